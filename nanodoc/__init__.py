@@ -1,0 +1,15 @@
+"""nanodoc: a doctor for PyTorch training runs.
+
+Importing this package does not import torch; `Recipe` is the only name a training script needs.
+
+Errors raised to callers:
+
+    NanodocError            base; carries the exit code of the command line
+    └── UsageError          bad entrypoint, config, option or file (exit code 2)
+"""
+
+from nanodoc._version import __version__
+from nanodoc.errors import NanodocError, UsageError
+from nanodoc.recipe.recipe import Recipe
+
+__all__ = ["NanodocError", "Recipe", "UsageError", "__version__"]

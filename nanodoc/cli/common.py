@@ -1,0 +1,106 @@
+"""What commands share: where output goes, the progress bar, and exit codes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+import typer
+
+from nanodoc.errors import UsageError
+
+if TYPE_CHECKING:
+    from nanodoc.config import Config
+    from nanodoc.report.model import Report
+
+
+def given(**flags: Any) -> dict[str, Any]:
+    """Only the flags the user gave."""
+    return {key: value for key, value in flags.items() if value is not None}
+
+
+@contextlib.contextmanager
+def payload_on_stdout() -> Iterator[TextIO]:
+    """stdout is the report's alone: what anything else prints meanwhile, C code and worker processes too, goes to stderr."""
+    stdout = sys.stdout
+    try:
+        stdout.flush()
+        descriptor = stdout.fileno()
+        kept = os.dup(descriptor)
+    except (OSError, ValueError):  # not a real file: a test's buffer
+        with contextlib.redirect_stdout(sys.stderr):
+            yield stdout
+        return
+    with os.fdopen(kept, "w", encoding=stdout.encoding or "utf-8") as payload:
+        os.dup2(sys.stderr.fileno(), descriptor)
+        try:
+            with contextlib.redirect_stdout(sys.stderr):
+                yield payload
+        finally:
+            stdout.flush()
+            payload.flush()
+            os.dup2(payload.fileno(), descriptor)
+
+
+@contextlib.contextmanager
+def progress_bar(quiet: bool) -> Iterator[Callable[[int, int, float], None] | None]:
+    """A bar on stderr for runs that take a while; None (no calls at all) when quiet or when stderr is no terminal."""
+    if quiet or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("nanodoc"), BarColumn(), TextColumn("step {task.completed} of {task.total}  loss {task.fields[loss]}"), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None, loss="…")
+
+        def update(step: int, steps: int, loss: float) -> None:
+            bar.update(task, completed=step + 1, total=steps, loss=f"{loss:.4g}")
+
+        yield update
+
+
+def deliver(report: Report, config: Config, stdout: TextIO) -> None:
+    """Renders the report to where it was asked for and exits with the public exit code."""
+    text = render(report, config, terminal=config.output is None and stdout.isatty())
+    if config.output is not None:
+        path = Path(config.output)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        except OSError as error:
+            stdout.write(text)
+            raise UsageError(f"cannot write the report to {path}: {error.strerror or error}; it is on stdout instead") from error
+    else:
+        stdout.write(text)
+        stdout.flush()
+    raise typer.Exit(exit_code(report, config.fail_on))
+
+
+def render(report: Report, config: Config, *, terminal: bool) -> str:
+    """The report in the configured format; colour only on a terminal that wants it."""
+    if config.output_format == "json":
+        from nanodoc.report.machine import render_json
+
+        return render_json(report)
+    if config.output_format == "github":
+        from nanodoc.report.machine import render_github
+
+        return render_github(report)
+    from nanodoc.report import terminal as full
+
+    color = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in ("dumb", None)
+    return full.render(report, color=color, concise=config.output_format == "concise")
+
+
+def exit_code(report: Report, fail_on: str) -> int:
+    """0, 1 or 130, as REPORT's public table says; usage and internal errors exit elsewhere."""
+    if report.interrupted:
+        return 130
+    levels = {"critical": ("critical",), "warning": ("critical", "warning"), "never": ()}[fail_on]
+    return 1 if any(finding.severity in levels for finding in report.findings) else 0

@@ -1,0 +1,33 @@
+"""`nanodoc demo [NAME]`: small sick training runs with known causes."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from nanodoc.cli.common import deliver, given, payload_on_stdout
+from nanodoc.cli.run import Format, Output, SnapshotDir
+from nanodoc.clinic.catalogue import PATIENTS, find_patient
+from nanodoc.config import load_config
+
+
+def demo(
+    name: Annotated[str | None, typer.Argument(help="A patient's name; without one, they are listed.")] = None,
+    healthy: Annotated[bool, typer.Option("--healthy", help="Run the patient's healthy twin instead.")] = False,
+    output_format: Format = None,
+    output: Output = None,
+    snapshot_dir: SnapshotDir = None,
+) -> None:
+    """List the clinic's patients, or run one under watch."""
+    if name is None:
+        wide = max(len(patient.name) for patient in PATIENTS)
+        for patient in PATIENTS:
+            typer.echo(f"{patient.name:<{wide}}  {patient.expect or 'healthy':<26}  {patient.story}")
+        return
+    patient = find_patient(name)
+    settings = load_config(None, given(output_format=output_format, output=output, snapshot_dir=snapshot_dir))
+    with payload_on_stdout() as stdout:
+        from nanodoc import pipeline
+
+        deliver(pipeline.run(patient.entrypoint(healthy=healthy), settings), settings, stdout)

@@ -1,0 +1,57 @@
+"""`nanodoc run FILE.py:NAME`: instrumented steps, then a ranked diagnosis."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nanodoc.cli.common import deliver, given, payload_on_stdout, progress_bar
+from nanodoc.config import load_config
+from nanodoc.rules.registry import check_codes
+
+Steps = Annotated[int | None, typer.Option("--steps", help="Training steps [default: the recipe's max_steps, else 100].")]
+Device = Annotated[str | None, typer.Option("--device", help="auto, cpu, cuda or cuda:N [default: auto].")]
+Seed = Annotated[int | None, typer.Option("--seed", help="Seed Python, NumPy and torch before the recipe is built.")]
+ConfigFile = Annotated[Path | None, typer.Option("--config", help="YAML file with any of these options, and `recipe:` for build(config).")]
+Amp = Annotated[str | None, typer.Option("--amp", help="off, float16 or bfloat16 [default: as the recipe says].")]
+Format = Annotated[str | None, typer.Option("--output-format", help="full, concise, json or github [default: full].")]
+Output = Annotated[Path | None, typer.Option("--output", help="Write the report to this file instead of stdout.")]
+SnapshotDir = Annotated[Path | None, typer.Option("--snapshot-dir", help="Folder for snapshots, traces and history.jsonl.")]
+FailOn = Annotated[str | None, typer.Option("--fail-on", help="Exit 1 at: critical, warning or never [default: critical].")]
+Select = Annotated[str | None, typer.Option("--select", help="Only these rules: codes, prefixes or names, separated by commas.")]
+Ignore = Annotated[str | None, typer.Option("--ignore", help="Not these rules.")]
+TraceSteps = Annotated[str | None, typer.Option("--trace-steps", help="Write the ops of these steps, such as 3,7, to trace-step<N>.jsonl.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")]
+
+
+def run(
+    entrypoint: Annotated[str, typer.Argument(metavar="FILE.py:NAME", help="The function that returns what to train.")],
+    steps: Steps = None,
+    device: Device = None,
+    seed: Seed = None,
+    config: ConfigFile = None,
+    amp: Amp = None,
+    output_format: Format = None,
+    output: Output = None,
+    snapshot_dir: SnapshotDir = None,
+    fail_on: FailOn = None,
+    select: Select = None,
+    ignore: Ignore = None,
+    trace_steps: TraceSteps = None,
+    quiet: Quiet = False,
+) -> None:
+    """Run some training steps under watch and print a ranked diagnosis."""
+    flags = given(
+        steps=steps, device=device, seed=seed, amp=amp, output_format=output_format, output=output, snapshot_dir=snapshot_dir,
+        fail_on=fail_on, select=select, ignore=ignore, trace_steps=trace_steps, quiet=quiet or None,
+    )  # fmt: skip
+    settings = load_config(config, flags)
+    check_codes(settings.select + settings.ignore)
+    with payload_on_stdout() as stdout:
+        from nanodoc import pipeline
+
+        with progress_bar(settings.quiet) as progress:
+            report = pipeline.run(entrypoint, settings, progress)
+        deliver(report, settings, stdout)

@@ -1,0 +1,1 @@
+"""Small sick training runs with known causes."""

@@ -1,0 +1,144 @@
+"""One schema for flags, YAML and `[tool.nanodoc]`: defaults < pyproject.toml < YAML < flags."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from nanodoc.errors import UsageError
+
+AMP = ("off", "float16", "bfloat16")
+FORMATS = ("full", "concise", "json", "github")
+FAIL_ON = ("critical", "warning", "never")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Config:
+    """Everything a run can be told. In YAML the keys are written with `-` or `_` alike."""
+
+    steps: int | None = None
+    """Training steps; None: the recipe's max_steps, else 100."""
+    device: str = "auto"
+    """"auto", "cpu", "cuda" or "cuda:N"."""
+    seed: int | None = None
+    """Seeds Python, NumPy and torch before the recipe is built; None leaves them alone."""
+    amp: str | None = None
+    """"off", "float16" or "bfloat16"; None: as the recipe says."""
+    output_format: str = "full"
+    output: str | None = None
+    """File for the report; None: stdout."""
+    snapshot_dir: str | None = None
+    """Folder for snapshots, traces and the history; None: beside --output, else the working folder."""
+    fail_on: str = "critical"
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    trace_steps: tuple[int, ...] = ()
+    quiet: bool = False
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    """Given to `build(config)`, when it takes an argument."""
+
+    def as_dict(self) -> dict[str, Any]:
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+
+_KEYS = tuple(f.name for f in fields(Config))
+
+
+def load_config(file: Path | None, flags: Mapping[str, Any], folder: Path | None = None) -> Config:
+    """The configuration of one command. `flags` holds only what the user gave. Raises `UsageError`."""
+    config = Config()
+    pyproject = (folder or Path.cwd()) / "pyproject.toml"
+    if pyproject.is_file():
+        config = _merge(config, _read_pyproject(pyproject), f"{pyproject.name} [tool.nanodoc]")
+    if file is not None:
+        config = _merge(config, _read_yaml(file), str(file))
+    return _merge(config, flags, "the command line")
+
+
+def _read_pyproject(path: Path) -> Mapping[str, Any]:
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get("nanodoc", {})
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise UsageError(f"{path.name}: {error}") from error
+    if not isinstance(table, Mapping):
+        raise UsageError(f"{path.name}: [tool.nanodoc] must be a table")
+    return table
+
+
+def _read_yaml(path: Path) -> Mapping[str, Any]:
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UsageError(f"no such config file: {path}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read the config {path}: {error}") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f":{mark.line + 1}:{mark.column + 1}" if mark is not None else ""
+        raise UsageError(f"bad YAML in {path}{where}: {getattr(error, 'problem', None) or error}") from error
+    if content is None:
+        return {}
+    if not isinstance(content, Mapping):
+        raise UsageError(f"{path} must hold a mapping of options, such as `steps: 5`; it holds a {type(content).__name__}")
+    return content
+
+
+def _merge(config: Config, values: Mapping[str, Any], source: str) -> Config:
+    checked: dict[str, Any] = {}
+    for raw, value in values.items():
+        key = str(raw).replace("-", "_")
+        if key not in _KEYS:
+            near = get_close_matches(key, _KEYS, 1, cutoff=0)[0].replace("_", "-")
+            raise UsageError(f"{source}: unknown key {str(raw)!r}; did you mean {near!r}?")
+        checked[key] = _checked(key, value, source)
+    return replace(config, **checked)
+
+
+def _checked(key: str, value: Any, source: str) -> Any:
+    name = key.replace("_", "-")
+
+    def refuse(wanted: str) -> UsageError:
+        return UsageError(f"{source}: {name} is {value!r}; it must be {wanted}")
+
+    if key in ("output_format", "fail_on", "amp"):
+        choices = {"output_format": FORMATS, "fail_on": FAIL_ON, "amp": AMP}[key]
+        if key == "amp" and value in (None, False):  # YAML reads a bare `off` as false
+            return None if value is None else "off"
+        if value not in choices:
+            raise refuse("one of " + ", ".join(choices))
+    elif key in ("steps", "seed"):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < (1 if key == "steps" else 0)):
+            raise refuse("a whole number of at least " + ("1" if key == "steps" else "0"))
+    elif key in ("select", "ignore"):
+        items = value.split(",") if isinstance(value, str) else value
+        if not isinstance(items, (list, tuple)) or not all(isinstance(item, str) for item in items):
+            raise refuse("a list of rule codes or names, such as ND301, ND2 or log-of-zero")
+        return tuple(item.strip() for item in items if item.strip())
+    elif key == "trace_steps":
+        return _step_list(value, refuse)
+    elif key == "quiet":
+        if not isinstance(value, bool):
+            raise refuse("true or false")
+    elif key == "recipe":
+        if not isinstance(value, Mapping):
+            raise refuse("a mapping that build(config) is given")
+    elif value is not None and not isinstance(value, (str, Path)):
+        raise refuse("a text")
+    return str(value) if isinstance(value, Path) else value
+
+
+def _step_list(value: Any, refuse: Any) -> tuple[int, ...]:
+    items = value.split(",") if isinstance(value, str) else [value] if isinstance(value, int) else value
+    try:
+        steps = tuple(int(item) for item in items)
+    except (TypeError, ValueError) as error:
+        raise refuse("a list of step numbers, such as 3,7") from error
+    if any(step < 0 for step in steps):
+        raise refuse("a list of step numbers counted from 0")
+    return steps

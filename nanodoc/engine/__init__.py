@@ -1,0 +1,1 @@
+"""The step loop: runs, watches, rewinds and examines; never judges."""

@@ -1,0 +1,67 @@
+"""Nested batches: walking, moving and naming the tensors in any nesting of containers."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+
+def map_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """`value` with every tensor replaced by `change(tensor)`; containers keep their type, everything else is kept."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(map_tensors(item, change) for item in value))
+    if type(value) in (list, tuple):
+        return type(value)(map_tensors(item, change) for item in value)
+    if isinstance(value, Mapping):
+        changed = {key: map_tensors(item, change) for key, item in value.items()}
+        if type(value) is dict:
+            return changed
+        rebuilt = copy.copy(value)  # OrderedDict, BatchEncoding and their kin keep their own attributes
+        if hasattr(rebuilt, "update"):
+            rebuilt.update(changed)
+            return rebuilt
+        return changed
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        rebuilt = copy.copy(value)
+        for field in dataclasses.fields(value):
+            object.__setattr__(rebuilt, field.name, map_tensors(getattr(value, field.name), change))
+        return rebuilt
+    return value
+
+
+def to_device(value: Any, device: torch.device) -> Any:
+    """`value` with its tensors on `device`; on the same device this is the very same tensors."""
+    return map_tensors(value, lambda tensor: tensor.to(device, non_blocking=True))
+
+
+def tensor_leaves(value: Any, path: str = "batch") -> Iterator[tuple[str, torch.Tensor]]:
+    """Every tensor with its path as Python would write it: `batch[0]['ids'].mask`."""
+    if isinstance(value, torch.Tensor):
+        yield path, value
+    elif isinstance(value, tuple) and hasattr(value, "_fields"):
+        for name, item in zip(value._fields, value, strict=True):
+            yield from tensor_leaves(item, f"{path}.{name}")
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            yield from tensor_leaves(item, f"{path}[{index}]")
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from tensor_leaves(item, f"{path}[{key!r}]")
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from tensor_leaves(getattr(value, field.name), f"{path}.{field.name}")
+
+
+def batch_size(value: Any) -> int | None:
+    """The length of the first dimension that most tensors of the batch share; None without any."""
+    counts: dict[int, int] = {}
+    for _, tensor in tensor_leaves(value):
+        if tensor.dim() >= 1:
+            counts[tensor.shape[0]] = counts.get(tensor.shape[0], 0) + 1
+    return max(counts, key=lambda size: counts[size]) if counts else None

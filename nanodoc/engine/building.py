@@ -1,0 +1,115 @@
+"""What `build()` did, seen from outside: where parameters and optimizers were made, and memory nobody ever wrote to.
+
+Frames of this file are looked through when a user's line is sought (see `trace.spans`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from nanodoc.evidence import SourceSpan
+from nanodoc.trace.spans import Place, calling_places, resolve
+from nanodoc.trace.tracer import tensors_in
+
+_UNWRITTEN = ("aten::empty", "aten::new_empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty_strided")
+
+
+class BuildWatch(TorchDispatchMode):
+    """Active during the import of the user's file and its `build()`; changes nothing of what they compute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._unwritten: dict[int, torch.Tensor] = {}
+        self._places: dict[tuple[int, str], Place] = {}
+        self._optimizers: dict[int, Place] = {}
+        self._alive: list[Any] = []
+
+    def __enter__(self) -> BuildWatch:
+        self._register = torch.nn.Module.register_parameter
+        self._optimizer = torch.optim.Optimizer.__init__
+        register, init, watch = self._register, self._optimizer, self
+
+        def register_parameter(module: torch.nn.Module, name: str, param: Any) -> None:
+            register(module, name, param)
+            watch._note(watch._places, (id(module), name), module)
+
+        def optimizer_init(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
+            watch._note(watch._optimizers, id(optimizer), optimizer)
+            init(optimizer, *args, **kwargs)
+
+        torch.nn.Module.register_parameter = register_parameter  # type: ignore[method-assign]  # put back in __exit__
+        torch.optim.Optimizer.__init__ = optimizer_init  # type: ignore[method-assign]  # put back in __exit__
+        return super().__enter__()  # type: ignore[no-any-return]
+
+    def __exit__(self, *exc: Any) -> None:
+        torch.nn.Module.register_parameter = self._register  # type: ignore[method-assign]
+        torch.optim.Optimizer.__init__ = self._optimizer  # type: ignore[method-assign]
+        super().__exit__(*exc)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        name = func._schema.name
+        if name in _UNWRITTEN:
+            if isinstance(out, torch.Tensor) and out.device.type != "meta":
+                self._unwritten[out.untyped_storage()._cdata] = out  # held, so that its address is not used again
+        elif self._unwritten:
+            for position, argument in enumerate(func._schema.arguments):
+                if argument.alias_info is not None and argument.alias_info.is_write:
+                    value = args[position] if position < len(args) else (kwargs or {}).get(argument.name)
+                    for tensor in tensors_in((value,)):
+                        self._unwritten.pop(tensor.untyped_storage()._cdata, None)
+        return out
+
+    def settle(self, model: torch.nn.Module) -> BuildFacts:
+        """What is known once `build()` has returned `model`; lets go of everything else."""
+        never = {name for name, tensor in _named(model) if _storage(tensor) in self._unwritten}
+        places = {}
+        for path, module in model.named_modules():
+            for name in module._parameters:
+                place = self._places.get((id(module), name))
+                if place is not None:
+                    places[f"{path}.{name}" if path else name] = place
+        optimizers = dict(self._optimizers)
+        self._unwritten, self._alive = {}, []
+        return BuildFacts(never, places, optimizers)
+
+    def _note(self, table: dict[Any, Place], key: Any, owner: Any) -> None:
+        mine, caller = calling_places(2)
+        place = caller or mine
+        if place is not None:
+            table[key] = place
+            self._alive.append(owner)  # an id stays unique only while its object lives
+
+
+class BuildFacts:
+    """`never_written`: names of parameters and buffers whose memory came from torch.empty and was never filled."""
+
+    def __init__(self, never_written: set[str], places: dict[str, Place], optimizers: dict[int, Place]) -> None:
+        self.never_written = never_written
+        self._places = places
+        self._optimizers = optimizers
+
+    def registered_at(self, name: str) -> SourceSpan | None:
+        """The user's line that put parameter `name` into its module."""
+        place = self._places.get(name)
+        return resolve(*place) if place else None
+
+    def optimizer_built_at(self, optimizer: torch.optim.Optimizer) -> SourceSpan | None:
+        """The user's line that made `optimizer`."""
+        place = self._optimizers.get(id(optimizer))
+        return resolve(*place) if place else None
+
+
+def _named(model: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
+    return [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+
+
+def _storage(tensor: torch.Tensor) -> int | None:
+    if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin) or tensor.layout != torch.strided:
+        return None
+    return tensor.untyped_storage()._cdata
+
+

@@ -1,0 +1,201 @@
+"""What re-running one step needs, and putting it back.
+
+Between the start of a step and its optimizer the weights don't change, so a rewind copies no weights. What does change
+is kept: random states, buffers, train/eval flags, plain attributes of the user's modules, the scaler, old gradients.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from nanodoc.engine.batches import tensor_leaves
+from nanodoc.recipe.recipe import Recipe
+
+# A buffer this small is copied at every step; a larger one only when its version counter says that it changed.
+# Writes through `.data` don't count versions, and the buffers written that way are running averages: small ones.
+_ALWAYS_COPIED = 65_536
+_LONGEST_LIST = 256  # a longer list in a module's attributes is cut back to its old length, not copied
+
+
+@dataclass(frozen=True, slots=True)
+class RandomState:
+    """Python's, NumPy's (if loaded), torch's CPU and the selected device's random state."""
+
+    python: Any
+    numpy: Any
+    cpu: torch.Tensor
+    device: torch.Tensor | None
+
+    @classmethod
+    def take(cls, device: torch.device) -> RandomState:
+        numpy = sys.modules.get("numpy")
+        return cls(
+            random.getstate(),
+            numpy.random.get_state() if numpy is not None else None,
+            torch.get_rng_state(),
+            torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
+        )
+
+    def restore(self, device: torch.device) -> None:
+        random.setstate(self.python)
+        numpy = sys.modules.get("numpy")
+        if numpy is not None and self.numpy is not None:
+            numpy.random.set_state(self.numpy)
+        torch.set_rng_state(self.cpu)
+        if self.device is not None and device.type == "cuda":
+            torch.cuda.set_rng_state(self.device, device)
+
+
+@dataclass(slots=True)
+class StepCapsule:
+    """One step's start. `batches` are the host's own references; `grads` only where a loop keeps gradients across steps."""
+
+    step: int
+    batches: list[Any]
+    rng: RandomState
+    buffers: list[tuple[torch.nn.Module, str, torch.Tensor | None, torch.Tensor | None]]
+    attributes: list[tuple[torch.nn.Module, dict[str, Any], list[tuple[list[Any], list[Any] | int]]]]
+    training: list[bool]
+    scaler: dict[str, Any] | None
+    batch_versions: list[int]
+    grads: list[torch.Tensor | None] | None = None
+    weights: list[torch.Tensor] | None = None
+    """Copies of the parameters, only where the loop has already stepped past them."""
+    optimizers: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def batch_was_mutated(self) -> bool:
+        """True if the step wrote into the batch itself, which then can't be given again."""
+        return self.batch_versions != _versions(self.batches)
+
+
+class Keeper:
+    """Takes capsules of one recipe, cheaply: a buffer that didn't change since the last step isn't copied again."""
+
+    def __init__(self, recipe: Recipe, device: torch.device) -> None:
+        self._recipe = recipe
+        self._device = device
+        self._modules = list(recipe.model.modules())
+        # torch's own layers hold nothing that a forward pass rebinds; the user's classes may count steps or keep state
+        self._own = [m for m in self._modules if not type(m).__module__.startswith("torch.nn.")]
+        self._copies: dict[tuple[int, str], tuple[torch.Tensor, int, torch.Tensor]] = {}
+
+    def take(self, step: int, batches: list[Any]) -> StepCapsule:
+        """The capsule of the step about to run."""
+        return StepCapsule(
+            step=step,
+            batches=batches,
+            rng=RandomState.take(self._device),
+            buffers=self._buffers(),
+            attributes=[(m, dict(vars(m)), _lists(vars(m))) for m in self._own],
+            training=[m.training for m in self._modules],
+            scaler=_scaler_tensors(self._recipe.scaler),
+            batch_versions=_versions(batches),
+        )
+
+    def restore(self, capsule: StepCapsule) -> None:
+        """Puts everything back that the step changed. Weights and optimizers only where the capsule holds them."""
+        with torch.no_grad():
+            for module, attributes, lists in capsule.attributes:
+                _restore_attributes(module, attributes, lists)
+            for module, name, buffer, saved in capsule.buffers:
+                module._buffers[name] = buffer
+                if buffer is not None and saved is not None and not _is_expanded(buffer):
+                    buffer.data.copy_(saved)  # .data: the version counter of a buffer that backward saved stays as it was
+            for module, training in zip(self._modules, capsule.training, strict=True):
+                module.training = training
+            parameters = list(self._recipe.model.parameters())
+            if capsule.weights is not None:
+                for parameter, saved in zip(parameters, capsule.weights, strict=True):
+                    parameter.data.copy_(saved)
+            for parameter, grad in zip(parameters, capsule.grads or [None] * len(parameters), strict=True):
+                parameter.grad = None if grad is None else grad.clone()
+        for optimizer, state in zip(self._recipe.optimizers, capsule.optimizers, strict=False):
+            restore_optimizer(optimizer, state)
+        if self._recipe.scaler is not None and capsule.scaler is not None:
+            _restore_scaler(self._recipe.scaler, capsule.scaler)
+        capsule.rng.restore(self._device)
+
+    def _buffers(self) -> list[tuple[torch.nn.Module, str, torch.Tensor | None, torch.Tensor | None]]:
+        kept = []
+        for module in self._modules:
+            for name, buffer in module._buffers.items():
+                if buffer is None:
+                    kept.append((module, name, None, None))
+                    continue
+                key = (id(module), name)
+                old = self._copies.get(key)
+                fresh = old is not None and old[0] is buffer and old[1] == buffer._version
+                if old is None or not fresh or buffer.numel() <= _ALWAYS_COPIED:
+                    old = self._copies[key] = (buffer, buffer._version, buffer.detach().clone())
+                kept.append((module, name, buffer, old[2]))
+        return kept
+
+
+def _is_expanded(buffer: torch.Tensor) -> bool:
+    """Several elements share memory, so nobody can have written to it in place."""
+    return any(size > 1 and stride == 0 for size, stride in zip(buffer.shape, buffer.stride(), strict=True))
+
+
+def copy_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """A copy of an optimizer's state and of its groups' options."""
+    state = {p: {k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in s.items()} for p, s in optimizer.state.items()}
+    groups = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
+    return {"state": state, "groups": groups}
+
+
+def restore_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
+    """Puts back what `copy_optimizer` took; the copy itself stays untouched."""
+    optimizer.state.clear()
+    for parameter, state in saved["state"].items():
+        optimizer.state[parameter] = {k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in state.items()}
+    for group, options in zip(optimizer.param_groups, saved["groups"], strict=True):
+        group.update(options)
+
+
+def _versions(batches: Sequence[Any]) -> list[int]:
+    return [0 if tensor.is_inference() else tensor._version for _, tensor in tensor_leaves(list(batches))]
+
+
+def _lists(attributes: dict[str, Any]) -> list[tuple[list[Any], list[Any] | int]]:
+    return [(value, list(value) if len(value) <= _LONGEST_LIST else len(value)) for value in attributes.values() if type(value) is list]
+
+
+def _restore_attributes(module: torch.nn.Module, saved: dict[str, Any], lists: list[tuple[list[Any], list[Any] | int]]) -> None:
+    attributes = vars(module)
+    for key in [key for key in attributes if key not in saved]:
+        del attributes[key]
+    attributes.update(saved)
+    for value, before in lists:
+        if isinstance(before, int):
+            del value[before:]
+        else:
+            value[:] = before
+
+
+def _scaler_tensors(scaler: Any) -> dict[str, Any] | None:
+    if scaler is None:
+        return None
+    return {name: _cloned(getattr(scaler, name, None)) for name in ("_scale", "_growth_tracker")} | {
+        "_per_optimizer_states": {key: dict(value) for key, value in getattr(scaler, "_per_optimizer_states", {}).items()}
+    }
+
+
+def _restore_scaler(scaler: Any, saved: dict[str, Any]) -> None:
+    for name in ("_scale", "_growth_tracker"):
+        if hasattr(scaler, name):
+            setattr(scaler, name, _cloned(saved[name]))
+    states = getattr(scaler, "_per_optimizer_states", None)
+    if states is not None:
+        states.clear()
+        states.update({key: dict(value) for key, value in saved["_per_optimizer_states"].items()})
+
+
+def _cloned(value: Any) -> Any:
+    return value.clone() if isinstance(value, torch.Tensor) else value

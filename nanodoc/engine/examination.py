@@ -1,0 +1,368 @@
+"""Rewind a sick step, run it again under the tracer, and gather the evidence the rules judge.
+
+Four replays of one step at the most: the first screens every op, the second looks exactly at the slice between symptom
+and cause, the third at the roots, the fourth at the elements where they failed. Each is one traced step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from nanodoc.engine.batches import batch_size, tensor_leaves, to_device
+from nanodoc.engine.capsule import Keeper, StepCapsule, copy_optimizer
+from nanodoc.engine.observer import Observer
+from nanodoc.engine.step import StepRunner
+from nanodoc.errors import UsageError, UserCodeError
+from nanodoc.evidence import Birth, LeafRoot, TensorFacts
+from nanodoc.probes.gradients import packed_vitals, really_nonfinite
+from nanodoc.trace.births import Root, RootSearch
+from nanodoc.trace.examine import Request, tensor_facts
+from nanodoc.trace.graph import StepTrace
+from nanodoc.trace.masking import find_mask, gradient_request
+from nanodoc.trace.tracer import Ref, Tracer
+
+_MOST_ROOTS = 8
+_UPSTREAM = 16
+_CHAIN = 8
+_MOST_SAMPLES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """One traced run of the step and how it ended."""
+
+    trace: StepTrace
+    losses: list[float]
+    grad_norm: float
+    bad_parameters: list[str]
+    error: UserCodeError | None
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """What an examination established. `reproduced` is "bitwise", "tolerance" or "no"."""
+
+    births: tuple[Birth, ...]
+    leaves: tuple[LeafRoot, ...]
+    reproduced: str
+    note: str = ""
+
+
+class Examiner:
+    """Examines steps of one recipe. The model is left as the capsule says, not as the replay left it."""
+
+    def __init__(self, runner: StepRunner, keeper: Keeper) -> None:
+        self._runner = runner
+        self._keeper = keeper
+        self._model = runner.recipe.model
+        self._named = list(self._model.named_parameters())
+
+    # -- replaying -------------------------------------------------------------------------------------------------
+
+    def replay(self, capsule: StepCapsule, requests: dict[int, Request] | None = None) -> Replay:
+        """Rewinds to `capsule` and runs the step's forward and backward under the tracer."""
+        self._keeper.restore(capsule)
+        batches = [to_device(batch, self._runner.device) for batch in capsule.batches]
+        leaves = [
+            *((f"param:{name}", parameter.detach()) for name, parameter in self._named),
+            *((f"buffer:{name}", buffer) for name, buffer in self._model.named_buffers() if buffer is not None),
+            *(leaf for i, batch in enumerate(batches) for leaf in tensor_leaves(batch, "batch" if len(batches) == 1 else f"batch[{i}]")),
+        ]
+        tracer = Tracer(self._model, leaves, requests)
+        bad: list[str] = []
+        losses: list[torch.Tensor] = []
+        error: UserCodeError | None = None
+
+        def on_loss(loss: torch.Tensor) -> None:
+            tracer.mark(f"loss:{len(losses)}", loss)
+            losses.append(loss.detach())
+
+        with _eager():
+            try:
+                with tracer:
+                    if self._runner.observing:
+                        self._observe(batches[0], tracer, on_loss, bad)
+                    else:
+                        self._runner.compute(batches, on_loss)
+                        self._mark_gradients(tracer, bad)
+            except UserCodeError as raised:
+                error = raised
+            except UsageError:
+                if not losses:
+                    raise
+        trace = tracer.finish()
+        vitals = packed_vitals(losses, self._named)
+        read = [float(loss) for loss in losses]
+        return Replay(trace, read, vitals.grad_norm, bad, error)
+
+    def replay_and_rewind(self, capsule: StepCapsule) -> Replay:
+        """`replay`, after which model and optimizers are as they were before it."""
+        self._keep_weights(capsule)
+        try:
+            return self.replay(capsule)
+        finally:
+            self._keeper.restore(capsule)
+
+    def _keep_weights(self, capsule: StepCapsule) -> None:
+        """A train_step moves the weights when it is replayed; every replay must start from the same ones."""
+        if self._runner.observing and capsule.weights is None:
+            capsule.weights = [parameter.detach().clone() for _, parameter in self._named]
+            capsule.optimizers = [copy_optimizer(one) for one in self._runner.recipe.optimizers]
+
+    def _observe(self, batch: Any, tracer: Tracer, on_loss: Any, bad: list[str]) -> None:
+        observer = Observer(self._runner.recipe, self._named, expected_steps=1).watch(None)
+        observer.on_loss = on_loss
+        observer.on_gradients = lambda: self._mark_gradients(tracer, bad)
+        with observer:
+            result = self._runner.call_train_step(batch)
+        if not observer.losses and isinstance(result, torch.Tensor) and result.numel() == 1:
+            on_loss(result)
+
+    def _mark_gradients(self, tracer: Tracer, bad: list[str]) -> None:
+        """Marks the non-finite gradients, once: a later optimizer's step may see other ones."""
+        if bad:
+            return
+        with tracer.paused():
+            bad.extend(really_nonfinite(self._named))
+        for name, parameter in self._named:
+            if name in bad and parameter.grad is not None:
+                tracer.mark(f"grad:{name}", parameter.grad)
+
+    # -- examining -------------------------------------------------------------------------------------------------
+
+    def examine(self, capsule: StepCapsule, loss: float | None, grad_norm: float | None, indices: Sequence[int] | None = None) -> Examined:
+        """The roots of a step's non-finite loss or gradients, or of the NaN behind an exception.
+
+        `loss` and `grad_norm` are what the first run read (None after an exception); `indices` the data set's
+        indices of the batch, where known.
+        """
+        self._keep_weights(capsule)
+        try:
+            return self._examine(capsule, loss, None if self._runner.observing else grad_norm, indices)
+        finally:
+            self._keeper.restore(capsule)
+
+    def _examine(self, capsule: StepCapsule, loss: float | None, grad_norm: float | None, indices: Sequence[int] | None) -> Examined:
+        first = self.replay(capsule)
+        reproduced, note = _compare(first, loss, grad_norm)
+        if capsule.batch_was_mutated:
+            note = "the step writes into its own batch, so the replay did not see what the first run saw"
+        loss_is_finite = all(map(math.isfinite, first.losses)) and first.error is None
+        starts = self._symptoms(first, loss_is_finite)
+        if not starts:
+            return Examined((), (), reproduced, note)
+        coarse = first.trace.coarse_slice(starts)
+        wanted = set(coarse)
+        wanted.update(f for i in coarse if (f := first.trace.forward_of(i)) is not None)
+        second = self.replay(capsule, {index: Request() for index in wanted}).trace
+        if not _same_ops(first.trace, second, wanted):
+            return Examined((), (), "no", "the step ran other ops when it was run again")
+        starts = [second.marks[name] for name, ref in first.trace.marks.items() if ref in starts] or self._late_symptoms(second)
+        roots = RootSearch(second, loss_is_finite=loss_is_finite).from_refs(starts)[:_MOST_ROOTS]
+        sites = {root.index: _site(second, root.index) for root in roots}
+        requests = {index: Request(locate=True) for root in roots for index in self._around(second, root, sites[root.index])}
+        third = self.replay(capsule, requests).trace
+        fourth, masks = self._fourth(capsule, third, roots, sites)
+        size = batch_size(capsule.batches[0]) if capsule.batches else None
+        births, leaves = [], []
+        for root in roots:
+            if root.leaf is not None:
+                leaves.append(self._leaf(third, root, capsule, indices))
+            else:
+                births.append(self._birth(third, fourth, root, sites[root.index], masks.get(root.index), size, indices))
+        return Examined(tuple(births), tuple(leaves), reproduced, note)
+
+    def _symptoms(self, replay: Replay, loss_is_finite: bool) -> list[Ref]:
+        marks = replay.trace.marks
+        if replay.error is not None:
+            return self._late_symptoms(replay.trace)
+        if not loss_is_finite:
+            return [marks[f"loss:{i}"] for i, loss in enumerate(replay.losses) if not math.isfinite(loss)]
+        return [marks[f"grad:{name}"] for name in replay.bad_parameters]
+
+    def _late_symptoms(self, trace: StepTrace) -> list[Ref]:
+        """What the last ops before an exception read and found non-finite: the values that made the code raise."""
+        starts = []
+        for record in trace.records[-32:]:
+            starts.extend(ref for ref in record.inputs if any(w >= 0 and trace.bad[w] for w in trace.writers(ref)))
+        return starts
+
+    def _around(self, trace: StepTrace, root: Root, site: int) -> set[int]:
+        """The ops worth a close look for one root: itself, its forward op, what led there and where it went."""
+        around = {root.index, site, *_sampled(root.trail)}
+        around.update(trace.node_group(root.index) if trace.records[root.index].node else [])
+        for ref in trace.records[site].inputs:
+            around.update(trace.ancestors(ref, _UPSTREAM))
+        if root.saved_nonfinite or root.inf_inputs:
+            around.update(i for ref in trace.records[root.index].inputs for i in trace.ancestors(ref, _UPSTREAM))
+        return around
+
+    def _fourth(
+        self, capsule: StepCapsule, third: StepTrace, roots: list[Root], sites: dict[int, int]
+    ) -> tuple[StepTrace, dict[int, Any]]:
+        """Looks at single elements: which gradient reached the bad ones, and whether forward had masked them."""
+        requests: dict[int, Request] = {}
+        masks: dict[int, Any] = {}
+        for root in roots:
+            if third.records[root.index].phase != "backward" or root.leaf is not None:
+                continue
+            detail = third.details.get(root.index)
+            positions = detail.bad if detail is not None else None
+            if positions is None:
+                continue
+            mask = find_mask(third, sites[root.index], positions, requests)
+            gradient = gradient_request(third, root.index, positions, requests)
+            masks[root.index] = (mask, gradient)
+        return (self.replay(capsule, requests).trace if requests else third), masks
+
+    # -- evidence --------------------------------------------------------------------------------------------------
+
+    def _birth(
+        self, trace: StepTrace, fourth: StepTrace, root: Root, site: int, looked: Any, size: int | None, indices: Sequence[int] | None
+    ) -> Birth:
+        op = trace.facts(root.index)
+        backward = trace.records[root.index].phase == "backward"
+        zero_gradient, masked_by = False, None
+        if looked is not None:
+            mask, gradient = looked
+            zero_gradient = gradient is not None and gradient.all_zero(fourth)
+            masked_by = mask.op(fourth) if mask is not None else None
+        samples = self._samples(trace, root, size)
+        return Birth(
+            op=op,
+            kind=root.kind,
+            phase="backward" if backward else "forward" if trace.records[root.index].phase == "recompute" else trace.records[root.index].phase,
+            forward=trace.facts(site) if site != root.index else None,
+            upstream=tuple(trace.facts(i) for ref in trace.records[site].inputs for i in trace.ancestors(ref, _UPSTREAM)),
+            chain=tuple(trace.facts(i) for i in _sampled(root.trail)[::-1]),
+            source=self._saved_source(trace, root) if root.saved_nonfinite else None,
+            saved_nonfinite=root.saved_nonfinite,
+            masked_by=masked_by,
+            zero_gradient=zero_gradient,
+            inf_inputs=tuple(trace.source_name(trace.records[root.index].inputs[i]) for i in root.inf_inputs),
+            samples=samples,
+            dataset_indices=_dataset(samples, indices),
+        )
+
+    def _saved_source(self, trace: StepTrace, root: Root) -> LeafRoot | None:
+        """The batch leaf a saved non-finite value was, if it was one."""
+        record, detail = trace.records[root.index], trace.details.get(root.index)
+        for position in root.saved_inputs:
+            last = next(trace.writers(record.inputs[position]), None)
+            if last is not None and last < 0 and detail is not None:
+                name = trace.leaf_name(last)
+                return LeafRoot(kind=_leaf_kind(name), name=name.removeprefix("param:").removeprefix("buffer:"), facts=detail.inputs[position])
+        return None
+
+    def _leaf(self, trace: StepTrace, root: Root, capsule: StepCapsule, indices: Sequence[int] | None) -> LeafRoot:
+        name = root.leaf or "constant"
+        kind = _leaf_kind(name)
+        consumer = trace.facts(root.index)
+        facts = consumer.inputs[root.input_position] if root.input_position < len(consumer.inputs) else _unknown(name)
+        samples: tuple[int, ...] = ()
+        if kind == "batch":
+            tensor = dict(leaf for i, b in enumerate(capsule.batches) for leaf in tensor_leaves(b, "batch" if len(capsule.batches) == 1 else f"batch[{i}]")).get(name)
+            if tensor is not None and tensor.dim() >= 1:
+                facts = tensor_facts(tensor, name)
+                samples = tuple((~torch.isfinite(tensor)).reshape(tensor.shape[0], -1).any(1).nonzero().flatten()[:_MOST_SAMPLES].tolist())
+        return LeafRoot(
+            kind=kind,
+            name=name.removeprefix("param:").removeprefix("buffer:"),
+            facts=facts,
+            consumer=consumer,
+            samples=samples,
+            dataset_indices=_dataset(samples, indices),
+            chain=tuple(trace.facts(i) for i in _sampled(root.trail)[::-1]),
+        )
+
+    def _samples(self, trace: StepTrace, root: Root, size: int | None) -> tuple[int, ...]:
+        """Rows of the batch that went bad: at the root, or at the first op downstream whose rows are the batch's."""
+        if size is None or size < 2:
+            return ()
+        for index in [root.index, *root.trail[::-1]]:
+            detail = trace.details.get(index)
+            if detail is None or detail.bad is None or not detail.bad.shape:
+                continue
+            rows, first = detail.bad_rows, detail.bad.shape[0]
+            if first == size and len(rows) < size:
+                return rows[:_MOST_SAMPLES]
+            if first == size:
+                return ()  # every sample is bad: none is guilty alone
+        return ()
+
+
+# -- helpers -----------------------------------------------------------------------------------------------------------
+
+
+def _site(trace: StepTrace, index: int) -> int:
+    """The forward op to blame for op `index`: itself, or the one whose derivative it computes."""
+    if trace.records[index].phase != "backward":
+        return index
+    forward = trace.forward_of(index)
+    return index if forward is None or trace.records[index].place is not None else forward
+
+
+def _sampled(trail: list[int]) -> list[int]:
+    """At most `_CHAIN` ops of a trail (symptom first): the ends, and the nearest to the root."""
+    return trail if len(trail) <= _CHAIN else [trail[0], *trail[-(_CHAIN - 1) :]]
+
+
+def _dataset(samples: Sequence[int], indices: Sequence[int] | None) -> tuple[int, ...]:
+    return tuple(indices[s] for s in samples if s < len(indices)) if indices else ()
+
+
+def _leaf_kind(name: str) -> str:
+    if name.startswith("param:"):
+        return "parameter"
+    if name.startswith("buffer:"):
+        return "buffer"
+    if name.startswith("batch"):
+        return "batch"
+    return "uninitialised" if name == "uninitialised" else "unknown"
+
+
+def _unknown(name: str) -> TensorFacts:
+    return TensorFacts(label=name, dtype="", shape=(), numel=0, minimum=None, maximum=None, nan=0, posinf=0, neginf=0, zeros=0)
+
+
+def _same_ops(first: StepTrace, second: StepTrace, wanted: set[int]) -> bool:
+    if len(first.records) != len(second.records):
+        return False
+    return all(first.records[i].info.name == second.records[i].info.name for i in wanted)
+
+
+def _compare(replay: Replay, loss: float | None, grad_norm: float | None) -> tuple[str, str]:
+    """Whether the replay met the same loss and gradient norm as the first run."""
+    if loss is None:
+        return ("bitwise", "") if replay.error is not None else ("no", "the exception was not raised again")
+    again = sum(replay.losses) / len(replay.losses) if replay.losses else math.nan
+    pairs = [(again, loss)] + ([(replay.grad_norm, grad_norm)] if grad_norm is not None else [])
+    if all(a == b or (math.isnan(a) and math.isnan(b)) for a, b in pairs):
+        return "bitwise", ""
+    if all(_near(a, b) for a, b in pairs):
+        return "tolerance", f"loss {again:.9g} in the replay, {loss:.9g} in the run"
+    return "no", f"loss {again:.9g} in the replay, {loss:.9g} in the run"
+
+
+def _near(a: float, b: float) -> bool:
+    if not (math.isfinite(a) and math.isfinite(b)):
+        return math.isfinite(a) == math.isfinite(b)
+    return abs(a - b) <= 1e-3 * max(abs(a), abs(b), 1e-12)
+
+
+@contextlib.contextmanager
+def _eager() -> Iterator[None]:
+    """Compiled parts run eagerly inside, and are as they were afterwards; nothing to do where nothing was compiled."""
+    if "torch._dynamo" not in sys.modules:
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"):
+        yield
+

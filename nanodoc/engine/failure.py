@@ -1,0 +1,56 @@
+"""An exception of the user's code as facts: its message and the traceback trimmed to the user's frames."""
+
+from __future__ import annotations
+
+import re
+
+from nanodoc.errors import UserCodeError
+from nanodoc.evidence import Failure, SourceSpan
+from nanodoc.trace.spans import LIBRARY, SKIP, USER, traceback_spans
+
+_LONGEST_MESSAGE = 2000
+# A worker process re-raises with its own traceback as text inside the message.
+_WORKER_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)\n\s+(?P<code>.+)')
+
+
+def describe_failure(error: UserCodeError) -> Failure:
+    """The facts of `error.cause`. `frames` are the user's, or a library's where the user has none."""
+    cause = error.cause
+    spans = traceback_spans(cause.__traceback__)
+    user = [span for span, kind, _ in spans if kind == USER]
+    frames = user or [span for span, kind, _ in spans if kind == LIBRARY]
+    message = str(cause)
+    if not frames:
+        frames = _worker_frames(message)
+    last = spans[-1] if spans else None
+    notes = tuple(str(note)[:500] for note in getattr(cause, "__notes__", ()))
+    return Failure(
+        type=type(cause).__name__,
+        message=message[:_LONGEST_MESSAGE],
+        phase=error.phase,
+        frames=tuple(frames),
+        raised_by_torch=_raised_by_torch(spans),
+        torch_function=last[0].function if last and last[1] == SKIP else None,
+        notes=notes,
+    )
+
+
+def _raised_by_torch(spans: list[tuple[SourceSpan, int, object]]) -> bool:
+    """False when the user's own `raise` or `assert` is the innermost frame."""
+    if not spans:
+        return True
+    span, kind, _ = spans[-1]
+    return kind == SKIP or not span.code.startswith(("raise", "assert"))
+
+
+def _worker_frames(message: str) -> list[SourceSpan]:
+    from nanodoc.trace.spans import frame_kind
+
+    found = []
+    for match in _WORKER_FRAME.finditer(message):
+        if frame_kind(match["file"]) == USER:
+            line, code = int(match["line"]), match["code"].strip()
+            found.append(
+                SourceSpan(file=match["file"], line=line, end_line=line, column=1, end_column=1 + len(code), function=match["function"], code=code)
+            )
+    return found

@@ -1,0 +1,25 @@
+"""The exceptions nanodoc raises, each with the exit code its command line ends with."""
+
+
+class NanodocError(Exception):
+    """Base of nanodoc's own errors; `str(error)` is one line that says what to do."""
+
+    exit_code = 3
+
+
+class UsageError(NanodocError):
+    """The entrypoint, an option, the configuration or a file is not usable as given."""
+
+    exit_code = 2
+
+
+class UserCodeError(Exception):
+    """An exception of the user's own code, kept whole so that it can become a finding.
+
+    `phase` is "setup" (import and `build()`), "data", "forward", "backward" or "optimizer".
+    """
+
+    def __init__(self, cause: BaseException, phase: str) -> None:
+        super().__init__(f"{type(cause).__name__}: {cause}")
+        self.cause = cause
+        self.phase = phase

@@ -1,0 +1,1 @@
+"""Per-step measurements that never synchronise the device by themselves."""

@@ -1,0 +1,1 @@
+"""What the user trains: the `Recipe`, its loader and its adapters."""

@@ -1,0 +1,94 @@
+"""Imports `file.py:name` and calls it, turning each way this can fail into one clear line."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from nanodoc.errors import UsageError, UserCodeError
+from nanodoc.recipe.adapt import as_recipe
+from nanodoc.recipe.recipe import Recipe
+
+
+def split_entrypoint(entrypoint: str) -> tuple[Path, str]:
+    """`"train.py:build"` as its path and name; the name defaults to `build`. Raises `UsageError`."""
+    file, colon, name = entrypoint.rpartition(":")
+    if not colon or (len(file) == 1 and name.startswith(("\\", "/"))):  # no name, or only a Windows drive letter
+        file, name = entrypoint, "build"
+    if not file or not name.isidentifier():
+        raise UsageError(f"entrypoint {entrypoint!r} is not FILE.py:NAME, for example train.py:build")
+    return Path(file), name
+
+
+def load_callable(entrypoint: str) -> tuple[Callable[..., Any], str]:
+    """The callable an entrypoint names, and its name. Raises `UsageError`, or `UserCodeError` if the file itself raises."""
+    path, name = split_entrypoint(entrypoint)
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder; give a Python file, for example {path}/train.py:build")
+    if not path.exists():
+        raise UsageError(f"no such file: {path} (looked in {Path.cwd()})")
+    module = _import(path)
+    if not hasattr(module, name):
+        near = get_close_matches(name, [key for key, value in vars(module).items() if callable(value)], 1)
+        raise UsageError(f"{path} has no {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+    target = getattr(module, name)
+    if not callable(target):
+        raise UsageError(f"{path}:{name} is a {type(target).__name__}, not callable; name a function that returns {_what()}")
+    return target, name
+
+
+def build_recipe(entrypoint: str, config: Mapping[str, Any] | None = None) -> Recipe:
+    """Calls the entrypoint, with `config` when it takes an argument, and adapts what it returns."""
+    build, name = load_callable(entrypoint)
+    arguments = (dict(config or {}),) if _takes_argument(build) else ()
+    try:
+        value = build(*arguments)
+    except Exception as error:
+        raise UserCodeError(error, "setup") from error
+    return as_recipe(value, name)
+
+
+def _what() -> str:
+    from nanodoc.recipe.adapt import ACCEPTED
+
+    return ACCEPTED
+
+
+def _takes_argument(build: Callable[..., Any]) -> bool:
+    try:
+        parameters = inspect.signature(build).parameters.values()
+    except (TypeError, ValueError):  # a builtin or a C callable has no signature
+        return False
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    required = [p for p in parameters if p.kind in positional and p.default is p.empty]
+    if required:
+        return True
+    return any(p.kind in positional and p.name in ("config", "cfg") for p in parameters)
+
+
+def _import(path: Path) -> ModuleType:
+    folder = str(path.parent.resolve())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)  # as `python train.py` would, so that the script's neighbours import
+    name = path.stem if path.stem.isidentifier() and path.stem not in sys.modules else f"_nanodoc_{abs(hash(path.resolve()))}"
+    spec = importlib.util.spec_from_file_location(name, path.resolve())
+    if spec is None or spec.loader is None:
+        raise UsageError(f"{path} is not a Python file; give one that ends in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses, pickling and loader workers look the module up by its name
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        del sys.modules[name]
+        shown = (error.text or "").strip()
+        raise UsageError(f"syntax error in {error.filename}:{error.lineno}: {error.msg}" + (f": {shown}" if shown else "")) from error
+    except Exception as error:
+        del sys.modules[name]
+        raise UserCodeError(error, "setup") from error
+    return module

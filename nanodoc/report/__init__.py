@@ -1,0 +1,1 @@
+"""The report and one renderer per format."""

@@ -1,0 +1,47 @@
+"""The report for programs: the public JSON, and GitHub workflow annotations."""
+
+from __future__ import annotations
+
+import json
+
+from nanodoc.report.model import Finding, Report
+from nanodoc.report.text import clean
+from nanodoc.strict_json import strict
+
+_LEVELS = {"critical": "error", "warning": "warning", "info": "notice"}
+
+
+def render_json(report: Report) -> str:
+    """Schema version 1, strict JSON: NaN and inf are the strings "nan", "inf" and "-inf"."""
+    return json.dumps(strict(report.as_dict()), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def render_github(report: Report) -> str:
+    """One workflow command per finding, shown by GitHub beside the line it names."""
+    lines = [_annotation(finding) for finding in report.findings]
+    lines.append(f"nanodoc: {report.verdict} ({len(report.findings)} findings in {report.vitals.steps} steps)")
+    return "\n".join(lines) + "\n"
+
+
+def _annotation(finding: Finding) -> str:
+    where = finding.culprit.location
+    properties = [f"title={_property(f'{finding.code} {finding.name}')}"]
+    if where is not None:
+        properties = [
+            f"file={_property(where.file)}", f"line={where.line}", f"endLine={where.end_line}",
+            f"col={where.column}", f"endColumn={where.end_column}", *properties,
+        ]  # fmt: skip
+    message = f"{finding.title}. {finding.explanation}"
+    for fix in finding.fixes[:1]:
+        message += f"\nhelp: {fix.title}" + (f": {fix.patch}" if fix.patch else "")
+    return f"::{_LEVELS[finding.severity]} {','.join(properties)}::{_data(message)}"
+
+
+def _data(text: str) -> str:
+    """Escaped as GitHub's toolkit does for a command's message."""
+    safe = "\n".join(clean(line) for line in text.splitlines())
+    return safe.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")

@@ -1,0 +1,184 @@
+"""The report: frozen facts that every renderer reads. The JSON form is the public contract (schema version 1)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from nanodoc.evidence import SourceSpan
+
+SCHEMA = 1
+SEVERITIES = ("critical", "warning", "info")  # gravest first
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Culprit:
+    """What is to blame. `samples` index into the batch, `dataset_indices` into the data set."""
+
+    kind: str
+    """"op", "module", "parameter", "data", "optimizer", "config" or "environment"."""
+    op: str | None = None
+    node: str | None = None
+    module: str | None = None
+    module_type: str | None = None
+    parameter: str | None = None
+    batch_path: str | None = None
+    samples: tuple[int, ...] = ()
+    dataset_indices: tuple[int, ...] = ()
+    location: SourceSpan | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChainLink:
+    """One op on the way from the cause to the symptom."""
+
+    op: str
+    module: str | None
+    line: int | None
+    dtype: str | None
+    shape: tuple[int, ...]
+    absmax_in: float | None
+    absmax_out: float | None
+    nonfinite_out: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fix:
+    """A proposed change. `verified` is True only if a replay with it was healthy, None if it was not tried."""
+
+    title: str
+    patch: str | None = None
+    verified: bool | None = None
+    confidence: str = "likely"
+    """"machine", "likely" or "maybe": how safely it can be applied as written."""
+    loss_change: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """One root cause with its evidence and its effects."""
+
+    code: str
+    name: str
+    severity: str
+    confidence: float
+    title: str
+    explanation: str
+    culprit: Culprit
+    phase: str
+    step: int | None
+    rank: int = 0
+    evidence: tuple[tuple[str, Any], ...] = ()
+    chain: tuple[ChainLink, ...] = ()
+    effects: tuple[tuple[str, int | None], ...] = ()
+    experiments: tuple[Mapping[str, Any], ...] = ()
+    fixes: tuple[Fix, ...] = ()
+
+    @property
+    def fingerprint(self) -> str:
+        """Code, module and source line, hashed: the same finding in another run has the same one."""
+        location = self.culprit.location
+        parts = (self.code, self.culprit.module or "", self.culprit.parameter or "", location.code if location else "")
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunInfo:
+    """What was run, on what."""
+
+    entrypoint: str
+    command: str
+    config: Mapping[str, Any]
+    device: str
+    amp: str | None
+    seed: int | None
+    steps_requested: int
+    steps_run: int
+    torch: str
+    python: str
+    reproduced: str = "not_run"
+    rank: int = 0
+    world_size: int = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VitalSigns:
+    """The run's course. `losses` and `grad_norms` are per step; `overhead` is the step time with nanodoc over without."""
+
+    steps: int = 0
+    losses: tuple[float, ...] = ()
+    grad_norms: tuple[float, ...] = ()
+    skipped_steps: int = 0
+    overhead: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Report:
+    """Everything a user sees is rendered from this."""
+
+    nanodoc: str
+    run: RunInfo
+    findings: tuple[Finding, ...] = ()
+    not_checked: tuple[tuple[str, str], ...] = ()
+    vitals: VitalSigns = field(default_factory=VitalSigns)
+    artifacts: Mapping[str, str | None] = field(default_factory=dict)
+    interrupted: bool = False
+
+    @property
+    def verdict(self) -> str:
+        """"healthy", "warning", "critical", or "failed" when the user's code raised."""
+        if any(f.severity == "critical" and f.code.startswith("ND7") for f in self.findings[:1]):
+            return "failed"
+        for severity in ("critical", "warning"):
+            if any(finding.severity == severity for finding in self.findings):
+                return severity
+        return "healthy"
+
+    def as_dict(self) -> dict[str, Any]:
+        """The public JSON form; every field is there, null or empty where it doesn't apply."""
+        finite = [loss for loss in self.vitals.losses if loss - loss == 0]
+        norms = [norm for norm in self.vitals.grad_norms if norm - norm == 0]
+        losses = self.vitals.losses
+        return {
+            "schema": SCHEMA,
+            "nanodoc": self.nanodoc,
+            "verdict": self.verdict,
+            "interrupted": self.interrupted,
+            "run": asdict(self.run),
+            "findings": [_finding(finding) for finding in self.findings],
+            "not_checked": [{"what": what, "why": why} for what, why in self.not_checked],
+            "vitals": {
+                "steps": self.vitals.steps,
+                "loss_first": losses[0] if losses else None,
+                "loss_last": losses[-1] if losses else None,
+                "loss_lowest": min(finite) if finite else None,
+                "grad_norm_max": max(norms) if norms else None,
+                "skipped_steps": self.vitals.skipped_steps,
+                "overhead": round(self.vitals.overhead, 4) if self.vitals.overhead is not None else None,
+            },
+            "artifacts": {"snapshot": None, "history": None, **self.artifacts},
+        }
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    culprit = asdict(finding.culprit)
+    return {
+        "code": finding.code,
+        "name": finding.name,
+        "severity": finding.severity,
+        "confidence": round(finding.confidence, 3),
+        "title": finding.title,
+        "explanation": finding.explanation,
+        "culprit": culprit,
+        "phase": finding.phase,
+        "step": finding.step,
+        "rank": finding.rank,
+        "evidence": [{"label": label, "value": value} for label, value in finding.evidence],
+        "chain": [asdict(link) for link in finding.chain],
+        "effects": [{"what": what, "step": step} for what, step in finding.effects],
+        "experiments": [dict(experiment) for experiment in finding.experiments],
+        "fixes": [asdict(fix) for fix in finding.fixes],
+        "fingerprint": finding.fingerprint,
+    }

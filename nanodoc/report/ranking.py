@@ -1,0 +1,39 @@
+"""From claims to findings: one finding per root cause, the likeliest cause first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from nanodoc.report.model import SEVERITIES, Finding
+
+if TYPE_CHECKING:
+    from nanodoc.rules.base import Claim
+
+_MOST_FINDINGS = 20
+
+
+def rank(claims: Iterable[Claim]) -> tuple[Finding, ...]:
+    """Of all claims on a root the best fitting becomes the finding; effects of another root are dropped.
+
+    Order: severity, then how far up the cause lies (weights before the step, then ops in the order they ran), then
+    confidence.
+    """
+    best: dict[tuple[object, ...], Claim] = {}
+    for claim in claims:
+        known = best.get(claim.root)
+        if known is None or (claim.fit, claim.finding.confidence) > (known.fit, known.finding.confidence):
+            best[claim.root] = claim
+    roots = _without_effects(list(best.values()))
+    ordered = sorted(roots, key=lambda c: (SEVERITIES.index(c.finding.severity), c.order, -c.finding.confidence))
+    return tuple(claim.finding for claim in ordered)[:_MOST_FINDINGS]
+
+
+def _without_effects(claims: list[Claim]) -> list[Claim]:
+    """Sick weights explain whatever the next step does; a non-finite value explains the exception it leads to."""
+    kinds = {claim.root[0] for claim in claims}
+    if "optimizer" in kinds:
+        claims = [claim for claim in claims if claim.root[0] == "optimizer"]
+    if kinds & {"line", "op", "leaf"}:
+        claims = [claim for claim in claims if claim.root[0] != "failure" or claim.fit > 0]
+    return claims

@@ -1,0 +1,198 @@
+"""The report for a reader: vital signs, then one compiler-style block per root cause."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from nanodoc.report.model import Finding, Fix, Report
+from nanodoc.report.text import clean
+
+_STYLES = {"critical": "bold red", "warning": "bold yellow", "info": "bold blue", "help": "bold cyan", "gutter": "blue"}
+_BARS = "▁▂▃▄▅▆▇█"
+_SPARK = 40
+_SHOWN_EVIDENCE = 8
+
+
+def render(report: Report, *, width: int = 120, color: bool = False, concise: bool = False) -> str:
+    """The report as text of at most `width` columns where its own lines are concerned; the user's code is never wrapped."""
+    out = Text()
+    if concise:
+        for finding in report.findings:
+            out.append_text(_concise(finding))
+    else:
+        out.append_text(_vitals(report))
+        for finding in report.findings:
+            out.append("\n")
+            out.append_text(_block(finding, report))
+        out.append("\n")
+    out.append_text(_verdict(report))
+    buffer = io.StringIO()
+    console = Console(file=buffer, force_terminal=color, no_color=not color, width=width, color_system="standard" if color else None, highlight=False)
+    console.print(out, soft_wrap=True, end="")
+    return buffer.getvalue()
+
+
+def _concise(finding: Finding) -> Text:
+    where = finding.culprit.location
+    place = f"{clean(where.file)}:{where.line}:{where.column}: " if where else ""
+    line = Text(place)
+    line.append(f"{finding.severity}[{finding.code}]", _STYLES[finding.severity])
+    return line.append(f" {clean(finding.title)}\n")
+
+
+def _vitals(report: Report) -> Text:
+    vitals, run = report.vitals, report.run
+    out = Text(f"nanodoc {report.nanodoc} · {clean(run.entrypoint)} · {run.device}" + (f" · amp {run.amp}" if run.amp else "") + "\n", "bold")
+    losses, norms = vitals.losses, vitals.grad_norms
+    out.append(f"  steps          {vitals.steps} of {run.steps_requested}\n")
+    if losses:
+        out.append(f"  loss           {sparkline(losses)}  {_number(losses[0])} → {_number(losses[-1])}\n")
+    if norms:
+        finite = [norm for norm in norms if math.isfinite(norm)]
+        out.append(f"  gradient norm  {sparkline(norms)}  {_number(norms[0])} → {_number(norms[-1])}")
+        out.append(f"  (max {_number(max(finite))})\n" if finite else "\n")
+    if vitals.skipped_steps:
+        out.append(f"  skipped steps  {vitals.skipped_steps} (the loss scale was calibrating)\n")
+    return out
+
+
+def sparkline(values: Sequence[float], width: int = _SPARK) -> str:
+    """`values` as block characters, at most `width` of them; `×` where a value is not finite."""
+    if len(values) > width:
+        # the last value of each of `width` equal stretches, so that the end of the run is always shown
+        values = [values[(i + 1) * len(values) // width - 1] for i in range(width)]
+    finite = [v for v in values if math.isfinite(v)]
+    low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
+    span = high - low
+    if not math.isfinite(span):
+        span = 0.0
+    return "".join("×" if not math.isfinite(v) else _BARS[int((v - low) / span * 7) if span > 0 else 0] for v in values)
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}"
+
+
+def _block(finding: Finding, report: Report) -> Text:
+    out = Text()
+    out.append(f"{finding.severity}[{finding.code}]", _STYLES[finding.severity])
+    out.append(f": {clean(finding.title)}\n", "bold")
+    gutter = _source(out, finding)
+    _note(out, gutter, _situation(finding))
+    _note(out, gutter, clean(finding.explanation))
+    _note(out, gutter, _who(finding))
+    evidence = [f"{label} {_value(value)}" for label, value in finding.evidence if value is not None and not label.startswith("frame ")]
+    if evidence:
+        _note(out, gutter, "evidence: " + ", ".join(evidence[:_SHOWN_EVIDENCE]))
+    for label, value in finding.evidence:
+        if label.startswith("frame ") and len([1 for key, _ in finding.evidence if key.startswith("frame ")]) > 1:
+            _note(out, gutter, f"at {clean(str(value))}")
+    path = _path(finding)
+    if path:
+        _note(out, gutter, path)
+    if finding.effects:
+        _note(out, gutter, "effects: " + "; ".join(clean(what) for what, _ in finding.effects))
+    for experiment in finding.experiments:
+        _note(out, gutter, f"tried {experiment.get('name')}: {experiment.get('outcome')}")
+    for fix in finding.fixes:
+        _help(out, gutter, fix)
+    _note(out, gutter, f"confidence {finding.confidence:.2f} · nanodoc explain {finding.code}")
+    snapshot = report.artifacts.get("snapshot")
+    if snapshot and finding.step is not None:
+        _note(out, gutter, f"next: nanodoc replay {clean(str(snapshot))}")
+    return out
+
+
+def _source(out: Text, finding: Finding) -> str:
+    """The place and the underlined source; returns the gutter's indent."""
+    where, culprit = finding.culprit.location, finding.culprit
+    gutter = " " * len(str(where.end_line)) if where else " "
+    module = culprit.module
+    inside = f"  (module {clean(module)}{f', {culprit.module_type}' if culprit.module_type else ''})" if module else ""
+    if where is None:
+        what = culprit.parameter or culprit.batch_path or culprit.op or culprit.kind
+        out.append(f"{gutter}--> ", _STYLES["gutter"]).append(f"{clean(what)}{inside}\n")
+        return gutter
+    out.append(f"{gutter}--> ", _STYLES["gutter"])
+    out.append(f"{clean(where.file)}:{where.line}:{where.column} in {clean(where.function)}{inside}\n")
+    out.append(f"{gutter} |\n", _STYLES["gutter"])
+    lines = where.code.split("\n")
+    for offset, line in enumerate(lines):
+        shown = clean(line.expandtabs(4)) if offset else " " * where.indent + clean(line)
+        out.append(f"{where.line + offset:>{len(gutter)}} | ", _STYLES["gutter"]).append(shown + "\n")
+        if offset == 0:
+            last = where.end_column - 1 if where.end_line == where.line else len(shown)
+            marks = max(1, last - (where.column - 1))
+            out.append(f"{gutter} | ", _STYLES["gutter"]).append(" " * (where.column - 1) + "^" * marks + "\n", _STYLES[finding.severity])
+    return gutter
+
+
+def _situation(finding: Finding) -> str:
+    parts = []
+    if finding.step is not None:
+        parts.append(f"step {finding.step}")
+    parts.append(finding.phase)
+    if finding.culprit.node or finding.culprit.op:
+        parts.append(finding.culprit.node or str(finding.culprit.op))
+    return ", ".join(parts)
+
+
+def _who(finding: Finding) -> str:
+    samples, rows = finding.culprit.samples, finding.culprit.dataset_indices
+    if not samples:
+        return ""
+    text = f"sample{'s' if len(samples) > 1 else ''} {', '.join(map(str, samples[:12]))}{', …' if len(samples) > 12 else ''} of the batch"
+    if rows:
+        text += f" (data set {', '.join(map(str, rows[:12]))}{', …' if len(rows) > 12 else ''})"
+    return text
+
+
+def _path(finding: Finding) -> str:
+    """The way from the cause to the symptom: op, line and magnitude."""
+    if len(finding.chain) < 2:
+        return ""
+    steps = []
+    for link in finding.chain[:6]:
+        bad = f" {link.nonfinite_out} bad" if link.nonfinite_out else ""
+        steps.append(f"{link.op.split('.')[1] if '.' in link.op else link.op}{f' (line {link.line})' if link.line else ''}{bad}")
+    return "spread: " + " → ".join(steps) + (" → …" if len(finding.chain) > 6 else "")
+
+
+def _value(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return clean(str(value))
+
+
+def _note(out: Text, gutter: str, text: str) -> None:
+    if text:
+        out.append(f"{gutter} = ", _STYLES["gutter"]).append(text + "\n")
+
+
+def _help(out: Text, gutter: str, fix: Fix) -> None:
+    status = "verified by replay" if fix.verified else "not tried" if fix.verified is None else "tried, does not help"
+    if fix.verified and fix.loss_change is not None:
+        status += f", loss changes by {fix.loss_change:.0e}"
+    out.append(f"{gutter} = ", _STYLES["gutter"]).append("help", _STYLES["help"]).append(f" ({status}): {clean(fix.title)}")
+    out.append(f": {clean(fix.patch)}\n" if fix.patch else "\n")
+
+
+def _verdict(report: Report) -> Text:
+    out = Text()
+    counts = {s: sum(f.severity == s for f in report.findings) for s in _STYLES if any(f.severity == s for f in report.findings)}
+    summary = ", ".join(f"{number} {severity}" for severity, number in counts.items()) or "nothing found"
+    style = {"healthy": "bold green", "warning": _STYLES["warning"]}.get(report.verdict, _STYLES["critical"])
+    out.append(f"verdict: {report.verdict}", style).append(f" ({summary} in {report.vitals.steps} steps)")
+    if report.interrupted:
+        out.append("; interrupted, this report is partial")
+    first = next(iter(report.findings), None)
+    snapshot = report.artifacts.get("snapshot")
+    if first is not None:
+        following = f"nanodoc replay {clean(str(snapshot))}" if snapshot else f"nanodoc explain {first.code}"
+        out.append(f"; next: {following}")
+    return out.append("\n")

@@ -1,0 +1,1 @@
+"""One rule, or one tight family of rules, a file: `Evidence -> findings`."""

@@ -1,0 +1,192 @@
+"""What a rule is, and what rules share: claims on root causes, confidence earned by evidence, findings from births."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from nanodoc.evidence import Birth, Evidence, OpFacts, SourceSpan
+from nanodoc.report.model import ChainLink, Culprit, Finding, Fix
+
+RootKey = tuple[Any, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Claim:
+    """A rule's word on one root cause. Of all claims on a root the best fitting one becomes the finding."""
+
+    root: RootKey
+    fit: int
+    """How specific the explanation is: 0 a fallback, 10 the generic family, 20 a named special case of it."""
+    finding: Finding
+    order: int = 0
+    """Position of the root in the step; of equal findings the earlier cause comes first."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rule:
+    """One entry of the catalogue. `doc` is exactly what `nanodoc explain CODE` prints."""
+
+    code: str
+    name: str
+    severity: str
+    summary: str
+    doc: str
+    check: Callable[[Rule, Evidence], Iterable[Claim]]
+
+
+def confidence(*confirmations: float) -> float:
+    """The chance that not all of several independent confirmations mislead: 1 − Π(1 − wᵢ), each wᵢ in [0, 1)."""
+    doubt = 1.0
+    for weight in confirmations:
+        doubt *= 1.0 - min(max(weight, 0.0), 0.95)
+    return 1.0 - doubt
+
+
+def birth_confidence(evidence: Evidence, birth: Birth, exact: float) -> float:
+    """Earned by: the step was reproduced; the singular values were seen at the failing elements (`exact`, a share);
+    the line is known; no other root competes."""
+    rivals = max(1, len({root_of(other) for other in evidence.births}) + len(evidence.leaves))
+    return confidence(
+        {"bitwise": 0.5, "tolerance": 0.3}.get(evidence.reproduced, 0.0),
+        0.8 * exact,
+        0.3 if birth.site.location is not None else 0.0,
+        0.4 / rivals,
+    )
+
+
+def origin(birth: Birth) -> OpFacts:
+    """The op to blame: where backward met a non-finite value that forward had saved, the op that made that value."""
+    site = birth.site
+    if birth.saved_nonfinite:
+        for op in (site, *birth.upstream):
+            if any(out.nonfinite for out in op.outputs) and op.inputs and not any(fact.nonfinite for fact in op.inputs):
+                return op
+    return site
+
+
+def root_of(birth: Birth) -> RootKey:
+    """Births on the same call of the user's code are one root cause."""
+    site = origin(birth)
+    return location_key(site.location) or ("op", site.index)
+
+
+def location_key(location: SourceSpan | None) -> RootKey:
+    return ("line", location.file, location.line, location.column) if location else ()
+
+
+def birth_claim(
+    rule: Rule,
+    evidence: Evidence,
+    birth: Birth,
+    *,
+    title: str,
+    explanation: str,
+    exact: float,
+    fit: int = 10,
+    extra: Iterable[tuple[str, Any]] = (),
+    fixes: Iterable[Fix] = (),
+) -> Claim:
+    """The claim of `rule` on one birth, with the culprit, chain and effects filled in from the evidence."""
+    site = origin(birth)
+    trip = evidence.trip
+    step = trip.step if trip else evidence.failure_step
+    return Claim(
+        root=root_of(birth),
+        fit=fit,
+        order=site.index,
+        finding=Finding(
+            code=rule.code,
+            name=rule.name,
+            severity=rule.severity,
+            confidence=birth_confidence(evidence, birth, exact),
+            title=title,
+            explanation=" ".join(explanation.split()),
+            culprit=culprit_of(site, birth),
+            phase=birth.phase,
+            step=step,
+            evidence=(*extra, *_called_from(site)),
+            chain=tuple(link(op) for op in birth.chain),
+            effects=effects(evidence),
+            experiments=replay_row(evidence),
+            fixes=tuple(fixes),
+        ),
+    )
+
+
+def culprit_of(site: OpFacts, birth: Birth | None = None, kind: str = "op", **more: Any) -> Culprit:
+    """The culprit an op is, with the samples of its birth."""
+    return Culprit(
+        kind=kind,
+        op=site.op,
+        node=(birth.op.node if birth else None) or site.node,
+        module=site.module,
+        module_type=site.module_type,
+        samples=birth.samples if birth else (),
+        dataset_indices=birth.dataset_indices if birth else (),
+        location=site.location,
+        **more,
+    )
+
+
+def link(op: OpFacts) -> ChainLink:
+    """One op of a chain as the report shows it."""
+    ins = [fact.absmax for fact in op.inputs if fact.absmax is not None]
+    out = op.outputs[0] if op.outputs else None
+    return ChainLink(
+        op=op.op,
+        module=op.module,
+        line=op.location.line if op.location else None,
+        dtype=out.dtype if out else None,
+        shape=out.shape if out else (),
+        absmax_in=max(ins) if ins else None,
+        absmax_out=out.absmax if out else None,
+        nonfinite_out=sum(fact.nonfinite for fact in op.outputs),
+    )
+
+
+def effects(evidence: Evidence) -> tuple[tuple[str, int | None], ...]:
+    """What the root cause did: to the loss, the gradients, the program."""
+    found: list[tuple[str, int | None]] = []
+    trip = evidence.trip
+    if trip is not None:
+        if trip.loss is not None and trip.loss - trip.loss != 0:
+            found.append((f"the loss is {trip.loss}", trip.step))
+        shown = trip.bad_parameters[:3]
+        found.extend((f"parameter {name} has a non-finite gradient", trip.step) for name in shown)
+        if len(trip.bad_parameters) > len(shown):
+            found.append((f"{len(trip.bad_parameters) - len(shown)} more parameters have non-finite gradients", trip.step))
+        if trip.zero_gradients:
+            found.append(("every gradient is exactly zero: the step itself hurts no weight", trip.step))
+    if evidence.failure is not None:
+        message = evidence.failure.message.splitlines()[0][:160] if evidence.failure.message else ""
+        found.append((f"the code raises {evidence.failure.type}: {message}", evidence.failure_step))
+    return tuple(found)
+
+
+def replay_row(evidence: Evidence) -> tuple[dict[str, Any], ...]:
+    """The one experiment every examination makes: the same step again."""
+    if evidence.reproduced == "not_run":
+        return ()
+    outcome = {"bitwise": "fails again, bitwise the same", "tolerance": "fails again, nearly the same"}.get(evidence.reproduced, "not reproduced")
+    loss = evidence.trip.loss if evidence.trip else None
+    return ({"name": "same again", "outcome": outcome, "loss": loss},)
+
+
+def count(number: int, noun: str) -> str:
+    """`3 elements`, `1 element`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def values(minimum: float | None, maximum: float | None) -> str:
+    """A range as a reader would write it."""
+    if minimum is None or maximum is None:
+        return "no finite value"
+    return f"{minimum:.4g}" if minimum == maximum else f"{minimum:.4g} … {maximum:.4g}"
+
+
+def _called_from(site: OpFacts) -> list[tuple[str, Any]]:
+    if site.called_from is None:
+        return []
+    return [("called from", f"{site.called_from.file}:{site.called_from.line}: {site.called_from.code.splitlines()[0]}")]

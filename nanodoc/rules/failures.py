@@ -1,0 +1,85 @@
+"""ND709 and what rules share about exceptions of the user's code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from nanodoc.evidence import Evidence
+from nanodoc.report.model import Culprit, Finding, Fix
+from nanodoc.rules.base import Claim, Rule, confidence
+
+
+def failure_claim(
+    rule: Rule, evidence: Evidence, *, title: str, explanation: str, fixes: Iterable[Fix] = (), fit: int = 10, extra: Iterable[tuple[str, Any]] = ()
+) -> Claim:
+    """The claim of `rule` on the exception that ended the run, at the innermost frame of the user's code."""
+    failure = evidence.failure
+    assert failure is not None
+    where = failure.frames[-1] if failure.frames else None
+    trace = [(f"frame {i}", f"{span.file}:{span.line} in {span.function}: {span.code.splitlines()[0]}") for i, span in enumerate(failure.frames)]
+    return Claim(
+        root=("failure",),
+        fit=fit,
+        finding=Finding(
+            code=rule.code,
+            name=rule.name,
+            severity=rule.severity,
+            # an exception is a fact; what is uncertain is whether its line is its cause
+            confidence=confidence(0.5, 0.4 if where is not None else 0.0, 0.4 if not failure.raised_by_torch else 0.0),
+            title=title,
+            explanation=explanation,
+            culprit=Culprit(kind="op", op=failure.torch_function, location=where),
+            phase=failure.phase,
+            step=evidence.failure_step if failure.phase != "setup" else None,
+            evidence=(*extra, *trace, *(("note", note) for note in failure.notes)),
+            fixes=tuple(fixes),
+        ),
+    )
+
+
+def _user_exception(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    failure = evidence.failure
+    if failure is None:
+        return
+    where = {"setup": "while the recipe was built", "data": "while a batch was loaded"}.get(failure.phase, f"in the {failure.phase} of step {evidence.failure_step}")
+    first = failure.message.strip().splitlines()[0] if failure.message.strip() else ""
+    yield failure_claim(
+        rule,
+        evidence,
+        title=f"{failure.type}: {first}" if first else failure.type,
+        explanation=f"The code raised {failure.type} {where}.",
+        fit=0,
+    )
+
+
+RULES = (
+    Rule(
+        code="ND709",
+        name="user-exception",
+        severity="critical",
+        summary="the training code raised an exception",
+        check=_user_exception,
+        doc="""\
+## What it checks
+An exception raised by `build()`, by the data, or by a step, that no more specific rule explains. The traceback is
+trimmed to the frames of the user's own code.
+
+## Why it matters
+The run cannot go on. Where a NaN was behind the exception (a comparison with NaN is false and sends code down
+the wrong branch), the NaN's own origin is reported instead and the exception is listed as its effect.
+
+## Example
+    RuntimeError: mat1 and mat2 shapes cannot be multiplied (8x16 and 32x4)
+
+## Fix
+As the message says; the innermost frame of your own code is underlined.
+
+## Options
+None.
+
+## See also
+ND304 degenerate-decomposition, ND208 degenerate-statistics
+""",
+    ),
+)

@@ -1,0 +1,245 @@
+"""ND203, ND204, ND211, ND305: values too large for the dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nanodoc.evidence import Birth, Evidence, OpFacts
+from nanodoc.report.model import Fix
+from nanodoc.rules.base import Claim, Rule, birth_claim, origin
+from nanodoc.rules.failures import failure_claim
+from nanodoc.rules.floats import LARGEST, is_half
+
+_CONSTANTS = ("constant", "full", "full_like", "scalar_tensor", "masked_fill", "new_full", "fill")
+
+
+def _dtype(op: OpFacts) -> str | None:
+    return op.outputs[0].dtype if op.outputs else None
+
+
+def _bad_dtype(op: OpFacts) -> str | None:
+    return next((out.dtype for out in op.outputs if out.nonfinite), _dtype(op))
+
+
+def _largest_input(op: OpFacts) -> float | None:
+    return max((fact.absmax for fact in op.inputs if fact.absmax is not None), default=None)
+
+
+def _finite_inputs(birth: Birth) -> bool:
+    return not any(fact.nonfinite for fact in birth.op.inputs)
+
+
+def _low_precision_overflow(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    for birth in evidence.births:
+        site = origin(birth)
+        dtype = _bad_dtype(site)
+        if birth.phase != "forward" or not is_half(dtype) or site.upcast_absmax is None or not _finite_inputs(birth):
+            continue
+        limit = LARGEST[str(dtype)]
+        if site.upcast_absmax <= limit:
+            continue
+        largest = _largest_input(site)
+        yield birth_claim(
+            rule, evidence, birth,
+            title=f"{site.short} overflows {dtype}",
+            explanation=f"The result reaches {site.upcast_absmax:.4g} when the same op runs in float32, but {dtype} ends at {limit:.5g}. "
+            f"Its largest input is {largest:.4g}." if largest is not None else f"The result reaches {site.upcast_absmax:.4g} in float32; {dtype} ends at {limit:.5g}.",
+            exact=1.0,
+            extra=[("largest result in float32", site.upcast_absmax), (f"largest {dtype}", limit), ("largest input", largest)],
+            fixes=[
+                Fix(title=f"run {site.module or 'this op'} in float32 (autocast disabled around it)", confidence="likely"),
+                Fix(title="use bfloat16, which has float32's range", confidence="maybe"),
+            ],
+        )  # fmt: skip
+
+
+def _overflow(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    for birth in evidence.births:
+        if birth.kind != "inf" or not _finite_inputs(birth) or birth.inf_inputs or birth.phase == "backward":
+            continue
+        site = origin(birth)
+        dtype, largest = _bad_dtype(site), _largest_input(site)
+        if largest is None:
+            continue
+        limit = LARGEST.get(str(dtype), 0.0)
+        growth = _growth(evidence)
+        yield birth_claim(
+            rule, evidence, birth,
+            title=f"{site.short} overflows {dtype}",
+            explanation=f"Finite inputs of up to {largest:.4g} give a result beyond {limit:.4g}, the largest {dtype}." + growth,
+            exact=1.0 if site.short in ("exp", "expm1", "pow", "cosh", "sinh", "mul", "square", "exp2") else 0.5,
+            fit=5,
+            extra=[("largest input", largest), (f"largest {dtype}", limit)],
+            fixes=[Fix(title="bound the argument, or work with logarithms (logsumexp, logaddexp)", confidence="maybe")] if not growth else [],
+        )  # fmt: skip
+
+
+def _growth(evidence: Evidence) -> str:
+    """Says so when the loss had been growing before: then the op is where it ended, not where it began."""
+    finite = [loss for loss in evidence.losses if loss - loss == 0]
+    if len(finite) >= 2 and abs(finite[-1]) > 100 * max(abs(finite[0]), 1e-6):
+        return f" The loss had grown from {finite[0]:.4g} to {finite[-1]:.4g} before: look at the learning rate and the initialisation first."
+    return ""
+
+
+def _mask_constant_overflow(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    for birth in evidence.births:
+        site = origin(birth)
+        dtype = _bad_dtype(site)
+        if birth.phase != "forward" or not is_half(dtype) or site.short not in ("to_copy", "copy", "add", "mul", "sub", "masked_fill"):
+            continue
+        limit = LARGEST[str(dtype)]
+        huge = [f for f in site.inputs if f.minimum is not None and f.minimum <= -limit / 4 and (f.label in _CONSTANTS or f.label.startswith("buffer:"))]
+        scalar = [v for v in site.scalars.values() if isinstance(v, float) and v <= -limit / 4]
+        if not huge and not scalar:
+            continue
+        value = huge[0].minimum if huge else scalar[0]
+        yield birth_claim(
+            rule, evidence, birth,
+            title=f"the mask constant {value:.4g} becomes −inf in {dtype}",
+            explanation=f"{dtype} ends at ±{limit:.5g}; the constant, or a sum of two of them, is beyond it, and a row that is all −inf has no softmax.",
+            exact=1.0, fit=20,
+            extra=[("mask constant", value), (f"largest {dtype}", limit)],
+            fixes=[Fix(title="mask with torch.finfo(scores.dtype).min, once, or with a boolean mask", confidence="likely")],
+        )  # fmt: skip
+    failure = evidence.failure
+    if failure is not None and "cannot be converted to type" in failure.message and "without overflow" in failure.message:
+        yield failure_claim(
+            rule, evidence,
+            title="a mask constant does not fit into half precision",
+            explanation=f"torch refused it: {failure.message.splitlines()[0]}",
+            fixes=[Fix(title="mask with torch.finfo(scores.dtype).min", confidence="likely")],
+            fit=20,
+        )  # fmt: skip
+
+
+def _backward_overflow(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    for birth in evidence.births:
+        if birth.phase != "backward" or not is_half(_bad_dtype(birth.op)) or birth.saved_nonfinite or birth.op.upcast_absmax is None:
+            continue
+        limit = LARGEST[str(_bad_dtype(birth.op))]
+        yield birth_claim(
+            rule, evidence, birth,
+            title=f"a gradient overflows {_bad_dtype(birth.op)} in the backward of {birth.site.short}",
+            explanation=f"The gradient reaches {birth.op.upcast_absmax:.4g} when the same op runs in float32; {_bad_dtype(birth.op)} ends at {limit:.5g}.",
+            exact=1.0 if birth.op.upcast_absmax > limit else 0.3,
+            fit=8,
+            extra=[("largest gradient in float32", birth.op.upcast_absmax), ("largest value", limit)],
+            fixes=[Fix(title="lower the initial loss scale, or run this module in float32", confidence="maybe")],
+        )  # fmt: skip
+
+
+RULES = (
+    Rule(
+        code="ND203",
+        name="low-precision-overflow",
+        severity="critical",
+        summary="finite in float32, inf in half precision",
+        check=_low_precision_overflow,
+        doc="""\
+## What it checks
+An op in float16 or bfloat16 gave inf from finite inputs. The same op is run again on float32 copies of its
+inputs: finite there means that the dtype, not the mathematics, is at fault.
+
+## Why it matters
+float16 ends at 65504. Feed-forward outputs, attention scores and squared norms of models trained in bfloat16
+pass that, and the inf turns into NaN in the next normalisation.
+
+## Example
+    with torch.autocast("cuda", dtype=torch.float16):
+        h = self.wo(F.relu(self.wi(x)))        # 6.6e4 → inf
+
+## Fix
+Run that module in float32 (autocast disabled around it, inputs cast up), or use bfloat16.
+
+## Options
+None.
+
+## See also
+ND204 overflow, ND305 backward-overflow
+""",
+    ),
+    Rule(
+        code="ND204",
+        name="overflow",
+        severity="critical",
+        summary="exp, pow or a product beyond the dtype's largest value",
+        check=_overflow,
+        doc="""\
+## What it checks
+An op gave inf from finite inputs, and float32 could not have held the result either.
+
+## Why it matters
+exp(89) is beyond float32. Where the values had been growing for many steps, the op is only where it ended: the
+learning rate or the initialisation is where it began, and the explanation says so.
+
+## Example
+    weight = torch.exp(log_weight)        # log_weight reached 120
+
+## Fix
+Bound the argument, or stay with logarithms (logsumexp, logaddexp).
+
+## Options
+None.
+
+## See also
+ND203 low-precision-overflow
+""",
+    ),
+    Rule(
+        code="ND211",
+        name="mask-constant-overflow",
+        severity="critical",
+        summary="−1e9 or float32's minimum as a mask in half precision",
+        check=_mask_constant_overflow,
+        doc="""\
+## What it checks
+A constant of large magnitude (a mask's −1e9, or a sum of two masks) that becomes −inf in float16 or bfloat16,
+or that torch refuses to convert.
+
+## Why it matters
+A row of the attention scores that is all −inf has no softmax: it is NaN.
+
+## Example
+    scores = scores + (1.0 - mask.half()) * -1e9
+
+## Fix
+Use torch.finfo(scores.dtype).min, once, or a boolean mask.
+
+## Options
+None.
+
+## See also
+ND205 fully-masked-softmax
+""",
+    ),
+    Rule(
+        code="ND305",
+        name="backward-overflow",
+        severity="critical",
+        summary="gradients overflow in half precision",
+        check=_backward_overflow,
+        doc="""\
+## What it checks
+A backward op in half precision gave a non-finite gradient from finite inputs, and float32 copies of the same
+inputs give a finite one.
+
+## Why it matters
+With a GradScaler the step is skipped and the scale halved, which is healthy in the first steps; without one, or
+when it happens at every scale, the weights are lost.
+
+## Example
+A loss scale of 2¹⁶ times a gradient of 2.
+
+## Fix
+Lower the initial scale, run the module in float32, or use bfloat16.
+
+## Options
+None.
+
+## See also
+ND203 low-precision-overflow
+""",
+    ),
+)
+

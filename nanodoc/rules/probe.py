@@ -1,0 +1,65 @@
+"""ND901: what nanodoc saw once and could not see again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nanodoc.evidence import Evidence
+from nanodoc.report.model import Culprit, Finding
+from nanodoc.rules.base import Claim, Rule, effects, replay_row
+
+
+def _not_reproduced(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    trip = evidence.trip
+    if trip is None or evidence.births or evidence.leaves or evidence.optimizers or evidence.failure is not None:
+        return
+    if evidence.reproduced == "no":
+        text = f"Step {trip.step} tripped, but the replay from its start was healthy or ran differently. {evidence.reproduction_note}".strip()
+    else:
+        text = f"Step {trip.step} tripped and the replay did too, but no op could be named. {evidence.reproduction_note}".strip()
+    yield Claim(
+        root=("not-reproduced",),
+        fit=0,
+        finding=Finding(
+            code=rule.code,
+            name=rule.name,
+            severity=rule.severity,
+            confidence=0.5,
+            title="a step went wrong and could not be traced to an op",
+            explanation=text + " Causes: state outside the model and the batch, a nondeterministic op, or a compiled part that fails only when compiled.",
+            culprit=Culprit(kind="environment"),
+            phase=trip.phase,
+            step=trip.step,
+            effects=effects(evidence),
+            experiments=replay_row(evidence),
+        ),
+    )
+
+
+RULES = (
+    Rule(
+        code="ND901",
+        name="not-reproduced",
+        severity="critical",
+        summary="the failing step was healthy when it was run again",
+        check=_not_reproduced,
+        doc="""\
+## What it checks
+A step whose loss or gradients were non-finite, while its replay from the same weights, batch and random state was
+not, or gave no op to blame.
+
+## Why it matters
+No line can be named honestly. State outside the model (a global counter, a file), a nondeterministic kernel, a
+compiled region that differs from eager, or faulty hardware are what is left.
+
+## Fix
+Run again with `torch.use_deterministic_algorithms(True)`; try without torch.compile; keep all state in the model.
+
+## Options
+None.
+
+## See also
+ND302 masked-branch-gradient
+""",
+    ),
+)

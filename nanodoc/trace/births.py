@@ -1,0 +1,159 @@
+"""From the symptom back to the births: ops that made a non-finite value which the run did not already have.
+
+Works on a trace whose coarse slice was examined (exact statistics per input and output). A NaN birth has NaN out and
+none in; an inf birth has inf out and nothing non-finite in. A NaN born from an inf leads on to that inf, unless the
+inf was put there on purpose (a mask constant), in which case the NaN birth itself is the root.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from nanodoc.trace.graph import StepTrace
+from nanodoc.trace.tracer import Record, Ref
+
+# Ops that put a constant the user chose into a tensor: an inf out of them is a mask, not an accident.
+_CONSTANT_MAKERS = {
+    "masked_fill", "fill", "full", "full_like", "new_full", "scalar_tensor", "where", "lift_fresh", "index_fill",
+    "lift_fresh_copy", "masked_scatter", "index_put", "scatter", "tril", "triu", "_local_scalar_dense", "copy",
+    "constant_pad_nd",
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class Root:
+    """Where a non-finite value entered the step: an op (`index`), or a leaf (`leaf`, read by op `index`)."""
+
+    index: int
+    kind: str
+    leaf: str | None = None
+    input_position: int = -1
+    saved_nonfinite: bool = False
+    """Backward ops only: a non-finite value saved by forward met a finite gradient."""
+    inf_inputs: list[int] = field(default_factory=list)
+    """Positions of inputs that held a harmless inf."""
+    saved_inputs: list[int] = field(default_factory=list)
+    trail: list[int] = field(default_factory=list)
+    """Ops from the symptom back to this root, nearest the root last."""
+
+
+class RootSearch:
+    """One search over an examined trace; `from_refs` gives each root once, in the order the ops ran."""
+
+    def __init__(self, trace: StepTrace, *, loss_is_finite: bool) -> None:
+        self._trace = trace
+        self._loss_is_finite = loss_is_finite
+        self._constant: dict[int, bool] = {}
+
+    def from_refs(self, starts: list[Ref]) -> list[Root]:
+        """The roots of the non-finite values in the memory `starts` names."""
+        roots: dict[tuple[int, str | None], Root] = {}
+        cause: dict[int, int] = {}  # op -> the next op towards the symptom
+        queue = [(index, -1) for ref in starts for index in self._bad_writers(ref)]
+        seen: set[int] = set()
+        while queue:
+            index, after = queue.pop(0)
+            if index in seen:
+                continue
+            seen.add(index)
+            cause[index] = after
+            root, further = self._visit(index, is_symptom=after < 0)
+            for found in root:
+                found.trail = self._trail(index, cause)
+                roots.setdefault((found.index, found.leaf), found)
+            queue.extend((other, index) for other in further)
+        return sorted(self._without_mere_effects(list(roots.values())), key=lambda root: root.index)
+
+    def _visit(self, index: int, *, is_symptom: bool) -> tuple[list[Root], list[int]]:
+        """The roots at op `index`, and the ops to go on with."""
+        detail = self._trace.details[index]
+        record = self._trace.records[index]
+        bad = [i for i, facts in enumerate(detail.inputs) if facts.nonfinite and i < len(record.inputs)]
+        kind = "nan" if detail.out_nan else "inf"
+        saved = [i for i in bad if self._is_saved(record, record.inputs[i])]
+        flowing = [i for i in bad if i not in saved]
+        if not flowing:
+            return [Root(index, kind, saved_nonfinite=bool(saved), saved_inputs=saved)], []
+        nan_in = [i for i in flowing if detail.inputs[i].nan]
+        roots: list[Root] = []
+        further: list[int] = []
+        for position in nan_in if kind == "nan" and nan_in else flowing:
+            ref, has_nan = record.inputs[position], detail.inputs[position].nan > 0
+            writers = list(self._bad_writers(ref))
+            if not writers and (has_nan or not self._is_harmless_leaf(ref)):
+                roots.append(Root(index, kind, leaf=self._leaf(ref), input_position=position))
+            further.extend(w for w in writers if has_nan or not self._only_constants(w))
+        if not roots and not further and (kind == "nan" or is_symptom):
+            roots.append(Root(index, kind, inf_inputs=flowing))  # made here, out of harmless infs
+        return roots, further
+
+    def _is_saved(self, record: Record, ref: Ref) -> bool:
+        """A value of the forward pass, non-finite there without hurting the loss, that a backward op reads."""
+        if record.phase != "backward" or not self._loss_is_finite:
+            return False
+        for writer in self._trace.writers(ref):
+            if writer < 0:
+                return True
+            if writer in self._trace.details and self._trace.details[writer].out_bad or self._trace.bad[writer]:
+                return self._trace.records[writer].phase in ("forward", "recompute")
+        return True
+
+    def _only_constants(self, start: int) -> bool:
+        """True when every inf behind op `start` was put there on purpose."""
+        known = self._constant.get(start)
+        if known is not None:
+            return known
+        seen, queue, result = {start}, [start], True
+        while queue and result:
+            index = queue.pop()
+            if self._is_mask_constant(index):
+                continue
+            detail, record = self._trace.details[index], self._trace.records[index]
+            bad = [i for i, facts in enumerate(detail.inputs) if facts.nonfinite and i < len(record.inputs)]
+            result = bool(bad) and not detail.out_nan
+            for position in bad:
+                writers = list(self._bad_writers(record.inputs[position]))
+                result = result and (bool(writers) or self._is_harmless_leaf(record.inputs[position]))
+                queue.extend(w for w in writers if w not in seen)
+                seen.update(writers)
+        self._constant[start] = result
+        return result
+
+    def _is_harmless_leaf(self, ref: Ref) -> bool:
+        """An inf in a buffer or a constant was put there on purpose; in a batch or a parameter it was not."""
+        return self._leaf(ref).split(":")[0] in ("constant", "buffer")
+
+    def _is_mask_constant(self, index: int) -> bool:
+        detail = self._trace.details.get(index)
+        name = self._trace.records[index].info.name.split(".")[1].rstrip("_")
+        if name not in _CONSTANT_MAKERS or detail is None or detail.out_nan:
+            return False
+        return not any(facts.nonfinite and len(facts.shape) > 0 for facts in detail.inputs)
+
+    def _bad_writers(self, ref: Ref) -> Iterator[int]:
+        for index in self._trace.writers(ref):
+            if index >= 0 and index in self._trace.details and self._trace.details[index].out_bad:
+                yield index
+
+    def _leaf(self, ref: Ref) -> str:
+        for index in self._trace.writers(ref):
+            if index < 0:
+                return self._trace.leaf_name(index)
+            if self._trace.records[index].info.silent:
+                return "uninitialised"
+        return "constant"
+
+    def _trail(self, index: int, cause: dict[int, int]) -> list[int]:
+        trail = []
+        while index >= 0 and len(trail) < 10_000:
+            trail.append(index)
+            index = cause[index]
+        return trail[::-1]
+
+    def _without_mere_effects(self, roots: list[Root]) -> list[Root]:
+        """Drops a NaN made of a harmless inf when the same search found where a real one came from upstream of it."""
+        real = [root for root in roots if not root.inf_inputs]
+        if not real:
+            return roots
+        return [root for root in roots if not root.inf_inputs or not any(root.index in other.trail[:-1] for other in real)]

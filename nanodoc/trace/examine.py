@@ -1,0 +1,193 @@
+"""The close look at single ops: what went in, what came out, and where exactly it went wrong.
+
+Used on the few ops a diagnosis is about, when the step is traced once more; nothing here runs in the screening pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from nanodoc.evidence import TensorFacts, ValuesAt
+from nanodoc.trace.op_notes import op_notes
+
+_MOST_POSITIONS = 4096  # bad elements kept by position; enough to tell zeros from the rest
+_MOST_ROWS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """Elements of a tensor of `shape`, as flat indices on the CPU."""
+
+    shape: tuple[int, ...]
+    flat: torch.Tensor
+
+
+@dataclass(slots=True)
+class Request:
+    """What to look at when an op is met again: itself, and the values of an input at positions found elsewhere."""
+
+    locate: bool = False
+    """Also find the bad elements of the output and the inputs' values there."""
+    gathers: list[tuple[int, Positions]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class OpDetail:
+    """What was seen at one op. `inputs` follow the order of `Record.inputs`; labels are filled in by the graph."""
+
+    inputs: list[TensorFacts]
+    outputs: list[TensorFacts]
+    scalars: dict[str, Any]
+    pointwise: bool
+    bad: Positions | None = None
+    bad_rows: tuple[int, ...] = ()
+    values_at: list[ValuesAt | None] = field(default_factory=list)
+    upcast_absmax: float | None = None
+    notes: dict[str, float] = field(default_factory=dict)
+    gathered: list[ValuesAt | None] = field(default_factory=list)
+    error: str | None = None
+
+    @property
+    def out_nan(self) -> bool:
+        return any(facts.nan for facts in self.outputs)
+
+    @property
+    def out_bad(self) -> bool:
+        return any(facts.nonfinite for facts in self.outputs)
+
+
+def examine_call(func: Any, args: Any, kwargs: dict[str, Any], inputs: list[torch.Tensor], request: Request) -> tuple[Any, OpDetail]:
+    """Runs the op and returns its output with the detail. The run's own tensors are read, never written."""
+    before = [tensor_facts(tensor, f"input {position}") for position, tensor in enumerate(inputs)]
+    gathered = [values_at(inputs[where], positions) if where < len(inputs) else None for where, positions in request.gathers]
+    # an in-place op destroys what we have to compare its result with
+    writes = any(a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments)
+    kept = [tensor.detach().clone() if writes else tensor for tensor in inputs]
+    pointwise = torch.Tag.pointwise in func.tags
+    scalars = _scalars(func, args, kwargs)
+    detail = OpDetail(before, [], scalars, pointwise, gathered=gathered)
+    notes = op_notes(func, args, kwargs)
+    out = func(*args, **kwargs)
+    detail.notes = notes
+    outputs = [out] if isinstance(out, torch.Tensor) else [o for o in out if isinstance(o, torch.Tensor)] if isinstance(out, (tuple, list)) else []
+    detail.outputs = [tensor_facts(tensor, f"output {position}") for position, tensor in enumerate(outputs)]
+    for tensor, facts in zip(outputs, detail.outputs, strict=True):
+        if facts.nonfinite and request.locate and tensor.layout == torch.strided:
+            _locate(detail, tensor, kept)
+            if tensor.dtype in (torch.float16, torch.bfloat16) and not any(fact.nonfinite for fact in before):
+                detail.upcast_absmax = _upcast(func, args, kwargs, kept, tensor.device.type)
+            break
+    return out, detail
+
+
+def tensor_facts(tensor: torch.Tensor, label: str) -> TensorFacts:
+    """Counts and the finite range of a tensor of any dtype; empty or unreadable tensors have a None range."""
+    shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
+    empty = TensorFacts(label=label, dtype=dtype, shape=shape, numel=tensor.numel(), minimum=None, maximum=None, nan=0, posinf=0, neginf=0, zeros=0)
+    if tensor.numel() == 0 or tensor.layout != torch.strided or tensor.device.type == "meta":
+        return empty
+    values = tensor.detach()
+    if values.is_complex():
+        values = torch.view_as_real(values.resolve_conj())
+    try:
+        zeros = values.numel() - int(torch.count_nonzero(values))
+        if not values.is_floating_point():
+            low, high = torch.aminmax(values.to(torch.int64)) if values.dtype == torch.bool else torch.aminmax(values)
+            return TensorFacts(
+                label=label, dtype=dtype, shape=shape, numel=tensor.numel(),
+                minimum=float(low), maximum=float(high), nan=0, posinf=0, neginf=0, zeros=zeros,
+            )  # fmt: skip
+        if values.element_size() == 1:  # 8-bit floats have few kernels; float32 holds them exactly
+            values = values.float()
+        low, high = torch.aminmax(values)
+        nan = posinf = neginf = 0
+        if not bool(torch.isfinite(low) & torch.isfinite(high)):
+            nan, posinf, neginf = (int(torch.count_nonzero(test(values))) for test in (torch.isnan, torch.isposinf, torch.isneginf))
+            finite = values[torch.isfinite(values)]
+            if finite.numel() == 0:
+                return TensorFacts(
+                    label=label, dtype=dtype, shape=shape, numel=tensor.numel(),
+                    minimum=None, maximum=None, nan=nan, posinf=posinf, neginf=neginf, zeros=zeros,
+                )  # fmt: skip
+            low, high = torch.aminmax(finite)
+    except (RuntimeError, NotImplementedError):
+        return empty
+    return TensorFacts(
+        label=label, dtype=dtype, shape=shape, numel=tensor.numel(),
+        minimum=float(low), maximum=float(high), nan=nan, posinf=posinf, neginf=neginf, zeros=zeros,
+    )  # fmt: skip
+
+
+def values_at(tensor: torch.Tensor, positions: Positions) -> ValuesAt | None:
+    """The values of `tensor`, broadcast to the positions' shape, at those positions; None if it doesn't broadcast."""
+    try:
+        spread = tensor.detach().expand(positions.shape) if tuple(tensor.shape) != positions.shape else tensor.detach()
+    except RuntimeError:
+        return None
+    if spread.is_complex() or spread.layout != torch.strided:
+        return None
+    where = torch.unravel_index(positions.flat.to(spread.device), positions.shape) if positions.shape else ()
+    picked = spread[where] if positions.shape else spread.reshape(1)
+    facts = tensor_facts(picked, "")
+    return ValuesAt(minimum=facts.minimum, maximum=facts.maximum, zeros=facts.zeros, count=facts.numel, inf=facts.inf)
+
+
+def bad_positions(tensor: torch.Tensor) -> tuple[Positions, tuple[int, ...]]:
+    """Where `tensor` is non-finite (the first few thousand elements), and which rows of its first dimension are."""
+    values = torch.view_as_real(tensor).sum(-1) if tensor.is_complex() else tensor.detach()
+    bad = ~torch.isfinite(values)
+    flat = bad.flatten().nonzero().flatten()[:_MOST_POSITIONS].cpu()
+    rows: tuple[int, ...] = ()
+    if bad.dim() >= 1:
+        rows = tuple(bad.reshape(bad.shape[0], -1).any(1).nonzero().flatten()[:_MOST_ROWS].tolist())
+    return Positions(tuple(bad.shape), flat), rows
+
+
+def _locate(detail: OpDetail, output: torch.Tensor, inputs: list[torch.Tensor]) -> None:
+    detail.bad, detail.bad_rows = bad_positions(output)
+    shape = tuple(output.shape)
+    detail.values_at = [
+        values_at(tensor, detail.bad) if detail.pointwise or tuple(tensor.shape) == shape else None for tensor in inputs
+    ]
+
+
+def _scalars(func: Any, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The op's arguments that are plain values, by their names in the schema."""
+    found: dict[str, Any] = {}
+    for position, argument in enumerate(func._schema.arguments):
+        value = args[position] if position < len(args) else kwargs.get(argument.name, argument.default_value)
+        if isinstance(value, (bool, int, float, str)) or (isinstance(value, (list, tuple)) and all(isinstance(v, (int, float)) for v in value)):
+            found[argument.name] = value
+    return found
+
+
+def _upcast(func: Any, args: Any, kwargs: dict[str, Any], inputs: list[torch.Tensor], device: str) -> float | None:
+    """Largest |value| of the same op on float32 copies of its half-precision inputs; None if not finite there either."""
+    if func.name().startswith("aten::_to_copy") or func.name().startswith("aten::copy_"):
+        facts = tensor_facts(inputs[-1], "")
+        return None if facts.nonfinite else facts.absmax
+    if torch.Tag.nondeterministic_seeded in func.tags:  # running it again would draw from the user's random numbers
+        return None
+    remaining = iter(inputs)
+
+    def raised(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            copy = next(remaining)
+            return copy.float() if copy.dtype in (torch.float16, torch.bfloat16) else copy.clone()
+        if isinstance(value, (list, tuple)) and any(isinstance(v, torch.Tensor) for v in value):
+            return [raised(v) for v in value]
+        return torch.float32 if value in (torch.float16, torch.bfloat16) else value
+
+    try:
+        with torch.autocast(device, enabled=False):
+            again = func(*[raised(a) for a in args], **{key: raised(value) for key, value in kwargs.items()})
+    except (RuntimeError, NotImplementedError, TypeError):
+        return None
+    first = again if isinstance(again, torch.Tensor) else next((o for o in again if isinstance(o, torch.Tensor)), None)
+    if first is None or first.dtype in (torch.float16, torch.bfloat16):
+        return None
+    facts = tensor_facts(first, "")
+    return None if facts.nonfinite else facts.absmax

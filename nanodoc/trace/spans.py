@@ -1,0 +1,131 @@
+"""Where in the user's source an op was called: frames while tracing, lines and columns afterwards."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+import sysconfig
+import textwrap
+from functools import lru_cache
+from pathlib import Path
+from types import CodeType, TracebackType
+
+import torch
+import torch.autograd.graph
+
+from nanodoc.evidence import SourceSpan
+
+# What a frame's file means for the search of the user's line.
+SKIP, USER, LIBRARY, STOP = range(4)
+
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+_NANODOC = str(Path(__file__).resolve().parent.parent) + os.sep
+_CLINIC = os.path.join(_NANODOC, "clinic", "patients") + os.sep  # patients stand for the user's code
+# Our wrappers around the user's calls lie between the user's frame and torch's; they are looked through.
+_TRANSPARENT = (os.path.join(_NANODOC, "engine", "observer.py"), os.path.join(_NANODOC, "engine", "building.py"))
+_STDLIB = tuple({os.path.abspath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib")})
+# Frames below this one belong to the backward pass; those above it only called backward().
+_ENGINE: CodeType = torch.autograd.graph._engine_run_backward.__code__
+
+_kinds: dict[str, int] = {}  # file name -> kind; a pure function of the name, so it may live as long as the process
+
+
+def frame_kind(filename: str) -> int:
+    """`USER`, `LIBRARY` (installed packages), `SKIP` (torch, the standard library, generated code) or `STOP` (nanodoc)."""
+    kind = _kinds.get(filename)
+    if kind is None:
+        kind = _kinds[filename] = _classify(filename)
+    return kind
+
+
+def _classify(filename: str) -> int:
+    if filename.startswith("<") and not filename.startswith("<ipython"):
+        return SKIP
+    if filename.startswith(_NANODOC):
+        if filename.startswith(_CLINIC):
+            return USER
+        return SKIP if filename in _TRANSPARENT else STOP
+    if filename.startswith(_TORCH):
+        return SKIP
+    if f"{os.sep}site-packages{os.sep}" in filename or f"{os.sep}dist-packages{os.sep}" in filename:
+        return LIBRARY
+    return SKIP if filename.startswith(_STDLIB) else USER
+
+
+Place = tuple[CodeType, int]
+
+
+def calling_places(depth: int) -> tuple[Place | None, Place | None]:
+    """The deepest frame outside torch and nanodoc, and the user's own frame if the deepest lies in an installed library.
+
+    Frames that merely called `backward()` don't count while the autograd engine runs. `depth` frames are left out.
+    """
+    library: Place | None = None
+    frame = sys._getframe(depth)
+    while frame is not None:
+        code = frame.f_code
+        kind = frame_kind(code.co_filename)
+        if kind == USER:
+            here = (code, frame.f_lasti)
+            return (library, here) if library else (here, None)
+        if kind == STOP or code is _ENGINE:
+            break
+        if kind == LIBRARY and library is None:
+            library = (code, frame.f_lasti)
+        frame = frame.f_back  # type: ignore[assignment]  # typeshed: the loop's end is the None of the outermost frame
+    return library, None
+
+
+@lru_cache(maxsize=4096)
+def resolve(code: CodeType, lasti: int) -> SourceSpan | None:
+    """The source span of the instruction at `lasti` in `code`, or None where the compiler kept no position."""
+    positions = list(code.co_positions())
+    index = lasti // 2
+    if not 0 <= index < len(positions):
+        return None
+    line, end_line, column, end_column = positions[index]
+    if line is None:
+        return None
+    end_line = end_line or line
+    lines = [linecache.getline(code.co_filename, number).rstrip("\n") for number in range(line, end_line + 1)]
+    # co_positions counts UTF-8 bytes; a reader counts characters
+    first = _characters(lines[0], column or 0)
+    last = _characters(lines[-1], end_column if end_column is not None else len(lines[-1].encode()))
+    code_text = textwrap.dedent("\n".join(lines)).strip()
+    return SourceSpan(
+        file=shown_path(code.co_filename),
+        line=line,
+        end_line=end_line,
+        column=first + 1,
+        end_column=last + 1,
+        function=code.co_qualname.replace(".<locals>", ""),
+        code=code_text,
+        indent=max(0, lines[0].find(code_text.split("\n")[0])),
+    )
+
+
+def _characters(line: str, offset: int) -> int:
+    return len(line.encode()[:offset].decode(errors="ignore"))
+
+
+def shown_path(filename: str) -> str:
+    """`filename` relative to the working folder when it lies inside it, else absolute."""
+    path = Path(filename)
+    try:
+        return str(path.resolve().relative_to(Path.cwd()))
+    except (ValueError, OSError):
+        return str(path)
+
+
+def traceback_spans(traceback: TracebackType | None) -> list[tuple[SourceSpan, int, CodeType]]:
+    """Every frame of a traceback outside nanodoc, outermost first, with its `frame_kind` and code."""
+    spans = []
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        kind = frame_kind(code.co_filename)
+        span = resolve(code, traceback.tb_lasti) if kind in (USER, LIBRARY, SKIP) else None
+        if span is not None:
+            spans.append((span, kind, code))
+        traceback = traceback.tb_next
+    return spans
