@@ -84,7 +84,7 @@ def replay(path: Path, config: Config, entrypoint: str | None = None) -> Report:
     named = entrypoint or _trusted_entrypoint(content)
     device = pick_device(config.device)
     # the recipe is built as the run built it: what build() was given travels in the snapshot
-    saved = content.get("config") if isinstance(content.get("config"), dict) else {}
+    saved = _mapping(content, "config")
     config = replace(config, recipe=config.recipe or saved.get("recipe") or {}, amp=config.amp or saved.get("amp"))
     seed = config.seed if config.seed is not None else saved.get("seed")
     if isinstance(seed, int):
@@ -115,7 +115,7 @@ def _replay_step(
     capsule.rng = random_state(content) or capsule.rng
     examiner = Examiner(runner, keeper)
     first = examiner.replay_and_rewind(capsule)
-    known = content.get("run") if isinstance(content.get("run"), dict) else {}
+    known = _mapping(content, "run")
     loss = sum(first.losses) / len(first.losses) if first.losses else float("nan")
     named = list(recipe.model.named_parameters())
     sick_now = [name for name, p in named if not bool(torch.isfinite(p).all())]
@@ -141,6 +141,11 @@ def _replay_step(
         scaler=recipe.scaler is not None,
     )
     return evidence, VitalSigns(steps=1, losses=(loss,), grad_norms=(first.grad_norm,))
+
+
+def _mapping(content: dict[str, Any], key: str) -> dict[str, Any]:
+    value = content.get(key)
+    return value if isinstance(value, dict) else {}
 
 
 def _batches(recipe: Recipe, content: dict[str, Any]) -> list[Any]:

@@ -55,7 +55,12 @@ def progress_bar(quiet: bool) -> Iterator[Callable[[int, int, float], None] | No
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("nanodoc"), BarColumn(), TextColumn("step {task.completed} of {task.total}  loss {task.fields[loss]}"), TimeRemainingColumn())
+    columns = (
+        TextColumn("nanodoc"),
+        BarColumn(),
+        TextColumn("step {task.completed} of {task.total}  loss {task.fields[loss]}"),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=None, loss="…")
 

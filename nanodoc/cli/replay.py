@@ -15,7 +15,9 @@ from nanodoc.rules.registry import check_codes
 
 def replay(
     snapshot: Annotated[Path, typer.Argument(help="A nanodoc-step<N>.pt, or a bare {'x', 'y', 'state'} file.")],
-    entrypoint: Annotated[str | None, typer.Option("--entrypoint", metavar="FILE.py:NAME", help="The recipe, if not the one the snapshot names.")] = None,
+    entrypoint: Annotated[
+        str | None, typer.Option("--entrypoint", metavar="FILE.py:NAME", help="The recipe, if not the one the snapshot names.")
+    ] = None,
     device: Device = None,
     amp: Amp = None,
     output_format: Format = None,

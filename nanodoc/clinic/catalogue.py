@@ -27,7 +27,137 @@ class Patient:
         return f"{_FOLDER / self.file}.py:{'healthy' if healthy else 'sick'}"
 
 
-PATIENTS: tuple[Patient, ...] = ()
+PATIENTS: tuple[Patient, ...] = (
+    Patient(
+        name="generalised-mean",
+        file="pooling",
+        story="generalised-mean pooling of a channel that is zero everywhere",
+        expect="infinite-gradient",
+        line=".pow(1 / self.p)",
+    ),
+    Patient(
+        name="distance-of-twins",
+        file="embedding_distance",
+        story="the square root of a zero distance",
+        expect="infinite-gradient",
+        line="torch.sqrt(squared + eps)",
+    ),
+    Patient(
+        name="cosine-in-half",
+        file="cosine_half",
+        story="a square root before a cosine similarity, float16 autocast",
+        expect="infinite-gradient",
+        line="torch.sqrt(a * a + self.floor)",
+    ),
+    Patient(
+        name="log-of-softmax",
+        file="log_of_softmax",
+        story="a hand-written cross entropy of an outlier",
+        expect="log-of-softmax",
+        line="torch.log(F.softmax(logits, dim=1))",
+    ),
+    Patient(
+        name="log-of-zero", file="log_rate", story="the log of a rate that ReLU set to zero", expect="log-of-zero", line="torch.log(rate)"
+    ),
+    Patient(
+        name="negative-variance",
+        file="negative_variance",
+        story="the square root of E[x²] − E[x]²",
+        expect="domain-error",
+        line="torch.sqrt(variance)",
+    ),
+    Patient(
+        name="zero-over-zero",
+        file="masked_mean",
+        story="a mean over a foreground that is empty",
+        expect="division-by-zero",
+        line="(error * mask).sum() / foreground",
+    ),
+    Patient(name="zero-times-log-zero", file="entropy", story="an entropy written as p·log p", expect="log-of-zero", line="torch.log(p)"),
+    Patient(name="poisoned-batch", file="poisoned_batch", story="one record with a NaN", expect="non-finite-input", line=""),
+    Patient(
+        name="guarded-branch",
+        file="guarded_branch",
+        story="where() around a square root",
+        expect="masked-branch-gradient",
+        line="torch.sqrt(x), torch.zeros_like",
+    ),
+    Patient(
+        name="empty-set",
+        file="padded_attention",
+        story="attention over a set that is padding only",
+        expect="fully-masked-softmax",
+        line="F.softmax(scores, dim=-1)",
+    ),
+    Patient(
+        name="last-batch",
+        file="last_batch",
+        story="the unbiased std of a last batch of one",
+        expect="degenerate-statistics",
+        line="returns.std()",
+    ),
+    Patient(
+        name="empty-memory",
+        file="empty_memory",
+        story="a parameter from torch.empty that nobody filled",
+        expect="uninitialised-parameter",
+        line="nn.Parameter(torch.empty(width))",
+    ),
+    Patient(name="half-adam", file="half_adam", story="Adam's eps on float16 parameters", expect="optimizer-made-nan", line=""),
+    Patient(
+        name="ignored-targets",
+        file="ignored_targets",
+        story="a batch in which every target is ignored",
+        expect="all-targets-ignored",
+        line="F.cross_entropy(logits, labels.flatten())",
+    ),
+    Patient(
+        name="long-transcript",
+        file="long_transcript",
+        story="a CTC target longer than its frames",
+        expect="impossible-ctc-alignment",
+        line="F.ctc_loss(logp",
+    ),
+    Patient(name="exponential", file="exponential", story="exp of a large number", expect="overflow", line="torch.exp(spread.abs())"),
+    Patient(
+        name="half-overflow",
+        file="half_overflow",
+        story="a feed-forward that passes 65504 in float16",
+        expect="low-precision-overflow",
+        line="self.down(self.up(x) * F.gelu(self.gate(x)))",
+    ),
+    Patient(
+        name="mask-constant",
+        file="mask_constant",
+        story="−1e9 as a mask in float16",
+        expect="mask-constant-overflow",
+        line=".to(scores.dtype)",
+    ),
+    Patient(
+        name="no-negatives",
+        file="hard_negatives",
+        story="a mean over a selection that is empty",
+        expect="empty-reduction",
+        line="negatives.mean()",
+    ),
+    Patient(
+        name="whitening",
+        file="whitening",
+        story="eigh of a multiple of the identity",
+        expect="degenerate-decomposition",
+        line="torch.linalg.eigh",
+    ),
+    Patient(
+        name="lost-epsilon", file="lost_epsilon", story="1 − 1e-9 is 1 in float32", expect="vanishing-epsilon", line="torch.log(1 - p)"
+    ),
+    Patient(
+        name="zero-times-inf",
+        file="zero_times_inf",
+        story="a −inf mask multiplied by zero",
+        expect="indeterminate-form",
+        line="scores * real.float()",
+    ),
+)
 
 
 def find_patient(name: str) -> Patient:

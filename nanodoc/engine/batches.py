@@ -28,10 +28,10 @@ def map_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> A
             return rebuilt
         return changed
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        rebuilt = copy.copy(value)
+        twin = copy.copy(value)
         for field in dataclasses.fields(value):
-            object.__setattr__(rebuilt, field.name, map_tensors(getattr(value, field.name), change))
-        return rebuilt
+            object.__setattr__(twin, field.name, map_tensors(getattr(value, field.name), change))
+        return twin
     return value
 
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nanodoc.evidence import SourceSpan
+from nanodoc.trace.ops import describe_op, written_by
 from nanodoc.trace.spans import Place, calling_places, resolve
-from nanodoc.trace.tracer import tensors_in
-
-_UNWRITTEN = ("aten::empty", "aten::new_empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty_strided")
 
 
 class BuildWatch(TorchDispatchMode):
@@ -26,6 +25,10 @@ class BuildWatch(TorchDispatchMode):
         self._places: dict[tuple[int, str], Place] = {}
         self._optimizers: dict[int, Place] = {}
         self._alive: list[Any] = []
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # as in Tracer: no dynamo import for a run that compiles nothing
 
     def __enter__(self) -> BuildWatch:
         self._register = torch.nn.Module.register_parameter
@@ -40,8 +43,8 @@ class BuildWatch(TorchDispatchMode):
             watch._note(watch._optimizers, id(optimizer), optimizer)
             init(optimizer, *args, **kwargs)
 
-        torch.nn.Module.register_parameter = register_parameter  # type: ignore[method-assign]  # put back in __exit__
-        torch.optim.Optimizer.__init__ = optimizer_init  # type: ignore[method-assign]  # put back in __exit__
+        torch.nn.Module.register_parameter = register_parameter  # type: ignore[method-assign, assignment]  # put back in __exit__
+        torch.optim.Optimizer.__init__ = optimizer_init  # type: ignore[method-assign, assignment]  # put back in __exit__
         return super().__enter__()  # type: ignore[no-any-return]
 
     def __exit__(self, *exc: Any) -> None:
@@ -51,16 +54,12 @@ class BuildWatch(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        name = func._schema.name
-        if name in _UNWRITTEN:
+        if describe_op(func).silent:
             if isinstance(out, torch.Tensor) and out.device.type != "meta":
                 self._unwritten[out.untyped_storage()._cdata] = out  # held, so that its address is not used again
         elif self._unwritten:
-            for position, argument in enumerate(func._schema.arguments):
-                if argument.alias_info is not None and argument.alias_info.is_write:
-                    value = args[position] if position < len(args) else (kwargs or {}).get(argument.name)
-                    for tensor in tensors_in((value,)):
-                        self._unwritten.pop(tensor.untyped_storage()._cdata, None)
+            for tensor in written_by(describe_op(func), args, kwargs):
+                self._unwritten.pop(tensor.untyped_storage()._cdata, None)
         return out
 
     def settle(self, model: torch.nn.Module) -> BuildFacts:
@@ -108,8 +107,6 @@ def _named(model: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
 
 
 def _storage(tensor: torch.Tensor) -> int | None:
-    if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin) or tensor.layout != torch.strided:
+    if is_lazy(tensor) or tensor.layout != torch.strided:
         return None
-    return tensor.untyped_storage()._cdata
-
-
+    return int(tensor.untyped_storage()._cdata)

@@ -123,7 +123,7 @@ class Keeper:
         capsule.rng.restore(self._device)
 
     def _buffers(self) -> list[tuple[torch.nn.Module, str, torch.Tensor | None, torch.Tensor | None]]:
-        kept = []
+        kept: list[tuple[torch.nn.Module, str, torch.Tensor | None, torch.Tensor | None]] = []
         for module in self._modules:
             for name, buffer in module._buffers.items():
                 if buffer is None:

@@ -189,7 +189,7 @@ class Examiner:
 
     def _late_symptoms(self, trace: StepTrace) -> list[Ref]:
         """What the last ops before an exception read and found non-finite: the values that made the code raise."""
-        starts = []
+        starts: list[Ref] = []
         for record in trace.records[-32:]:
             starts.extend(ref for ref in record.inputs if any(w >= 0 and trace.bad[w] for w in trace.writers(ref)))
         return starts
@@ -204,9 +204,7 @@ class Examiner:
             around.update(i for ref in trace.records[root.index].inputs for i in trace.ancestors(ref, _UPSTREAM))
         return around
 
-    def _fourth(
-        self, capsule: StepCapsule, third: StepTrace, roots: list[Root], sites: dict[int, int]
-    ) -> tuple[StepTrace, dict[int, Any]]:
+    def _fourth(self, capsule: StepCapsule, third: StepTrace, roots: list[Root], sites: dict[int, int]) -> tuple[StepTrace, dict[int, Any]]:
         """Looks at single elements: which gradient reached the bad ones, and whether forward had masked them."""
         requests: dict[int, Request] = {}
         masks: dict[int, Any] = {}
@@ -214,10 +212,11 @@ class Examiner:
             if third.records[root.index].phase != "backward" or root.leaf is not None:
                 continue
             detail = third.details.get(root.index)
-            positions = detail.bad if detail is not None else None
-            if positions is None:
+            if detail is None or detail.bad is None:
                 continue
-            mask = find_mask(third, sites[root.index], positions, requests)
+            positions = detail.bad
+            bad = sum(facts.nonfinite for facts in detail.outputs)
+            mask = find_mask(third, sites[root.index], positions, bad, requests)
             gradient = gradient_request(third, root.index, positions, requests)
             masks[root.index] = (mask, gradient)
         return (self.replay(capsule, requests).trace if requests else third), masks
@@ -238,7 +237,11 @@ class Examiner:
         return Birth(
             op=op,
             kind=root.kind,
-            phase="backward" if backward else "forward" if trace.records[root.index].phase == "recompute" else trace.records[root.index].phase,
+            phase="backward"
+            if backward
+            else "forward"
+            if trace.records[root.index].phase == "recompute"
+            else trace.records[root.index].phase,
             forward=trace.facts(site) if site != root.index else None,
             upstream=tuple(trace.facts(i) for ref in trace.records[site].inputs for i in trace.ancestors(ref, _UPSTREAM)),
             chain=tuple(trace.facts(i) for i in _sampled(root.trail)[::-1]),
@@ -258,7 +261,9 @@ class Examiner:
             last = next(trace.writers(record.inputs[position]), None)
             if last is not None and last < 0 and detail is not None:
                 name = trace.leaf_name(last)
-                return LeafRoot(kind=_leaf_kind(name), name=name.removeprefix("param:").removeprefix("buffer:"), facts=detail.inputs[position])
+                return LeafRoot(
+                    kind=_leaf_kind(name), name=name.removeprefix("param:").removeprefix("buffer:"), facts=detail.inputs[position]
+                )
         return None
 
     def _leaf(self, trace: StepTrace, root: Root, capsule: StepCapsule, indices: Sequence[int] | None) -> LeafRoot:
@@ -268,7 +273,11 @@ class Examiner:
         facts = consumer.inputs[root.input_position] if root.input_position < len(consumer.inputs) else _unknown(name)
         samples: tuple[int, ...] = ()
         if kind == "batch":
-            tensor = dict(leaf for i, b in enumerate(capsule.batches) for leaf in tensor_leaves(b, "batch" if len(capsule.batches) == 1 else f"batch[{i}]")).get(name)
+            tensor = dict(
+                leaf
+                for i, b in enumerate(capsule.batches)
+                for leaf in tensor_leaves(b, "batch" if len(capsule.batches) == 1 else f"batch[{i}]")
+            ).get(name)
             if tensor is not None and tensor.dim() >= 1:
                 facts = tensor_facts(tensor, name)
                 samples = tuple((~torch.isfinite(tensor)).reshape(tensor.shape[0], -1).any(1).nonzero().flatten()[:_MOST_SAMPLES].tolist())
@@ -365,4 +374,3 @@ def _eager() -> Iterator[None]:
         return
     with torch.compiler.set_stance("force_eager"):
         yield
-

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from nanodoc.errors import UserCodeError
 from nanodoc.evidence import Failure, SourceSpan
@@ -35,7 +36,7 @@ def describe_failure(error: UserCodeError) -> Failure:
     )
 
 
-def _raised_by_torch(spans: list[tuple[SourceSpan, int, object]]) -> bool:
+def _raised_by_torch(spans: Sequence[tuple[SourceSpan, int, object]]) -> bool:
     """False when the user's own `raise` or `assert` is the innermost frame."""
     if not spans:
         return True
@@ -51,6 +52,8 @@ def _worker_frames(message: str) -> list[SourceSpan]:
         if frame_kind(match["file"]) == USER:
             line, code = int(match["line"]), match["code"].strip()
             found.append(
-                SourceSpan(file=match["file"], line=line, end_line=line, column=1, end_column=1 + len(code), function=match["function"], code=code)
+                SourceSpan(
+                    file=match["file"], line=line, end_line=line, column=1, end_column=1 + len(code), function=match["function"], code=code
+                )
             )
     return found

@@ -51,7 +51,11 @@ class Feed:
 
 def _watch_indices(data: Any, iterator: Any) -> deque[list[int] | None] | None:
     """A queue that receives the indices of each batch as the loader draws them; None where it can't be told."""
-    if not isinstance(data, DataLoader) or isinstance(data.dataset, torch.utils.data.IterableDataset) or not getattr(data, "in_order", True):
+    if (
+        not isinstance(data, DataLoader)
+        or isinstance(data.dataset, torch.utils.data.IterableDataset)
+        or not getattr(data, "in_order", True)
+    ):
         return None
     draw = getattr(iterator, "_next_index", None)
     if draw is None:

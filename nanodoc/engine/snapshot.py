@@ -167,7 +167,7 @@ def like(saved: Any, template: Any) -> Any:
         of = template if isinstance(template, Mapping) else {}
         result = {key: like(item, of.get(key)) for key, item in saved.items()}
         if isinstance(template, Mapping) and type(template) is not dict and hasattr(template, "update"):
-            rebuilt = type(template)()
+            rebuilt: Any = type(template)()
             rebuilt.update(result)
             return rebuilt
         return result
@@ -190,7 +190,7 @@ def _base_value(value: Any) -> Any:
     """A subclass of a plain type (an enum, a numpy scalar) as the plain type."""
     for kind in (bool, int, float, str, bytes):
         if isinstance(value, kind):
-            return kind(value)
+            return kind(value)  # type: ignore[arg-type]  # each kind converts its own subclasses
     return None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from nanodoc.engine.building import BuildFacts
 from nanodoc.evidence import OptimizerFacts, ParameterFacts, TensorFacts
@@ -22,7 +23,7 @@ _DENOMINATORS = ("exp_avg_sq", "max_exp_avg_sq", "square_avg", "sum", "exp_inf")
 def sick_before_start(model: torch.nn.Module, facts: BuildFacts) -> list[ParameterFacts]:
     """Parameters with a NaN or inf, buffers with a NaN, and parameters whose memory nobody ever wrote to."""
     modules = {path: type(module).__name__ for path, module in model.named_modules()}
-    parameters = [(n, p) for n, p in model.named_parameters() if not isinstance(p, torch.nn.parameter.UninitializedTensorMixin)]
+    parameters = [(n, p) for n, p in model.named_parameters() if not is_lazy(p)]
     buffers = list(model.named_buffers())
     bad = set(nonfinite_tensors([*parameters, *buffers]))
     found = []
@@ -83,7 +84,7 @@ def optimizer_facts(recipe: Recipe, bad: set[str], facts: BuildFacts) -> tuple[O
 
 
 def _denominators(optimizer: torch.optim.Optimizer, hurt: list[Any]) -> tuple[int, tuple[TensorFacts, ...]]:
-    zeros, states = 0, []
+    zeros, states = 0, list[TensorFacts]()
     for parameter in hurt:
         for name, value in optimizer.state.get(parameter, {}).items():
             if not isinstance(value, torch.Tensor) or value.dim() == 0:

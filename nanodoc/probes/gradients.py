@@ -45,7 +45,7 @@ def packed_vitals(
     slots: dict[torch.device, list[int]] = {}  # where each value read belongs: norms first, then scalars
     for (device, dtype), positions in groups.items():
         wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else None
-        norms = torch._foreach_norm([tensors[p] for p in positions], 2, dtype=wide)  # type: ignore[call-overload]  # stub lacks dtype
+        norms = torch._foreach_norm([tensors[p] for p in positions], 2, dtype=wide)
         pieces.setdefault(device, []).append(torch.stack(norms).double())
         slots.setdefault(device, []).extend(positions)
     for position, scalar in enumerate([*losses, *extras], len(tensors)):
@@ -72,7 +72,11 @@ def really_nonfinite(named: Sequence[tuple[str, torch.nn.Parameter]]) -> list[st
 
 def nonfinite_tensors(named: Sequence[tuple[str, torch.Tensor]]) -> list[str]:
     """Names of the floating tensors that hold a NaN or inf, screened with one copy per device."""
-    floating = [(name, t.detach()) for name, t in named if t.is_floating_point() and t.numel() and t.layout == torch.strided and t.device.type != "meta"]
+    floating = [
+        (name, t.detach())
+        for name, t in named
+        if t.is_floating_point() and t.numel() and t.layout == torch.strided and t.device.type != "meta"
+    ]
     suspects: list[str] = []
     groups: dict[torch.device, list[tuple[str, torch.Tensor]]] = {}
     for name, tensor in floating:

@@ -32,8 +32,10 @@ def render(report: Report, *, width: int = 120, color: bool = False, concise: bo
         out.append("\n")
     out.append_text(_verdict(report))
     buffer = io.StringIO()
-    console = Console(file=buffer, force_terminal=color, no_color=not color, width=width, color_system="standard" if color else None, highlight=False)
-    console.print(out, soft_wrap=True, end="")
+    console = Console(
+        file=buffer, force_terminal=color, no_color=not color, width=width, color_system="standard" if color else None, highlight=False
+    )
+    console.print(out, soft_wrap=True, end="")  # `out` ends its own lines
     return buffer.getvalue()
 
 
@@ -47,7 +49,9 @@ def _concise(finding: Finding) -> Text:
 
 def _vitals(report: Report) -> Text:
     vitals, run = report.vitals, report.run
-    out = Text(f"nanodoc {report.nanodoc} · {clean(run.entrypoint)} · {run.device}" + (f" · amp {run.amp}" if run.amp else "") + "\n", "bold")
+    out = Text(
+        f"nanodoc {report.nanodoc} · {clean(run.entrypoint)} · {run.device}" + (f" · amp {run.amp}" if run.amp else "") + "\n", "bold"
+    )
     losses, norms = vitals.losses, vitals.grad_norms
     out.append(f"  steps          {vitals.steps} of {run.steps_requested}\n")
     if losses:

@@ -39,7 +39,13 @@ _DECOMPOSITIONS = ("eigh", "eig", "svd", "qr", "inv", "cholesky", "solve", "lu",
 
 def _is_decomposition(birth: Birth) -> bool:
     name = birth.site.short
-    return name.startswith("linalg_") and any(part in name for part in _DECOMPOSITIONS) or name in ("cholesky", "logdet", "inverse", "triangular_solve", "cholesky_solve")
+    return (name.startswith("linalg_") and any(part in name for part in _DECOMPOSITIONS)) or name in (
+        "cholesky",
+        "logdet",
+        "inverse",
+        "triangular_solve",
+        "cholesky_solve",
+    )
 
 
 def _singular_share(birth: Birth) -> float:
@@ -95,7 +101,11 @@ def _zeros(site: OpFacts) -> str:
 def _input_evidence(site: OpFacts) -> list[tuple[str, object]]:
     found: list[tuple[str, object]] = []
     for fact in site.inputs[:2]:
-        found += [(f"minimum of {fact.label}", fact.minimum), (f"maximum of {fact.label}", fact.maximum), (f"zeros in {fact.label}", fact.zeros)]
+        found += [
+            (f"minimum of {fact.label}", fact.minimum),
+            (f"maximum of {fact.label}", fact.maximum),
+            (f"zeros in {fact.label}", fact.zeros),
+        ]
     return found
 
 
@@ -124,7 +134,10 @@ def _masked_branch_gradient(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 f"{mask} discards the elements where {site.short} is singular, so the loss is finite. Backward multiplies their zero gradient "
                 f"by the infinite derivative of {site.short}: 0 · inf = NaN at {count(bad, 'element')}."
             )
-            fix = Fix(title=f"replace the argument of {site.short} by a harmless value where it is masked, before {site.short} (a where inside and outside)", confidence="likely")
+            fix = Fix(
+                title=f"replace the argument of {site.short} by a harmless value where it is masked, before {site.short} (a where inside and outside)",
+                confidence="likely",
+            )
         yield birth_claim(
             rule, evidence, birth, title=title, explanation=text,
             exact=1.0 if masked or source is not None else 0.7, fit=20,

@@ -169,7 +169,9 @@ def replay_row(evidence: Evidence) -> tuple[dict[str, Any], ...]:
     """The one experiment every examination makes: the same step again."""
     if evidence.reproduced == "not_run":
         return ()
-    outcome = {"bitwise": "fails again, bitwise the same", "tolerance": "fails again, nearly the same"}.get(evidence.reproduced, "not reproduced")
+    outcome = {"bitwise": "fails again, bitwise the same", "tolerance": "fails again, nearly the same"}.get(
+        evidence.reproduced, "not reproduced"
+    )
     loss = evidence.trip.loss if evidence.trip else None
     return ({"name": "same again", "outcome": outcome, "loss": loss},)
 

@@ -17,7 +17,9 @@ def _non_finite_input(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         if leaf.kind not in ("batch", "unknown"):
             continue
         facts = leaf.facts
-        what = " and ".join(part for part in (count(facts.nan, "NaN") if facts.nan else "", f"{facts.inf} inf" if facts.inf else "") if part)
+        what = " and ".join(
+            part for part in (count(facts.nan, "NaN") if facts.nan else "", f"{facts.inf} inf" if facts.inf else "") if part
+        )
         name = leaf.name if leaf.kind == "batch" else "a tensor made outside the step"
         who = ""
         if leaf.samples:
@@ -34,14 +36,22 @@ def _non_finite_input(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 code=rule.code,
                 name=rule.name,
                 severity=rule.severity,
-                confidence=confidence(0.5 if evidence.reproduced == "bitwise" else 0.2, 0.8 if facts.nonfinite else 0.0, 0.5 if leaf.samples else 0.0),
+                confidence=confidence(
+                    0.5 if evidence.reproduced == "bitwise" else 0.2, 0.8 if facts.nonfinite else 0.0, 0.5 if leaf.samples else 0.0
+                ),
                 title=f"{name} holds {what or 'non-finite values'}",
                 explanation=f"{name} ({facts.dtype}, shape {list(facts.shape)}) comes in with {what} among {facts.numel} elements, "
                 f"and they reach the loss.{who}",
                 culprit=_data_culprit(leaf),
                 phase="data" if leaf.kind == "batch" else "forward",
                 step=evidence.trip.step if evidence.trip else evidence.failure_step,
-                evidence=(("NaN", facts.nan), ("inf", facts.inf), ("elements", facts.numel), ("finite minimum", facts.minimum), ("finite maximum", facts.maximum)),
+                evidence=(
+                    ("NaN", facts.nan),
+                    ("inf", facts.inf),
+                    ("elements", facts.numel),
+                    ("finite minimum", facts.minimum),
+                    ("finite maximum", facts.maximum),
+                ),
                 chain=tuple(link(op) for op in leaf.chain),
                 effects=effects(evidence),
                 experiments=replay_row(evidence),

@@ -112,7 +112,11 @@ def _log_of_zero(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         advice = (
             Fix(title="use the loss that takes logits (binary_cross_entropy_with_logits, logsigmoid)", confidence="likely")
             if source == "sigmoid"
-            else Fix(title=f"keep the argument of {site.short} away from zero", patch=on_argument(site, (site.short,), "{x}.clamp_min(1e-12)"), confidence="likely")
+            else Fix(
+                title=f"keep the argument of {site.short} away from zero",
+                patch=on_argument(site, (site.short,), "{x}.clamp_min(1e-12)"),
+                confidence="likely",
+            )
         )
         yield birth_claim(
             rule, evidence, birth,
@@ -152,8 +156,23 @@ def _is_log_pole(site: OpFacts, at: ValuesAt) -> bool:
 
 
 def _probability_source(birth: Birth) -> str | None:
-    """"softmax" or "sigmoid" if that is what, up to clamps, casts and tiny offsets, made the log's argument."""
-    passed = ("clamp", "clamp_min", "clamp_max", "to_copy", "copy", "clone", "add", "rsub", "gather", "index", "squeeze", "slice", "max", "contiguous")
+    """ "softmax" or "sigmoid" if that is what, up to clamps, casts and tiny offsets, made the log's argument."""
+    passed = (
+        "clamp",
+        "clamp_min",
+        "clamp_max",
+        "to_copy",
+        "copy",
+        "clone",
+        "add",
+        "rsub",
+        "gather",
+        "index",
+        "squeeze",
+        "slice",
+        "max",
+        "contiguous",
+    )
     for op in birth.upstream:
         if op.short in ("softmax", "safe_softmax"):
             return "softmax"

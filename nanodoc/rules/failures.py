@@ -11,13 +11,22 @@ from nanodoc.rules.base import Claim, Rule, confidence
 
 
 def failure_claim(
-    rule: Rule, evidence: Evidence, *, title: str, explanation: str, fixes: Iterable[Fix] = (), fit: int = 10, extra: Iterable[tuple[str, Any]] = ()
+    rule: Rule,
+    evidence: Evidence,
+    *,
+    title: str,
+    explanation: str,
+    fixes: Iterable[Fix] = (),
+    fit: int = 10,
+    extra: Iterable[tuple[str, Any]] = (),
 ) -> Claim:
     """The claim of `rule` on the exception that ended the run, at the innermost frame of the user's code."""
     failure = evidence.failure
     assert failure is not None
     where = failure.frames[-1] if failure.frames else None
-    trace = [(f"frame {i}", f"{span.file}:{span.line} in {span.function}: {span.code.splitlines()[0]}") for i, span in enumerate(failure.frames)]
+    trace = [
+        (f"frame {i}", f"{span.file}:{span.line} in {span.function}: {span.code.splitlines()[0]}") for i, span in enumerate(failure.frames)
+    ]
     return Claim(
         root=("failure",),
         fit=fit,
@@ -42,7 +51,9 @@ def _user_exception(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     failure = evidence.failure
     if failure is None:
         return
-    where = {"setup": "while the recipe was built", "data": "while a batch was loaded"}.get(failure.phase, f"in the {failure.phase} of step {evidence.failure_step}")
+    where = {"setup": "while the recipe was built", "data": "while a batch was loaded"}.get(
+        failure.phase, f"in the {failure.phase} of step {evidence.failure_step}"
+    )
     first = failure.message.strip().splitlines()[0] if failure.message.strip() else ""
     yield failure_claim(
         rule,

@@ -34,7 +34,11 @@ def _optimizer_made_nan(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 evidence=(
                     ("parameters", list(facts.parameters[:16])),
                     ("dtypes", list(facts.dtypes)),
-                    *((key, value) for key, value in facts.hyperparameters.items() if key in ("lr", "eps", "betas", "weight_decay", "momentum")),
+                    *(
+                        (key, value)
+                        for key, value in facts.hyperparameters.items()
+                        if key in ("lr", "eps", "betas", "weight_decay", "momentum")
+                    ),
                     *((f"{state.label} non-finite", state.nonfinite) for state in facts.state_facts if state.nonfinite),
                 ),
                 effects=effects(evidence),
@@ -62,9 +66,17 @@ def _reason(facts: OptimizerFacts, evidence: Evidence) -> tuple[str, float, str 
         return f"The learning rate is {lr:g}.", 0.9, "lower the learning rate"
     last = [norm for norm in evidence.grad_norms if math.isfinite(norm)]
     if last and last[-1] > _HUGE_GRADIENT:
-        return f"The gradient norm had reached {last[-1]:.3g}: its square, or its product with the learning rate, overflows.", 0.7, "lower the learning rate or clip the gradients"
+        return (
+            f"The gradient norm had reached {last[-1]:.3g}: its square, or its product with the learning rate, overflows.",
+            0.7,
+            "lower the learning rate or clip the gradients",
+        )
     if last and lr and isinstance(lr, (int, float)) and len(last) > 1 and last[-1] > 100 * max(last[0], 1e-12):
-        return f"The gradient norm had grown from {last[0]:.3g} to {last[-1]:.3g} at learning rate {lr:g}.", 0.5, "lower the learning rate or clip the gradients"
+        return (
+            f"The gradient norm had grown from {last[0]:.3g} to {last[-1]:.3g} at learning rate {lr:g}.",
+            0.5,
+            "lower the learning rate or clip the gradients",
+        )
     return "Its hyperparameters are in the evidence.", 0.2, None
 
 

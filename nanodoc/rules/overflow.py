@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nanodoc.evidence import Birth, Evidence, OpFacts
+from nanodoc.evidence import Birth, Evidence, OpFacts, ValuesAt
 from nanodoc.report.model import Fix
 from nanodoc.rules.base import Claim, Rule, birth_claim, origin
 from nanodoc.rules.failures import failure_claim
@@ -78,7 +78,9 @@ def _growth(evidence: Evidence) -> str:
     """Says so when the loss had been growing before: then the op is where it ended, not where it began."""
     finite = [loss for loss in evidence.losses if loss - loss == 0]
     if len(finite) >= 2 and abs(finite[-1]) > 100 * max(abs(finite[0]), 1e-6):
-        return f" The loss had grown from {finite[0]:.4g} to {finite[-1]:.4g} before: look at the learning rate and the initialisation first."
+        return (
+            f" The loss had grown from {finite[0]:.4g} to {finite[-1]:.4g} before: look at the learning rate and the initialisation first."
+        )
     return ""
 
 
@@ -89,11 +91,20 @@ def _mask_constant_overflow(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         if birth.phase != "forward" or not is_half(dtype) or site.short not in ("to_copy", "copy", "add", "mul", "sub", "masked_fill"):
             continue
         limit = LARGEST[str(dtype)]
-        huge = [f for f in site.inputs if f.minimum is not None and f.minimum <= -limit / 4 and (f.label in _CONSTANTS or f.label.startswith("buffer:"))]
+        huge = [
+            f
+            for f in site.inputs
+            if f.minimum is not None and f.minimum <= -limit / 4 and (f.label in _CONSTANTS or f.label.startswith("buffer:"))
+        ]
         scalar = [v for v in site.scalars.values() if isinstance(v, float) and v <= -limit / 4]
-        if not huge and not scalar:
+        same = [
+            at.minimum
+            for at in site.values_at
+            if at is not None and _is_one_value(at) and at.minimum is not None and at.minimum <= -limit / 4
+        ]
+        if not (huge or scalar or same):
             continue
-        value = huge[0].minimum if huge else scalar[0]
+        value = huge[0].minimum if huge else [*scalar, *same][0]
         yield birth_claim(
             rule, evidence, birth,
             title=f"the mask constant {value:.4g} becomes −inf in {dtype}",
@@ -111,6 +122,11 @@ def _mask_constant_overflow(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             fixes=[Fix(title="mask with torch.finfo(scores.dtype).min", confidence="likely")],
             fit=20,
         )  # fmt: skip
+
+
+def _is_one_value(at: ValuesAt) -> bool:
+    """Several elements overflow and all hold the very same number: a constant, not an activation."""
+    return at.count > 1 and at.minimum == at.maximum
 
 
 def _backward_overflow(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
@@ -242,4 +258,3 @@ ND203 low-precision-overflow
 """,
     ),
 )
-

@@ -36,10 +36,18 @@ def _before_start(rule: Rule, sick: ParameterFacts, order: int) -> Claim:
             confidence=confidence(0.9 if facts.nonfinite else 0.4, 0.9 if sick.never_written else 0.0),
             title=f"{sick.kind} {sick.name} {what}",
             explanation=f"{sick.name} ({facts.dtype}, shape {list(facts.shape)}) has {facts.nan} NaN, {facts.inf} inf and finite values {values(facts.minimum, facts.maximum)}.{why}",
-            culprit=Culprit(kind="parameter", module=sick.module, module_type=sick.module_type, parameter=sick.name, location=sick.registered_at),
+            culprit=Culprit(
+                kind="parameter", module=sick.module, module_type=sick.module_type, parameter=sick.name, location=sick.registered_at
+            ),
             phase="setup",
             step=None,
-            evidence=(("NaN", facts.nan), ("inf", facts.inf), ("minimum", facts.minimum), ("maximum", facts.maximum), ("never written", sick.never_written)),
+            evidence=(
+                ("NaN", facts.nan),
+                ("inf", facts.inf),
+                ("minimum", facts.minimum),
+                ("maximum", facts.maximum),
+                ("never written", sick.never_written),
+            ),
             fixes=(Fix(title=f"initialise {sick.name} (torch.nn.init, or torch.zeros instead of torch.empty)", confidence="likely"),),
         ),
     )
@@ -52,7 +60,11 @@ def _absurd(sick: ParameterFacts) -> bool:
 def _during_step(rule: Rule, evidence: Evidence, leaf: LeafRoot) -> Claim:
     consumer = leaf.consumer
     raw = leaf.kind == "uninitialised"
-    title = "values of torch.empty are used before anything was written there" if raw else f"{leaf.kind} {leaf.name} is non-finite when the step begins"
+    title = (
+        "values of torch.empty are used before anything was written there"
+        if raw
+        else f"{leaf.kind} {leaf.name} is non-finite when the step begins"
+    )
     return Claim(
         root=("leaf", leaf.name),
         fit=10,
@@ -78,7 +90,9 @@ def _during_step(rule: Rule, evidence: Evidence, leaf: LeafRoot) -> Claim:
             chain=tuple(link(op) for op in leaf.chain),
             effects=effects(evidence),
             experiments=replay_row(evidence),
-            fixes=(Fix(title="write every element before it is read (torch.zeros instead of torch.empty)", confidence="likely"),) if raw else (),
+            fixes=(Fix(title="write every element before it is read (torch.zeros instead of torch.empty)", confidence="likely"),)
+            if raw
+            else (),
         ),
     )
 

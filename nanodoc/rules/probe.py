@@ -14,7 +14,9 @@ def _not_reproduced(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if trip is None or evidence.births or evidence.leaves or evidence.optimizers or evidence.failure is not None:
         return
     if evidence.reproduced == "no":
-        text = f"Step {trip.step} tripped, but the replay from its start was healthy or ran differently. {evidence.reproduction_note}".strip()
+        text = (
+            f"Step {trip.step} tripped, but the replay from its start was healthy or ran differently. {evidence.reproduction_note}".strip()
+        )
     else:
         text = f"Step {trip.step} tripped and the replay did too, but no op could be named. {evidence.reproduction_note}".strip()
     yield Claim(
@@ -26,7 +28,8 @@ def _not_reproduced(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             severity=rule.severity,
             confidence=0.5,
             title="a step went wrong and could not be traced to an op",
-            explanation=text + " Causes: state outside the model and the batch, a nondeterministic op, or a compiled part that fails only when compiled.",
+            explanation=text
+            + " Causes: state outside the model and the batch, a nondeterministic op, or a compiled part that fails only when compiled.",
             culprit=Culprit(kind="environment"),
             phase=trip.phase,
             step=trip.step,

@@ -60,7 +60,9 @@ def _indeterminate_form(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
 
 
 def _form(short: str) -> str:
-    return {"mul": "0 · inf", "add": "inf − inf", "sub": "inf − inf", "div": "inf/inf", "sum": "inf − inf", "mean": "inf − inf"}.get(short, "a form such as 0 · inf or inf − inf")
+    return {"mul": "0 · inf", "add": "inf − inf", "sub": "inf − inf", "div": "inf/inf", "sum": "inf − inf", "mean": "inf − inf"}.get(
+        short, "a form such as 0 · inf or inf − inf"
+    )
 
 
 RULES = (

@@ -95,7 +95,7 @@ class RootSearch:
         for writer in self._trace.writers(ref):
             if writer < 0:
                 return True
-            if writer in self._trace.details and self._trace.details[writer].out_bad or self._trace.bad[writer]:
+            if (writer in self._trace.details and self._trace.details[writer].out_bad) or self._trace.bad[writer]:
                 return self._trace.records[writer].phase in ("forward", "recompute")
         return True
 
@@ -145,7 +145,7 @@ class RootSearch:
         return "constant"
 
     def _trail(self, index: int, cause: dict[int, int]) -> list[int]:
-        trail = []
+        trail: list[int] = []
         while index >= 0 and len(trail) < 10_000:
             trail.append(index)
             index = cause[index]

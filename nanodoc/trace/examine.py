@@ -12,6 +12,7 @@ import torch
 
 from nanodoc.evidence import TensorFacts, ValuesAt
 from nanodoc.trace.op_notes import op_notes
+from nanodoc.trace.ops import describe_op, outputs_of, written_by
 
 _MOST_POSITIONS = 4096  # bad elements kept by position; enough to tell zeros from the rest
 _MOST_ROWS = 4096
@@ -64,15 +65,15 @@ def examine_call(func: Any, args: Any, kwargs: dict[str, Any], inputs: list[torc
     before = [tensor_facts(tensor, f"input {position}") for position, tensor in enumerate(inputs)]
     gathered = [values_at(inputs[where], positions) if where < len(inputs) else None for where, positions in request.gathers]
     # an in-place op destroys what we have to compare its result with
-    writes = any(a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments)
-    kept = [tensor.detach().clone() if writes else tensor for tensor in inputs]
+    info = describe_op(func)
+    kept = [tensor.detach().clone() if info.writes else tensor for tensor in inputs]
     pointwise = torch.Tag.pointwise in func.tags
     scalars = _scalars(func, args, kwargs)
     detail = OpDetail(before, [], scalars, pointwise, gathered=gathered)
     notes = op_notes(func, args, kwargs)
     out = func(*args, **kwargs)
     detail.notes = notes
-    outputs = [out] if isinstance(out, torch.Tensor) else [o for o in out if isinstance(o, torch.Tensor)] if isinstance(out, (tuple, list)) else []
+    outputs = outputs_of(out) or written_by(info, args, kwargs)
     detail.outputs = [tensor_facts(tensor, f"output {position}") for position, tensor in enumerate(outputs)]
     for tensor, facts in zip(outputs, detail.outputs, strict=True):
         if facts.nonfinite and request.locate and tensor.layout == torch.strided:
@@ -86,7 +87,9 @@ def examine_call(func: Any, args: Any, kwargs: dict[str, Any], inputs: list[torc
 def tensor_facts(tensor: torch.Tensor, label: str) -> TensorFacts:
     """Counts and the finite range of a tensor of any dtype; empty or unreadable tensors have a None range."""
     shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
-    empty = TensorFacts(label=label, dtype=dtype, shape=shape, numel=tensor.numel(), minimum=None, maximum=None, nan=0, posinf=0, neginf=0, zeros=0)
+    empty = TensorFacts(
+        label=label, dtype=dtype, shape=shape, numel=tensor.numel(), minimum=None, maximum=None, nan=0, posinf=0, neginf=0, zeros=0
+    )
     if tensor.numel() == 0 or tensor.layout != torch.strided or tensor.device.type == "meta":
         return empty
     values = tensor.detach()
@@ -149,9 +152,7 @@ def bad_positions(tensor: torch.Tensor) -> tuple[Positions, tuple[int, ...]]:
 def _locate(detail: OpDetail, output: torch.Tensor, inputs: list[torch.Tensor]) -> None:
     detail.bad, detail.bad_rows = bad_positions(output)
     shape = tuple(output.shape)
-    detail.values_at = [
-        values_at(tensor, detail.bad) if detail.pointwise or tuple(tensor.shape) == shape else None for tensor in inputs
-    ]
+    detail.values_at = [values_at(tensor, detail.bad) if detail.pointwise or tuple(tensor.shape) == shape else None for tensor in inputs]
 
 
 def _scalars(func: Any, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -159,7 +160,9 @@ def _scalars(func: Any, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for position, argument in enumerate(func._schema.arguments):
         value = args[position] if position < len(args) else kwargs.get(argument.name, argument.default_value)
-        if isinstance(value, (bool, int, float, str)) or (isinstance(value, (list, tuple)) and all(isinstance(v, (int, float)) for v in value)):
+        if isinstance(value, (bool, int, float, str)) or (
+            isinstance(value, (list, tuple)) and all(isinstance(v, (int, float)) for v in value)
+        ):
             found[argument.name] = value
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from nanodoc.evidence import OpFacts, ValuesAt
@@ -9,6 +10,7 @@ from nanodoc.trace.examine import Positions, Request
 from nanodoc.trace.graph import StepTrace
 
 _HOPS = 64  # forward ops looked at downstream of the singular one
+_GUARD_SHARE = 0.5  # of the elements a guard discards, at least this share is singular
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,9 @@ class Gather:
     position: int
     slot: int
     discards_when_zero: bool = False
+    shape: tuple[int, ...] = ()
+    bad: int = 0
+    """How many elements went bad in all."""
 
     def all_zero(self, trace: StepTrace) -> bool:
         """The values looked at are all exactly zero (and there are some)."""
@@ -31,7 +36,14 @@ class Gather:
         detail = trace.details.get(self.index)
         if values is None or detail is None or not values.count or detail.inputs[self.position].dtype != "bool":
             return False
-        return values.zeros == (values.count if self.discards_when_zero else 0)
+        if values.zeros != (values.count if self.discards_when_zero else 0):
+            return False
+        # A guard discards little else than the singular elements. A piecewise function that happens to have its
+        # singular point in the other branch discards many healthy ones, and masking is not what is wrong with it.
+        mask = detail.inputs[self.position]
+        spread = math.prod(self.shape) / max(mask.numel, 1)
+        discarded = (mask.zeros if self.discards_when_zero else mask.numel - mask.zeros) * spread
+        return self.bad >= _GUARD_SHARE * discarded
 
     def _values(self, trace: StepTrace) -> ValuesAt | None:
         detail = trace.details.get(self.index)
@@ -58,7 +70,7 @@ def _ask(requests: dict[int, Request], index: int, input_position: int, position
     return len(request.gathers) - 1
 
 
-def find_mask(trace: StepTrace, site: int, positions: Positions, requests: dict[int, Request]) -> Masks | None:
+def find_mask(trace: StepTrace, site: int, positions: Positions, bad: int, requests: dict[int, Request]) -> Masks | None:
     """Asks for the masks downstream of forward op `site`, followed through at most `_HOPS` ops.
 
     `where(condition, a, b)` discards `a` where the condition is zero and `b` where it is not; `masked_fill` discards
@@ -77,11 +89,11 @@ def find_mask(trace: StepTrace, site: int, positions: Positions, requests: dict[
             name = record.info.name.split(".")[1].rstrip("_")
             fed = [i for i, (log, n) in enumerate(record.inputs) if n and log[n - 1] in reached]
             if name == "where" and len(record.inputs) == 3 and fed and fed[0] in (1, 2):
-                found.append(Gather(reader, 0, _ask(requests, reader, 0, positions), fed[0] == 1))
+                found.append(Gather(reader, 0, _ask(requests, reader, 0, positions), fed[0] == 1, positions.shape, bad))
             elif name == "masked_fill" and fed and fed[0] == 0:
-                found.append(Gather(reader, 1, _ask(requests, reader, 1, positions), False))
+                found.append(Gather(reader, 1, _ask(requests, reader, 1, positions), False, positions.shape, bad))
             elif name in ("masked_select", "index") and len(record.inputs) == 2 and fed and fed[0] == 0:
-                found.append(Gather(reader, 1, _ask(requests, reader, 1, positions), True))
+                found.append(Gather(reader, 1, _ask(requests, reader, 1, positions), True, positions.shape, bad))
     return Masks(tuple(found)) if found else None
 
 

@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from nanodoc.trace.examine import OpDetail, Request, examine_call
 from nanodoc.trace.graph import StepTrace
+from nanodoc.trace.ops import OpInfo, describe_op, outputs_of, tensors_in, written_by
 from nanodoc.trace.spans import calling_places
 
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER = "forward", "backward", "recompute", "optimizer"
@@ -25,21 +26,9 @@ FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER = "forward", "backward", "recompute", "o
 Ref = tuple[list[int], int]
 
 _sequence_number: Callable[[], int] = torch.autograd._get_sequence_nr  # type: ignore[attr-defined]
-_current_node: Callable[[], Any] = torch._C._current_autograd_node  # type: ignore[attr-defined]
+_current_node: Callable[[], Any] = torch._C._current_autograd_node
 _Tensor = torch.Tensor
 _STATISTICS = {torch.float32, torch.float64, torch.bfloat16}  # dtypes whose sum only overflows where float32 does
-
-
-class OpInfo(NamedTuple):
-    """What the schema says of an op, looked up once per op and not once per call."""
-
-    name: str
-    writes: bool
-    """It mutates an argument."""
-    view: bool
-    """Its outputs alias an input and hold nothing new."""
-    silent: bool
-    """Its output has no values yet (empty and its kin)."""
 
 
 class Record(NamedTuple):
@@ -60,17 +49,6 @@ class Record(NamedTuple):
     """A write that covers the whole storage: what was there before is gone."""
 
 
-def tensors_in(values: Iterable[Any]) -> list[torch.Tensor]:
-    """The tensor arguments of an op, lists flattened, in order."""
-    found = []
-    for value in values:
-        if isinstance(value, _Tensor):
-            found.append(value)
-        elif isinstance(value, (list, tuple)):
-            found.extend(item for item in value if isinstance(item, _Tensor))
-    return found
-
-
 class Tracer(TorchDispatchMode):
     """Traces everything run inside `with tracer:`; `finish()` then gives the `StepTrace`.
 
@@ -88,7 +66,6 @@ class Tracer(TorchDispatchMode):
         watch_optimizer: bool = False,
     ) -> None:
         super().__init__()
-        self._infos: dict[Any, OpInfo] = {}
         self._records: list[Record] = []
         self._statistics: list[torch.Tensor] = []
         self._writers: dict[int, list[int]] = {}
@@ -110,6 +87,12 @@ class Tracer(TorchDispatchMode):
             storage = _storage(tensor)
             if storage is not None and storage not in self._writers:  # a tied weight keeps its first name
                 self._writers[storage] = [self._new_leaf(name)]
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Without this torch wraps `__torch_dispatch__` in `torch._dynamo.disable`, which costs two calls per op and an
+        import of dynamo. Traced steps run eagerly (`set_stance`), so there is nothing to disable."""
+        return False
 
     # -- entering and leaving ------------------------------------------------------------------------------------
 
@@ -189,15 +172,13 @@ class Tracer(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self._paused:
             return func(*args, **(kwargs or {}))
-        info = self._infos.get(func)
-        if info is None:
-            info = self._infos[func] = _describe(func)
+        info = describe_op(func)
         index = len(self._records)
         inputs = tensors_in(args)
         if kwargs:
             inputs += tensors_in(kwargs.values())
         writers = self._writers
-        refs = []
+        refs: list[Ref] = []
         seen = []
         for tensor in inputs:
             storage = _storage(tensor)
@@ -210,8 +191,9 @@ class Tracer(TorchDispatchMode):
                 known = writers[storage] = [self._new_leaf("constant")]
             refs.append((known, len(known)))
 
-        place, caller = calling_places(2)
-        node = _current_node()
+        quiet = self._in_optimizer and not self._watch_optimizer  # a healthy step has hundreds of these
+        place, caller = (None, None) if quiet else calling_places(2)
+        node = None if quiet else _current_node()
         if node is None:
             phase, node_name, sequence = OPTIMIZER if self._in_optimizer else FORWARD, None, _sequence_number() - 1
         elif place is not None and torch.is_grad_enabled():
@@ -232,32 +214,30 @@ class Tracer(TorchDispatchMode):
             raise
 
         first, overwrites = len(self._statistics), False
+        outputs = outputs_of(out)
         if info.writes:
-            overwrites = self._note_writes(func, args, kwargs, index)
-        outputs = (out,) if isinstance(out, _Tensor) else out if isinstance(out, (tuple, list)) else ()
-        for tensor in tensors_in(outputs):
+            written = written_by(info, args, kwargs)
+            overwrites = self._note_writes(written, index)
+            outputs = outputs or written  # foreach and GradScaler ops return nothing
+        for tensor in () if quiet and info.writes else outputs:
             storage = _storage(tensor)
             if not info.writes and storage is not None and storage not in seen:
                 writers[storage] = [index]
                 overwrites = True
-            if not info.silent and not info.view and (phase != OPTIMIZER or self._watch_optimizer):
+            if not (quiet or info.silent or info.view):
                 self._take_statistic(tensor)
         count = len(self._statistics) - first
         self._records.append(Record(info, tuple(refs), phase, node_name, sequence, module, place, caller, first, count, overwrites))
         return out
 
-    def _note_writes(self, func: Any, args: Any, kwargs: Any, index: int) -> bool:
-        """Appends this op to the writers of each tensor its schema says it mutates; True if all of them are covered whole."""
+    def _note_writes(self, written: list[torch.Tensor], index: int) -> bool:
+        """Appends this op to the writers of each tensor it mutated; True if all of them were covered whole."""
         whole = True
-        for position, argument in enumerate(func._schema.arguments):
-            if argument.alias_info is None or not argument.alias_info.is_write:
-                continue
-            value = args[position] if position < len(args) else (kwargs or {}).get(argument.name)
-            for tensor in tensors_in((value,)):
-                storage = _storage(tensor)
-                if storage is not None:
-                    self._writers.setdefault(storage, []).append(index)
-                    whole &= tensor.numel() * tensor.element_size() >= tensor.untyped_storage().nbytes()
+        for tensor in written:
+            storage = _storage(tensor)
+            if storage is not None:
+                self._writers.setdefault(storage, []).append(index)
+                whole &= tensor.numel() * tensor.element_size() >= tensor.untyped_storage().nbytes()
         return whole
 
     def _take_statistic(self, tensor: torch.Tensor) -> None:
@@ -285,19 +265,6 @@ class Tracer(TorchDispatchMode):
 def _storage(tensor: torch.Tensor) -> int | None:
     """The identity of a tensor's memory, None for a tensor without storage (sparse layouts)."""
     try:
-        return tensor.untyped_storage()._cdata
+        return int(tensor.untyped_storage()._cdata)
     except (NotImplementedError, RuntimeError):
         return None
-
-
-_UNWRITTEN = ("empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided")
-
-
-def _describe(func: Any) -> OpInfo:
-    """Reads an op's schema: what it writes, whether it is a view, whether its output holds values yet."""
-    schema = func._schema
-    writes = any(a.alias_info is not None and a.alias_info.is_write for a in schema.arguments)
-    returns = [r.alias_info for r in schema.returns]
-    view = not writes and bool(returns) and all(alias is not None for alias in returns)
-    base = str(func).split(".")[1] if "." in str(func) else str(func)
-    return OpInfo(str(func), writes, view or base == "_unsafe_view", base in _UNWRITTEN)

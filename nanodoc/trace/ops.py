@@ -1,0 +1,65 @@
+"""Ops as their schemas describe them: what they read, what they write, and whether their output holds values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+
+_Tensor = torch.Tensor
+_UNWRITTEN = ("empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided")
+
+
+class OpInfo(NamedTuple):
+    """What the schema says of an op, looked up once per op and not once per call."""
+
+    name: str
+    writes: bool
+    """It mutates an argument."""
+    written: tuple[tuple[int, str], ...]
+    """Position and name of each argument it mutates."""
+    view: bool
+    """Its outputs alias an input and hold nothing new."""
+    silent: bool
+    """Its output has no values yet (empty and its kin)."""
+
+
+def tensors_in(values: Iterable[Any]) -> list[torch.Tensor]:
+    """The tensor arguments of an op, lists flattened, in order."""
+    found = []
+    for value in values:
+        if isinstance(value, _Tensor):
+            found.append(value)
+        elif value.__class__ in (list, tuple):
+            found += [item for item in value if isinstance(item, _Tensor)]
+    return found
+
+
+def outputs_of(out: Any) -> list[torch.Tensor]:
+    """The tensors an op returned, lists flattened."""
+    if isinstance(out, _Tensor):
+        return [out]
+    return tensors_in(out) if isinstance(out, (tuple, list)) else []
+
+
+def written_by(info: OpInfo, args: Any, kwargs: Mapping[str, Any] | None) -> list[torch.Tensor]:
+    """The tensors an op mutated, by its schema."""
+    found = []
+    for position, name in info.written:
+        value = args[position] if position < len(args) else (kwargs or {}).get(name)
+        found += tensors_in((value,))
+    return found
+
+
+@cache  # a pure function of the schema; there are only so many ops
+def describe_op(func: Any) -> OpInfo:
+    """Reads an op's schema: what it writes, whether it is a view, whether its output holds values yet."""
+    schema = func._schema
+    written = tuple((i, a.name) for i, a in enumerate(schema.arguments) if a.alias_info is not None and a.alias_info.is_write)
+    writes = bool(written)
+    returns = [r.alias_info for r in schema.returns]
+    view = not writes and bool(returns) and all(alias is not None for alias in returns)
+    base = str(func).split(".")[1] if "." in str(func) else str(func)
+    return OpInfo(str(func), writes, written, view or base == "_unsafe_view", base in _UNWRITTEN)
