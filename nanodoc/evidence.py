@@ -117,7 +117,7 @@ class Birth:
     phase: str
     """"forward", "backward" or "optimizer"."""
     forward: OpFacts | None = None
-    """For a backward birth: the forward op whose derivative it is."""
+    """For a backward birth: the forward op whose derivative it is, or which made the value that backward found saved."""
     upstream: tuple[OpFacts, ...] = ()
     """Nearest ancestors of the (forward) op's inputs, closest first."""
     chain: tuple[OpFacts, ...] = ()
@@ -137,7 +137,7 @@ class Birth:
 
     @property
     def site(self) -> OpFacts:
-        """The op in the user's forward code that is to blame."""
+        """The op in the user's forward code that is to blame: for a value that backward found saved, the op that made it."""
         return self.forward or self.op
 
 

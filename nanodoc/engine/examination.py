@@ -166,7 +166,7 @@ class Examiner:
             return Examined((), (), "no", "the step ran other ops when it was run again")
         starts = [second.marks[name] for name, ref in first.trace.marks.items() if ref in starts] or self._late_symptoms(second)
         roots = RootSearch(second, loss_is_finite=loss_is_finite).from_refs(starts)[:_MOST_ROOTS]
-        sites = {root.index: _site(second, root.index) for root in roots}
+        sites = {root.index: _site(second, root) for root in roots}
         requests = {index: Request(locate=True) for root in roots for index in self._around(second, root, sites[root.index])}
         third = self.replay(capsule, requests).trace
         fourth, masks = self._fourth(capsule, third, roots, sites)
@@ -310,8 +310,12 @@ class Examiner:
 # -- helpers -----------------------------------------------------------------------------------------------------------
 
 
-def _site(trace: StepTrace, index: int) -> int:
-    """The forward op to blame for op `index`: itself, or the one whose derivative it computes."""
+def _site(trace: StepTrace, root: Root) -> int:
+    """The forward op to blame for a root: the one that made what backward found saved, the root itself, or the op whose
+    derivative it computes."""
+    index = root.index
+    if root.origin is not None:
+        return root.origin
     if trace.records[index].phase != "backward":
         return index
     forward = trace.forward_of(index)

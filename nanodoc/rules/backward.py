@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from nanodoc.evidence import Birth, Evidence, OpFacts
 from nanodoc.report.model import Fix
-from nanodoc.rules.base import Claim, Rule, birth_claim, count, origin
+from nanodoc.rules.base import Claim, Rule, birth_claim, count
 from nanodoc.rules.failures import failure_claim
 from nanodoc.rules.patches import on_argument
 
@@ -58,7 +58,7 @@ def _infinite_gradient(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     for birth in evidence.births:
         if birth.phase != "backward" or birth.saved_nonfinite or _is_decomposition(birth):
             continue
-        site = origin(birth)
+        site = birth.site
         known = _DERIVATIVES.get(site.short)
         if known is None:
             yield _unnamed(rule, evidence, birth, site)
@@ -116,7 +116,7 @@ def _masked_branch_gradient(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         masked = birth.masked_by is not None and birth.zero_gradient
         if not (birth.saved_nonfinite or masked):
             continue
-        site = origin(birth)
+        site = birth.site
         source = birth.source
         if birth.masked_by is not None:
             where = birth.masked_by.location
@@ -150,7 +150,7 @@ def _degenerate_decomposition(rule: Rule, evidence: Evidence) -> Iterable[Claim]
     for birth in evidence.births:
         if not _is_decomposition(birth):
             continue
-        site = origin(birth)
+        site = birth.site
         yield birth_claim(
             rule, evidence, birth,
             title=f"{site.short} of a degenerate matrix " + ("has no finite gradient" if birth.phase == "backward" else "has no finite result"),

@@ -56,19 +56,9 @@ def birth_confidence(evidence: Evidence, birth: Birth, exact: float) -> float:
     )
 
 
-def origin(birth: Birth) -> OpFacts:
-    """The op to blame: where backward met a non-finite value that forward had saved, the op that made that value."""
-    site = birth.site
-    if birth.saved_nonfinite:
-        for op in (site, *birth.upstream):
-            if any(out.nonfinite for out in op.outputs) and op.inputs and not any(fact.nonfinite for fact in op.inputs):
-                return op
-    return site
-
-
 def root_of(birth: Birth) -> RootKey:
     """Births on the same call of the user's code are one root cause."""
-    site = origin(birth)
+    site = birth.site
     return location_key(site.location) or ("op", site.index)
 
 
@@ -89,7 +79,7 @@ def birth_claim(
     fixes: Iterable[Fix] = (),
 ) -> Claim:
     """The claim of `rule` on one birth, with the culprit, chain and effects filled in from the evidence."""
-    site = origin(birth)
+    site = birth.site
     trip = evidence.trip
     step = trip.step if trip else evidence.failure_step
     return Claim(

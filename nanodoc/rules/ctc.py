@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 from nanodoc.evidence import Evidence
 from nanodoc.report.model import Fix
-from nanodoc.rules.base import Claim, Rule, birth_claim, origin
+from nanodoc.rules.base import Claim, Rule, birth_claim
 
 
 def _impossible_ctc_alignment(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     for birth in evidence.births:
-        site = origin(birth)
+        site = birth.site
         if "ctc_loss" not in site.short or not (site.notes.get("too_long") or site.notes.get("tight") or birth.kind == "inf"):
             continue
         notes = site.notes

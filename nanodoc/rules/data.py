@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from nanodoc.evidence import Evidence, LeafRoot
 from nanodoc.report.model import Culprit, Finding, Fix
-from nanodoc.rules.base import Claim, Rule, birth_claim, confidence, count, effects, link, origin, replay_row
+from nanodoc.rules.base import Claim, Rule, birth_claim, confidence, count, effects, link, replay_row
 
 # Ops whose result over no element is 0/0.
 _REDUCTIONS = ("mean", "std", "var", "std_mean", "var_mean", "median", "nanmean", "l1_loss", "mse_loss", "huber_loss", "smooth_l1_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits", "kl_div")  # fmt: skip
@@ -76,7 +76,7 @@ def _data_culprit(leaf: LeafRoot) -> Culprit:
 
 def _all_targets_ignored(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     for birth in evidence.births:
-        site = origin(birth)
+        site = birth.site
         notes = site.notes
         if not site.short.startswith("nll_loss") or birth.kind != "nan":
             continue
@@ -99,7 +99,7 @@ def _all_targets_ignored(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
 
 def _empty_reduction(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     for birth in evidence.births:
-        site = origin(birth)
+        site = birth.site
         empty = [fact for fact in site.inputs if fact.numel == 0]
         if site.short in _REDUCTIONS and empty and birth.kind == "nan":
             yield birth_claim(

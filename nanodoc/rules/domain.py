@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from nanodoc.evidence import Birth, Evidence, OpFacts, ValuesAt
 from nanodoc.report.model import Fix
-from nanodoc.rules.base import Claim, Rule, birth_claim, count, origin, values
+from nanodoc.rules.base import Claim, Rule, birth_claim, count, values
 from nanodoc.rules.patches import log_softmax, on_argument, on_denominator
 
 _LOGS = ("log", "log2", "log10", "log1p", "logit", "xlogy", "special_xlog1py", "logit_backward")
@@ -52,7 +52,7 @@ def _forward(evidence: Evidence) -> Iterable[Birth]:
 
 def _domain_error(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     for birth in _forward(evidence):
-        site = origin(birth)
+        site = birth.site
         if site.short not in _DOMAINS:
             continue
         at = _at_failure(site, 1 if site.short == "xlogy" else 0)
@@ -73,7 +73,7 @@ def _domain_error(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
 
 def _division_by_zero(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     for birth in _forward(evidence):
-        site = origin(birth)
+        site = birth.site
         if site.short in ("div", "true_divide", "remainder", "fmod") and (len(site.inputs) > 1 or site.scalars.get("other") == 0):
             position = 1
         elif site.short in ("reciprocal", "rsqrt") or (site.short == "pow" and _negative(site.scalars.get("exponent"))):
@@ -102,7 +102,7 @@ def _division_by_zero(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
 
 def _log_of_zero(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     for birth in _forward(evidence):
-        site = origin(birth)
+        site = birth.site
         if site.short not in _LOGS:
             continue
         at = _at_failure(site, 1 if site.short == "xlogy" else 0)
@@ -131,7 +131,7 @@ def _log_of_zero(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
 
 def _log_of_softmax(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     for birth in evidence.births:
-        site = origin(birth)
+        site = birth.site
         if site.short not in _LOGS or _probability_source(birth) != "softmax":
             continue
         at = _at_failure(site)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from nanodoc.evidence import Birth, Evidence, OpFacts
 from nanodoc.report.model import Fix
-from nanodoc.rules.base import Claim, Rule, birth_claim, origin
+from nanodoc.rules.base import Claim, Rule, birth_claim
 from nanodoc.rules.floats import rounded
 
 # A constant this small next to values of order 1 is there to stabilise, not to compute.
@@ -17,7 +17,7 @@ _SINGULAR = ("log", "log2", "log10", "log1p", "logit", "div", "reciprocal", "rsq
 
 def _vanishing_epsilon(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     for birth in evidence.births:
-        site = origin(birth)
+        site = birth.site
         if site.short not in _SINGULAR or birth.saved_nonfinite:
             continue
         for op in (site, *birth.upstream[:_NEAREST]):

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from nanodoc.evidence import Birth, Evidence, OpFacts, ValuesAt
 from nanodoc.report.model import Fix
-from nanodoc.rules.base import Claim, Rule, birth_claim, origin
+from nanodoc.rules.base import Claim, Rule, birth_claim
 from nanodoc.rules.failures import failure_claim
 from nanodoc.rules.floats import LARGEST, is_half
 
@@ -31,7 +31,7 @@ def _finite_inputs(birth: Birth) -> bool:
 
 def _low_precision_overflow(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     for birth in evidence.births:
-        site = origin(birth)
+        site = birth.site
         dtype = _bad_dtype(site)
         if birth.phase != "forward" or not is_half(dtype) or site.upcast_absmax is None or not _finite_inputs(birth):
             continue
@@ -57,7 +57,7 @@ def _overflow(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     for birth in evidence.births:
         if birth.kind != "inf" or not _finite_inputs(birth) or birth.inf_inputs or birth.phase == "backward":
             continue
-        site = origin(birth)
+        site = birth.site
         dtype, largest = _bad_dtype(site), _largest_input(site)
         if largest is None:
             continue
@@ -86,7 +86,7 @@ def _growth(evidence: Evidence) -> str:
 
 def _mask_constant_overflow(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     for birth in evidence.births:
-        site = origin(birth)
+        site = birth.site
         dtype = _bad_dtype(site)
         if birth.phase != "forward" or not is_half(dtype) or site.short not in ("to_copy", "copy", "add", "mul", "sub", "masked_fill"):
             continue

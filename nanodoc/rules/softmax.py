@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from nanodoc.evidence import Evidence
 from nanodoc.report.model import Fix
-from nanodoc.rules.base import Claim, Rule, birth_claim, count, origin
+from nanodoc.rules.base import Claim, Rule, birth_claim, count
 
 _SOFTMAXES = ("softmax", "log_softmax", "safe_softmax", "logsumexp", "masked_softmax")
 
@@ -17,7 +17,7 @@ def _is_attention(short: str) -> bool:
 
 def _fully_masked_softmax(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     for birth in evidence.births:
-        site = origin(birth)
+        site = birth.site
         rows = int(site.notes.get("fully_masked_rows", 0))
         if not rows or not (site.short in _SOFTMAXES or _is_attention(site.short)):
             continue
@@ -38,7 +38,7 @@ def _fully_masked_softmax(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
 
 def _indeterminate_form(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     for birth in evidence.births:
-        site = origin(birth)
+        site = birth.site
         if birth.inf_inputs:
             form = _form(site.short)
             yield birth_claim(

@@ -6,14 +6,14 @@ from collections.abc import Iterable
 
 from nanodoc.evidence import Evidence, OpFacts
 from nanodoc.report.model import Fix
-from nanodoc.rules.base import Claim, Rule, birth_claim, origin
+from nanodoc.rules.base import Claim, Rule, birth_claim
 from nanodoc.rules.failures import failure_claim
 from nanodoc.rules.patches import on_argument
 
 
 def _degenerate_statistics(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     for birth in evidence.births:
-        site = origin(birth)
+        site = birth.site
         n, correction = site.notes.get("count"), site.notes.get("correction")
         if site.short not in ("std", "var", "std_mean", "var_mean") or n is None or correction is None or n - correction > 0 or n == 0:
             continue

@@ -34,6 +34,8 @@ class Root:
     inf_inputs: list[int] = field(default_factory=list)
     """Positions of inputs that held a harmless inf."""
     saved_inputs: list[int] = field(default_factory=list)
+    origin: int | None = None
+    """With `saved_nonfinite`: the forward op that made the saved value, where it was an op and no mask constant."""
     trail: list[int] = field(default_factory=list)
     """Ops from the symptom back to this root, nearest the root last."""
 
@@ -74,7 +76,8 @@ class RootSearch:
         saved = [i for i in bad if self._is_saved(record, record.inputs[i])]
         flowing = [i for i in bad if i not in saved]
         if not flowing:
-            return [Root(index, kind, saved_nonfinite=bool(saved), saved_inputs=saved)], []
+            origin = self._forward_origin([record.inputs[i] for i in saved]) if saved else None
+            return [Root(index, kind, saved_nonfinite=bool(saved), saved_inputs=saved, origin=origin)], []
         nan_in = [i for i in flowing if detail.inputs[i].nan]
         roots: list[Root] = []
         further: list[int] = []
@@ -87,6 +90,11 @@ class RootSearch:
         if not roots and not further and (kind == "nan" or is_symptom):
             roots.append(Root(index, kind, inf_inputs=flowing))  # made here, out of harmless infs
         return roots, further
+
+    def _forward_origin(self, saved: list[Ref]) -> int | None:
+        """The forward op that made a non-finite value which backward found saved; None for leaves and mask constants."""
+        forward = RootSearch(self._trace, loss_is_finite=False).from_refs(saved)
+        return next((root.index for root in forward if root.leaf is None and not root.inf_inputs), None)
 
     def _is_saved(self, record: Record, ref: Ref) -> bool:
         """A value of the forward pass, non-finite there without hurting the loss, that a backward op reads."""

@@ -1,0 +1,48 @@
+"""What several tests do: run an engine on a recipe, or the command line in a fresh process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nanodoc import Recipe
+from nanodoc.engine.loop import Engine, Outcome
+from nanodoc.report.model import Finding
+from nanodoc.report.ranking import rank
+from nanodoc.rules.registry import claims
+
+
+def run_engine(recipe: Recipe, steps: int = 1, **options: Any) -> Outcome:
+    """The outcome of a few steps on the CPU, without files."""
+    return Engine(recipe, torch.device("cpu"), options.pop("amp_dtype", None), steps=steps, **options).run()
+
+
+def diagnose(recipe: Recipe, steps: int = 1, **options: Any) -> tuple[Finding, ...]:
+    """The ranked findings of a few steps on the CPU."""
+    return rank(claims(run_engine(recipe, steps, **options).evidence))
+
+
+def line_of(file: str | Path, text: str) -> int:
+    """The number of the one line of `file` that contains `text`."""
+    numbers = [n for n, line in enumerate(Path(file).read_text(encoding="utf-8").splitlines(), 1) if text in line and "line_of(" not in line]
+    assert len(numbers) == 1, f"{text!r} is on lines {numbers}"
+    return numbers[0]
+
+
+def nanodoc(*arguments: str, cwd: Path | None = None, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    """The command line in a fresh process."""
+    return subprocess.run(
+        [sys.executable, "-m", "nanodoc", *arguments], capture_output=True, text=True, cwd=cwd, input=stdin, timeout=120, check=False
+    )
+
+
+def report_of(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    """The JSON report a command printed; its stderr if it printed none."""
+    assert done.stdout, done.stderr
+    parsed: dict[str, Any] = json.loads(done.stdout)
+    return parsed
