@@ -58,6 +58,11 @@ def tensor_leaves(value: Any, path: str = "batch") -> Iterator[tuple[str, torch.
             yield from tensor_leaves(getattr(value, field.name), f"{path}.{field.name}")
 
 
+def leading_size(value: Any) -> int:
+    """The length of the first tensor's first dimension: the batch's size as far as a glance tells, 0 without any."""
+    return next((tensor.shape[0] for _, tensor in tensor_leaves(value) if tensor.dim()), 0)
+
+
 def batch_size(value: Any) -> int | None:
     """The length of the first dimension that most tensors of the batch share; None without any."""
     counts: dict[int, int] = {}

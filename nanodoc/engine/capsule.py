@@ -6,8 +6,6 @@ is kept: random states, buffers, train/eval flags, plain attributes of the user'
 
 from __future__ import annotations
 
-import random
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +13,7 @@ from typing import Any
 import torch
 
 from nanodoc.engine.batches import tensor_leaves
+from nanodoc.engine.rng import RandomKeeper, RandomState
 from nanodoc.recipe.recipe import Recipe
 
 # A buffer this small is copied at every step; a larger one only when its version counter says that it changed.
@@ -23,33 +22,8 @@ _ALWAYS_COPIED = 65_536
 _LONGEST_LIST = 256  # a longer list in a module's attributes is cut back to its old length, not copied
 
 
-@dataclass(frozen=True, slots=True)
-class RandomState:
-    """Python's, NumPy's (if loaded), torch's CPU and the selected device's random state."""
-
-    python: Any
-    numpy: Any
-    cpu: torch.Tensor
-    device: torch.Tensor | None
-
-    @classmethod
-    def take(cls, device: torch.device) -> RandomState:
-        numpy = sys.modules.get("numpy")
-        return cls(
-            random.getstate(),
-            numpy.random.get_state() if numpy is not None else None,
-            torch.get_rng_state(),
-            torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
-        )
-
-    def restore(self, device: torch.device) -> None:
-        random.setstate(self.python)
-        numpy = sys.modules.get("numpy")
-        if numpy is not None and self.numpy is not None:
-            numpy.random.set_state(self.numpy)
-        torch.set_rng_state(self.cpu)
-        if self.device is not None and device.type == "cuda":
-            torch.cuda.set_rng_state(self.device, device)
+# Module, name, the buffer itself and the copy of its values.
+Buffer = tuple[torch.nn.Module, str, torch.Tensor | None, torch.Tensor | None]
 
 
 @dataclass(slots=True)
@@ -59,7 +33,7 @@ class StepCapsule:
     step: int
     batches: list[Any]
     rng: RandomState
-    buffers: list[tuple[torch.nn.Module, str, torch.Tensor | None, torch.Tensor | None]]
+    buffers: list[Buffer]
     attributes: list[tuple[torch.nn.Module, dict[str, Any], list[tuple[list[Any], list[Any] | int]]]]
     training: list[bool]
     scaler: dict[str, Any] | None
@@ -84,15 +58,17 @@ class Keeper:
         self._modules = list(recipe.model.modules())
         # torch's own layers hold nothing that a forward pass rebinds; the user's classes may count steps or keep state
         self._own = [m for m in self._modules if not type(m).__module__.startswith("torch.nn.")]
-        self._copies: dict[tuple[int, str], tuple[torch.Tensor, int, torch.Tensor]] = {}
+        self._buffered = [m for m in self._modules if m._buffers]
+        self._random = RandomKeeper(device)
+        self._slots: dict[tuple[int, str], _Slot] = {}
 
-    def take(self, step: int, batches: list[Any]) -> StepCapsule:
-        """The capsule of the step about to run."""
+    def take(self, step: int, batches: list[Any], *, apart: bool = False) -> StepCapsule:
+        """The capsule of the step about to run. It is good until the next one is taken; `apart` leaves that one good too."""
         return StepCapsule(
             step=step,
             batches=batches,
-            rng=RandomState.take(self._device),
-            buffers=self._buffers(),
+            rng=self._random.take(),
+            buffers=self._fresh_buffers() if apart else self._buffers(),
             attributes=[(m, dict(vars(m)), _lists(vars(m))) for m in self._own],
             training=[m.training for m in self._modules],
             scaler=_scaler_tensors(self._recipe.scaler),
@@ -122,20 +98,37 @@ class Keeper:
             _restore_scaler(self._recipe.scaler, capsule.scaler)
         capsule.rng.restore(self._device)
 
-    def _buffers(self) -> list[tuple[torch.nn.Module, str, torch.Tensor | None, torch.Tensor | None]]:
-        kept: list[tuple[torch.nn.Module, str, torch.Tensor | None, torch.Tensor | None]] = []
-        for module in self._modules:
+    def _buffers(self) -> list[Buffer]:
+        kept: list[Buffer] = []
+        stale: list[_Slot] = []
+        for module in self._buffered:
             for name, buffer in module._buffers.items():
                 if buffer is None:
                     kept.append((module, name, None, None))
                     continue
-                key = (id(module), name)
-                old = self._copies.get(key)
-                fresh = old is not None and old[0] is buffer and old[1] == buffer._version
-                if old is None or not fresh or buffer.numel() <= _ALWAYS_COPIED:
-                    old = self._copies[key] = (buffer, buffer._version, buffer.detach().clone())
-                kept.append((module, name, buffer, old[2]))
+                slot = self._slots.get((id(module), name))
+                if slot is None or slot.buffer is not buffer:
+                    slot = self._slots[id(module), name] = _Slot(buffer, buffer._version, buffer.detach().clone())
+                elif slot.small or slot.version != buffer._version:
+                    slot.version = buffer._version
+                    stale.append(slot)
+                kept.append((module, name, buffer, slot.saved))
+        if stale:
+            torch._foreach_copy_([slot.saved for slot in stale], [slot.buffer.detach() for slot in stale])
         return kept
+
+    def _fresh_buffers(self) -> list[Buffer]:
+        return [(m, n, b, None if b is None else b.detach().clone()) for m in self._buffered for n, b in m._buffers.items()]
+
+
+class _Slot:
+    """A buffer and the copy of it that is refreshed from step to step."""
+
+    __slots__ = ("buffer", "saved", "small", "version")
+
+    def __init__(self, buffer: torch.Tensor, version: int, saved: torch.Tensor) -> None:
+        self.buffer, self.version, self.saved = buffer, version, saved
+        self.small = buffer.numel() <= _ALWAYS_COPIED
 
 
 def _is_expanded(buffer: torch.Tensor) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -10,6 +11,7 @@ from nanodoc.errors import UsageError
 from nanodoc.strict_json import strict
 
 _HEADER = "nanodoc_history"
+_SECONDS = 0.2
 
 
 class History:
@@ -22,25 +24,34 @@ class History:
             self._file: TextIO | None = self.path.open("w", encoding="utf-8")
         except OSError as error:
             raise UsageError(f"cannot write to {folder}: {error.strerror or error}; choose another with --snapshot-dir") from error
-        self._write({_HEADER: 1})
+        self._waiting: list[dict[str, Any]] = [{_HEADER: 1}]
+        self._written = 0.0
+        self._write()
 
     def step(self, **values: Any) -> None:
-        """Writes one step; NaN and inf become the strings "nan", "inf" and "-inf" (strict JSON)."""
-        self._write({key: strict(value) for key, value in values.items()})
+        """Notes one step; NaN and inf become the strings "nan", "inf" and "-inf" (strict JSON)."""
+        self._waiting.append(values)
+        if time.monotonic() - self._written > _SECONDS:
+            self._write()
 
     def close(self) -> None:
+        if self._file is not None:
+            self._write()
         if self._file is not None:
             self._file.close()
             self._file = None
 
-    def _write(self, line: dict[str, Any]) -> None:
+    def _write(self) -> None:
+        """Writes what waits. A fast loop's steps are written some at a time: a system call each would slow it."""
+        self._written = time.monotonic()
+        lines, self._waiting = self._waiting, []
         if self._file is None:
             return
         try:
-            self._file.write(json.dumps(line, allow_nan=False) + "\n")
+            self._file.writelines(json.dumps(strict(line), allow_nan=False) + "\n" for line in lines)
             self._file.flush()
         except OSError:  # a full disk must not end the user's training
-            self.close()
+            self._file = None
 
 
 def _free_path(folder: Path) -> Path:

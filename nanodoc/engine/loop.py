@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from nanodoc.engine.batches import batch_size
+from nanodoc.engine.batches import leading_size
 from nanodoc.engine.building import BuildFacts
 from nanodoc.engine.capsule import Keeper, StepCapsule
 from nanodoc.engine.examination import Examined, Examiner
@@ -28,7 +28,7 @@ from nanodoc.engine.step import StepRunner
 from nanodoc.engine.tracing import write_trace
 from nanodoc.errors import UserCodeError
 from nanodoc.evidence import Evidence, Failure, OptimizerFacts, ParameterFacts, Trip
-from nanodoc.probes.gradients import Vitals, nonfinite_tensors, packed_vitals, really_nonfinite
+from nanodoc.probes.gradients import Scratch, Vitals, nonfinite_tensors, packed_vitals, really_nonfinite
 from nanodoc.recipe.recipe import Recipe
 
 
@@ -88,6 +88,7 @@ class Engine:
         self._trace_folder = trace_folder
         self._progress = progress
         self._feed = Feed(recipe.data)
+        self._scratch = Scratch()
         self._losses: list[float] = []
         self._grad_norms: list[float] = []
         self._skipped = 0
@@ -154,7 +155,7 @@ class Engine:
         at = time.perf_counter()
         scaler = self.recipe.scaler
         scale = getattr(scaler, "_scale", None)
-        vitals = packed_vitals(losses, self._named, [scale] if isinstance(scale, torch.Tensor) else [])
+        vitals = packed_vitals(losses, self._named, [scale] if isinstance(scale, torch.Tensor) else [], self._scratch)
         skipped = False
         if not vitals.finite:
             bad = really_nonfinite(self._named)
@@ -226,7 +227,7 @@ class Engine:
         self._skips_in_a_row += 1
         if self._skips_in_a_row & (self._skips_in_a_row - 1):
             return False
-        after = self._keeper.take(capsule.step, [])
+        after = self._keeper.take(capsule.step, [], apart=True)
         grads = [p.grad for _, p in self._named]
         self._keeper.restore(capsule)
         losses = self.runner.compute(capsule.batches, scaled=False)
@@ -247,7 +248,7 @@ class Engine:
             return
         at = time.perf_counter()
         optimizers = self.recipe.optimizers
-        size = sum(batch_size(batch) or 0 for batch in capsule.batches)
+        size = sum(leading_size(batch) for batch in capsule.batches)
         self._history.step(
             step=capsule.step,
             loss=vitals.loss,
@@ -255,8 +256,8 @@ class Engine:
             lr=float(optimizers[0].param_groups[0]["lr"]) if optimizers else None,
             scale=vitals.extras[0] if vitals.extras else None,
             skipped=skipped,
-            seconds=round(seconds, 6),
-            samples_per_second=round(size / seconds, 3) if size and seconds else None,
+            seconds=seconds,
+            samples_per_second=size / seconds if size else None,
         )
         self._own_seconds += time.perf_counter() - at
 

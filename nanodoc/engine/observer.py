@@ -15,7 +15,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from nanodoc.engine.capsule import StepCapsule, copy_optimizer
-from nanodoc.probes.gradients import Vitals, packed_vitals, really_nonfinite
+from nanodoc.probes.gradients import Scratch, Vitals, packed_vitals, really_nonfinite
 from nanodoc.recipe.recipe import Recipe
 
 
@@ -31,6 +31,7 @@ class Observer:
         self._unread: list[torch.Tensor] = []
         self._original_backward: Callable[..., Any] | None = None
         self._hook: Any = None
+        self._scratch = Scratch()
         self.on_loss: Callable[[torch.Tensor], None] | None = None
         self.on_gradients: Callable[[], None] | None = None
         self.losses: list[torch.Tensor] = []
@@ -78,7 +79,7 @@ class Observer:
             return
         own = {id(p) for group in optimizer.param_groups for p in group["params"]}
         named = [(name, p) for name, p in self._named if id(p) in own]
-        vitals = packed_vitals(self._unread, named)
+        vitals = packed_vitals(self._unread, named, scratch=self._scratch)
         self._unread = []
         self.vitals.append(vitals)
         if self.tripped is None and not vitals.finite and (not math.isfinite(vitals.loss) or really_nonfinite(named)):

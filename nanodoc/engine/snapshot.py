@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from nanodoc.engine.capsule import RandomState, StepCapsule
+from nanodoc.engine.capsule import StepCapsule
+from nanodoc.engine.rng import RandomState
 from nanodoc.errors import UsageError
 from nanodoc.recipe.recipe import Recipe
 

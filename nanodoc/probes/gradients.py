@@ -27,17 +27,68 @@ class Vitals:
         return math.isfinite(self.loss) and math.isfinite(self.grad_norm)
 
 
+class Scratch:
+    """The small tensors that values are packed into, kept from step to step (stacking anew costs twice as much)."""
+
+    def __init__(self) -> None:
+        self._packed: dict[tuple[int, torch.dtype, torch.device], tuple[torch.Tensor, list[torch.Tensor]]] = {}
+
+    def slots(self, count: int, like: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """A vector of `count` elements of the dtype and device of `like`, and a 0-dim view of each element."""
+        key = (count, like.dtype, like.device)
+        found = self._packed.get(key)
+        if found is None:
+            vector = torch.empty(count, dtype=like.dtype, device=like.device)
+            found = self._packed[key] = (vector, list(vector.unbind()))
+        return found
+
+
 def packed_vitals(
     losses: Sequence[torch.Tensor],
     named: Sequence[tuple[str, torch.nn.Parameter]],
     extras: Sequence[torch.Tensor] = (),
+    scratch: Scratch | None = None,
 ) -> Vitals:
     """Loss, total and per-parameter 2-norms of the gradients, read with a single device-to-host copy per device.
 
     Norms of half-precision gradients are taken in float32 (a float16 norm overflows at 65504).
     """
-    grads = [(name, parameter.grad) for name, parameter in named if parameter.grad is not None]
-    tensors = [_values(grad) for _, grad in grads]
+    names, grads = [], []
+    for name, parameter in named:
+        grad = parameter.grad
+        if grad is not None:
+            names.append(name)
+            grads.append(grad)
+    scalars = [*losses, *extras]
+    with torch.no_grad():
+        values = _read_alike(grads, scalars, scratch or Scratch()) or _read_any(grads, scalars)
+    norms, loss_values = values[: len(grads)], values[len(grads) : len(grads) + len(losses)]
+    total = math.hypot(*norms)
+    return Vitals(
+        loss=sum(loss_values) / len(losses) if losses else 0.0,
+        grad_norm=total if math.isfinite(total) else _worst(norms),
+        norms=tuple(norms),
+        names=tuple(names),
+        extras=tuple(values[len(grads) + len(losses) :]),
+    )
+
+
+def _read_alike(grads: list[torch.Tensor], scalars: list[torch.Tensor], scratch: Scratch) -> list[float] | None:
+    """The usual case, in as few calls as can be: dense float32 (or float64) gradients on one device."""
+    kinds = {(t.dtype, t.device, t.layout) for t in grads}
+    kinds.update((t.dtype, t.device, t.layout) for t in scalars)
+    if len(kinds) != 1 or not grads or next(iter(kinds))[0] not in (torch.float32, torch.float64):
+        return None
+    pieces = [*torch._foreach_norm(grads, 2), *(scalar if scalar.dim() == 0 else scalar.reshape(()) for scalar in scalars)]
+    packed, slots = scratch.slots(len(pieces), grads[0])
+    torch._foreach_copy_(slots, pieces)
+    read: list[float] = packed.tolist()  # the step's one synchronisation
+    return read
+
+
+def _read_any(grads: list[torch.Tensor], scalars: list[torch.Tensor]) -> list[float]:
+    """Mixed dtypes, devices and layouts: one copy per device."""
+    tensors = [_values(grad) for grad in grads]
     groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
     for position, grad in enumerate(tensors):
         groups.setdefault((grad.device, grad.dtype), []).append(position)
@@ -48,21 +99,14 @@ def packed_vitals(
         norms = torch._foreach_norm([tensors[p] for p in positions], 2, dtype=wide)
         pieces.setdefault(device, []).append(torch.stack(norms).double())
         slots.setdefault(device, []).extend(positions)
-    for position, scalar in enumerate([*losses, *extras], len(tensors)):
-        pieces.setdefault(scalar.device, []).append(scalar.detach().reshape(1).double())
+    for position, scalar in enumerate(scalars, len(tensors)):
+        pieces.setdefault(scalar.device, []).append(scalar.reshape(1).double())
         slots.setdefault(scalar.device, []).append(position)
-    values = [math.nan] * (len(tensors) + len(losses) + len(extras))
+    values = [math.nan] * (len(tensors) + len(scalars))
     for device, parts in pieces.items():
-        for slot, value in zip(slots[device], torch.cat(parts).tolist(), strict=True):  # the step's one synchronisation
+        for slot, value in zip(slots[device], torch.cat(parts).tolist(), strict=True):  # one synchronisation per device
             values[slot] = value
-    norms_read, loss_values = values[: len(tensors)], values[len(tensors) : len(tensors) + len(losses)]
-    return Vitals(
-        loss=sum(loss_values) / len(losses) if losses else 0.0,
-        grad_norm=math.hypot(*norms_read) if all(map(math.isfinite, norms_read)) else _worst(norms_read),
-        norms=tuple(norms_read),
-        names=tuple(name for name, _ in grads),
-        extras=tuple(values[len(tensors) + len(losses) :]),
-    )
+    return values
 
 
 def really_nonfinite(named: Sequence[tuple[str, torch.nn.Parameter]]) -> list[str]:

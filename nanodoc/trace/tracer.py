@@ -7,6 +7,7 @@ of ops and not with the activations; and it draws no random numbers and writes t
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterable, Iterator
 from types import CodeType
 from typing import Any, NamedTuple
@@ -67,7 +68,8 @@ class Tracer(TorchDispatchMode):
     ) -> None:
         super().__init__()
         self._records: list[Record] = []
-        self._statistics: list[torch.Tensor] = []
+        self._finite: list[bool] = []  # per statistic
+        self._pending: dict[int, torch.Tensor] = {}  # statistics that are still on a device
         self._writers: dict[int, list[int]] = {}
         self._leaf_names: list[str] = []
         self._marks: dict[str, Ref] = {}
@@ -155,15 +157,15 @@ class Tracer(TorchDispatchMode):
 
     def finish(self) -> StepTrace:
         """Reads every statistic with one copy per device and dtype, and returns the trace."""
-        finite = [True] * len(self._statistics)
         groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
-        for position, value in enumerate(self._statistics):
+        for position, value in self._pending.items():
             groups.setdefault((value.device, value.dtype), []).append(position)
         for positions in groups.values():
-            flags = torch.isfinite(torch.stack([self._statistics[position] for position in positions])).tolist()
+            flags = torch.isfinite(torch.stack([self._pending[position] for position in positions])).tolist()
             for position, flag in zip(positions, flags, strict=True):
-                finite[position] = flag
-        self._statistics = []
+                self._finite[position] = flag
+        self._pending = {}
+        finite = self._finite
         bad = [not all(finite[r.statistic : r.statistic + r.statistics]) for r in self._records]
         return StepTrace(self._records, bad, self._marks, self._leaf_names, self._modules, self._details)
 
@@ -213,7 +215,7 @@ class Tracer(TorchDispatchMode):
             self._records.append(Record(info, tuple(refs), phase, node_name, sequence, module, place, caller, 0, 0, False))
             raise
 
-        first, overwrites = len(self._statistics), False
+        first, overwrites = len(self._finite), False
         outputs = outputs_of(out)
         if info.writes:
             written = written_by(info, args, kwargs)
@@ -226,7 +228,7 @@ class Tracer(TorchDispatchMode):
                 overwrites = True
             if not (quiet or info.silent or info.view):
                 self._take_statistic(tensor)
-        count = len(self._statistics) - first
+        count = len(self._finite) - first
         self._records.append(Record(info, tuple(refs), phase, node_name, sequence, module, place, caller, first, count, overwrites))
         return out
 
@@ -241,8 +243,8 @@ class Tracer(TorchDispatchMode):
         return whole
 
     def _take_statistic(self, tensor: torch.Tensor) -> None:
-        """A 0-dim tensor or two that are non-finite if any element is; a finite float32 tensor whose sum overflows
-        is looked at again when its op is examined."""
+        """A number or two that are non-finite if any element is; a finite float32 tensor whose sum overflows is looked
+        at again when its op is examined."""
         if not tensor.is_floating_point():
             if not tensor.is_complex():
                 return
@@ -250,12 +252,16 @@ class Tracer(TorchDispatchMode):
         if tensor.numel() == 0:
             return
         try:
-            if tensor.dtype in _STATISTICS:
-                self._statistics.append(tensor.sum())
-            else:  # the sum of a float16 tensor overflows at 65504
-                self._statistics.extend(torch.aminmax(tensor))
+            # the sum of a float16 tensor overflows at 65504
+            values = (tensor.sum(),) if tensor.dtype in _STATISTICS else torch.aminmax(tensor)
         except (RuntimeError, NotImplementedError):  # sparse and 8-bit tensors have no such reduction: not screened
             return
+        for value in values:
+            if value.is_cpu:  # no device to wait for
+                self._finite.append(math.isfinite(value.item()))
+            else:
+                self._pending[len(self._finite)] = value
+                self._finite.append(True)
 
     def _new_leaf(self, name: str) -> int:
         self._leaf_names.append(name)
