@@ -188,7 +188,7 @@ def _info(
         seed=config.seed,
         steps_requested=requested,
         steps_run=done,
-        torch=torch.__version__,
+        torch=str(torch.__version__),
         python=platform.python_version(),
         reproduced=reproduced,
     )

@@ -29,7 +29,9 @@ def diagnose(recipe: Recipe, steps: int = 1, **options: Any) -> tuple[Finding, .
 
 def line_of(file: str | Path, text: str) -> int:
     """The number of the one line of `file` that contains `text`."""
-    numbers = [n for n, line in enumerate(Path(file).read_text(encoding="utf-8").splitlines(), 1) if text in line and "line_of(" not in line]
+    numbers = [
+        n for n, line in enumerate(Path(file).read_text(encoding="utf-8").splitlines(), 1) if text in line and "line_of(" not in line
+    ]
     assert len(numbers) == 1, f"{text!r} is on lines {numbers}"
     return numbers[0]
 

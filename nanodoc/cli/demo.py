@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Annotated
 
 import typer
@@ -10,6 +11,7 @@ from nanodoc.cli.common import deliver, given, payload_on_stdout
 from nanodoc.cli.run import Format, Output, SnapshotDir
 from nanodoc.clinic.catalogue import PATIENTS, find_patient
 from nanodoc.config import load_config
+from nanodoc.errors import UsageError
 
 
 def demo(
@@ -26,6 +28,8 @@ def demo(
             typer.echo(f"{patient.name:<{wide}}  {patient.expect or 'healthy':<26}  {patient.story}")
         return
     patient = find_patient(name)
+    if patient.needs is not None and importlib.util.find_spec(patient.needs) is None:
+        raise UsageError(f"the patient {name} needs {patient.needs}: pip install 'nanodoc-torch[demo]'")
     settings = load_config(None, given(output_format=output_format, output=output, snapshot_dir=snapshot_dir))
     with payload_on_stdout() as stdout:
         from nanodoc import pipeline

@@ -22,12 +22,22 @@ class Patient:
     """Name of the rule that must come first."""
     line: str
     """A piece of the source line that must be blamed, empty where the culprit is no line."""
+    needs: str | None = None
+    """A package of the `demo` extra that it imports."""
 
     def entrypoint(self, *, healthy: bool = False) -> str:
         return f"{_FOLDER / self.file}.py:{'healthy' if healthy else 'sick'}"
 
 
 PATIENTS: tuple[Patient, ...] = (
+    Patient(
+        name="digits",
+        file="digits",
+        story="real handwritten digits, generalised-mean pooling, NaN after a hundred good steps",
+        expect="infinite-gradient",
+        line="pooled.pow(1.0 / self.p)",
+        needs="sklearn",
+    ),
     Patient(
         name="generalised-mean",
         file="pooling",

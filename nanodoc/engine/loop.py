@@ -190,7 +190,9 @@ class Engine:
         tripped = observer.tripped or (final if not math.isfinite(final.loss) else None)
         if tripped is not None:
             bad = [name for name, norm in zip(tripped.names, tripped.norms, strict=True) if not math.isfinite(norm)]
-            return self._examine_trip(capsule, tripped, bad)
+            losses = [float(loss) for loss in observer.losses]
+            told = sum(losses) / len(losses) if losses else tripped.loss  # as the replay counts: every backward of the step
+            return self._examine_trip(capsule, tripped, bad, told)
         skipped = self.recipe.scaler is not None and observer.optimizer_steps == 0
         if self.recipe.scheduler_interval == "step":
             self.runner.schedule()
@@ -273,7 +275,7 @@ class Engine:
 
     # -- trouble ---------------------------------------------------------------------------------------------------
 
-    def _examine_trip(self, capsule: StepCapsule, vitals: Vitals, bad: list[str]) -> _Trouble:
+    def _examine_trip(self, capsule: StepCapsule, vitals: Vitals, bad: list[str], told: float | None = None) -> _Trouble:
         loss_ok = math.isfinite(vitals.loss)
         self._losses.append(vitals.loss)
         self._grad_norms.append(vitals.grad_norm)
@@ -288,7 +290,7 @@ class Engine:
             gradients_finite=not bad,
             zero_gradients=not bad and bool(vitals.norms) and all(norm == 0 for norm in vitals.norms),
         )
-        examined = self.examiner.examine(capsule, vitals.loss, vitals.grad_norm, self._indices)
+        examined = self.examiner.examine(capsule, vitals.loss if told is None else told, vitals.grad_norm, self._indices)
         # weights that were already bad when the step began: the optimizer of the step before made them
         optimizers = self._hurt_by_optimizer(self._build_facts or BuildFacts(set(), {}, {})) if capsule.step else ()
         return _Trouble(trip, None, capsule, examined, optimizers)

@@ -63,7 +63,6 @@ class RandomKeeper:
             self._numpy_bytes = now or b""
         return state
 
-
     def _generator_bytes(self, numpy: Any) -> bytes | None:
         """The raw memory of NumPy's global generator, None if it isn't the Mersenne Twister."""
         try:

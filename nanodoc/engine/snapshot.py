@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import pickle
+import re
 import tempfile
 import zipfile
 from collections.abc import Mapping
@@ -51,7 +52,7 @@ def write_snapshot(
         "optimizers": [plain(optimizer.state_dict()) for optimizer in recipe.optimizers],
         "scaler": plain(recipe.scaler.state_dict()) if recipe.scaler is not None else None,
         "schedulers": [plain(scheduler.state_dict()) for scheduler in recipe.schedulers if hasattr(scheduler, "state_dict")],
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
     }
     folder.mkdir(parents=True, exist_ok=True)
     path = free_name(folder, capsule.step)
@@ -82,7 +83,7 @@ def read_snapshot(path: Path) -> dict[str, Any]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        raise UsageError(f"{path} asks for more than tensors and plain values, and was not opened: {_first_line(error)}") from error
+        raise UsageError(f"{path} asks for more than tensors and plain values, and was not opened: {_unsafe_global(error)}") from error
     except (RuntimeError, EOFError, ValueError, KeyError, OSError) as error:
         raise UsageError(f"{path} is not a snapshot, or is truncated: {_first_line(error)}") from error
     if not isinstance(content, dict) or not ("nanodoc_snapshot" in content or {"x", "state"} <= set(content)):
@@ -193,6 +194,12 @@ def _base_value(value: Any) -> Any:
         if isinstance(value, kind):
             return kind(value)  # type: ignore[arg-type]  # each kind converts its own subclasses
     return None
+
+
+def _unsafe_global(error: BaseException) -> str:
+    """What a refused file asked for, out of torch's long and coloured message."""
+    match = re.search(r"Unsupported (?:global|class|operand)[^.]*?(?:GLOBAL )?([\w.]+) was not", str(error))
+    return match[1] if match else "objects that torch.load refuses with weights_only=True"
 
 
 def _first_line(error: BaseException) -> str:

@@ -46,7 +46,7 @@ def load_callable(entrypoint: str) -> tuple[Callable[..., Any], str]:
 def build_recipe(entrypoint: str, config: Mapping[str, Any] | None = None) -> Recipe:
     """Calls the entrypoint, with `config` when it takes an argument, and adapts what it returns."""
     build, name = load_callable(entrypoint)
-    arguments = (dict(config or {}),) if _takes_argument(build) else ()
+    arguments = (dict(config or {}),) if _takes_argument(build, given=bool(config)) else ()
     try:
         value = build(*arguments)
     except Exception as error:
@@ -60,16 +60,14 @@ def _what() -> str:
     return ACCEPTED
 
 
-def _takes_argument(build: Callable[..., Any]) -> bool:
+def _takes_argument(build: Callable[..., Any], *, given: bool) -> bool:
+    """Whether to pass the configuration: always where an argument is required, else only if there is something to pass."""
     try:
         parameters = inspect.signature(build).parameters.values()
     except (TypeError, ValueError):  # a builtin or a C callable has no signature
         return False
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    required = [p for p in parameters if p.kind in positional and p.default is p.empty]
-    if required:
-        return True
-    return any(p.kind in positional and p.name in ("config", "cfg") for p in parameters)
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return any(p.default is p.empty for p in positional) or (given and bool(positional))
 
 
 def _import(path: Path) -> ModuleType:

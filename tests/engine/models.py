@@ -38,7 +38,9 @@ class GPT(nn.Module):
 class Conv(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.body = nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8), nn.ReLU(inplace=True))
+        self.body = nn.Sequential(
+            nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8), nn.ReLU(inplace=True)
+        )
         self.head = nn.Linear(8, 20)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -67,7 +67,13 @@ def bits(tensor: torch.Tensor) -> bytes:
 def assert_same(a: dict[str, Any], b: dict[str, Any]) -> None:
     assert a.keys() == b.keys()
     for key, value in a.items():
-        same = bits(value) == bits(b[key]) if isinstance(value, torch.Tensor) else np.array_equal(value, b[key]) if isinstance(value, np.ndarray) else value == b[key]
+        same = (
+            bits(value) == bits(b[key])
+            if isinstance(value, torch.Tensor)
+            else np.array_equal(value, b[key])
+            if isinstance(value, np.ndarray)
+            else value == b[key]
+        )
         assert same, key
 
 

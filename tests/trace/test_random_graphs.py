@@ -13,7 +13,21 @@ from nanodoc import Recipe
 from tests.helpers import line_of, run_engine
 
 WIDTH = 6
-PLAIN = ["tanh", "scale", "matmul", "transpose", "slice", "reshape", "add_inplace", "row_inplace", "fork", "join", "softmax", "mask", "chunk"]
+PLAIN = [
+    "tanh",
+    "scale",
+    "matmul",
+    "transpose",
+    "slice",
+    "reshape",
+    "add_inplace",
+    "row_inplace",
+    "fork",
+    "join",
+    "softmax",
+    "mask",
+    "chunk",
+]
 FORWARD = ["log of zero", "division by zero", "sqrt of a negative", "overflow"]
 BACKWARD = ["sqrt of zero", "power at zero", "acos of one"]
 
@@ -90,7 +104,9 @@ def recipe(instructions: list[str]) -> Recipe:
     torch.manual_seed(0)
     model = Program(instructions)
     x = torch.rand(WIDTH, WIDTH) + 0.5
-    return Recipe(model=model, loss_fn=lambda model, batch: model(batch).mean(), data=[x], optimizer=torch.optim.SGD(model.parameters(), lr=0.01))
+    return Recipe(
+        model=model, loss_fn=lambda model, batch: model(batch).mean(), data=[x], optimizer=torch.optim.SGD(model.parameters(), lr=0.01)
+    )
 
 
 programs = st.tuples(st.lists(st.sampled_from(PLAIN), min_size=2, max_size=25), st.lists(st.sampled_from(PLAIN), min_size=2, max_size=25))

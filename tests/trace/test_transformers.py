@@ -68,7 +68,10 @@ def family(name: str) -> tuple[nn.Module, list[tuple[nn.Module, str, str]], dict
 
 def recipe(model: nn.Module, batch: dict[str, torch.Tensor]) -> Recipe:
     return Recipe(
-        model=model, loss_fn=lambda model, batch: model(**batch).loss, data=[batch], optimizer=torch.optim.AdamW(model.parameters(), lr=1e-4)
+        model=model,
+        loss_fn=lambda model, batch: model(**batch).loss,
+        data=[batch],
+        optimizer=torch.optim.AdamW(model.parameters(), lr=1e-4),
     )
 
 

@@ -1,0 +1,89 @@
+"""On a GPU: the same diagnosis, the same neutrality, one synchronisation a step. Skipped where there is no CUDA device."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from nanodoc import Recipe
+from nanodoc.engine.loop import Engine
+from nanodoc.probes.gradients import Scratch, packed_vitals
+from tests.engine.models import MODELS
+from tests.helpers import line_of
+
+pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+
+
+class Root(nn.Module):
+    def __init__(self, checkpointed: bool = False) -> None:
+        super().__init__()
+        self.linear, self.checkpointed = nn.Linear(4, 4, bias=False), checkpointed
+
+    def root(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.sqrt(self.linear(x).pow(2))  # root on a GPU
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(self.root, x, use_reentrant=False) if self.checkpointed else self.root(x)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+@pytest.mark.parametrize("dtype", [None, torch.float16, torch.bfloat16])
+def test_a_backward_birth_leads_to_the_users_line(checkpointed: bool, dtype: torch.dtype | None) -> None:
+    rows = torch.ones(3, 4)
+    rows[1] = 0.0
+    recipe = Recipe(model=Root(checkpointed), loss_fn=lambda m, b: m(b).float().mean(), data=[rows])
+    outcome = Engine(recipe, torch.device("cuda", 0), dtype, steps=1).run()
+    (birth,) = outcome.evidence.births
+    assert birth.site.location is not None
+    assert birth.site.location.line == line_of(__file__, "# root on a GPU")
+    assert birth.samples == (1,)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_watched_training_is_bitwise_the_same(name: str) -> None:
+    device = torch.device("cuda", 0)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        results: list[dict[str, Any]] = []
+        for watched in (False, True):
+            recipe = MODELS[name]()
+            recipe.model.to(device)
+            recipe = replace(recipe, optimizer=torch.optim.AdamW(recipe.model.parameters(), lr=1e-2))
+            torch.manual_seed(0)
+            if watched:
+                Engine(recipe, device, None, steps=10, trace_steps=(3,)).run()
+            else:
+                batches = list(recipe.data)
+                for step in range(10):
+                    recipe.optimizers[0].zero_grad()
+                    assert recipe.loss_fn is not None
+                    recipe.loss_fn(recipe.model, tuple(t.to(device) for t in batches[step % len(batches)])).backward()
+                    recipe.optimizers[0].step()
+            results.append(copy.deepcopy(recipe.model.state_dict()) | {"rng": torch.cuda.get_rng_state(device)})
+        assert all(torch.equal(results[0][key], results[1][key]) for key in results[0])
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_the_tripwire_synchronises_once() -> None:
+    recipe = MODELS["gpt"]()
+    recipe.model.cuda()
+    assert recipe.loss_fn is not None
+    loss = recipe.loss_fn(recipe.model, tuple(t.cuda() for t in next(iter(recipe.data))))
+    loss.backward()
+    named, scratch = list(recipe.model.named_parameters()), Scratch()
+    packed_vitals([loss], named, scratch=scratch)
+    torch.cuda.synchronize()
+    with pytest.warns(UserWarning, match="synchroniz") as seen:  # noqa: PT031  # the mode must be put back whatever happens
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            packed_vitals([loss], named, scratch=scratch)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    assert len(seen) == 1

@@ -1,0 +1,100 @@
+"""What people and programs read: golden texts of real runs, and hostile text made safe."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from nanodoc import pipeline
+from nanodoc.config import Config
+from nanodoc.report.machine import render_github, render_json
+from nanodoc.report.model import Report
+from nanodoc.report.terminal import render, sparkline
+from nanodoc.report.text import clean
+
+SICK = """\
+import torch
+from torch import nn
+
+
+class Pool(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Linear(4, 4, bias=False)
+
+    def forward(self, x):
+        return torch.sqrt(self.scale(x).pow(2).mean(1))
+
+
+def build():
+    torch.manual_seed(0)
+    model = nn.Sequential(Pool())
+    rows = torch.ones(3, 4)
+    rows[1] = 0.0
+    return {"model": model, "loss_fn": lambda model, batch: model(batch).sum(), "data": [rows],
+            "optimizer": torch.optim.SGD(model.parameters(), lr=0.1), "max_steps": 3}
+"""
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> Report:
+    (tmp_path / "train.py").write_text(SICK)
+    made = pipeline.run("train.py:build", Config(device="cpu"))
+    # what differs between machines and releases is no part of the golden text
+    return replace(made, nanodoc="0.0", vitals=replace(made.vitals, overhead=1.0))
+
+
+def test_the_full_report(report: Report, golden: Callable[[str, str], None]) -> None:
+    golden("full", render(report))
+
+
+def test_the_concise_report(report: Report, golden: Callable[[str, str], None]) -> None:
+    golden("concise", render(report, concise=True))
+
+
+def test_the_github_annotations(report: Report, golden: Callable[[str, str], None]) -> None:
+    text = render_github(report)
+    golden("github", text)
+    assert text.startswith("::error file=train.py,line=11,")
+
+
+def test_the_json_report(report: Report, golden: Callable[[str, str], None]) -> None:
+    content = json.loads(render_json(report))
+    content["run"] |= {"torch": "", "python": "", "device": ""}
+    golden("json", re.sub(r"\d\.\d{5,}(e-?\d+)?", "0.0", json.dumps(content, indent=1, ensure_ascii=False)) + "\n")
+
+
+def test_the_underline_is_under_the_expression(report: Report) -> None:
+    lines = render(report).splitlines()
+    source = next(i for i, line in enumerate(lines) if "return torch.sqrt" in line)
+    start, end = lines[source + 1].index("^"), lines[source + 1].rindex("^") + 1
+    assert lines[source][start:end] == "torch.sqrt(self.scale(x).pow(2).mean(1))"
+
+
+def test_plain_text_has_no_escape_codes(report: Report) -> None:
+    assert "\x1b" not in render(report, color=False)
+    assert "\x1b" in render(report, color=True)
+
+
+def test_hostile_text_cannot_reach_the_terminal(report: Report) -> None:
+    finding = replace(report.findings[0], title="\x1b[2Jgone\r::error::x", explanation="a\x07b\x1b]0;t\x07")
+    hostile = replace(report, findings=(finding,))
+    for text in (render(hostile), render(hostile, concise=True), render_github(hostile)):
+        assert "\x1b" not in text
+        assert "\x07" not in text
+    assert render_github(hostile).count("::error") == 2  # ours, and theirs as plain text within it
+    assert len([line for line in render_github(hostile).splitlines() if line.startswith("::")]) == 1
+    assert clean("a\tb\nc\x00") == "a\tb c\\x00"
+
+
+def test_sparklines() -> None:
+    assert sparkline([0.0, 1.0]) == "▁█"
+    assert sparkline([1.0, float("nan"), float("inf")]) == "▁××"
+    assert sparkline([]) == ""
+    assert len(sparkline(list(range(1000)))) == 40
+    assert sparkline([1e308, -1e308, 0.0]) == "▁▁▁"

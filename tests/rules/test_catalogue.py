@@ -1,0 +1,40 @@
+"""The catalogue: complete, ordered, explained."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from nanodoc.errors import UsageError
+from nanodoc.rules.registry import RULES, find_rule, matches
+
+SECTIONS = ["What it checks", "Why it matters", "Fix", "Options", "See also"]
+
+
+@pytest.mark.parametrize("code", ["101", "105", "106", *map(str, range(201, 213)), "301", "302", "303", "304", "616"])
+def test_the_first_slice_of_rules_is_there(code: str) -> None:
+    assert find_rule(f"ND{code}").code == f"ND{code}"
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
+def test_every_rule_explains_itself(rule: object) -> None:
+    doc = rule.doc  # type: ignore[attr-defined]  # parametrized as object for the ids
+    headings = re.findall(r"^## (.+)$", doc, re.MULTILINE)
+    assert [h for h in headings if h != "Example"] == SECTIONS
+    for code in re.findall(r"ND\d{3}", doc):
+        assert find_rule(code)
+
+
+def test_codes_are_sorted_and_unique() -> None:
+    codes = [rule.code for rule in RULES]
+    assert codes == sorted(set(codes))
+
+
+def test_a_rule_is_found_by_code_name_and_prefix() -> None:
+    rule = find_rule("nd301")
+    assert find_rule("Infinite-Gradient") is rule
+    assert matches(rule, ("ND3",))
+    assert not matches(rule, ("ND2",))
+    with pytest.raises(UsageError, match="did you mean log-of-zero"):
+        find_rule("log-of-zeros")
