@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +30,7 @@ from nanodoc.trace.masking import find_mask, gradient_request
 from nanodoc.trace.tracer import Ref, Tracer
 
 _MOST_ROOTS = 8
+_BEFORE_EXCEPTION = 16  # ops before an exception whose inputs count as what the code had just looked at
 _UPSTREAM = 16
 _CHAIN = 8
 _MOST_SAMPLES = 64
@@ -164,8 +166,12 @@ class Examiner:
         second = self.replay(capsule, {index: Request() for index in wanted}).trace
         if not _same_ops(first.trace, second, wanted):
             return Examined((), (), "no", "the step ran other ops when it was run again")
-        starts = [second.marks[name] for name, ref in first.trace.marks.items() if ref in starts] or self._late_symptoms(second)
-        roots = RootSearch(second, loss_is_finite=loss_is_finite).from_refs(starts)[:_MOST_ROOTS]
+        search = RootSearch(second, loss_is_finite=loss_is_finite)
+        if first.error is None:
+            starts = [second.marks[name] for name, ref in first.trace.marks.items() if ref in starts]
+        else:
+            starts = search.alarming(self._late_symptoms(second))
+        roots = search.from_refs(starts)[:_MOST_ROOTS]
         sites = {root.index: _site(second, root) for root in roots}
         requests = {index: Request(locate=True) for root in roots for index in self._around(second, root, sites[root.index])}
         third = self.replay(capsule, requests).trace
@@ -188,9 +194,9 @@ class Examiner:
         return [marks[f"grad:{name}"] for name in replay.bad_parameters]
 
     def _late_symptoms(self, trace: StepTrace) -> list[Ref]:
-        """What the last ops before an exception read and found non-finite: the values that made the code raise."""
+        """What the last ops before an exception read and found non-finite: the values that may have made the code raise."""
         starts: list[Ref] = []
-        for record in trace.records[-32:]:
+        for record in trace.records[-_BEFORE_EXCEPTION:]:
             starts.extend(ref for ref in record.inputs if any(w >= 0 and trace.bad[w] for w in trace.writers(ref)))
         return starts
 
@@ -376,5 +382,6 @@ def _eager() -> Iterator[None]:
     if "torch._dynamo" not in sys.modules:
         yield
         return
-    with torch.compiler.set_stance("force_eager"):
+    with torch.compiler.set_stance("force_eager"), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*global hooks on modules.*")  # ours, for this step only
         yield

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import linecache
 import re
 from collections.abc import Sequence
 
 from nanodoc.errors import UserCodeError
 from nanodoc.evidence import Failure, SourceSpan
-from nanodoc.trace.spans import LIBRARY, SKIP, USER, traceback_spans
+from nanodoc.trace.spans import LIBRARY, SKIP, USER, frame_kind, shown_path, traceback_spans
 
 _LONGEST_MESSAGE = 2000
 # A worker process re-raises with its own traceback as text inside the message.
@@ -21,8 +22,9 @@ def describe_failure(error: UserCodeError) -> Failure:
     user = [span for span, kind, _ in spans if kind == USER]
     frames = user or [span for span, kind, _ in spans if kind == LIBRARY]
     message = str(cause)
-    if not frames:
-        frames = _worker_frames(message)
+    if "in DataLoader worker process" in message.split("\n")[0]:
+        frames = _worker_frames(message) or frames
+        message = message.strip().split("\n")[-1].removeprefix(f"{type(cause).__name__}: ")
     last = spans[-1] if spans else None
     notes = tuple(str(note)[:500] for note in getattr(cause, "__notes__", ()))
     return Failure(
@@ -45,15 +47,22 @@ def _raised_by_torch(spans: Sequence[tuple[SourceSpan, int, object]]) -> bool:
 
 
 def _worker_frames(message: str) -> list[SourceSpan]:
-    from nanodoc.trace.spans import frame_kind
-
     found = []
     for match in _WORKER_FRAME.finditer(message):
         if frame_kind(match["file"]) == USER:
             line, code = int(match["line"]), match["code"].strip()
+            raw = linecache.getline(match["file"], line)
+            indent = len(raw) - len(raw.lstrip())
             found.append(
                 SourceSpan(
-                    file=match["file"], line=line, end_line=line, column=1, end_column=1 + len(code), function=match["function"], code=code
+                    file=shown_path(match["file"]),
+                    line=line,
+                    end_line=line,
+                    column=1 + indent,
+                    end_column=1 + indent + len(code),
+                    function=match["function"],
+                    code=code,
+                    indent=indent,
                 )
             )
     return found

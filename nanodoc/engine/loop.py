@@ -179,7 +179,10 @@ class Engine:
         self._optimizer_steps = max(1, observer.optimizer_steps)
         at = time.perf_counter()
         returned = [result.detach()] if isinstance(result, torch.Tensor) and result.numel() == 1 and not result.is_complex() else []
-        final = packed_vitals(returned or observer.losses[-1:], [] if observer.vitals else self._named)
+        if len(observer.vitals) == 1 and len(observer.losses) == 1 and returned and returned[0].data_ptr() == observer.losses[0].data_ptr():
+            final = observer.vitals[0]  # the loss returned is the one that was read before the optimizer stepped
+        else:
+            final = packed_vitals(returned or observer.losses[-1:], [] if observer.vitals else self._named)
         vitals = Vitals(
             loss=final.loss,
             grad_norm=math.hypot(*(v.grad_norm for v in observer.vitals)) if observer.vitals else final.grad_norm,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -122,8 +123,17 @@ class StepRunner:
             yield
         except (UsageError, UserCodeError):
             raise
-        except Exception as error:
-            raise UserCodeError(error, self.phase) from error
+        except (Exception, SystemExit) as error:
+            raise UserCodeError(error, self._phase_of(error)) from error
+
+    def _phase_of(self, error: BaseException) -> str:
+        """Where the error came from; in a train_step of the user's, as its traceback tells."""
+        if not self.observing:
+            return self.phase
+        frames = {frame.f_code.co_filename + ":" + frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__)}
+        if any(name.endswith("graph.py:_engine_run_backward") for name in frames):
+            return "backward"
+        return "optimizer" if any("/torch/optim/" in name or "/torch/amp/grad_scaler" in name for name in frames) else "forward"
 
 
 def _check_scalar(loss: Any) -> None:

@@ -49,7 +49,7 @@ def build_recipe(entrypoint: str, config: Mapping[str, Any] | None = None) -> Re
     arguments = (dict(config or {}),) if _takes_argument(build, given=bool(config)) else ()
     try:
         value = build(*arguments)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserCodeError(error, "setup") from error
     return as_recipe(value, name)
 
@@ -80,13 +80,16 @@ def _import(path: Path) -> ModuleType:
         raise UsageError(f"{path} is not a Python file; give one that ends in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses, pickling and loader workers look the module up by its name
+    arguments, sys.argv = sys.argv, [str(path)]  # a script that parses its command line must not see ours
     try:
         spec.loader.exec_module(module)
     except SyntaxError as error:
         del sys.modules[name]
         shown = (error.text or "").strip()
         raise UsageError(f"syntax error in {error.filename}:{error.lineno}: {error.msg}" + (f": {shown}" if shown else "")) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise UserCodeError(error, "setup") from error
+    finally:
+        sys.argv = arguments
     return module

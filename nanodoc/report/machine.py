@@ -13,7 +13,7 @@ _LEVELS = {"critical": "error", "warning": "warning", "info": "notice"}
 
 def render_json(report: Report) -> str:
     """Schema version 1, strict JSON: NaN and inf are the strings "nan", "inf" and "-inf"."""
-    return json.dumps(strict(report.as_dict()), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+    return json.dumps(strict(report.as_dict()), indent=2, allow_nan=False, ensure_ascii=False, default=str) + "\n"
 
 
 def render_github(report: Report) -> str:

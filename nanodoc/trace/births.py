@@ -67,6 +67,15 @@ class RootSearch:
             queue.extend((other, index) for other in further)
         return sorted(self._without_mere_effects(list(roots.values())), key=lambda root: root.index)
 
+    def alarming(self, refs: list[Ref]) -> list[Ref]:
+        """Of memory read shortly before an exception, what can have caused it: NaN, or an inf that nobody put there."""
+        found = []
+        for ref in refs:
+            writers = list(self._bad_writers(ref))
+            if any(self._trace.details[w].out_nan or not self._only_constants(w) for w in writers):
+                found.append(ref)
+        return found
+
     def _visit(self, index: int, *, is_symptom: bool) -> tuple[list[Root], list[int]]:
         """The roots at op `index`, and the ops to go on with."""
         detail = self._trace.details[index]
