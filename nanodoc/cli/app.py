@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import traceback
 from typing import Annotated
 
 import typer
@@ -40,15 +42,30 @@ def _options(
 
 
 def main() -> None:
-    """Entry point of the `nanodoc` command; turns nanodoc's errors into one line on stderr and their exit code."""
+    """Entry point of the `nanodoc` command; every error is one line on stderr and one of the public exit codes."""
     try:
-        app()
+        code = app(standalone_mode=False)
     except NanodocError as error:
-        print(f"nanodoc: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        _end(str(error), error.exit_code)
     except KeyboardInterrupt:
-        print("nanodoc: interrupted", file=sys.stderr)
-        sys.exit(130)
+        _end("interrupted", 130)
+    except Exception as error:
+        if hasattr(error, "format_message"):  # a usage error of the command-line library, which typer may bundle
+            message = error.format_message().strip()
+            if message:  # empty where the help was all there was to say
+                print(f"nanodoc: {message}", file=sys.stderr)
+            sys.exit(2)
+        if os.environ.get("NANODOC_DEBUG"):
+            raise
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        said = " ".join(str(error).split())[:300]
+        _end(f"internal error: {type(error).__name__}: {said} ({place.name}, line {place.lineno}); NANODOC_DEBUG=1 shows the traceback", 3)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _end(message: str, code: int) -> None:
+    print(f"nanodoc: {message}", file=sys.stderr)
+    sys.exit(code)
 
 
 __all__ = ["app", "main"]

@@ -15,16 +15,20 @@ from nanodoc.evidence import SourceSpan
 from nanodoc.trace.ops import describe_op, written_by
 from nanodoc.trace.spans import Place, calling_places, resolve
 
+# Tensor methods through which NumPy and C code get at the memory.
+_EXPORTS = ("numpy", "__array__", "data_ptr", "__dlpack__")
+
 
 class BuildWatch(TorchDispatchMode):
     """Active during the import of the user's file and its `build()`; changes nothing of what they compute."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._unwritten: dict[int, torch.Tensor] = {}
+        self._unwritten: dict[int | None, torch.Tensor] = {}
         self._places: dict[tuple[int, str], Place] = {}
         self._optimizers: dict[int, Place] = {}
         self._alive: list[Any] = []
+        self._originals: dict[str, Any] = {}
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -43,11 +47,16 @@ class BuildWatch(TorchDispatchMode):
             watch._note(watch._optimizers, id(optimizer), optimizer)
             init(optimizer, *args, **kwargs)
 
+        for name in _EXPORTS:
+            self._originals[name] = getattr(torch.Tensor, name)
+            setattr(torch.Tensor, name, self._exporting(self._originals[name]))
         torch.nn.Module.register_parameter = register_parameter  # type: ignore[method-assign, assignment]  # put back in __exit__
         torch.optim.Optimizer.__init__ = optimizer_init  # type: ignore[method-assign, assignment]  # put back in __exit__
         return super().__enter__()  # type: ignore[no-any-return]
 
     def __exit__(self, *exc: Any) -> None:
+        for name, original in self._originals.items():
+            setattr(torch.Tensor, name, original)
         torch.nn.Module.register_parameter = self._register  # type: ignore[method-assign]
         torch.optim.Optimizer.__init__ = self._optimizer  # type: ignore[method-assign]
         super().__exit__(*exc)
@@ -59,8 +68,17 @@ class BuildWatch(TorchDispatchMode):
                 self._unwritten[out.untyped_storage()._cdata] = out  # held, so that its address is not used again
         elif self._unwritten:
             for tensor in written_by(describe_op(func), args, kwargs):
-                self._unwritten.pop(tensor.untyped_storage()._cdata, None)
+                self._unwritten.pop(_storage(tensor), None)
         return out
+
+    def _exporting(self, original: Any) -> Any:
+        """A tensor method that hands out the memory itself: from then on it may be written unseen."""
+
+        def method(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            self._unwritten.pop(_storage(tensor), None)
+            return original(tensor, *args, **kwargs)
+
+        return method
 
     def settle(self, model: torch.nn.Module) -> BuildFacts:
         """What is known once `build()` has returned `model`; lets go of everything else."""

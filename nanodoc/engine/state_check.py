@@ -13,9 +13,6 @@ from nanodoc.probes.gradients import nonfinite_tensors
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.trace.examine import tensor_facts
 
-# Initial weights are of order 1; memory left as it was holds zeros, or bit patterns of any magnitude.
-ABSURD = 1e6
-_TINY = 1e-30
 # Optimizer states that end up in a denominator (torch.optim: Adam family, RMSprop, Adagrad, Adadelta).
 _DENOMINATORS = ("exp_avg_sq", "max_exp_avg_sq", "square_avg", "sum", "exp_inf")
 
@@ -33,8 +30,7 @@ def sick_before_start(model: torch.nn.Module, facts: BuildFacts) -> list[Paramet
             if name not in bad and not never:
                 continue
             seen = tensor_facts(tensor, f"{kind} {name}")
-            # an inf in a buffer is a mask; memory that was never written but looks like weights was filled through NumPy
-            if (kind == "buffer" and not seen.nan) or (name not in bad and not _looks_unwritten(seen)):
+            if kind == "buffer" and not seen.nan:  # an inf in a buffer is a mask; one that is filled later hurts nobody
                 continue
             path = name.rpartition(".")[0]
             found.append(
@@ -49,11 +45,6 @@ def sick_before_start(model: torch.nn.Module, facts: BuildFacts) -> list[Paramet
                 )
             )
     return found
-
-
-def _looks_unwritten(facts: TensorFacts) -> bool:
-    absmax = facts.absmax
-    return absmax is not None and (absmax > ABSURD or absmax < _TINY)
 
 
 def optimizer_facts(recipe: Recipe, bad: set[str], facts: BuildFacts) -> tuple[OptimizerFacts, ...]:

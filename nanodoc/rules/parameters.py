@@ -32,7 +32,7 @@ def _before_start(rule: Rule, sick: ParameterFacts, order: int) -> Claim:
         finding=Finding(
             code=rule.code,
             name=rule.name,
-            severity=rule.severity if facts.nonfinite or _absurd(sick) else "warning",
+            severity=rule.severity,
             confidence=confidence(0.9 if facts.nonfinite else 0.4, 0.9 if sick.never_written else 0.0),
             title=f"{sick.kind} {sick.name} {what}",
             explanation=f"{sick.name} ({facts.dtype}, shape {list(facts.shape)}) has {facts.nan} NaN, {facts.inf} inf and finite values {values(facts.minimum, facts.maximum)}.{why}",
@@ -51,10 +51,6 @@ def _before_start(rule: Rule, sick: ParameterFacts, order: int) -> Claim:
             fixes=(Fix(title=f"initialise {sick.name} (torch.nn.init, or torch.zeros instead of torch.empty)", confidence="likely"),),
         ),
     )
-
-
-def _absurd(sick: ParameterFacts) -> bool:
-    return (sick.facts.absmax or 0.0) > 1.0
 
 
 def _during_step(rule: Rule, evidence: Evidence, leaf: LeafRoot) -> Claim:
@@ -120,8 +116,8 @@ The loss may stay finite while one layer is dead from the start.
 Initialise it: nn.init.xavier_uniform_(self.weight), or torch.zeros / torch.randn.
 
 ## Options
-None. A parameter that was filled through NumPy, unseen, is reported only if its values are absurd
-(magnitude above 1e6, or all below 1e-30).
+None. A parameter that was handed to NumPy or to C code during build() counts as written. Values that look harmless
+don't count: they are what the memory held before.
 
 ## See also
 ND616 optimizer-made-nan

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from nanodoc.evidence import TensorFacts
 from nanodoc.trace.graph import StepTrace
 from nanodoc.trace.tracer import Record, Ref
 
@@ -93,7 +94,7 @@ class RootSearch:
         for position in nan_in if kind == "nan" and nan_in else flowing:
             ref, has_nan = record.inputs[position], detail.inputs[position].nan > 0
             writers = list(self._bad_writers(ref))
-            if not writers and (has_nan or not self._is_harmless_leaf(ref)):
+            if not writers and (has_nan or not self._is_harmless_leaf(ref, detail.inputs[position])):
                 roots.append(Root(index, kind, leaf=self._leaf(ref), input_position=position))
             further.extend(w for w in writers if has_nan or not self._only_constants(w))
         if not roots and not further and (kind == "nan" or is_symptom):
@@ -131,15 +132,19 @@ class RootSearch:
             result = bool(bad) and not detail.out_nan
             for position in bad:
                 writers = list(self._bad_writers(record.inputs[position]))
-                result = result and (bool(writers) or self._is_harmless_leaf(record.inputs[position]))
+                result = result and (bool(writers) or self._is_harmless_leaf(record.inputs[position], detail.inputs[position]))
                 queue.extend(w for w in writers if w not in seen)
                 seen.update(writers)
         self._constant[start] = result
         return result
 
-    def _is_harmless_leaf(self, ref: Ref) -> bool:
-        """An inf in a buffer or a constant was put there on purpose; in a batch or a parameter it was not."""
-        return self._leaf(ref).split(":")[0] in ("constant", "buffer")
+    def _is_harmless_leaf(self, ref: Ref, facts: TensorFacts) -> bool:
+        """An inf in a buffer or a constant was put there on purpose, and so was an additive mask that came with the batch
+        (−inf and one other value); any other inf of a batch, and one in a parameter, was not."""
+        kind = self._leaf(ref).split(":")[0]
+        if kind.startswith("batch"):
+            return not facts.nan and not facts.posinf and facts.minimum == facts.maximum
+        return kind in ("constant", "buffer")
 
     def _is_mask_constant(self, index: int) -> bool:
         detail = self._trace.details.get(index)
