@@ -52,7 +52,6 @@ def _vitals(report: Report) -> Text:
     out = Text()
     amp = f" · amp {run.amp}" if run.amp else ""
     out.append(f"nanodoc {report.nanodoc} · {clean(run.entrypoint)} · {run.device}{amp}\n", "bold")
-    out.append(f"  steps          {vitals.steps} of {run.steps_requested}\n")
     losses, norms = vitals.losses, vitals.grad_norms
     out.append(f"  steps          {vitals.steps} of {run.steps_requested}\n")
     if losses:
