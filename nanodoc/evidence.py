@@ -232,6 +232,10 @@ class Evidence:
     failure_step: int | None = None
     reproduced: str = "not_run"
     reproduction_note: str = ""
+    optimizer_sites: tuple[SourceSpan | None, ...] = ()
+    """Where each optimizer was made."""
+    learning_rates: tuple[float, ...] = ()
+    """The learning rate of each optimizer's first group."""
     losses: tuple[float, ...] = ()
     grad_norms: tuple[float, ...] = ()
     amp: str | None = None

@@ -321,6 +321,8 @@ class Engine:
             optimizer_step=len(self._losses) - (2 if trouble.trip else 1) if trouble.optimizers else None,
             failure=trouble.failure,
             failure_step=steps if trouble.failure else None,
+            optimizer_sites=tuple(self._build_facts.optimizer_built_at(o) if self._build_facts else None for o in self.recipe.optimizers),
+            learning_rates=tuple(float(o.param_groups[0]["lr"]) for o in self.recipe.optimizers),
             reproduced=examined.reproduced if examined else "not_run",
             reproduction_note=examined.note if examined else "",
             losses=tuple(self._losses),

@@ -36,6 +36,9 @@ def _without_effects(claims: list[Claim]) -> list[Claim]:
         return [claim for claim in claims if claim.root[0] == "sick"]
     if "optimizer" in kinds:
         claims = [claim for claim in claims if claim.root[0] == "optimizer"]
+    diverged = [claim for claim in claims if claim.finding.name == "divergence"]
+    if diverged:  # however many ops overflowed, the run diverged once
+        return [min(diverged, key=lambda claim: claim.order)]
     if kinds & {"line", "op", "leaf"}:
         claims = [claim for claim in claims if claim.root[0] != "failure" or claim.fit > 0]
     return claims

@@ -59,7 +59,7 @@ def _infinite_gradient(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         if birth.phase != "backward" or birth.saved_nonfinite or _is_decomposition(birth):
             continue
         site = birth.site
-        known = _DERIVATIVES.get(site.short)
+        known = _DERIVATIVES.get(site.short) if birth.forward is not None else None
         if known is None:
             yield _unnamed(rule, evidence, birth, site)
             continue

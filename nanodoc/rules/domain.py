@@ -47,7 +47,8 @@ def _at_failure(op: OpFacts, position: int = 0) -> ValuesAt | None:
 
 
 def _forward(evidence: Evidence) -> Iterable[Birth]:
-    return (birth for birth in evidence.births if birth.phase == "forward")
+    # a hook or a custom backward is the user's code too: no derivative, but an op with a line of its own
+    return (birth for birth in evidence.births if birth.phase == "forward" or birth.forward is None)
 
 
 def _domain_error(rule: Rule, evidence: Evidence) -> Iterable[Claim]:

@@ -55,11 +55,9 @@ def _low_precision_overflow(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
 
 def _overflow(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     for birth in evidence.births:
-        if birth.kind != "inf" or not _finite_inputs(birth) or birth.inf_inputs or birth.phase == "backward":
-            continue
         site = birth.site
         dtype, largest = _bad_dtype(site), _largest_input(site)
-        if largest is None:
+        if birth.inf_inputs or birth.phase == "backward" or largest is None or not overflowed(birth):
             continue
         limit = LARGEST.get(str(dtype), 0.0)
         growth = _growth(evidence)
@@ -72,6 +70,15 @@ def _overflow(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             extra=[("largest input", largest), (f"largest {dtype}", limit)],
             fixes=[Fix(title="bound the argument, or work with logarithms (logsumexp, logaddexp)", confidence="maybe")] if not growth else [],
         )  # fmt: skip
+
+
+def overflowed(birth: Birth) -> bool:
+    """Finite inputs gave inf; or NaN, with inputs so large that an intermediate (a product, a square) must have overflowed."""
+    if not _finite_inputs(birth):
+        return False
+    largest = _largest_input(birth.op)
+    limit = LARGEST.get(str(_bad_dtype(birth.op)), 0.0)
+    return birth.kind == "inf" or (largest is not None and largest > limit**0.5)
 
 
 def _growth(evidence: Evidence) -> str:

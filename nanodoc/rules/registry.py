@@ -6,10 +6,24 @@ from difflib import get_close_matches
 
 from nanodoc.errors import UsageError
 from nanodoc.evidence import Evidence
-from nanodoc.rules import backward, ctc, data, domain, epsilon, failures, optimizer, overflow, parameters, probe, softmax, statistics
+from nanodoc.rules import (
+    backward,
+    ctc,
+    data,
+    domain,
+    dynamics,
+    epsilon,
+    failures,
+    optimizer,
+    overflow,
+    parameters,
+    probe,
+    softmax,
+    statistics,
+)
 from nanodoc.rules.base import Claim, Rule
 
-_FAMILIES = (data, domain, overflow, softmax, statistics, parameters, epsilon, ctc, backward, optimizer, failures, probe)
+_FAMILIES = (data, domain, overflow, softmax, statistics, parameters, epsilon, ctc, backward, optimizer, dynamics, failures, probe)
 RULES: tuple[Rule, ...] = tuple(sorted((rule for family in _FAMILIES for rule in family.RULES), key=lambda rule: rule.code))
 
 

@@ -151,7 +151,7 @@ class RootSearch:
         name = self._trace.records[index].info.name.split(".")[1].rstrip("_")
         if name not in _CONSTANT_MAKERS or detail is None or detail.out_nan:
             return False
-        return not any(facts.nonfinite and len(facts.shape) > 0 for facts in detail.inputs)
+        return not any(facts.nonfinite for facts in detail.inputs)
 
     def _bad_writers(self, ref: Ref) -> Iterator[int]:
         for index in self._trace.writers(ref):
