@@ -48,15 +48,18 @@ class BuildWatch(TorchDispatchMode):
             init(optimizer, *args, **kwargs)
 
         for name in _EXPORTS:
-            self._originals[name] = getattr(torch.Tensor, name)
-            setattr(torch.Tensor, name, self._exporting(self._originals[name]))
+            self._originals[name] = vars(torch.Tensor).get(name)
+            setattr(torch.Tensor, name, self._exporting(getattr(torch.Tensor, name)))
         torch.nn.Module.register_parameter = register_parameter  # type: ignore[method-assign, assignment]  # put back in __exit__
         torch.optim.Optimizer.__init__ = optimizer_init  # type: ignore[method-assign, assignment]  # put back in __exit__
         return super().__enter__()  # type: ignore[no-any-return]
 
     def __exit__(self, *exc: Any) -> None:
         for name, original in self._originals.items():
-            setattr(torch.Tensor, name, original)
+            if original is None:  # inherited from the C base class
+                delattr(torch.Tensor, name)
+            else:
+                setattr(torch.Tensor, name, original)
         torch.nn.Module.register_parameter = self._register  # type: ignore[method-assign]
         torch.optim.Optimizer.__init__ = self._optimizer  # type: ignore[method-assign]
         super().__exit__(*exc)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from nanodoc.engine.batches import tensor_leaves
 from nanodoc.engine.rng import RandomKeeper, RandomState
@@ -39,7 +40,7 @@ class StepCapsule:
     scaler: dict[str, Any] | None
     batch_versions: list[int]
     grads: list[torch.Tensor | None] | None = None
-    weights: list[torch.Tensor] | None = None
+    weights: list[torch.Tensor | None] | None = None
     """Copies of the parameters, only where the loop has already stepped past them."""
     optimizers: list[dict[str, Any]] = field(default_factory=list)
 
@@ -89,7 +90,8 @@ class Keeper:
             parameters = list(self._recipe.model.parameters())
             if capsule.weights is not None:
                 for parameter, saved in zip(parameters, capsule.weights, strict=True):
-                    parameter.data.copy_(saved)
+                    if saved is not None:
+                        parameter.data.copy_(saved)
             for parameter, grad in zip(parameters, capsule.grads or [None] * len(parameters), strict=True):
                 parameter.grad = None if grad is None else grad.clone()
         for optimizer, state in zip(self._recipe.optimizers, capsule.optimizers, strict=False):
@@ -103,8 +105,8 @@ class Keeper:
         stale: list[_Slot] = []
         for module in self._buffered:
             for name, buffer in module._buffers.items():
-                if buffer is None:
-                    kept.append((module, name, None, None))
+                if buffer is None or is_lazy(buffer):  # a lazy module's buffer has no values before its first forward
+                    kept.append((module, name, buffer, None))
                     continue
                 slot = self._slots.get((id(module), name))
                 if slot is None or slot.buffer is not buffer:
@@ -118,7 +120,7 @@ class Keeper:
         return kept
 
     def _fresh_buffers(self) -> list[Buffer]:
-        return [(m, n, b, None if b is None else b.detach().clone()) for m in self._buffered for n, b in m._buffers.items()]
+        return [(m, n, b, None if b is None or is_lazy(b) else b.detach().clone()) for m in self._buffered for n, b in m._buffers.items()]
 
 
 class _Slot:
@@ -134,6 +136,11 @@ class _Slot:
 def _is_expanded(buffer: torch.Tensor) -> bool:
     """Several elements share memory, so nobody can have written to it in place."""
     return any(size > 1 and stride == 0 for size, stride in zip(buffer.shape, buffer.stride(), strict=True))
+
+
+def copy_weights(named: Sequence[tuple[str, torch.nn.Parameter]]) -> list[torch.Tensor | None]:
+    """Copies of the parameters; None for those of lazy modules that have no values yet."""
+    return [None if is_lazy(parameter) else parameter.detach().clone() for _, parameter in named]
 
 
 def copy_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Any]:

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from nanodoc.engine.batches import batch_size, tensor_leaves, to_device
-from nanodoc.engine.capsule import Keeper, StepCapsule, copy_optimizer
+from nanodoc.engine.capsule import Keeper, StepCapsule, copy_optimizer, copy_weights
 from nanodoc.engine.observer import Observer
 from nanodoc.engine.step import StepRunner
 from nanodoc.errors import UsageError, UserCodeError
@@ -73,8 +74,8 @@ class Examiner:
         self._keeper.restore(capsule)
         batches = [to_device(batch, self._runner.device) for batch in capsule.batches]
         leaves = [
-            *((f"param:{name}", parameter.detach()) for name, parameter in self._named),
-            *((f"buffer:{name}", buffer) for name, buffer in self._model.named_buffers() if buffer is not None),
+            *((f"param:{name}", parameter.detach()) for name, parameter in self._named if not is_lazy(parameter)),
+            *((f"buffer:{name}", buffer) for name, buffer in self._model.named_buffers() if not is_lazy(buffer)),
             *(leaf for i, batch in enumerate(batches) for leaf in tensor_leaves(batch, "batch" if len(batches) == 1 else f"batch[{i}]")),
         ]
         tracer = Tracer(self._model, leaves, requests)
@@ -115,7 +116,7 @@ class Examiner:
     def _keep_weights(self, capsule: StepCapsule) -> None:
         """A train_step moves the weights when it is replayed; every replay must start from the same ones."""
         if self._runner.observing and capsule.weights is None:
-            capsule.weights = [parameter.detach().clone() for _, parameter in self._named]
+            capsule.weights = copy_weights(self._named)
             capsule.optimizers = [copy_optimizer(one) for one in self._runner.recipe.optimizers]
 
     def _observe(self, batch: Any, tracer: Tracer, on_loss: Any, bad: list[str]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from nanodoc.engine.capsule import StepCapsule, copy_optimizer
+from nanodoc.engine.capsule import StepCapsule, copy_optimizer, copy_weights
 from nanodoc.probes.gradients import Scratch, Vitals, packed_vitals, really_nonfinite
 from nanodoc.recipe.recipe import Recipe
 
@@ -85,5 +85,5 @@ class Observer:
         if self.tripped is None and not vitals.finite and (not math.isfinite(vitals.loss) or really_nonfinite(named)):
             self.tripped = vitals
         if first and self._capsule.weights is None and (self._expected_steps > 1 or self.tripped is not None):
-            self._capsule.weights = [p.detach().clone() for _, p in self._named]
+            self._capsule.weights = copy_weights(self._named)
             self._capsule.optimizers = [copy_optimizer(one) for one in self._recipe.optimizers]

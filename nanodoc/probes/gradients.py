@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch.nn.parameter import is_lazy
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,7 +120,7 @@ def nonfinite_tensors(named: Sequence[tuple[str, torch.Tensor]]) -> list[str]:
     floating = [
         (name, t.detach())
         for name, t in named
-        if t.is_floating_point() and t.numel() and t.layout == torch.strided and t.device.type != "meta"
+        if not is_lazy(t) and t.is_floating_point() and t.numel() and t.layout == torch.strided and t.device.type != "meta"
     ]
     suspects: list[str] = []
     groups: dict[torch.device, list[tuple[str, torch.Tensor]]] = {}

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from nanodoc.evidence import Evidence
 from nanodoc.report.model import Culprit, Finding
-from nanodoc.rules.base import Claim, Rule, effects, replay_row
+from nanodoc.rules.base import Claim, Rule, confidence, effects, replay_row
 
 
 def _not_reproduced(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
@@ -26,7 +26,8 @@ def _not_reproduced(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             code=rule.code,
             name=rule.name,
             severity=rule.severity,
-            confidence=0.5,
+            # it is certain that the step went wrong; that nothing in it can be named is only as sure as the replay was exact
+            confidence=confidence(0.3, 0.3 if evidence.reproduced == "bitwise" else 0.0),
             title="a step went wrong and could not be traced to an op",
             explanation=text
             + " Causes: state outside the model and the batch, a nondeterministic op, or a compiled part that fails only when compiled.",
