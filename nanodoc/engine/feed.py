@@ -1,4 +1,4 @@
-"""Batches of the user's data, pass after pass, with the data set's indices where a DataLoader tells them."""
+"""Batches of the user's data, pass after pass, with the samples' indices in the data set where they can be told."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
+from nanodoc.engine.batches import leading_size
 from nanodoc.errors import UsageError, UserCodeError
 
 
@@ -20,6 +20,10 @@ class Feed:
         self._iterator: Iterator[Any] | None = None
         self._queue: deque[list[int] | None] | None = None
         self._yielded = 0
+        self._seen = 0  # samples of this pass
+        # what comes in its own order, one batch after the other, is numbered by counting
+        in_order = isinstance(data, DataLoader) and isinstance(data.dataset, IterableDataset) and data.num_workers == 0
+        self._counts = in_order or not isinstance(data, DataLoader)
         self.passes = 0
 
     def next(self) -> tuple[Any, list[int] | None] | None:
@@ -40,22 +44,21 @@ class Feed:
                         raise UsageError("the data is empty: it yields no batch") from None
                     return None
                 self.passes += 1
-                self._yielded = 0
+                self._yielded = self._seen = 0
                 continue
             except Exception as error:
                 raise UserCodeError(error, "data") from error
             self._yielded += 1
+            first, self._seen = self._seen, self._seen + leading_size(batch)
+            if self._counts:
+                return batch, list(range(first, self._seen))
             return batch, self._queue.popleft() if self._queue else None
         return None
 
 
 def _watch_indices(data: Any, iterator: Any) -> deque[list[int] | None] | None:
     """A queue that receives the indices of each batch as the loader draws them; None where it can't be told."""
-    if (
-        not isinstance(data, DataLoader)
-        or isinstance(data.dataset, torch.utils.data.IterableDataset)
-        or not getattr(data, "in_order", True)
-    ):
+    if not isinstance(data, DataLoader) or isinstance(data.dataset, IterableDataset) or not getattr(data, "in_order", True):
         return None
     draw = getattr(iterator, "_next_index", None)
     if draw is None:

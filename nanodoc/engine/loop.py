@@ -31,6 +31,9 @@ from nanodoc.evidence import Evidence, Failure, OptimizerFacts, ParameterFacts, 
 from nanodoc.probes.gradients import Scratch, Vitals, nonfinite_tensors, packed_vitals, really_nonfinite
 from nanodoc.recipe.recipe import Recipe
 
+# A train_step may skip a bad batch on purpose; more than this many in a row are no longer an exception.
+_DELIBERATE_SKIPS = 5
+
 
 @dataclass(slots=True)
 class Outcome:
@@ -191,12 +194,15 @@ class Engine:
         )
         self._own_seconds += time.perf_counter() - at
         tripped = observer.tripped or (final if not math.isfinite(final.loss) else None)
-        if tripped is not None:
+        left_out = tripped is not None and observer.optimizer_steps == 0
+        if left_out:  # the user's own code saw the bad loss and did not step on it; only doing so again and again is sick
+            self._skips_in_a_row += 1
+        if tripped is not None and not (left_out and self._skips_in_a_row <= _DELIBERATE_SKIPS):
             bad = [name for name, norm in zip(tripped.names, tripped.norms, strict=True) if not math.isfinite(norm)]
             losses = [float(loss) for loss in observer.losses]
             told = sum(losses) / len(losses) if losses else tripped.loss  # as the replay counts: every backward of the step
             return self._examine_trip(capsule, tripped, bad, told)
-        skipped = self.recipe.scaler is not None and observer.optimizer_steps == 0
+        skipped = left_out or (self.recipe.scaler is not None and observer.optimizer_steps == 0)
         if self.recipe.scheduler_interval == "step":
             self.runner.schedule()
         self._note_step(capsule, vitals, skipped, began)

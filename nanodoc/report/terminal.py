@@ -61,7 +61,8 @@ def _vitals(report: Report) -> Text:
         out.append(f"  gradient norm  {sparkline(norms)}  {_number(norms[0])} → {_number(norms[-1])}")
         out.append(f"  (max {_number(max(finite))})\n" if finite else "\n")
     if vitals.skipped_steps:
-        out.append(f"  skipped steps  {vitals.skipped_steps} (the loss scale was calibrating)\n")
+        why = "the loss scale was calibrating" if run.amp else "left out by the training code"
+        out.append(f"  skipped steps  {vitals.skipped_steps} ({why})\n")
     return out
 
 

@@ -46,7 +46,7 @@ def test_names_are_unique_and_known() -> None:
 
 @pytest.mark.parametrize(
     ("name", "samples", "rows"),
-    [("poisoned-batch", (14,), (63,)), ("distance-of-twins", (2,), (50,)), ("log-of-softmax", (1,), ()), ("empty-set", (5,), ())],
+    [("poisoned-batch", (14,), (63,)), ("distance-of-twins", (2,), (50,)), ("log-of-softmax", (1,), (41,)), ("empty-set", (5,), (29,))],
 )
 def test_the_guilty_sample_is_named(name: str, samples: tuple[int, ...], rows: tuple[int, ...]) -> None:
     culprit = pipeline.run(BY_NAME[name].entrypoint(), Config(device="cpu")).findings[0].culprit
