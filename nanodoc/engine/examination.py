@@ -12,6 +12,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -250,7 +251,7 @@ class Examiner:
             if trace.records[root.index].phase == "recompute"
             else trace.records[root.index].phase,
             forward=trace.facts(site) if site != root.index else None,
-            upstream=tuple(trace.facts(i) for ref in trace.records[site].inputs for i in trace.ancestors(ref, _UPSTREAM)),
+            upstream=tuple(trace.facts(i) for i in _upstream(trace, site)),
             chain=tuple(trace.facts(i) for i in _sampled(root.trail)[::-1]),
             source=self._saved_source(trace, root) if root.saved_nonfinite else None,
             saved_nonfinite=root.saved_nonfinite,
@@ -327,6 +328,13 @@ def _site(trace: StepTrace, root: Root) -> int:
         return index
     forward = trace.forward_of(index)
     return index if forward is None or trace.records[index].place is not None else forward
+
+
+def _upstream(trace: StepTrace, site: int) -> list[int]:
+    """The nearest ancestors of an op, those of its inputs by turns: the divisor's are as near as the dividend's."""
+    lines = [trace.ancestors(ref, _UPSTREAM) for ref in trace.records[site].inputs]
+    turns = [index for turn in zip_longest(*lines) for index in turn if index is not None]
+    return list(dict.fromkeys(turns))
 
 
 def _sampled(trail: list[int]) -> list[int]:

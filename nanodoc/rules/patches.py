@@ -15,6 +15,7 @@ def on_argument(op: OpFacts, names: tuple[str, ...], template: str) -> str | Non
     tree = _expression(op)
     if tree is None:
         return None
+    template = _held_by(op, template)
     if isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Pow) and "pow" in names:
         tree.left = _filled(template, tree.left)
         return ast.unparse(tree)
@@ -33,7 +34,7 @@ def on_denominator(op: OpFacts, template: str) -> str | None:
     """The underlined division `a / b` with `b` replaced by `template`."""
     tree = _expression(op)
     if isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Div):
-        tree.right = _filled(template, tree.right)
+        tree.right = _filled(_held_by(op, template), tree.right)
         return ast.unparse(tree)
     return None
 
@@ -58,6 +59,13 @@ def _expression(op: OpFacts) -> ast.expr | None:
         return ast.parse(text, mode="eval").body
     except SyntaxError:
         return None
+
+
+def _held_by(op: OpFacts, template: str) -> str:
+    """The template with constants that the op's dtype can hold: 1e-12 is 0 in float16."""
+    if any(fact.dtype == "float16" for fact in (*op.inputs, *op.outputs)):
+        return template.replace("1e-12", "1e-4").replace("1e-6", "1e-3")
+    return template
 
 
 def _filled(template: str, x: ast.expr) -> ast.expr:
