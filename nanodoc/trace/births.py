@@ -7,6 +7,7 @@ inf was put there on purpose (a mask constant), in which case the NaN birth itse
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -53,10 +54,10 @@ class RootSearch:
         """The roots of the non-finite values in the memory `starts` names."""
         roots: dict[tuple[int, str | None], Root] = {}
         cause: dict[int, int] = {}  # op -> the next op towards the symptom
-        queue = [(index, -1) for ref in starts for index in self._bad_writers(ref)]
+        queue = deque((index, -1) for ref in starts for index in self._bad_writers(ref))
         seen: set[int] = set()
         while queue:
-            index, after = queue.pop(0)
+            index, after = queue.popleft()
             if index in seen:
                 continue
             seen.add(index)
@@ -119,24 +120,33 @@ class RootSearch:
 
     def _only_constants(self, start: int) -> bool:
         """True when every inf behind op `start` was put there on purpose."""
-        known = self._constant.get(start)
-        if known is not None:
-            return known
-        seen, queue, result = {start}, [start], True
-        while queue and result:
-            index = queue.pop()
-            if self._is_mask_constant(index):
-                continue
-            detail, record = self._trace.details[index], self._trace.records[index]
-            bad = [i for i, facts in enumerate(detail.inputs) if facts.nonfinite and i < len(record.inputs)]
-            result = bool(bad) and not detail.out_nan
-            for position in bad:
-                writers = list(self._bad_writers(record.inputs[position]))
-                result = result and (bool(writers) or self._is_harmless_leaf(record.inputs[position], detail.inputs[position]))
-                queue.extend(w for w in writers if w not in seen)
-                seen.update(writers)
-        self._constant[start] = result
-        return result
+        behind, queue = {start}, [start]
+        while queue:
+            for _, writers in self._bad_inputs(queue.pop()):
+                fresh = [w for w in writers if w not in behind and w not in self._constant]
+                behind.update(fresh)
+                queue.extend(fresh)
+        for index in sorted(behind - self._constant.keys()):  # an op's writers ran before it
+            self._constant[index] = self._is_mask_constant(index) or self._passes_constants(index)
+        return self._constant[start]
+
+    def _passes_constants(self, index: int) -> bool:
+        """The op made no inf of its own, and all that it was given were put there on purpose."""
+        bad = self._bad_inputs(index)
+        if not bad or self._trace.details[index].out_nan:
+            return False
+        record, detail = self._trace.records[index], self._trace.details[index]
+        for position, writers in bad:
+            if not writers and not self._is_harmless_leaf(record.inputs[position], detail.inputs[position]):
+                return False
+            if not all(self._constant.get(w, False) for w in writers):
+                return False
+        return True
+
+    def _bad_inputs(self, index: int) -> list[tuple[int, list[int]]]:
+        """The positions of an op's non-finite inputs, each with the ops that can have made it so."""
+        record, detail = self._trace.records[index], self._trace.details[index]
+        return [(i, list(self._bad_writers(record.inputs[i]))) for i, f in enumerate(detail.inputs) if f.nonfinite and i < len(record.inputs)]
 
     def _is_harmless_leaf(self, ref: Ref, facts: TensorFacts) -> bool:
         """An inf in a buffer or a constant was put there on purpose, and so was an additive mask that came with the batch
