@@ -146,7 +146,9 @@ class RootSearch:
     def _bad_inputs(self, index: int) -> list[tuple[int, list[int]]]:
         """The positions of an op's non-finite inputs, each with the ops that can have made it so."""
         record, detail = self._trace.records[index], self._trace.details[index]
-        return [(i, list(self._bad_writers(record.inputs[i]))) for i, f in enumerate(detail.inputs) if f.nonfinite and i < len(record.inputs)]
+        return [
+            (i, list(self._bad_writers(record.inputs[i]))) for i, f in enumerate(detail.inputs) if f.nonfinite and i < len(record.inputs)
+        ]
 
     def _is_harmless_leaf(self, ref: Ref, facts: TensorFacts) -> bool:
         """An inf in a buffer or a constant was put there on purpose, and so was an additive mask that came with the batch
