@@ -52,7 +52,7 @@ class BuildWatch(TorchDispatchMode):
             setattr(torch.Tensor, name, self._exporting(getattr(torch.Tensor, name)))
         torch.nn.Module.register_parameter = register_parameter  # type: ignore[method-assign, assignment]  # put back in __exit__
         torch.optim.Optimizer.__init__ = optimizer_init  # type: ignore[method-assign, assignment]  # put back in __exit__
-        return super().__enter__()  # type: ignore[no-any-return]
+        return super().__enter__()  # type: ignore[no-any-return]  # unannotated in torch
 
     def __exit__(self, *exc: Any) -> None:
         for name, original in self._originals.items():
@@ -60,8 +60,8 @@ class BuildWatch(TorchDispatchMode):
                 delattr(torch.Tensor, name)
             else:
                 setattr(torch.Tensor, name, original)
-        torch.nn.Module.register_parameter = self._register  # type: ignore[method-assign]
-        torch.optim.Optimizer.__init__ = self._optimizer  # type: ignore[method-assign]
+        torch.nn.Module.register_parameter = self._register  # type: ignore[method-assign]  # the original
+        torch.optim.Optimizer.__init__ = self._optimizer  # type: ignore[method-assign]  # the original
         super().__exit__(*exc)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -58,7 +58,7 @@ class Observer:
         return self
 
     def __exit__(self, *exc: Any) -> None:
-        torch.Tensor.backward = self._original_backward  # type: ignore[assignment, method-assign]
+        torch.Tensor.backward = self._original_backward  # type: ignore[assignment, method-assign]  # the original
         self._hook.remove()
 
     def _before_backward(self, loss: torch.Tensor) -> None:

@@ -30,15 +30,12 @@ def rank(claims: Iterable[Claim]) -> tuple[Finding, ...]:
 
 
 def _without_effects(claims: list[Claim]) -> list[Claim]:
-    """Sick weights explain whatever the next step does; a non-finite value explains the exception it leads to."""
+    """Sick weights and updates explain whatever the next step does; a non-finite value explains the exception it leads to."""
     kinds = {claim.root[0] for claim in claims}
     if any(claim.root[0] == "sick" and claim.finding.severity == "critical" for claim in claims):
         return [claim for claim in claims if claim.root[0] == "sick"]
     if "optimizer" in kinds:
         claims = [claim for claim in claims if claim.root[0] == "optimizer"]
-    diverged = [claim for claim in claims if claim.finding.name == "divergence"]
-    if diverged:  # however many ops overflowed, the run diverged once
-        return [min(diverged, key=lambda claim: claim.order)]
     if kinds & {"line", "op", "leaf"}:
         claims = [claim for claim in claims if claim.root[0] != "failure" or claim.fit > 0]
     return claims

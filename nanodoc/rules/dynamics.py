@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from nanodoc.evidence import Evidence
 from nanodoc.report.model import Culprit, Finding, Fix
-from nanodoc.rules.base import Claim, Rule, confidence, effects, link, replay_row, root_of
+from nanodoc.rules.base import Claim, Rule, confidence, effects, link, replay_row
 from nanodoc.rules.overflow import overflowed
 
 # Far beyond any healthy spike: a loss a hundred times its start, and values whose square nears float32's end.
@@ -29,7 +29,7 @@ def _divergence(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         where = f"{birth.site.short} at {overflow.file}:{overflow.line}" if overflow else birth.site.short
         began = next((i for i, loss in enumerate(losses) if loss > 2 * losses[0]), 0)
         yield Claim(
-            root=root_of(birth),
+            root=("optimizer", 0),  # however many ops overflowed, the updates are the one root
             fit=30,
             order=birth.site.index,
             finding=Finding(

@@ -26,7 +26,7 @@ FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER = "forward", "backward", "recompute", "o
 # The state of a storage as an op saw it: its writers' list and how many had written by then.
 Ref = tuple[list[int], int]
 
-_sequence_number: Callable[[], int] = torch.autograd._get_sequence_nr  # type: ignore[attr-defined]
+_sequence_number: Callable[[], int] = torch.autograd._get_sequence_nr  # type: ignore[attr-defined]  # not in its __all__
 _current_node: Callable[[], Any] = torch._C._current_autograd_node
 _Tensor = torch.Tensor
 _STATISTICS = {torch.float32, torch.float64, torch.bfloat16}  # dtypes whose sum only overflows where float32 does
@@ -107,7 +107,7 @@ class Tracer(TorchDispatchMode):
                 register_optimizer_step_pre_hook(self._enter_optimizer),
                 register_optimizer_step_post_hook(self._leave_optimizer),
             ]
-            return super().__enter__()  # type: ignore[no-any-return]
+            return super().__enter__()  # type: ignore[no-any-return]  # unannotated in torch
         except BaseException:
             self._remove_hooks()
             raise
