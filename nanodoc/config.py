@@ -39,6 +39,8 @@ class Config:
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
     trace_steps: tuple[int, ...] = ()
+    leak_check: bool = True
+    """Whether the first step tries if samples of a batch influence each other (ND513)."""
     quiet: bool = False
     recipe: Mapping[str, Any] = field(default_factory=dict)
     """Given to `build(config)`, when it takes an argument."""
@@ -122,7 +124,7 @@ def _checked(key: str, value: Any, source: str) -> Any:
         return tuple(item.strip() for item in items if item.strip())
     elif key == "trace_steps":
         return _step_list(value, refuse)
-    elif key == "quiet":
+    elif key in ("quiet", "leak_check"):
         if not isinstance(value, bool):
             raise refuse("true or false")
     elif key == "recipe":

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nanodoc.graph_evidence import GraphFacts, GrowingFacts, LeakFacts, OwnershipFacts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -240,3 +243,18 @@ class Evidence:
     grad_norms: tuple[float, ...] = ()
     amp: str | None = None
     scaler: bool = False
+    graph: GraphFacts | None = None
+    """The autograd graph of the step where parameters were first seen without a gradient, or of the one that failed."""
+    never_got_gradient: tuple[str, ...] = ()
+    """Trainable parameters without a gradient in every step of the run."""
+    always_zero: tuple[str, ...] = ()
+    """Parameters whose gradient was exactly zero in every step (of at least three)."""
+    steps_without_gradient: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """Parameters that got a gradient on some of the steps looked at, and on which they didn't (check-grad-graph)."""
+    moved_by_hand: tuple[str, ...] = ()
+    """Of those, the ones whose values changed all the same."""
+    ownership: OwnershipFacts | None = None
+    leak: LeakFacts | None = None
+    growing: tuple[GrowingFacts, ...] = ()
+    grad_off_since_build: bool = False
+    grad_switched_off_at: SourceSpan | None = None

@@ -12,10 +12,13 @@ import torch
 
 from nanodoc._version import __version__
 from nanodoc.config import Config
-from nanodoc.engine.building import BuildFacts, BuildWatch
+from nanodoc.engine.build_facts import BuildFacts
+from nanodoc.engine.building import BuildWatch
 from nanodoc.engine.capsule import Keeper
 from nanodoc.engine.examination import Examiner
 from nanodoc.engine.failure import describe_failure
+from nanodoc.engine.graph_picture import check_module, picture_of
+from nanodoc.engine.graph_run import run_graph_check
 from nanodoc.engine.history import History
 from nanodoc.engine.loop import Engine, Outcome
 from nanodoc.engine.settings import pick_device, seed_everything, with_amp
@@ -52,7 +55,7 @@ def run(entrypoint: str, config: Config, progress: Progress | None = None) -> Re
     folder = _artifact_folder(config)
     history = History(folder)
     engine = Engine(
-        recipe, device, amp_dtype, steps=steps, history=history, build_facts=facts, trace_steps=config.trace_steps, trace_folder=folder,
+        recipe, device, amp_dtype, steps=steps, history=history, build_facts=facts, trace_steps=config.trace_steps, trace_folder=folder, leak_check=config.leak_check,
         progress=(lambda step, loss: progress(step, steps, loss)) if progress else None,
     )  # fmt: skip
     try:
@@ -104,6 +107,27 @@ def replay(path: Path, config: Config, entrypoint: str | None = None) -> Report:
     if content.get("torch") not in (None, torch.__version__):
         not_checked.append(("bitwise reproduction", f"the snapshot was written by torch {content['torch']}, this is {torch.__version__}"))
     return _report(info, evidence, config, vitals, {"snapshot": str(path)}, not_checked, False)
+
+
+def check_grad_graph(entrypoint: str, config: Config, module: str | None = None) -> Report:
+    """Runs steps without ever stepping an optimizer and says which parameters get a gradient. Raises `UsageError`."""
+    device = pick_device(config.device)
+    if config.seed is not None:
+        seed_everything(config.seed)
+    steps = config.steps or 1
+    try:
+        recipe, build = _build(entrypoint, config)
+    except UserCodeError as error:
+        info = _info(entrypoint, "check-grad-graph", config, device, None, steps, 0, "not_run")
+        return _report(info, Evidence(failure=describe_failure(error)), config, VitalSigns(), {}, [], False)
+    if module is not None:
+        check_module(recipe, module)
+    recipe, amp_dtype = with_amp(recipe, config.amp, device)
+    outcome = run_graph_check(recipe, build, device, amp_dtype, steps)
+    info = _info(entrypoint, "check-grad-graph", config, device, amp_dtype, steps, len(outcome.steps), "not_run")
+    vitals = VitalSigns(steps=len(outcome.steps))
+    report = _report(info, outcome.evidence(recipe, build), config, vitals, {}, outcome.notes, False)
+    return replace(report, graph=picture_of(recipe, outcome, module))
 
 
 def _replay_step(

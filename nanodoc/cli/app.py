@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from nanodoc._version import __version__
+from nanodoc.cli.check_grad_graph import check_grad_graph
 from nanodoc.cli.demo import demo
 from nanodoc.cli.explain import explain
 from nanodoc.cli.replay import replay
@@ -24,7 +25,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (run, replay, explain, rules, demo):
+for command in (run, check_grad_graph, replay, explain, rules, demo):
     app.command()(command)
 
 

@@ -72,7 +72,14 @@ def progress_bar(quiet: bool) -> Iterator[Callable[[int, int, float], None] | No
 
 def deliver(report: Report, config: Config, stdout: TextIO) -> None:
     """Renders the report to where it was asked for and exits with the public exit code."""
-    text = render(report, config, terminal=config.output is None and stdout.isatty())
+    write_payload(lambda color: render(report, config, color=color), config, stdout)
+    raise typer.Exit(exit_code(report, config.fail_on))
+
+
+def write_payload(rendered: Callable[[bool], str], config: Config, stdout: TextIO) -> None:
+    """Writes to --output or stdout what `rendered` gives; it is told whether colour is wanted."""
+    terminal = config.output is None and stdout.isatty()
+    text = rendered(terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in ("dumb", None))
     if config.output is not None:
         path = Path(config.output)
         try:
@@ -84,10 +91,9 @@ def deliver(report: Report, config: Config, stdout: TextIO) -> None:
     else:
         stdout.write(text)
         stdout.flush()
-    raise typer.Exit(exit_code(report, config.fail_on))
 
 
-def render(report: Report, config: Config, *, terminal: bool) -> str:
+def render(report: Report, config: Config, *, color: bool) -> str:
     """The report in the configured format; colour only on a terminal that wants it."""
     if config.output_format == "json":
         from nanodoc.report.machine import render_json
@@ -99,7 +105,6 @@ def render(report: Report, config: Config, *, terminal: bool) -> str:
         return render_github(report)
     from nanodoc.report import terminal as full
 
-    color = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in ("dumb", None)
     return full.render(report, color=color, concise=config.output_format == "concise")
 
 

@@ -23,6 +23,10 @@ FailOn = Annotated[str | None, typer.Option("--fail-on", help="Exit 1 at: critic
 Select = Annotated[str | None, typer.Option("--select", help="Only these rules: codes, prefixes or names, separated by commas.")]
 Ignore = Annotated[str | None, typer.Option("--ignore", help="Not these rules.")]
 TraceSteps = Annotated[str | None, typer.Option("--trace-steps", help="Write the ops of these steps, such as 3,7, to trace-step<N>.jsonl.")]
+LeakCheck = Annotated[
+    bool | None,
+    typer.Option("--leak-check/--no-leak-check", help="On the first step, try whether samples influence each other [default: yes]."),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")]
 
 
@@ -40,12 +44,13 @@ def run(
     select: Select = None,
     ignore: Ignore = None,
     trace_steps: TraceSteps = None,
+    leak_check: LeakCheck = None,
     quiet: Quiet = False,
 ) -> None:
     """Run some training steps under watch and print a ranked diagnosis."""
     flags = given(
         steps=steps, device=device, seed=seed, amp=amp, output_format=output_format, output=output, snapshot_dir=snapshot_dir,
-        fail_on=fail_on, select=select, ignore=ignore, trace_steps=trace_steps, quiet=quiet or None,
+        fail_on=fail_on, select=select, ignore=ignore, trace_steps=trace_steps, leak_check=leak_check, quiet=quiet or None,
     )  # fmt: skip
     settings = load_config(config, flags)
     check_codes(settings.select + settings.ignore)

@@ -1,22 +1,27 @@
-"""What `build()` did, seen from outside: where parameters and optimizers were made, and memory nobody ever wrote to.
+"""What `build()` did, seen from outside: where parameters, layers and optimizers were made, what was frozen or loaded, and
+memory nobody ever wrote to.
 
 Frames of this file are looked through when a user's line is sought (see `trace.spans`).
 """
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nanodoc.evidence import SourceSpan
+from nanodoc.engine.build_facts import BuildFacts
 from nanodoc.trace.ops import describe_op, written_by
-from nanodoc.trace.spans import Place, calling_places, resolve
+from nanodoc.trace.spans import Place, calling_places
 
 # Tensor methods through which NumPy and C code get at the memory.
 _EXPORTS = ("numpy", "__array__", "data_ptr", "__dlpack__")
+_CONTAINERS = (list, tuple, dict, set)
+_ABSENT = object()
 
 
 class BuildWatch(TorchDispatchMode):
@@ -25,44 +30,51 @@ class BuildWatch(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self._unwritten: dict[int | None, torch.Tensor] = {}
-        self._places: dict[tuple[int, str], Place] = {}
+        self._parameters: dict[tuple[int, str], Place] = {}
+        self._attributes: dict[tuple[int, str], Place] = {}
+        self._replaced: dict[tuple[int, str], Place] = {}
         self._optimizers: dict[int, Place] = {}
+        self._built: list[weakref.ref[torch.optim.Optimizer]] = []
+        self._frozen: dict[int, Place] = {}
+        self._loaded: set[int] = set()
+        self._layers: dict[int, Place] = {}
+        self._grad_off: Place | None = None
         self._alive: list[Any] = []
-        self._originals: dict[str, Any] = {}
+        self._originals: list[tuple[Any, str, Any]] = []
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False  # as in Tracer: no dynamo import for a run that compiles nothing
 
+    # -- watching --------------------------------------------------------------------------------------------------
+
     def __enter__(self) -> BuildWatch:
-        self._register = torch.nn.Module.register_parameter
-        self._optimizer = torch.optim.Optimizer.__init__
-        register, init, watch = self._register, self._optimizer, self
-
-        def register_parameter(module: torch.nn.Module, name: str, param: Any) -> None:
-            register(module, name, param)
-            watch._note(watch._places, (id(module), name), module)
-
-        def optimizer_init(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
-            watch._note(watch._optimizers, id(optimizer), optimizer)
-            init(optimizer, *args, **kwargs)
-
+        module, optimizer, tensor = torch.nn.Module, torch.optim.Optimizer, torch.Tensor
         for name in _EXPORTS:
-            self._originals[name] = vars(torch.Tensor).get(name)
-            setattr(torch.Tensor, name, self._exporting(getattr(torch.Tensor, name)))
-        torch.nn.Module.register_parameter = register_parameter  # type: ignore[method-assign, assignment]  # put back in __exit__
-        torch.optim.Optimizer.__init__ = optimizer_init  # type: ignore[method-assign, assignment]  # put back in __exit__
+            self._patch(tensor, name, self._exporting(getattr(tensor, name)))
+        self._patch(module, "register_parameter", self._registering(module.register_parameter))
+        self._patch(module, "__setattr__", self._assigning(module.__setattr__))
+        self._patch(module, "add_module", self._adding(module.add_module))
+        self._patch(module, "__init__", self._making(module.__init__))
+        self._patch(module, "load_state_dict", self._loading(module.load_state_dict))
+        self._patch(optimizer, "__init__", self._optimizing(optimizer.__init__))
+        self._patch(tensor, "requires_grad_", self._freezing(tensor.requires_grad_))
+        self._patch(tensor, "requires_grad", self._flag(tensor.requires_grad))
+        self._patch(torch.set_grad_enabled, "__init__", self._switching(torch.set_grad_enabled.__init__))
         return super().__enter__()  # type: ignore[no-any-return]  # unannotated in torch
 
     def __exit__(self, *exc: Any) -> None:
-        for name, original in self._originals.items():
-            if original is None:  # inherited from the C base class
-                delattr(torch.Tensor, name)
+        for owner, name, original in reversed(self._originals):
+            if original is _ABSENT:  # inherited from the C base class
+                delattr(owner, name)
             else:
-                setattr(torch.Tensor, name, original)
-        torch.nn.Module.register_parameter = self._register  # type: ignore[method-assign]  # the original
-        torch.optim.Optimizer.__init__ = self._optimizer  # type: ignore[method-assign]  # the original
+                setattr(owner, name, original)
+        self._originals = []
         super().__exit__(*exc)
+
+    def _patch(self, owner: Any, name: str, replacement: Any) -> None:
+        self._originals.append((owner, name, vars(owner).get(name, _ABSENT)))
+        setattr(owner, name, replacement)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
@@ -74,7 +86,16 @@ class BuildWatch(TorchDispatchMode):
                 self._unwritten.pop(_storage(tensor), None)
         return out
 
-    def _exporting(self, original: Any) -> Any:
+    def _note(self, table: dict[Any, Place], key: Any, owner: Any) -> None:
+        mine, caller = calling_places(2)
+        place = caller or mine
+        if place is not None:
+            table[key] = place
+            self._alive.append(owner)  # an id stays unique only while its object lives
+
+    # -- the wrappers ----------------------------------------------------------------------------------------------
+
+    def _exporting(self, original: Callable[..., Any]) -> Any:
         """A tensor method that hands out the memory itself: from then on it may be written unseen."""
 
         def method(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -83,44 +104,115 @@ class BuildWatch(TorchDispatchMode):
 
         return method
 
+    def _registering(self, original: Callable[..., Any]) -> Any:
+        def register_parameter(module: torch.nn.Module, name: str, param: Any) -> None:
+            original(module, name, param)
+            self._note(self._parameters, (id(module), name), module)
+
+        return register_parameter
+
+    def _assigning(self, original: Callable[..., Any]) -> Any:
+        def assign(module: torch.nn.Module, name: str, value: Any) -> None:
+            known = module.__dict__.get("_modules", {}).get(name)
+            original(module, name, value)
+            if isinstance(value, _CONTAINERS) or name == "requires_grad":
+                self._note(self._attributes, (id(module), name), module)
+            if isinstance(value, torch.nn.Module) and known is not None and known is not value:
+                self._note(self._replaced, (id(module), name), module)
+
+        return assign
+
+    def _adding(self, original: Callable[..., Any]) -> Any:
+        def add_module(module: torch.nn.Module, name: str, child: Any) -> None:
+            original(module, name, child)
+            self._note(self._attributes, (id(module), name), module)
+
+        return add_module
+
+    def _making(self, original: Callable[..., Any]) -> Any:
+        def init(module: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
+            original(module, *args, **kwargs)
+            if type(module).__module__.startswith("torch.nn."):  # a layer: the line that made it says how it was set up
+                self._note(self._layers, id(module), module)
+
+        return init
+
+    def _loading(self, original: Callable[..., Any]) -> Any:
+        def load_state_dict(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            out = original(module, *args, **kwargs)
+            self._alive.append(module)
+            self._loaded.update(id(parameter) for parameter in module.parameters())
+            return out
+
+        return load_state_dict
+
+    def _optimizing(self, original: Callable[..., Any]) -> Any:
+        def init(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
+            self._note(self._optimizers, id(optimizer), optimizer)
+            self._built.append(weakref.ref(optimizer))
+            original(optimizer, *args, **kwargs)
+
+        return init
+
+    def _freezing(self, original: Callable[..., Any]) -> Any:
+        def requires_grad_(tensor: torch.Tensor, requires_grad: bool = True) -> torch.Tensor:
+            out: torch.Tensor = original(tensor, requires_grad)
+            self._note_flag(tensor, requires_grad)
+            return out
+
+        return requires_grad_
+
+    def _flag(self, original: Any) -> property:
+        """`tensor.requires_grad = False`, written down."""
+
+        def read(tensor: torch.Tensor) -> Any:
+            return original.__get__(tensor)
+
+        def write(tensor: torch.Tensor, value: bool) -> None:
+            original.__set__(tensor, value)
+            self._note_flag(tensor, value)
+
+        return property(read, write)
+
+    def _note_flag(self, tensor: torch.Tensor, trainable: bool) -> None:
+        if not trainable and isinstance(tensor, torch.nn.Parameter):
+            self._note(self._frozen, id(tensor), tensor)
+
+    def _switching(self, original: Callable[..., Any]) -> Any:
+        def init(switch: Any, mode: bool) -> None:
+            original(switch, mode)
+            if not mode:
+                mine, caller = calling_places(1)
+                self._grad_off = caller or mine
+
+        return init
+
+    # -- what is left ----------------------------------------------------------------------------------------------
+
     def settle(self, model: torch.nn.Module) -> BuildFacts:
         """What is known once `build()` has returned `model`; lets go of everything else."""
         never = {name for name, tensor in _named(model) if _storage(tensor) in self._unwritten}
         places = {}
         for path, module in model.named_modules():
             for name in module._parameters:
-                place = self._places.get((id(module), name))
+                place = self._parameters.get((id(module), name))
                 if place is not None:
                     places[f"{path}.{name}" if path else name] = place
-        optimizers = dict(self._optimizers)
+        modules = {id(module) for module in model.modules()}
+        facts = BuildFacts(
+            never_written=never,
+            parameters=places,
+            attributes={key: place for key, place in self._attributes.items() if key[0] in modules},
+            replaced={key: place for key, place in self._replaced.items() if key[0] in modules},
+            optimizers=dict(self._optimizers),
+            built=[one for ref in self._built if (one := ref()) is not None],
+            frozen={name: self._frozen[id(p)] for name, p in model.named_parameters() if id(p) in self._frozen},
+            loaded={name for name, p in model.named_parameters() if id(p) in self._loaded},
+            layers={path: self._layers[id(m)] for path, m in model.named_modules() if id(m) in self._layers},
+            grad_off=self._grad_off if not torch.is_grad_enabled() else None,
+        )
         self._unwritten, self._alive = {}, []
-        return BuildFacts(never, places, optimizers)
-
-    def _note(self, table: dict[Any, Place], key: Any, owner: Any) -> None:
-        mine, caller = calling_places(2)
-        place = caller or mine
-        if place is not None:
-            table[key] = place
-            self._alive.append(owner)  # an id stays unique only while its object lives
-
-
-class BuildFacts:
-    """`never_written`: names of parameters and buffers whose memory came from torch.empty and was never filled."""
-
-    def __init__(self, never_written: set[str], places: dict[str, Place], optimizers: dict[int, Place]) -> None:
-        self.never_written = never_written
-        self._places = places
-        self._optimizers = optimizers
-
-    def registered_at(self, name: str) -> SourceSpan | None:
-        """The user's line that put parameter `name` into its module."""
-        place = self._places.get(name)
-        return resolve(*place) if place else None
-
-    def optimizer_built_at(self, optimizer: torch.optim.Optimizer) -> SourceSpan | None:
-        """The user's line that made `optimizer`."""
-        place = self._optimizers.get(id(optimizer))
-        return resolve(*place) if place else None
+        return facts
 
 
 def _named(model: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:

@@ -39,6 +39,8 @@ class StepCapsule:
     training: list[bool]
     scaler: dict[str, Any] | None
     batch_versions: list[int]
+    trainable: list[bool]
+    grad_enabled: bool
     grads: list[torch.Tensor | None] | None = None
     weights: list[torch.Tensor | None] | None = None
     """Copies of the parameters, only where the loop has already stepped past them."""
@@ -59,6 +61,7 @@ class Keeper:
         self._modules = list(recipe.model.modules())
         # torch's own layers hold nothing that a forward pass rebinds; the user's classes may count steps or keep state
         self._own = [m for m in self._modules if not type(m).__module__.startswith("torch.nn.")]
+        self._parameters = list(recipe.model.parameters())
         self._buffered = [m for m in self._modules if m._buffers]
         self._random = RandomKeeper(device)
         self._slots: dict[tuple[int, str], _Slot] = {}
@@ -74,6 +77,8 @@ class Keeper:
             training=[m.training for m in self._modules],
             scaler=_scaler_tensors(self._recipe.scaler),
             batch_versions=_versions(batches),
+            trainable=[parameter.requires_grad for parameter in self._parameters],
+            grad_enabled=torch.is_grad_enabled(),
         )
 
     def restore(self, capsule: StepCapsule) -> None:
@@ -87,7 +92,10 @@ class Keeper:
                     buffer.data.copy_(saved)  # .data: the version counter of a buffer that backward saved stays as it was
             for module, training in zip(self._modules, capsule.training, strict=True):
                 module.training = training
-            parameters = list(self._recipe.model.parameters())
+            parameters = self._parameters
+            for parameter, trainable in zip(parameters, capsule.trainable, strict=True):
+                if parameter.requires_grad != trainable:
+                    parameter.requires_grad_(trainable)
             if capsule.weights is not None:
                 for parameter, saved in zip(parameters, capsule.weights, strict=True):
                     if saved is not None:
@@ -99,6 +107,7 @@ class Keeper:
         if self._recipe.scaler is not None and capsule.scaler is not None:
             _restore_scaler(self._recipe.scaler, capsule.scaler)
         capsule.rng.restore(self._device)
+        torch.set_grad_enabled(capsule.grad_enabled)
 
     def _buffers(self) -> list[Buffer]:
         kept: list[Buffer] = []

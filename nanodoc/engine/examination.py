@@ -6,11 +6,8 @@ and cause, the third at the roots, the fourth at the elements where they failed.
 
 from __future__ import annotations
 
-import contextlib
 import math
-import sys
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
@@ -20,6 +17,7 @@ from torch.nn.parameter import is_lazy
 
 from nanodoc.engine.batches import batch_size, tensor_leaves, to_device
 from nanodoc.engine.capsule import Keeper, StepCapsule, copy_optimizer, copy_weights
+from nanodoc.engine.eager import run_eagerly
 from nanodoc.engine.observer import Observer
 from nanodoc.engine.step import StepRunner
 from nanodoc.errors import UsageError, UserCodeError
@@ -88,7 +86,7 @@ class Examiner:
             tracer.mark(f"loss:{len(losses)}", loss)
             losses.append(loss.detach())
 
-        with _eager():
+        with run_eagerly():
             try:
                 with tracer:
                     if self._runner.observing:
@@ -383,14 +381,3 @@ def _near(a: float, b: float) -> bool:
     if not (math.isfinite(a) and math.isfinite(b)):
         return math.isfinite(a) == math.isfinite(b)
     return abs(a - b) <= 1e-3 * max(abs(a), abs(b), 1e-12)
-
-
-@contextlib.contextmanager
-def _eager() -> Iterator[None]:
-    """Compiled parts run eagerly inside, and are as they were afterwards; nothing to do where nothing was compiled."""
-    if "torch._dynamo" not in sys.modules:
-        yield
-        return
-    with torch.compiler.set_stance("force_eager"), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*global hooks on modules.*")  # ours, for this step only
-        yield

@@ -16,11 +16,12 @@ from typing import Any
 import torch
 
 from nanodoc.engine.batches import leading_size
-from nanodoc.engine.building import BuildFacts
+from nanodoc.engine.build_facts import BuildFacts
 from nanodoc.engine.capsule import Keeper, StepCapsule
 from nanodoc.engine.examination import Examined, Examiner
 from nanodoc.engine.failure import describe_failure
 from nanodoc.engine.feed import Feed
+from nanodoc.engine.graph_watch import GraphWatch
 from nanodoc.engine.history import History
 from nanodoc.engine.observer import Observer
 from nanodoc.engine.state_check import optimizer_facts, sick_before_start
@@ -28,6 +29,7 @@ from nanodoc.engine.step import StepRunner
 from nanodoc.engine.tracing import write_trace
 from nanodoc.errors import UserCodeError
 from nanodoc.evidence import Evidence, Failure, OptimizerFacts, ParameterFacts, Trip
+from nanodoc.graph_evidence import graph_failure
 from nanodoc.probes.gradients import Scratch, Vitals, nonfinite_tensors, packed_vitals, really_nonfinite
 from nanodoc.recipe.recipe import Recipe
 
@@ -76,6 +78,7 @@ class Engine:
         build_facts: BuildFacts | None = None,
         trace_steps: tuple[int, ...] = (),
         trace_folder: Path | None = None,
+        leak_check: bool = True,
         progress: Callable[[int, float], None] | None = None,
     ) -> None:
         recipe.model.to(device)
@@ -83,6 +86,7 @@ class Engine:
         self.runner = StepRunner(recipe, device, amp_dtype)
         self._keeper = Keeper(recipe, device)
         self.examiner = Examiner(self.runner, self._keeper)
+        self._graph = GraphWatch(self.runner, self._keeper, build_facts or BuildFacts(), leak_check=leak_check)
         self._named = list(recipe.model.named_parameters())
         self._steps = steps
         self._history = history
@@ -102,6 +106,7 @@ class Engine:
         self._notes: list[tuple[str, str]] = []
         self._trace_files: list[str] = []
         self._indices: list[int] | None = None
+        self._last: StepCapsule | None = None
         self._keeps_gradients = recipe.train_step is not None  # until a step shows that it clears them
         self._optimizer_steps = max(1, len(recipe.optimizers))
 
@@ -109,11 +114,12 @@ class Engine:
 
     def run(self) -> Outcome:
         """Runs until the steps are done, the data ends, something is found, or the user interrupts."""
-        facts = self._build_facts or BuildFacts(set(), {}, {})
+        facts = self._build_facts or BuildFacts()
         sick = sick_before_start(self.recipe.model, facts)
         hopeless = any(one.facts.nonfinite for one in sick)
         trouble = _Trouble()
         step = 0
+        self._graph.begin()
         with self._interruptible():
             while step < self._steps and not self._interrupted and not hopeless:
                 trouble_or_end = self._step(step)
@@ -126,6 +132,7 @@ class Engine:
                 break
         if trouble.trip is None and trouble.failure is None and step:
             trouble.optimizers = self._hurt_by_optimizer(facts)
+            self._graph.at_end(self._last)
         return self._outcome(trouble, tuple(sick), step)
 
     def _step(self, step: int) -> _Trouble | str | None:
@@ -143,10 +150,14 @@ class Engine:
             if step in self._trace_steps:
                 self._trace(capsule)
                 began = time.perf_counter()
+            if self.runner.observing:
+                self._graph.before_step(capsule)
+                self._last = capsule
         except UserCodeError as error:
             return _Trouble(failure=describe_failure(error))
         try:
-            trouble = self._observe(capsule, began) if self.runner.observing else self._drive(capsule, began)
+            with self._graph.first_call(step):
+                trouble = self._observe(capsule, began) if self.runner.observing else self._drive(capsule, began)
         except UserCodeError as error:
             return self._examine_failure(capsule, error)
         if self._progress is not None:
@@ -167,7 +178,9 @@ class Engine:
             if bad and (scaler is None or self._fails_unscaled(capsule)):
                 return self._examine_trip(capsule, vitals, bad)
             skipped = bool(bad)
+        norms = dict(zip(vitals.names, vitals.norms, strict=True))
         self._own_seconds += time.perf_counter() - at
+        began += self._graph.after_backward(capsule, norms, stepped=False)
         self.runner.update()
         if self.recipe.scheduler_interval == "step":
             self.runner.schedule()
@@ -205,6 +218,8 @@ class Engine:
         skipped = left_out or (self.recipe.scaler is not None and observer.optimizer_steps == 0)
         if self.recipe.scheduler_interval == "step":
             self.runner.schedule()
+        norms = {**dict.fromkeys(observer.with_gradient, 1.0), **dict(zip(vitals.names, vitals.norms, strict=True))}
+        began += self._graph.after_backward(capsule, norms, stepped=True)
         self._note_step(capsule, vitals, skipped, began)
         return None
 
@@ -301,13 +316,15 @@ class Engine:
         )
         examined = self.examiner.examine(capsule, vitals.loss if told is None else told, vitals.grad_norm, self._indices)
         # weights that were already bad when the step began: the optimizer of the step before made them
-        optimizers = self._hurt_by_optimizer(self._build_facts or BuildFacts(set(), {}, {})) if capsule.step else ()
+        optimizers = self._hurt_by_optimizer(self._build_facts or BuildFacts()) if capsule.step else ()
         return _Trouble(trip, None, capsule, examined, optimizers)
 
     def _examine_failure(self, capsule: StepCapsule, error: UserCodeError) -> _Trouble:
         failure = describe_failure(error)
         examined = None
-        if error.phase in ("forward", "backward"):
+        if graph_failure(failure.message) is not None:
+            self._graph.at_failure(capsule, error)
+        elif error.phase in ("forward", "backward"):
             examined = self.examiner.examine(capsule, None, None, self._indices)
         return _Trouble(None, failure, capsule, examined)
 
@@ -335,6 +352,15 @@ class Engine:
             grad_norms=tuple(self._grad_norms),
             amp=str(self.runner.amp_dtype).removeprefix("torch.") if self.runner.amp_dtype else None,
             scaler=self.recipe.scaler is not None,
+            graph=self._graph.graph,
+            never_got_gradient=self._graph.never,
+            always_zero=self._graph.always_zero,
+            moved_by_hand=self._graph.moved,
+            ownership=self._graph.ownership.facts(len(self._losses)) if not (trouble.trip or sick) else None,
+            leak=self._graph.leak,
+            growing=self._graph.growing,
+            grad_off_since_build=not torch.is_grad_enabled(),
+            grad_switched_off_at=self._build_facts.grad_switched_off_at() if self._build_facts else None,
         )
         bare = self._step_seconds - self._own_seconds
         return Outcome(
@@ -346,7 +372,7 @@ class Engine:
             interrupted=self._interrupted,
             capsule=trouble.capsule,
             overhead=self._step_seconds / bare if bare > 0 else None,
-            notes=self._notes,
+            notes=self._notes + self._graph.notes,
             trace_files=self._trace_files,
         )
 

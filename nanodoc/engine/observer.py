@@ -39,6 +39,8 @@ class Observer:
         self.optimizer_steps = 0
         self.tripped: Vitals | None = None
         self.cleared_before_backward = True
+        self.with_gradient: dict[str, None] = {}
+        """Names of the parameters that had a gradient when an optimizer stepped."""
 
     def watch(self, capsule: StepCapsule | None) -> Observer:
         """Sets the capsule that clean weights are put into; without one, nothing is read (a replay)."""
@@ -77,6 +79,7 @@ class Observer:
             self.on_gradients()
         if self._capsule is None:
             return
+        self.with_gradient.update((name, None) for name, parameter in self._named if parameter.grad is not None)
         own = {id(p) for group in optimizer.param_groups for p in group["params"]}
         named = [(name, p) for name, p in self._named if id(p) in own]
         vitals = packed_vitals(self._unread, named, scratch=self._scratch)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.nn.parameter import is_lazy
 
-from nanodoc.engine.building import BuildFacts
+from nanodoc.engine.build_facts import BuildFacts
 from nanodoc.evidence import OptimizerFacts, ParameterFacts, TensorFacts
 from nanodoc.probes.gradients import nonfinite_tensors
 from nanodoc.recipe.recipe import Recipe

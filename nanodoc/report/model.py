@@ -115,6 +115,43 @@ class VitalSigns:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class GradParameter:
+    """One parameter in `check-grad-graph`. `states` are per step, as in `graph_evidence`."""
+
+    name: str
+    shape: tuple[int, ...]
+    numel: int
+    states: tuple[str, ...]
+    norm: float | None
+    optimizers: tuple[int, ...]
+
+    @property
+    def state(self) -> str:
+        """One word for all steps; "intermittent" where they differ in whether there is a gradient."""
+        kinds = set(self.states)
+        if len(kinds) == 1:
+            return self.states[0]
+        return "gradient" if kinds <= {"gradient", "zero"} else "intermittent"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GradGraph:
+    """Every parameter's state after backward, and the module-level picture."""
+
+    steps: int
+    has_optimizer: bool
+    parameters: tuple[GradParameter, ...]
+    modules: Mapping[str, str]
+    """Type of every module, by path, in the order of the model."""
+    edges: tuple[tuple[str, str, bool, bool], ...] = ()
+    """(source, target, carries gradient, is cut)"""
+    cuts: tuple[tuple[str, str, tuple[str, ...]], ...] = ()
+    """(kind, place, orphaned parameters)"""
+    outside: tuple[tuple[str, tuple[int, ...], str], ...] = ()
+    """What is not the model's: (name, shape, "in the optimizer but not in the model" or "not registered")."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
     """Everything a user sees is rendered from this."""
 
@@ -125,6 +162,8 @@ class Report:
     vitals: VitalSigns = field(default_factory=VitalSigns)
     artifacts: Mapping[str, str | None] = field(default_factory=dict)
     interrupted: bool = False
+    graph: GradGraph | None = None
+    """Who gets a gradient; only of `check-grad-graph`."""
 
     @property
     def verdict(self) -> str:
@@ -159,7 +198,27 @@ class Report:
                 "overhead": round(self.vitals.overhead, 4) if self.vitals.overhead is not None else None,
             },
             "artifacts": {"snapshot": None, "history": None, **self.artifacts},
+            "graph": _graph(self.graph),
         }
+
+
+def _graph(graph: GradGraph | None) -> dict[str, Any] | None:
+    if graph is None:
+        return None
+    return {
+        "steps": graph.steps,
+        "parameters": [
+            {
+                "name": p.name, "shape": list(p.shape), "state": p.state, "states": list(p.states), "norm": p.norm,
+                "optimizers": list(p.optimizers),
+            }
+            for p in graph.parameters
+        ],
+        "modules": dict(graph.modules),
+        "edges": [{"source": s, "target": t, "carries": c, "cut": x} for s, t, c, x in graph.edges],
+        "cuts": [{"kind": kind, "place": place, "orphans": list(orphans)} for kind, place, orphans in graph.cuts],
+        "outside": [{"name": name, "shape": list(shape), "state": state} for name, shape, state in graph.outside],
+    }  # fmt: skip
 
 
 def _finding(finding: Finding) -> dict[str, Any]:

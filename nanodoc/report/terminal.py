@@ -26,11 +26,25 @@ def render(report: Report, *, width: int = 120, color: bool = False, concise: bo
             out.append_text(_concise(finding))
     else:
         out.append_text(_vitals(report))
-        for finding in report.findings:
-            out.append("\n")
-            out.append_text(_block(finding, report))
-        out.append("\n")
+        out.append_text(_blocks(report))
     out.append_text(_verdict(report))
+    return _printed(out, width, color)
+
+
+def render_findings(report: Report, *, width: int = 120, color: bool = False) -> str:
+    """The findings and the verdict, without the vital signs."""
+    return _printed(_blocks(report).append_text(_verdict(report)), width, color)
+
+
+def _blocks(report: Report) -> Text:
+    out = Text()
+    for finding in report.findings:
+        out.append("\n")
+        out.append_text(_block(finding, report))
+    return out.append("\n")
+
+
+def _printed(out: Text, width: int, color: bool) -> str:
     buffer = io.StringIO()
     console = Console(
         file=buffer, force_terminal=color, no_color=not color, width=width, color_system="standard" if color else None, highlight=False
@@ -192,7 +206,9 @@ def _verdict(report: Report) -> Text:
     counts = {s: sum(f.severity == s for f in report.findings) for s in _STYLES if any(f.severity == s for f in report.findings)}
     summary = ", ".join(f"{number} {severity}" for severity, number in counts.items()) or "nothing found"
     style = {"healthy": "bold green", "warning": _STYLES["warning"]}.get(report.verdict, _STYLES["critical"])
-    out.append(f"verdict: {report.verdict}", style).append(f" ({summary} in {report.vitals.steps} steps)")
+    out.append(f"verdict: {report.verdict}", style).append(
+        f" ({summary} in {report.vitals.steps} step{'' if report.vitals.steps == 1 else 's'})"
+    )
     if report.interrupted:
         out.append("; interrupted, this report is partial")
     first = next(iter(report.findings), None)

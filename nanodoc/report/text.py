@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 def clean(text: str) -> str:
     """`text` without control characters: a log or a file name must not move the cursor or recolour the terminal."""
     return "".join(ch if ch.isprintable() or ch == "\t" else " " if ch.isspace() else f"\\x{ord(ch):02x}" for ch in text)
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """`0–2, 5` for 0, 1, 2, 5."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    return ", ".join(str(p[0]) if len(p) == 1 else f"{p[0]}–{p[-1]}" for p in parts)

@@ -14,8 +14,12 @@ from nanodoc.rules import (
     dynamics,
     epsilon,
     failures,
+    graph,
+    graph_reuse,
+    leak,
     optimizer,
     overflow,
+    ownership,
     parameters,
     probe,
     softmax,
@@ -23,7 +27,25 @@ from nanodoc.rules import (
 )
 from nanodoc.rules.base import Claim, Rule
 
-_FAMILIES = (data, domain, overflow, softmax, statistics, parameters, epsilon, ctc, backward, optimizer, dynamics, failures, probe)
+_FAMILIES = (
+    data,
+    domain,
+    overflow,
+    softmax,
+    statistics,
+    parameters,
+    epsilon,
+    ctc,
+    backward,
+    optimizer,
+    dynamics,
+    graph,
+    graph_reuse,
+    ownership,
+    leak,
+    failures,
+    probe,
+)
 RULES: tuple[Rule, ...] = tuple(sorted((rule for family in _FAMILIES for rule in family.RULES), key=lambda rule: rule.code))
 
 

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from nanodoc.evidence import OpFacts, TensorFacts
-from nanodoc.trace.spans import resolve
+from nanodoc.trace.spans import Place, resolve
 
 if TYPE_CHECKING:
     from nanodoc.trace.examine import OpDetail
+    from nanodoc.trace.flow import Source
     from nanodoc.trace.tracer import Record, Ref
 
 
@@ -32,6 +33,7 @@ class StepTrace:
         leaf_names: list[str],
         modules: list[tuple[str, str]],
         details: dict[int, OpDetail],
+        optimizer_calls: list[tuple[int, Place | None]] | None = None,
     ) -> None:
         self.records = records
         self.bad = bad
@@ -39,6 +41,8 @@ class StepTrace:
         self.leaf_names = leaf_names
         self.modules = modules
         self.details = details
+        self.optimizer_calls = optimizer_calls or []
+        """Where each `Optimizer.step` was called, and how many ops had been recorded by then."""
 
     # -- edges -----------------------------------------------------------------------------------------------------
 
@@ -90,6 +94,10 @@ class StepTrace:
                 if length and log[length - 1] >= 0:
                     readers.setdefault(log[length - 1], []).append(index)
         return readers
+
+    def readers_of(self, index: int, sources: Sequence[Sequence[Source]]) -> list[int]:
+        """The ops that read a tensor made by op `index`, by the tensor-level sources of every op."""
+        return [reader for reader in range(index + 1, len(sources)) if any(source.producer == index for source in sources[reader])]
 
     @cached_property
     def _by_sequence(self) -> dict[int, list[int]]:

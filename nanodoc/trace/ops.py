@@ -63,3 +63,10 @@ def describe_op(func: Any) -> OpInfo:
     view = not writes and bool(returns) and all(alias is not None for alias in returns)
     base = str(func).split(".")[1] if "." in str(func) else str(func)
     return OpInfo(str(func), writes, written, view or base == "_unsafe_view", base in _UNWRITTEN)
+
+
+@cache
+def plain_name(op: str) -> str:
+    """`aten.add_.Tensor` as `add`, `torch.as_tensor` as `as_tensor`."""
+    parts = op.split(".")
+    return (parts[1] if len(parts) > 1 else parts[0]).strip("_")

@@ -23,7 +23,17 @@ _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _NANODOC = str(Path(__file__).resolve().parent.parent) + os.sep
 _CLINIC = os.path.join(_NANODOC, "clinic", "patients") + os.sep  # patients stand for the user's code
 # Our wrappers around the user's calls lie between the user's frame and torch's; they are looked through.
-_TRANSPARENT = (os.path.join(_NANODOC, "engine", "observer.py"), os.path.join(_NANODOC, "engine", "building.py"))
+_TRANSPARENT = tuple(
+    os.path.join(_NANODOC, *path)
+    for path in (
+        ("engine", "observer.py"),
+        ("engine", "building.py"),
+        ("engine", "carried.py"),
+        ("trace", "functions.py"),
+        ("differential", "graph_remedies.py"),
+        ("differential", "leak.py"),
+    )
+)
 _STDLIB = tuple({os.path.abspath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib")})
 # Frames below this one belong to the backward pass; those above it only called backward().
 _ENGINE: CodeType = torch.autograd.graph._engine_run_backward.__code__

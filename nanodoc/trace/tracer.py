@@ -17,9 +17,11 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nanodoc.trace.examine import OpDetail, Request, examine_call
+from nanodoc.trace.flow import MOST_VALUES, FlowLog
 from nanodoc.trace.graph import StepTrace
+from nanodoc.trace.modules import ModuleStack
 from nanodoc.trace.ops import OpInfo, describe_op, outputs_of, tensors_in, written_by
-from nanodoc.trace.spans import calling_places
+from nanodoc.trace.spans import Place, calling_places
 
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER = "forward", "backward", "recompute", "optimizer"
 
@@ -29,6 +31,7 @@ Ref = tuple[list[int], int]
 _sequence_number: Callable[[], int] = torch.autograd._get_sequence_nr  # type: ignore[attr-defined]  # not in its __all__
 _current_node: Callable[[], Any] = torch._C._current_autograd_node
 _Tensor = torch.Tensor
+_LIFT = "aten.lift_fresh.default"  # how a tensor made of Python or NumPy values enters
 _STATISTICS = {torch.float32, torch.float64, torch.bfloat16}  # dtypes whose sum only overflows where float32 does
 
 
@@ -55,7 +58,8 @@ class Tracer(TorchDispatchMode):
 
     `requests` maps the index of an op (from an earlier trace of the same step) to what is to be examined there.
     `leaves` are (name, tensor) pairs: parameters, buffers, the batch. `watch_optimizer` also takes statistics
-    inside `Optimizer.step`, where a healthy step has hundreds of small ops that need none.
+    inside `Optimizer.step`, where a healthy step has hundreds of small ops that need none. With a `flow` the tracer follows
+    gradients and not values: it takes no statistics.
     """
 
     def __init__(
@@ -65,8 +69,11 @@ class Tracer(TorchDispatchMode):
         requests: dict[int, Request] | None = None,
         *,
         watch_optimizer: bool = False,
+        flow: FlowLog | None = None,
     ) -> None:
         super().__init__()
+        self._flow = flow
+        self._optimizer_calls: list[tuple[int, Place | None]] = []
         self._records: list[Record] = []
         self._finite: list[bool] = []  # per statistic
         self._pending: dict[int, torch.Tensor] = {}  # statistics that are still on a device
@@ -78,13 +85,8 @@ class Tracer(TorchDispatchMode):
         self._watch_optimizer = watch_optimizer
         self._in_optimizer = False
         self._paused = False
-        self._modules: list[tuple[str, str]] = []
-        self._module_ids: dict[int, int] = {}
-        self._stack: list[int] = []
+        self._modules = ModuleStack(model)
         self._handles: list[Any] = []
-        for name, module in model.named_modules():
-            self._module_ids[id(module)] = len(self._modules)
-            self._modules.append((name, type(module).__name__))
         for name, tensor in leaves:
             storage = _storage(tensor)
             if storage is not None and storage not in self._writers:  # a tied weight keeps its first name
@@ -99,11 +101,9 @@ class Tracer(TorchDispatchMode):
     # -- entering and leaving ------------------------------------------------------------------------------------
 
     def __enter__(self) -> Tracer:
-        hooks = torch.nn.modules.module
         try:
+            self._modules.__enter__()
             self._handles = [
-                hooks.register_module_forward_pre_hook(self._enter_module),
-                hooks.register_module_forward_hook(self._leave_module, always_call=True),
                 register_optimizer_step_pre_hook(self._enter_optimizer),
                 register_optimizer_step_post_hook(self._leave_optimizer),
             ]
@@ -119,21 +119,16 @@ class Tracer(TorchDispatchMode):
             self._remove_hooks()
 
     def _remove_hooks(self) -> None:
+        self._modules.__exit__()
         for handle in self._handles:
             handle.remove()
         self._handles = []
 
-    def _enter_module(self, module: torch.nn.Module, args: Any) -> None:
-        self._stack.append(self._module_ids.get(id(module), -1))
-
-    def _leave_module(self, module: torch.nn.Module, args: Any, output: Any) -> None:
-        # An exception can leave inner modules on the stack: drop down to this one.
-        index = self._module_ids.get(id(module), -1)
-        while self._stack and self._stack.pop() != index:
-            pass
-
     def _enter_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._in_optimizer = True
+        if self._flow is not None:
+            own, caller = calling_places(2)
+            self._optimizer_calls.append((len(self._records), caller or own))
 
     def _leave_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._in_optimizer = False
@@ -145,6 +140,40 @@ class Tracer(TorchDispatchMode):
         storage = _storage(tensor)
         writers = self._writers.get(storage, []) if storage is not None else []
         self._marks[name] = (writers, len(writers))
+        if self._flow is not None:
+            self._flow.mark(name, tensor, storage)
+
+    def writers_of(self, tensor: torch.Tensor) -> tuple[tuple[int, ...], str | None]:
+        """The ops that wrote to a tensor's memory up to now, and the leaf's name if it is one."""
+        storage = _storage(tensor)
+        log = self._writers.get(storage, []) if storage is not None else []
+        leaf = next((self._leaf_names[-index - 1] for index in log if index < 0), None)
+        return tuple(index for index in log if index >= 0), leaf
+
+    @property
+    def count(self) -> int:
+        """How many ops were recorded up to now."""
+        return len(self._records)
+
+    def add_host(self, name: str, inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> int:
+        """Records a step through Python that the dispatcher doesn't see (`tolist`, `torch.as_tensor` of tensors) as an op."""
+        assert self._flow is not None
+        index = len(self._records)
+        storages = [_storage(tensor) for tensor in inputs]
+        refs = tuple((log := self._writers.get(storage, []) if storage is not None else [], len(log)) for storage in storages)
+        self._flow.note(index, inputs, storages)
+        own, caller = calling_places(2)
+        module = self._modules.current
+        info = OpInfo(name, writes=False, written=(), view=False, silent=True)
+        node = None if _current_node() is None else "host"
+        phase = FORWARD if node is None else BACKWARD
+        self._records.append(Record(info, refs, phase, node, _sequence_number() - 1, module, own, caller, 0, 0, bool(outputs)))
+        for tensor in outputs:
+            storage = _storage(tensor)
+            if storage is not None:
+                self._writers[storage] = [index]
+            self._flow.made(index, tensor, storage)
+        return index
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -167,7 +196,7 @@ class Tracer(TorchDispatchMode):
         self._pending = {}
         finite = self._finite
         bad = [not all(finite[r.statistic : r.statistic + r.statistics]) for r in self._records]
-        return StepTrace(self._records, bad, self._marks, self._leaf_names, self._modules, self._details)
+        return StepTrace(self._records, bad, self._marks, self._leaf_names, self._modules.modules, self._details, self._optimizer_calls)
 
     # -- the hot path --------------------------------------------------------------------------------------------
 
@@ -188,7 +217,7 @@ class Tracer(TorchDispatchMode):
             if storage is None:
                 refs.append(([], 0))
                 continue
-            known = writers.get(storage)
+            known = None if info.name == _LIFT else writers.get(storage)  # lifted: new, whatever had its address before
             if known is None:  # made where no op could be seen: from_numpy, a tensor of an enclosing scope
                 known = writers[storage] = [self._new_leaf("constant")]
             refs.append((known, len(known)))
@@ -203,7 +232,12 @@ class Tracer(TorchDispatchMode):
             phase, node_name, sequence = RECOMPUTE, None, _sequence_number() - 1
         else:
             phase, node_name, sequence = BACKWARD, node.name(), node._sequence_nr()
-        module = self._stack[-1] if self._stack else -1
+        module = self._modules.current
+        flow = self._flow
+        if flow is not None:
+            if info.name == _LIFT:
+                flow.forget(inputs[0])
+            flow.note(index, inputs, seen, self._through_python(flow, index, info, args, inputs))
 
         request = self._requests.get(index)
         try:
@@ -226,11 +260,26 @@ class Tracer(TorchDispatchMode):
             if not info.writes and storage is not None and storage not in seen:
                 writers[storage] = [index]
                 overwrites = True
-            if not (quiet or info.silent or info.view):
+            if flow is not None:
+                if phase == FORWARD:
+                    flow.made(index, tensor, storage)
+            elif not (quiet or info.silent or info.view):
                 self._take_statistic(tensor)
         count = len(self._finite) - first
         self._records.append(Record(info, tuple(refs), phase, node_name, sequence, module, place, caller, first, count, overwrites))
         return out
+
+    def _through_python(self, flow: FlowLog, index: int, info: OpInfo, args: Any, inputs: list[torch.Tensor]) -> list[int]:
+        """The exports an op reads without a tensor to show for it: a new tensor of Python values, a number argument."""
+        if not flow.exports:
+            return []
+        if info.name == _LIFT:
+            if not inputs[0].is_floating_point() or not inputs[0].is_cpu:
+                return []
+            with self.paused(), torch._C.DisableTorchFunction():
+                values = inputs[0].detach().flatten()[:MOST_VALUES].tolist()
+            return flow.through_python(index, values, inputs[0].untyped_storage().data_ptr())
+        return flow.through_python(index, args)
 
     def _note_writes(self, written: list[torch.Tensor], index: int) -> bool:
         """Appends this op to the writers of each tensor it mutated; True if all of them were covered whole."""

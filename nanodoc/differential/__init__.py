@@ -1,0 +1,1 @@
+"""Experiments on one step: remedies and probes tried by replay."""

@@ -1,0 +1,62 @@
+"""What is known of a `build()` after it has returned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from nanodoc.evidence import SourceSpan
+from nanodoc.trace.spans import Place, resolve
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BuildFacts:
+    """Places by name or by (id of the module, attribute); every module of the recipe lives as long as the run."""
+
+    never_written: set[str] = field(default_factory=set)
+    """Parameters and buffers whose memory came from torch.empty and was never filled."""
+    parameters: Mapping[str, Place] = field(default_factory=dict)
+    attributes: Mapping[tuple[int, str], Place] = field(default_factory=dict)
+    replaced: Mapping[tuple[int, str], Place] = field(default_factory=dict)
+    optimizers: Mapping[int, Place] = field(default_factory=dict)
+    built: list[torch.optim.Optimizer] = field(default_factory=list)
+    """Every optimizer that was made and is still alive."""
+    frozen: Mapping[str, Place] = field(default_factory=dict)
+    loaded: set[str] = field(default_factory=set)
+    """Parameters that a load_state_dict() has gone over."""
+    layers: Mapping[str, Place] = field(default_factory=dict)
+    grad_off: Place | None = None
+    """The line that switched gradients off for good."""
+
+    def registered_at(self, name: str) -> SourceSpan | None:
+        """The user's line that put parameter `name` into its module."""
+        return _span(self.parameters.get(name))
+
+    def assigned_at(self, module: torch.nn.Module, attribute: str) -> SourceSpan | None:
+        """The line that gave a module a container, or a container its layer."""
+        return _span(self.attributes.get((id(module), attribute)))
+
+    def replaced_at(self) -> list[SourceSpan]:
+        """The lines that put another layer in the place of one."""
+        return [span for place in self.replaced.values() if (span := _span(place)) is not None]
+
+    def optimizer_built_at(self, optimizer: torch.optim.Optimizer) -> SourceSpan | None:
+        """The user's line that made `optimizer`."""
+        return _span(self.optimizers.get(id(optimizer)))
+
+    def frozen_at(self, name: str) -> SourceSpan | None:
+        """The line that switched off requires_grad of parameter `name`."""
+        return _span(self.frozen.get(name))
+
+    def layer_made_at(self, path: str) -> SourceSpan | None:
+        """The line that made the layer (of torch's own kinds) at `path`."""
+        return _span(self.layers.get(path))
+
+    def grad_switched_off_at(self) -> SourceSpan | None:
+        return _span(self.grad_off)
+
+
+def _span(place: Place | None) -> SourceSpan | None:
+    return resolve(*place) if place else None

@@ -1,0 +1,125 @@
+"""`nanodoc check-grad-graph`: some steps, forward and backward only, each with its gradient flow followed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from nanodoc.engine.build_facts import BuildFacts
+from nanodoc.engine.capsule import Keeper, StepCapsule, copy_optimizer, copy_weights, restore_optimizer
+from nanodoc.engine.failure import describe_failure
+from nanodoc.engine.feed import Feed
+from nanodoc.engine.graph_check import GraphExaminer
+from nanodoc.engine.ownership import Ownership
+from nanodoc.engine.step import StepRunner
+from nanodoc.errors import UserCodeError
+from nanodoc.evidence import Evidence, Failure
+from nanodoc.graph_evidence import CUT, LOST, GraphFacts, OwnershipFacts
+from nanodoc.recipe.recipe import Recipe
+
+
+@dataclass(slots=True)
+class GraphOutcome:
+    """What the steps showed, the last one last."""
+
+    steps: list[GraphFacts] = field(default_factory=list)
+    failure: Failure | None = None
+    ownership: OwnershipFacts | None = None
+    notes: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def merged(self) -> GraphFacts | None:
+        """One step's facts to judge by: the failing one, else the first with most parameters left without a gradient."""
+        if not self.steps:
+            return None
+        if self.failure is not None:
+            return self.steps[-1]
+        return max(self.steps, key=lambda facts: sum(p.state in (CUT, LOST) for p in facts.parameters))
+
+    @property
+    def never(self) -> tuple[str, ...]:
+        """Trainable parameters without a gradient in every step."""
+        idle = [{p.name for p in facts.parameters if p.norm is None and p.state != "frozen"} for facts in self.steps]
+        return tuple(p.name for p in self.steps[0].parameters if all(p.name in names for names in idle)) if idle else ()
+
+    @property
+    def sometimes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """Trainable parameters that lack a gradient on some steps only, with those steps."""
+        lacking: dict[str, list[int]] = {}
+        for facts in self.steps:
+            for p in facts.parameters:
+                if p.norm is None and p.state != "frozen":
+                    lacking.setdefault(p.name, []).append(facts.step)
+        return tuple((name, tuple(steps)) for name, steps in lacking.items() if len(steps) < len(self.steps))
+
+    def evidence(self, recipe: Recipe, build: BuildFacts) -> Evidence:
+        """For the rules."""
+        zero = [{p.name for p in facts.parameters if p.state == "zero"} for facts in self.steps]
+        return Evidence(
+            steps_run=len(self.steps),
+            failure=self.failure,
+            failure_step=self.steps[-1].step if self.failure and self.steps else None,
+            graph=self.merged,
+            never_got_gradient=self.never,
+            steps_without_gradient=self.sometimes,
+            always_zero=tuple(sorted(set.intersection(*zero))) if zero else (),
+            ownership=self.ownership,
+            optimizer_sites=tuple(build.optimizer_built_at(one) for one in recipe.optimizers),
+            grad_switched_off_at=build.grad_switched_off_at(),
+        )
+
+
+def run_graph_check(recipe: Recipe, build: BuildFacts, device: torch.device, amp_dtype: torch.dtype | None, steps: int) -> GraphOutcome:
+    """Examines `steps` steps. Weights stay as build() left them; everything else moves on as in training."""
+    recipe.model.to(device)
+    runner, keeper, feed = StepRunner(recipe, device, amp_dtype), Keeper(recipe, device), Feed(recipe.data)
+    examiner, ownership = GraphExaminer(runner, keeper), Ownership(recipe, build)
+    outcome = GraphOutcome()
+    ownership.begin()
+    for step in range(steps):
+        try:
+            batches = []
+            for _ in range(1 if runner.observing else recipe.accumulate):
+                drawn = feed.next()
+                if drawn is None:
+                    break
+                batches.append(drawn[0])
+        except UserCodeError as error:
+            outcome.failure = describe_failure(error)
+            break
+        if not batches:
+            outcome.notes.append(("further steps", f"the data is a one-shot iterator and ended after {step} steps"))
+            break
+        capsule = keeper.take(step, batches)
+        try:
+            facts = examiner.examine(capsule)
+            facts = replace(facts, edges=examiner.edges)
+            outcome.steps.append(facts)
+            _advance(runner, capsule)
+        except UserCodeError as error:
+            outcome.failure = describe_failure(error)
+            outcome.steps[step:] = [replace(examiner.examine(capsule, error), edges=examiner.edges)]
+            break
+    outcome.ownership = ownership.facts(len(outcome.steps))
+    return outcome
+
+
+def _advance(runner: StepRunner, capsule: StepCapsule) -> None:
+    """The step once more, plainly, so that counters, buffers and random states move on; weights and optimizers don't."""
+    if not runner.observing:
+        runner.compute(capsule.batches, scaled=False)
+        return
+    recipe = runner.recipe
+    parameters = list(recipe.model.named_parameters())
+    weights = copy_weights(parameters)
+    optimizers = [copy_optimizer(one) for one in recipe.optimizers]
+    try:
+        runner.call_train_step(capsule.batches[0])
+    finally:
+        with torch.no_grad():
+            for (_, parameter), saved in zip(parameters, weights, strict=True):
+                if saved is not None:
+                    parameter.data.copy_(saved)
+        for optimizer, state in zip(recipe.optimizers, optimizers, strict=True):
+            restore_optimizer(optimizer, state)

@@ -1,0 +1,271 @@
+"""Who owns which parameter: the model, an optimizer, both, or neither. Looked at when the run begins and when it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.nn.parameter import is_lazy
+
+from nanodoc.engine.build_facts import BuildFacts
+from nanodoc.evidence import SourceSpan
+from nanodoc.graph_evidence import FrozenFacts, OwnedParameter, OwnershipFacts, RepeatedModule, UnregisteredModule
+from nanodoc.recipe.recipe import Recipe
+
+_DEPTH = 3
+_MOST_ITEMS = 256
+_CONTAINERS = (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict)
+_NORMS = ("Norm",)
+
+
+class Ownership:
+    """One recipe's parameters. `begin()` before the first step, `facts()` after the last."""
+
+    def __init__(self, recipe: Recipe, build: BuildFacts) -> None:
+        self._recipe = recipe
+        self._build = build
+        self._model = recipe.model
+        self._marks: dict[str, tuple[float, float]] = {}
+        self.stepped: list[torch.optim.Optimizer] = []
+        """Optimizers seen stepping that neither the recipe nor build() knew."""
+
+    def begin(self) -> None:
+        """Remembers the values of parameters that no optimizer holds, so that one moved by hand can be told."""
+        self._marks = {name: _mark(parameter) for name, parameter in self._missing()}
+
+    def facts(self, steps: int) -> OwnershipFacts:
+        """What is known after `steps` steps; gradients are those the last step left."""
+        optimizers = self._optimizers()
+        missing = tuple(self._owned(name, p) for name, p in self._missing()) if optimizers else ()
+        return OwnershipFacts(
+            steps=steps,
+            optimizers=tuple(self._build.optimizer_built_at(one) for one in self._recipe.optimizers),
+            missing=missing,
+            stale=tuple(self._stale(optimizers)) if missing else (),
+            replaced_at=tuple(self._build.replaced_at()),
+            unregistered=tuple(self._unregistered(optimizers)),
+            repeated=tuple(self._repeated()),
+            frozen=self._frozen(optimizers),
+        )
+
+    # -- optimizers ------------------------------------------------------------------------------------------------
+
+    def _optimizers(self) -> list[torch.optim.Optimizer]:
+        found: list[torch.optim.Optimizer] = []
+        for one in [*self._recipe.optimizers, *self._build.built, *self.stepped]:
+            if all(one is not other for other in found):
+                found.append(one)
+        return found
+
+    def _missing(self) -> list[tuple[str, torch.nn.Parameter]]:
+        """Trainable parameters, of the model or of modules the loss function uses, that no optimizer holds."""
+        held = {id(p) for optimizer in self._optimizers() for group in optimizer.param_groups for p in group["params"]}
+        named = [*self._model.named_parameters(), *self._beside_the_model()]
+        return [(n, p) for n, p in named if p.requires_grad and id(p) not in held and not is_lazy(p)]
+
+    def _owned(self, name: str, parameter: torch.nn.Parameter) -> OwnedParameter:
+        modules = dict(self._model.named_modules())
+        module = name.rpartition(".")[0]
+        before = self._marks.get(name)
+        return OwnedParameter(
+            name=name,
+            module=module,
+            module_type=type(modules[module]).__name__ if module in modules else "",
+            shape=tuple(parameter.shape),
+            gradient=_norm(parameter.grad),
+            registered_at=self._build.registered_at(name),
+            loaded=name in self._build.loaded,
+            moved=before is not None and before != _mark(parameter),
+        )
+
+    def _stale(self, optimizers: list[torch.optim.Optimizer]) -> Iterator[OwnedParameter]:
+        """Tensors of optimizers that belong to no module in sight and never got a gradient."""
+        known = {id(p) for p in self._model.parameters()} | {id(p) for _, p in self._beside_the_model()}
+        known |= {id(p) for _, _, _, item in self._hidden() for p in item.parameters()}
+        for position, optimizer in enumerate(optimizers):
+            for group in optimizer.param_groups:
+                for number, parameter in enumerate(group["params"]):
+                    if id(parameter) not in known and parameter.grad is None:
+                        yield OwnedParameter(
+                            name=f"optimizer {position}, tensor {number}", module="", module_type="", shape=tuple(parameter.shape)
+                        )
+
+    def _beside_the_model(self) -> list[tuple[str, torch.nn.Parameter]]:
+        """Parameters of modules that the loss function or train_step reach by a variable, and which the model doesn't have."""
+        inside = {id(module) for module in self._model.modules()}
+        found: dict[int, tuple[str, torch.nn.Parameter]] = {}
+        for function in (self._recipe.loss_fn, self._recipe.criterion, self._recipe.train_step):
+            for name, module in _modules_of(function):
+                if id(module) not in inside:
+                    for path, parameter in module.named_parameters():
+                        found.setdefault(id(parameter), (f"{name}.{path}", parameter))
+        known = {id(p) for p in self._model.parameters()}
+        return [pair for key, pair in found.items() if key not in known]
+
+    # -- modules ---------------------------------------------------------------------------------------------------
+
+    def _hidden(self) -> Iterator[tuple[str, torch.nn.Module, str, _Item]]:
+        """(owner's path, owner, attribute, item) for everything in plain containers that the model doesn't have."""
+        inside = {id(module) for module in self._model.modules()} | {id(p) for p in self._model.parameters()}
+        for path, owner in self._model.named_modules():
+            for attribute, value in list(vars(owner).items()):
+                if attribute in ("_parameters", "_buffers", "_modules") or attribute.endswith("_hooks"):
+                    continue
+                for item in _inside(value):
+                    if id(item.value) not in inside:
+                        yield path, owner, attribute, item
+
+    def _unregistered(self, optimizers: list[torch.optim.Optimizer]) -> Iterator[UnregisteredModule]:
+        held = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
+        groups: dict[tuple[str, str], list[_Item]] = {}
+        owners: dict[str, torch.nn.Module] = {}
+        known = {id(p) for p in self._model.parameters()}
+        for path, owner, attribute, item in self._hidden():
+            groups.setdefault((path, attribute), []).append(item)
+            owners[path] = owner
+        for (path, attribute), items in groups.items():
+            parameters = {id(p): p for item in items for p in item.parameters() if p.requires_grad and id(p) not in known}
+            if not parameters:
+                continue
+            owner = owners[path]
+            yield UnregisteredModule(
+                owner=path,
+                owner_type=type(owner).__name__,
+                attribute=attribute,
+                container=type(vars(owner)[attribute]).__name__,
+                types=tuple(dict.fromkeys(item.kind for item in items)),
+                parameters=sum(p.numel() for p in parameters.values()),
+                tensors=len(parameters),
+                assigned_at=self._build.assigned_at(owner, attribute),
+                with_gradient=sum(1 for p in parameters.values() if _norm(p.grad)),
+                in_optimizer=all(key in held for key in parameters),
+            )
+
+    def _repeated(self) -> Iterator[RepeatedModule]:
+        for path, container in self._model.named_modules():
+            if not isinstance(container, _CONTAINERS):
+                continue
+            places: dict[int, list[str]] = {}
+            for key, child in container._modules.items():
+                if child is not None and any(True for _ in child.parameters()):
+                    places.setdefault(id(child), []).append(key)
+            for keys in places.values():
+                if len(keys) > 1:
+                    child = container._modules[keys[0]]
+                    assert child is not None
+                    yield RepeatedModule(
+                        container=path,
+                        container_type=type(container).__name__,
+                        module_type=type(child).__name__,
+                        positions=tuple(f"{path}.{key}" if path else key for key in keys),
+                        parameters=sum(p.numel() for p in child.parameters()),
+                        registered_at=self._build.assigned_at(container, keys[1]),
+                    )
+
+    # -- frozen ----------------------------------------------------------------------------------------------------
+
+    def _frozen(self, optimizers: list[torch.optim.Optimizer]) -> FrozenFacts | None:
+        named = list(self._model.named_parameters())
+        frozen = [(name, p) for name, p in named if not p.requires_grad]
+        ineffective = tuple(self._ineffective())
+        if not frozen and not ineffective:
+            return None
+        held = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
+        trainable = [name for name, p in named if p.requires_grad]
+        modules = dict(self._model.named_modules())
+        kinds = {type(modules[name.rpartition(".")[0]]).__name__ for name in trainable}
+        lines = [line for name, _ in frozen if (line := self._build.frozen_at(name)) is not None]
+        return FrozenFacts(
+            frozen=len(frozen),
+            trainable=len(trainable),
+            tensors=tuple(name for name, _ in frozen),
+            frozen_at=lines[0] if lines else None,
+            only_norms_train=bool(trainable) and all(any(word in kind for word in _NORMS) for kind in kinds),
+            head_frozen=self._frozen_head(),
+            in_optimizer=any(id(p) in held for _, p in frozen),
+            ineffective=ineffective,
+        )
+
+    def _frozen_head(self) -> str | None:
+        """The last layer, where it was frozen by a line of code with its values fresh, and layers before it train."""
+        layers = [(path, m) for path, m in self._model.named_modules() if any(p is not None for p in m._parameters.values())]
+        if len(layers) < 2:
+            return None
+        path, last = layers[-1]
+        own = [f"{path}.{key}" if path else key for key, p in last._parameters.items() if p is not None]
+        if any(p is not None and p.requires_grad for p in last._parameters.values()):
+            return None
+        if not isinstance(last, (torch.nn.Linear, torch.nn.modules.conv._ConvNd)) or any(name in self._build.loaded for name in own):
+            return None
+        if not all(self._build.frozen_at(name) is not None for name in own):
+            return None
+        branch = path.rpartition(".")[0]
+        siblings = [p for name, p in self._model.named_parameters() if name.startswith(f"{branch}." if branch else "") and name not in own]
+        return path if any(p.requires_grad for p in siblings) else None
+
+    def _ineffective(self) -> Iterator[tuple[str, str, SourceSpan | None]]:
+        for path, module in self._model.named_modules():
+            if vars(module).get("requires_grad") is False and any(p.requires_grad for p in module.parameters()):
+                yield path, type(module).__name__, self._build.assigned_at(module, "requires_grad")
+
+
+class _Item:
+    """A module, or a lone parameter, found in a plain container."""
+
+    def __init__(self, value: torch.nn.Module | torch.nn.Parameter) -> None:
+        self.value = value
+        self.kind = type(value).__name__
+
+    def parameters(self) -> list[torch.nn.Parameter]:
+        return [self.value] if isinstance(self.value, torch.nn.Parameter) else list(self.value.parameters())
+
+
+def _inside(value: Any, depth: int = _DEPTH) -> Iterator[_Item]:
+    """Modules and parameters in plain containers, and in the attributes of plain objects."""
+    if isinstance(value, (torch.nn.Module, torch.nn.Parameter)):
+        yield _Item(value)
+    elif isinstance(value, (list, tuple, set, frozenset)) and depth:
+        for item in list(value)[:_MOST_ITEMS]:
+            yield from _inside(item, depth - 1)
+    elif isinstance(value, dict) and depth:
+        for item in list(value.values())[:_MOST_ITEMS]:
+            yield from _inside(item, depth - 1)
+    elif (
+        depth and hasattr(value, "__dict__") and not isinstance(value, (type, torch.Tensor, torch.optim.Optimizer)) and not callable(value)
+    ):
+        for item in list(vars(value).values())[:_MOST_ITEMS]:
+            yield from _inside(item, 1)
+
+
+def _modules_of(function: Any) -> Iterator[tuple[str, torch.nn.Module]]:
+    """Modules that a function reaches by a closure or a global, or that it is itself."""
+    if isinstance(function, torch.nn.Module):
+        yield type(function).__name__, function
+        return
+    function = getattr(function, "__func__", function)
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return
+    for name, cell in zip(code.co_freevars, getattr(function, "__closure__", None) or (), strict=False):
+        try:
+            value = cell.cell_contents
+        except ValueError:  # an empty cell
+            continue
+        if isinstance(value, torch.nn.Module):
+            yield name, value
+    for name in code.co_names:
+        value = function.__globals__.get(name)
+        if isinstance(value, torch.nn.Module):
+            yield name, value
+
+
+def _mark(parameter: torch.Tensor) -> tuple[float, float]:
+    flat = parameter.detach().double()
+    return float(flat.sum()), float(flat.abs().sum())
+
+
+def _norm(grad: torch.Tensor | None) -> float | None:
+    if grad is None:
+        return None
+    return float(torch.linalg.vector_norm(grad.detach().to_dense() if grad.layout != torch.strided else grad.detach()))

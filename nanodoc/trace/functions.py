@@ -1,0 +1,268 @@
+"""What the dispatcher cannot see: tensors turned into Python values and back, and who switched gradients off.
+
+A function mode above autograd, active together with a tracer that keeps a `FlowLog`. It calls every function as it is.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from nanodoc.evidence import SourceSpan
+from nanodoc.trace.flow import MOST_VALUES, FlowLog, Region
+from nanodoc.trace.ops import tensors_in
+from nanodoc.trace.spans import Place, calling_places, shown_path
+
+_Tensor = torch.Tensor
+_EXPORTS = {
+    getattr(_Tensor, name): name for name in ("item", "tolist", "numpy", "__array__", "__float__", "__int__", "__index__", "__complex__")
+}
+_IMPORTS = {torch.tensor: "torch.tensor", torch.as_tensor: "torch.as_tensor", torch.asarray: "torch.asarray"}
+_IMPORTS[_Tensor.new_tensor] = "Tensor.new_tensor"
+_LIFT = torch.ops.aten.lift_fresh.default
+_DATA = _Tensor.data.__get__  # type: ignore[attr-defined]  # a getset descriptor
+_SWITCH = torch._C._set_grad_enabled
+_CHECKPOINT = str(Path("torch", "utils", "checkpoint.py"))
+_WORDS = ("no_grad", "inference_mode", "set_grad_enabled", "enable_grad")
+
+
+class FunctionWatch(TorchFunctionMode):
+    """Tells the tracer of exports, imports and regions. `failing` holds the tensors of the call that raised last.
+
+    With `shaken`, an experiment: what the exports at that place hand to Python is changed a little, so that whatever
+    depends on it changes too.
+    """
+
+    def __init__(self, tracer: Any, flow: FlowLog, shaken: Place | None = None) -> None:
+        super().__init__()
+        self._shaken = shaken
+        self._tracer = tracer
+        self._flow = flow
+        self.failing: tuple[str, list[torch.Tensor]] | None = None
+        self._inference: Callable[..., Any] | None = None
+
+    def __enter__(self) -> FunctionWatch:
+        original = self._inference = torch.inference_mode.__enter__
+        flow = self._flow
+
+        def enter(context: Any) -> Any:
+            if context.mode and flow.region < 0:
+                flow.regions.append(Region("inference_mode", opener()))
+                flow.region = len(flow.regions) - 1
+            return original(context)
+
+        torch.inference_mode.__enter__ = enter  # type: ignore[method-assign]  # put back in __exit__
+        if not torch.is_grad_enabled():  # switched off before the step
+            flow.region = 0
+        return super().__enter__()  # type: ignore[no-any-return]  # unannotated in torch
+
+    def __exit__(self, *exc: Any) -> None:
+        torch.inference_mode.__enter__ = self._inference  # type: ignore[method-assign, assignment]  # the original
+        super().__exit__(*exc)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        try:
+            if func is _SWITCH:
+                return self._switch(func, args, kwargs)
+            if func is _LIFT:
+                return func(*args, **kwargs)
+            if func in _EXPORTS:
+                return self._export(func, args, kwargs)
+            if func in _IMPORTS:
+                return self._import(func, args, kwargs)
+            name = getattr(func, "__name__", "")
+            if name in ("requires_grad_", "__set__"):
+                return self._freeze(func, name, args, kwargs)
+            return func(*args, **kwargs)
+        except BaseException:
+            if self.failing is None or not _same(self.failing[1], args):
+                self.failing = (getattr(func, "__name__", str(func)), tensors_in(args))
+            raise
+
+    def _switch(self, func: Any, args: Any, kwargs: Any) -> Any:
+        out = func(*args, **kwargs)
+        flow = self._flow
+        if torch.is_grad_enabled():
+            flow.region = -1
+        elif flow.region < 0:
+            flow.regions.append(_region())
+            flow.region = len(flow.regions) - 1
+        return out
+
+    def _export(self, func: Any, args: Any, kwargs: Any) -> Any:
+        before = self._tracer.count
+        out = func(*args, **kwargs)
+        shaken = self._shaken is not None and self._shaken == calling_places(1)[0]
+        name, tensor = _EXPORTS[func], args[0]
+        if name in ("item", "__float__", "__int__", "__index__", "__complex__"):
+            last = self._tracer.count - 1
+            # legacy constructors read their elements without the dispatcher seeing it
+            index = last if last >= before else self._tracer.add_host(f"Tensor.{name}", [tensor], [])
+            self._flow.exported(index, [] if shaken else [out])
+        elif name == "tolist":
+            index = self._tracer.add_host("Tensor.tolist", [tensor], [])
+            self._flow.exported(index, [] if shaken else _flat(out))
+        else:
+            index = self._tracer.add_host(f"Tensor.{name}", [tensor], [])
+            with self._tracer.paused():
+                values = [] if shaken else tensor.detach().flatten()[:MOST_VALUES].tolist()
+            self._flow.exported(index, values, None if shaken else _address(out))
+        return _shake(out) if shaken else out
+
+    def _import(self, func: Any, args: Any, kwargs: Any) -> Any:
+        data = args[1] if func is _Tensor.new_tensor else args[0] if args else kwargs.get("data", kwargs.get("obj"))
+        nested = [] if isinstance(data, _Tensor) else nested_tensors(data)
+        out = func(*args, **kwargs)
+        if nested and isinstance(out, _Tensor):
+            self._tracer.add_host(_IMPORTS[func], nested, [out])
+        return out
+
+    def _freeze(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
+        tensor = args[0]
+        before = tensor.requires_grad
+        out = func(*args, **kwargs)
+        if before and not tensor.requires_grad:
+            producer = self._flow.producer(tensor)
+            if producer is not None and producer < 0:
+                own, caller = calling_places(3)
+                self._flow.frozen_at[-1 - producer] = caller or own
+        return out
+
+
+def _same(tensors: list[torch.Tensor], args: Any) -> bool:
+    """The same failing call, seen again on its way up."""
+    return bool(tensors) and any(any(a is b for b in tensors) for a in tensors_in(args))
+
+
+def nested_tensors(data: Any, depth: int = 4) -> list[torch.Tensor]:
+    """The tensors in nested lists and tuples."""
+    if isinstance(data, _Tensor):
+        return [data]
+    if depth and isinstance(data, (list, tuple)):
+        return [tensor for item in data[:MOST_VALUES] for tensor in nested_tensors(item, depth - 1)]
+    return []
+
+
+def _shake(value: Any) -> Any:
+    if isinstance(value, float):
+        return value * (1 + 1e-3) + 1e-6
+    if isinstance(value, list):
+        return [_shake(item) for item in value]
+    if hasattr(value, "__array_interface__") and value.dtype.kind == "f":
+        return value * (1 + 1e-3) + 1e-6
+    return value
+
+
+def _flat(data: Any) -> list[Any]:
+    if isinstance(data, list):
+        return [value for item in data[:MOST_VALUES] for value in _flat(item)]
+    return [data]
+
+
+def _address(array: Any) -> int | None:
+    interface = getattr(array, "__array_interface__", None)
+    return interface["data"][0] if isinstance(interface, dict) else None
+
+
+# -- who switched gradients off ------------------------------------------------------------------------------------------
+
+
+def _region() -> Region:
+    kind = ""
+    frame = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename.endswith(_CHECKPOINT):
+            kind = "checkpoint"
+            break
+        if code.co_filename.endswith("grad_mode.py"):  # no_grad itself calls set_grad_enabled
+            owner = frame.f_locals.get("self")
+            kind = type(owner).__name__ if owner is not None else kind
+        frame = frame.f_back  # type: ignore[assignment]  # the loop's end is the None of the outermost frame
+    return Region(kind, opener())
+
+
+def opener() -> Place | SourceSpan | None:
+    """The `with` statement, the call, or the decorator that opened the region."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "decorate_context" and "func" in frame.f_locals:
+            return _decorator(frame.f_locals["func"]) or _user_place()
+        own, _ = calling_places(1)
+        if own is not None and own[0] is code:
+            break
+        frame = frame.f_back  # type: ignore[assignment]  # as above
+    return _user_place()
+
+
+def _user_place() -> Place | None:
+    own, caller = calling_places(2)
+    return caller or own
+
+
+def _decorator(function: Any) -> SourceSpan | None:
+    """The decorator's line above a function's definition."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return None
+    for line in range(code.co_firstlineno, code.co_firstlineno + 12):
+        raw = linecache.getline(code.co_filename, line).rstrip()
+        text = raw.strip()
+        if text.startswith("@") and any(word in text for word in _WORDS):
+            indent = len(raw) - len(raw.lstrip())
+            return SourceSpan(
+                file=shown_path(code.co_filename),
+                line=line,
+                end_line=line,
+                column=indent + 1,
+                end_column=indent + 1 + len(text),
+                function=code.co_qualname.replace(".<locals>", ""),
+                code=text,
+                indent=indent,
+            )
+        if text.startswith(("def ", "async def ")):
+            break
+    return None
+
+
+def return_statement(function: Callable[..., Any]) -> SourceSpan | None:
+    """The one `return` of a function of the user's, None where there are several or none."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return None
+    source = "".join(linecache.getlines(code.co_filename))
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return None
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and node.name == code.co_name and _first_line(node) == code.co_firstlineno:
+            returns = [inner for inner in ast.walk(node) if isinstance(inner, ast.Return)]
+            if len(returns) != 1:
+                return None
+            line, column = returns[0].lineno, returns[0].col_offset
+            text = linecache.getline(code.co_filename, line).rstrip()
+            return SourceSpan(
+                file=shown_path(code.co_filename),
+                line=line,
+                end_line=line,
+                column=column + 1,
+                end_column=len(text) + 1,
+                function=code.co_qualname.replace(".<locals>", ""),
+                code=text.strip(),
+                indent=len(text) - len(text.lstrip()),
+            )
+    return None
+
+
+def _first_line(node: ast.FunctionDef) -> int:
+    return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
