@@ -46,6 +46,8 @@ class CutFacts:
     orphans: tuple[str, ...] = ()
     inputs: tuple[tuple[int, ...], ...] = ()
     """Shapes of the op's tensor inputs."""
+    added_at: SourceSpan | None = None
+    """For a term of the loss: where it is added."""
     returned_at: SourceSpan | None = None
     """For a custom function: the `return` of its backward."""
 
@@ -117,6 +119,8 @@ class GraphFacts:
     cuts: tuple[CutFacts, ...] = ()
     flat: tuple[CutFacts, ...] = ()
     """Ops with a derivative that is zero everywhere, on the only path of parameters whose gradient is exactly zero."""
+    dead_terms: tuple[CutFacts, ...] = ()
+    """Terms of the loss that depend on parameters and carry no gradient; `orphans` are those parameters."""
     losses: int = 0
     loss_needs_grad: bool = True
     loss_rewrapped: bool = False
@@ -202,7 +206,8 @@ class FrozenFacts:
     frozen_at: SourceSpan | None
     only_norms_train: bool = False
     head_frozen: str | None = None
-    """The last layer's module, when it is frozen, freshly initialised, and something before it trains."""
+    """The module that holds the last layers, where those are frozen, few and freshly initialised behind a larger part that trains."""
+    head_frozen_parameter: str | None = None
     in_optimizer: bool = False
     ineffective: tuple[tuple[str, str, SourceSpan | None], ...] = ()
     """Modules on which `requires_grad` was set as a plain attribute: (path, type, line)."""
@@ -249,6 +254,8 @@ _FAILURES = (
     ("a leaf Variable that requires grad", "leaf-write"),
     ("is a view and is being modified inplace", "view-write"),
     ("is a view and its base or another view of its base has been modified inplace", "view-write"),
+    ("Inference tensors cannot be saved for backward", "inference"),
+    ("Inplace update to inference tensor outside InferenceMode", "inference"),
     ("returned an invalid gradient", "gradient-shape"),
     ("returned an incorrect number of gradients", "gradient-shape"),
 )

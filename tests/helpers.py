@@ -36,6 +36,13 @@ def line_of(file: str | Path, text: str) -> int:
     return numbers[0]
 
 
+def marked(file: str | Path, text: str) -> int:
+    """The number of the one line of `file` that ends with the comment `# text`."""
+    numbers = [n for n, line in enumerate(Path(file).read_text(encoding="utf-8").splitlines(), 1) if line.endswith(f"# {text}")]
+    assert len(numbers) == 1, f"# {text} is on lines {numbers}"
+    return numbers[0]
+
+
 def nanodoc(*arguments: str, cwd: Path | None = None, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
     """The command line in a fresh process."""
     return subprocess.run(

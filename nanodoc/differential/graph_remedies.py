@@ -6,7 +6,7 @@ a user's line is sought (see `trace.spans`).
 
 from __future__ import annotations
 
-import operator
+import ast
 from collections.abc import Callable
 from typing import Any
 
@@ -20,16 +20,6 @@ from nanodoc.trace.spans import Place, calling_places, resolve
 _Tensor = torch.Tensor
 _DETACHES = (_Tensor.detach, torch.detach, _Tensor.data.__get__)  # type: ignore[attr-defined]  # a getset descriptor
 _SWITCH = torch._C._set_grad_enabled
-_AUGMENTED: dict[Any, Callable[..., Any]] = {
-    _Tensor.__iadd__: operator.add,
-    _Tensor.__isub__: operator.sub,
-    _Tensor.__imul__: operator.mul,
-    _Tensor.__itruediv__: operator.truediv,
-    _Tensor.__ipow__: operator.pow,
-    _Tensor.__ifloordiv__: operator.floordiv,
-    _Tensor.__imod__: operator.mod,
-}
-_ACTIVATIONS = ("relu", "leaky_relu", "elu", "silu", "selu", "celu", "hardtanh", "relu6", "hardswish", "hardsigmoid", "mish", "dropout")
 
 
 class CallPatch(TorchFunctionMode):
@@ -77,15 +67,30 @@ class CallPatch(TorchFunctionMode):
         return None
 
     def _out_of_place(self, func: Any, args: Any, kwargs: Any) -> Callable[[], Any] | None:
-        plain = _AUGMENTED.get(func)
-        if plain is not None:
-            return lambda: plain(*args)
+        """`x += y` arrives as `Tensor.add_`; an in-place activation by its flag or its underscore."""
         name = getattr(func, "__name__", "")
-        if name in _ACTIVATIONS and kwargs.get("inplace"):
+        if kwargs.get("inplace"):
             return lambda: func(*args, **{**kwargs, "inplace": False})
-        if name.endswith("_") and name.rstrip("_") in _ACTIVATIONS and hasattr(torch.nn.functional, name.rstrip("_")):
-            return lambda: getattr(torch.nn.functional, name.rstrip("_"))(*args, **kwargs)
-        return None
+        plain = name.rstrip("_")
+        if not name.endswith("_") or name.startswith("_"):
+            return None
+        method = getattr(_Tensor, plain, None) or getattr(torch.nn.functional, plain, None)
+        return (lambda: method(*args, **kwargs)) if method is not None else None
+
+
+def rebinds(span: SourceSpan | None) -> bool:
+    """The statement binds what its call returns (`x /= n`, `y = F.relu(x, inplace=True)`), so that a call which returns a new tensor
+    instead of writing to its argument leaves the program's meaning as it was."""
+    try:
+        body = ast.parse(span.code.strip()).body if span is not None else []
+    except SyntaxError:
+        return False
+    if len(body) != 1:
+        return False
+    tree = body[0]
+    return (isinstance(tree, ast.AugAssign) and isinstance(tree.target, (ast.Name, ast.Attribute))) or isinstance(
+        tree, (ast.Assign, ast.Return)
+    )
 
 
 def _line(place: Place | SourceSpan | None) -> Any:

@@ -27,6 +27,8 @@ class BuildFacts:
     loaded: set[str] = field(default_factory=set)
     """Parameters that a load_state_dict() has gone over."""
     layers: Mapping[str, Place] = field(default_factory=dict)
+    compiled: bool = False
+    """torch.compile was called."""
     grad_off: Place | None = None
     """The line that switched gradients off for good."""
 

@@ -29,7 +29,7 @@ class BuildWatch(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self._unwritten: dict[int | None, torch.Tensor] = {}
+        self._unwritten: dict[int | None, torch.UntypedStorage] = {}
         self._parameters: dict[tuple[int, str], Place] = {}
         self._attributes: dict[tuple[int, str], Place] = {}
         self._replaced: dict[tuple[int, str], Place] = {}
@@ -39,6 +39,7 @@ class BuildWatch(TorchDispatchMode):
         self._loaded: set[int] = set()
         self._layers: dict[int, Place] = {}
         self._grad_off: Place | None = None
+        self._compiled = False
         self._alive: list[Any] = []
         self._originals: list[tuple[Any, str, Any]] = []
 
@@ -60,6 +61,8 @@ class BuildWatch(TorchDispatchMode):
         self._patch(optimizer, "__init__", self._optimizing(optimizer.__init__))
         self._patch(tensor, "requires_grad_", self._freezing(tensor.requires_grad_))
         self._patch(tensor, "requires_grad", self._flag(tensor.requires_grad))
+        self._patch(torch, "compile", self._compiling(torch.compile))
+        self._patch(module, "compile", self._compiling(module.compile))
         self._patch(torch.set_grad_enabled, "__init__", self._switching(torch.set_grad_enabled.__init__))
         return super().__enter__()  # type: ignore[no-any-return]  # unannotated in torch
 
@@ -80,7 +83,8 @@ class BuildWatch(TorchDispatchMode):
         out = func(*args, **(kwargs or {}))
         if describe_op(func).silent:
             if isinstance(out, torch.Tensor) and out.device.type != "meta":
-                self._unwritten[out.untyped_storage()._cdata] = out  # held, so that its address is not used again
+                storage = out.untyped_storage()
+                self._unwritten[storage._cdata] = storage  # held, so that its address is not used again
         elif self._unwritten:
             for tensor in written_by(describe_op(func), args, kwargs):
                 self._unwritten.pop(_storage(tensor), None)
@@ -178,6 +182,13 @@ class BuildWatch(TorchDispatchMode):
         if not trainable and isinstance(tensor, torch.nn.Parameter):
             self._note(self._frozen, id(tensor), tensor)
 
+    def _compiling(self, original: Callable[..., Any]) -> Any:
+        def compile_(*args: Any, **kwargs: Any) -> Any:
+            self._compiled = True
+            return original(*args, **kwargs)
+
+        return compile_
+
     def _switching(self, original: Callable[..., Any]) -> Any:
         def init(switch: Any, mode: bool) -> None:
             original(switch, mode)
@@ -209,6 +220,7 @@ class BuildWatch(TorchDispatchMode):
             frozen={name: self._frozen[id(p)] for name, p in model.named_parameters() if id(p) in self._frozen},
             loaded={name for name, p in model.named_parameters() if id(p) in self._loaded},
             layers={path: self._layers[id(m)] for path, m in model.named_modules() if id(m) in self._layers},
+            compiled=self._compiled,
             grad_off=self._grad_off if not torch.is_grad_enabled() else None,
         )
         self._unwritten, self._alive = {}, []

@@ -6,6 +6,7 @@ is kept: random states, buffers, train/eval flags, plain attributes of the user'
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,7 +36,7 @@ class StepCapsule:
     batches: list[Any]
     rng: RandomState
     buffers: list[Buffer]
-    attributes: list[tuple[torch.nn.Module, dict[str, Any], list[tuple[list[Any], list[Any] | int]]]]
+    attributes: list[tuple[Any, dict[str, Any], list[tuple[list[Any], list[Any] | int]]]]
     training: list[bool]
     scaler: dict[str, Any] | None
     batch_versions: list[int]
@@ -60,7 +61,8 @@ class Keeper:
         self._device = device
         self._modules = list(recipe.model.modules())
         # torch's own layers hold nothing that a forward pass rebinds; the user's classes may count steps or keep state
-        self._own = [m for m in self._modules if not type(m).__module__.startswith("torch.nn.")]
+        self._own: list[Any] = [m for m in self._modules if not type(m).__module__.startswith("torch.nn.")]
+        self._own += _owners(recipe)
         self._parameters = list(recipe.model.parameters())
         self._buffered = [m for m in self._modules if m._buffers]
         self._random = RandomKeeper(device)
@@ -132,6 +134,17 @@ class Keeper:
         return [(m, n, b, None if b is None or is_lazy(b) else b.detach().clone()) for m in self._buffered for n, b in m._buffers.items()]
 
 
+def _owners(recipe: Recipe) -> list[Any]:
+    """The plain objects whose methods the recipe's functions are (a trainer): they may count steps too."""
+    functions = (recipe.loss_fn, recipe.criterion, recipe.train_step)
+    found = []
+    for function in functions:
+        owner = getattr(function, "__self__", function)
+        if not isinstance(owner, (torch.nn.Module, type)) and not inspect.isroutine(owner) and hasattr(owner, "__dict__"):
+            found.append(owner)
+    return found
+
+
 class _Slot:
     """A buffer and the copy of it that is refreshed from step to step."""
 
@@ -176,7 +189,7 @@ def _lists(attributes: dict[str, Any]) -> list[tuple[list[Any], list[Any] | int]
     return [(value, list(value) if len(value) <= _LONGEST_LIST else len(value)) for value in attributes.values() if type(value) is list]
 
 
-def _restore_attributes(module: torch.nn.Module, saved: dict[str, Any], lists: list[tuple[list[Any], list[Any] | int]]) -> None:
+def _restore_attributes(module: Any, saved: dict[str, Any], lists: list[tuple[list[Any], list[Any] | int]]) -> None:
     attributes = vars(module)
     for key in [key for key in attributes if key not in saved]:
         del attributes[key]

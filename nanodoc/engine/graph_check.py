@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.nn.parameter import is_lazy
 
-from nanodoc.differential.graph_remedies import CallPatch
-from nanodoc.engine.batches import tensor_leaves, to_device
+from nanodoc.differential.graph_remedies import CallPatch, rebinds
+from nanodoc.engine.batches import to_device
 from nanodoc.engine.capsule import Keeper, StepCapsule, copy_optimizer, copy_weights
-from nanodoc.engine.carried import KeptTensors
-from nanodoc.engine.eager import run_eagerly
+from nanodoc.engine.followed import FollowedStep
 from nanodoc.engine.observer import Observer
-from nanodoc.engine.saved import Overwritten, SavedTensorWatch
+from nanodoc.engine.saved import Overwritten
 from nanodoc.engine.step import StepRunner
 from nanodoc.errors import UsageError, UserCodeError
 from nanodoc.evidence import OpFacts, SourceSpan
@@ -37,40 +33,16 @@ from nanodoc.graph_evidence import (
     ParameterState,
     fix_key,
 )  # fmt: skip
-from nanodoc.trace.custom import CustomNodes
 from nanodoc.trace.cuts import Cut, GradFlow, module_edges
 from nanodoc.trace.flow import FlowLog
-from nanodoc.trace.functions import FunctionWatch
 from nanodoc.trace.graph import StepTrace
 from nanodoc.trace.ops import plain_name
-from nanodoc.trace.spans import Place, calling_places, resolve
-from nanodoc.trace.tracer import Tracer
+from nanodoc.trace.spans import Place, resolve
 
 _COMPARISONS = {"gt", "lt", "ge", "le", "eq", "ne", "isclose", "logical_and", "logical_or", "logical_not", "bitwise_and", "bitwise_or"}
 _INDICES = {"argmax", "argmin", "argsort", "multinomial", "nonzero", "searchsorted", "bucketize", "one_hot", "bernoulli", "unique"}
 _MOST_CUTS = 6
 _MOST_SITES = 4  # exporting lines tried one by one, each a replay
-
-
-@dataclass(slots=True)
-class _Replay:
-    """One followed run of the step."""
-
-    trace: StepTrace
-    flow: FlowLog
-    losses: list[str]
-    needs_grad: bool
-    rewrapped: bool
-    calls: list[SourceSpan | None]
-    with_gradient: set[str]
-    norms: dict[str, float]
-    trainable: dict[str, bool]
-    error: UserCodeError | None
-    custom: CustomNodes
-    functions: FunctionWatch
-    saved: SavedTensorWatch | None = None
-    kept: KeptTensors | None = None
-    fresh: list[tuple[str, SourceSpan | None]] = field(default_factory=list)
 
 
 class GraphExaminer:
@@ -89,7 +61,7 @@ class GraphExaminer:
         self._keep_weights(capsule)
         try:
             replay = self._replay(capsule)
-            return replay.kept.kept_at(name, replay.trace, replay.flow) if replay.kept is not None else None
+            return replay.kept.kept_at(name, replay.trace, replay.flow)
         finally:
             self._keeper.restore(capsule)
 
@@ -104,7 +76,15 @@ class GraphExaminer:
         message = str(failure.cause) if failure is not None else ""
         try:
             replay = self._replay(capsule, saved="modified by an inplace operation" in message)
-            return self._facts(capsule, replay, failure)
+            return self._facts(capsule, replay)
+        finally:
+            self._keeper.restore(capsule)
+
+    def judge(self, capsule: StepCapsule, step: FollowedStep) -> GraphFacts:
+        """The facts of a step that was followed while it ran. What has to be tried is tried by replay."""
+        self._keep_weights(capsule)
+        try:
+            return self._facts(capsule, step)
         finally:
             self._keeper.restore(capsule)
 
@@ -112,101 +92,52 @@ class GraphExaminer:
 
     def _replay(
         self, capsule: StepCapsule, *, patch: CallPatch | None = None, saved: bool = False, free: bool = False, shaken: Place | None = None
-    ) -> _Replay:
+    ) -> FollowedStep:
         """Rewinds and runs the step. `patch` is a remedy to try, `free` cuts tensors kept from earlier steps off their graph,
         `shaken` is a line whose exports are changed a little."""
         self._keeper.restore(capsule)
         batches = [to_device(batch, self._runner.device) for batch in capsule.batches]
-        leaves = [
-            *((f"param:{name}", parameter.detach()) for name, parameter in self._named if not is_lazy(parameter)),
-            *((f"buffer:{name}", buffer) for name, buffer in self._model.named_buffers() if not is_lazy(buffer)),
-            *(leaf for i, batch in enumerate(batches) for leaf in tensor_leaves(batch, f"batch[{i}]")),
-        ]
-        flow = FlowLog((name, parameter) for name, parameter in self._named if not is_lazy(parameter))
-        tracer = Tracer(self._model, leaves, flow=flow)
-        functions = FunctionWatch(tracer, flow, shaken)
-        replay = _Replay(
-            trace=tracer.finish(), flow=flow, losses=[], needs_grad=True, rewrapped=False, calls=[], with_gradient=set(), norms={},
-            trainable={name: parameter.requires_grad for name, parameter in self._named}, error=None,
-            custom=CustomNodes(), functions=functions,
-            saved=SavedTensorWatch(tracer) if saved else None, kept=KeptTensors(self._runner.recipe),
-        )  # fmt: skip
-        assert replay.kept is not None
+        step = FollowedStep(self._runner.recipe, batches, saved=saved, shaken=shaken)
         if free:
-            replay.kept.detach_all()
-
-        def on_loss(loss: torch.Tensor) -> None:
-            name = f"loss:{len(replay.losses)}"
-            with torch._C.DisableTorchFunction():
-                tracer.mark(name, loss)
-                replay.losses.append(name)
-                replay.needs_grad &= loss.requires_grad
-                replay.rewrapped |= loss.requires_grad and loss.is_leaf
-                own, caller = calling_places(2)
-                place = caller or own
-                replay.calls.append(resolve(*place) if place else None)
-                replay.custom.watch(loss)
-
-        grad_before = torch.is_grad_enabled()
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(run_eagerly())
-            stack.enter_context(warnings.catch_warnings())
-            warnings.simplefilter("ignore")  # the run itself has shown the user's warnings
-            stack.enter_context(replay.kept)
-            stack.callback(replay.custom.remove)
-            if replay.saved is not None:
-                stack.enter_context(replay.saved)
-            if patch is not None:
-                stack.enter_context(patch)
-            stack.enter_context(functions)
-            stack.enter_context(tracer)
-            try:
+            step.kept.detach_all()
+        try:
+            with step.watching(patch):
                 if self._runner.observing:
-                    self._observe(batches[0], on_loss, replay)
+                    self._observe(batches[0], step)
                 else:
-                    self._runner.compute(batches, on_loss)
-            except UserCodeError as error:
-                replay.error = error
-            except UsageError:
-                if not replay.losses:
-                    raise
-        torch.set_grad_enabled(grad_before)
-        replay.trace = tracer.finish()
-        self._note_gradients(replay)
-        return replay
+                    self._runner.compute(batches, step.on_loss)
+        except UserCodeError as error:
+            step.error = error
+        except UsageError:
+            if not step.losses:
+                raise
+        step.note_gradients()
+        return step
 
-    def _observe(self, batch: Any, on_loss: Callable[[torch.Tensor], None], replay: _Replay) -> None:
+    def _observe(self, batch: Any, step: FollowedStep) -> None:
         observer = Observer(self._runner.recipe, self._named, expected_steps=1).watch(None)
-        observer.on_loss = on_loss
-        observer.on_gradients = lambda: self._note_gradients(replay)
+        observer.on_loss = step.on_loss
+        observer.on_gradients = step.note_gradients
         with observer:
             result = self._runner.call_train_step(batch)
         if not observer.losses and isinstance(result, torch.Tensor) and result.numel() == 1:
-            on_loss(result)
-
-    def _note_gradients(self, replay: _Replay) -> None:
-        """Which parameters have a gradient now; earlier ones of the same step count too."""
-        with torch.no_grad(), torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-            for name, parameter in self._named:
-                grad = parameter.grad
-                if grad is not None:
-                    replay.with_gradient.add(name)
-                    norm = float(torch.linalg.vector_norm(grad.detach().to_dense() if grad.layout != torch.strided else grad.detach()))
-                    replay.norms[name] = max(norm, replay.norms.get(name, 0.0)) if norm == norm else norm
+            step.on_loss(result)
 
     # -- judging ---------------------------------------------------------------------------------------------------
 
-    def _facts(self, capsule: StepCapsule, replay: _Replay, failure: UserCodeError | None) -> GraphFacts:
+    def _facts(self, capsule: StepCapsule, replay: FollowedStep) -> GraphFacts:
         flow = replay.flow
         gradient = GradFlow(replay.trace, flow, replay.losses)
         states = self._states(replay, gradient)
-        if flow.maybe and flow.exports and any(state in (UNREACHED, CUT) for state in states.values()):
+        idle = any(state in (UNREACHED, CUT) for state in states.values())
+        if flow.maybe and flow.exports and (idle or gradient.adds_numbers(flow.maybe)):
             self._prove(capsule, replay, gradient)
             gradient = GradFlow(replay.trace, flow, replay.losses)
             states = self._states(replay, gradient)
         orphans = self._mask(flow, [name for name, state in states.items() if state == CUT])
         cuts = self._cuts(replay, gradient, gradient.cuts(orphans), orphans)
         cuts += self._frozen_midway(replay, gradient)
+        cuts += self._inference(replay, gradient)
         self.edges = module_edges(gradient, {index for cut in gradient.cuts(orphans) for index in cut.ops})
         lost = [name for name, state in states.items() if state == LOST]
         if lost:
@@ -216,27 +147,28 @@ class GraphExaminer:
             parameters=tuple(self._parameters(states, replay)),
             cuts=tuple(cuts[:_MOST_CUTS]),
             flat=tuple(self._flat(replay, states)),
+            dead_terms=tuple(self._dead_terms(replay, gradient)),
             losses=len(replay.losses),
             loss_needs_grad=replay.needs_grad,
             loss_rewrapped=replay.rewrapped,
             loss_site=self._loss_site(replay),
             grad_was_off=bool(flow.grad_off) and flow.grad_off[0] == 0 and not torch.is_grad_enabled(),
-            carried=tuple(replay.kept.facts(replay.trace, gradient)) if replay.kept else (),
+            carried=tuple(replay.kept.facts(replay.trace, gradient)),
             backward_calls=tuple(replay.calls),
             overwrite=self._overwrite(replay),
             leaf_write=self._leaf_write(replay),
             mismatches=tuple(GradientMismatch(**one) for one in replay.custom.mismatches(replay.trace)),
-            fresh_parameters=tuple(replay.kept.fresh) if replay.kept else (),
+            fresh_parameters=tuple(replay.kept.fresh),
             failed_again=replay.error is not None,
             **self._second_backward(replay),
         )
         return self._tried(capsule, facts, replay)
 
-    def _prove(self, capsule: StepCapsule, replay: _Replay, gradient: GradFlow) -> None:
+    def _prove(self, capsule: StepCapsule, replay: FollowedStep, gradient: GradFlow) -> None:
         """Which numbers that went through Python came back, by experiment: each exporting line's values are changed a
         little in one replay, and the ops that then read other numbers depend on them."""
         flow, records = replay.flow, replay.trace.records
-        wanted = self._mask(flow, [name for name in replay.trainable if name not in replay.with_gradient])
+        wanted = self._mask(flow, list(replay.trainable))
         sites: dict[Place, list[int]] = {}
         for index in flow.exports:
             place = records[index].place
@@ -249,7 +181,7 @@ class GraphExaminer:
                 if same_op and index in other.flow.maybe and other.flow.maybe[index] != numbers:
                     flow.proven.setdefault(index, []).extend(i for i in indices if i < index)
 
-    def _states(self, replay: _Replay, flow: GradFlow) -> dict[str, str]:
+    def _states(self, replay: FollowedStep, flow: GradFlow) -> dict[str, str]:
         states = {}
         bits = {name: bit for bit, name in enumerate(flow.flow.names) if name}
         late = replay.error is not None and replay.error.phase == "backward"
@@ -270,7 +202,7 @@ class GraphExaminer:
                 states[name] = UNREACHED if flow.used & has else UNUSED
         return states
 
-    def _parameters(self, states: dict[str, str], replay: _Replay) -> Iterator[ParameterState]:
+    def _parameters(self, states: dict[str, str], replay: FollowedStep) -> Iterator[ParameterState]:
         owners = _owners(self._runner.recipe.optimizers)
         modules = dict(self._model.named_modules())
         shapes = {name: tuple(p.shape) for name, p in self._named if name in states}
@@ -298,7 +230,7 @@ class GraphExaminer:
     def _names(self, flow: FlowLog, mask: int) -> tuple[str, ...]:
         return tuple(name for bit, name in enumerate(flow.names) if name and mask >> bit & 1)
 
-    def _cuts(self, replay: _Replay, gradient: GradFlow, cuts: list[Cut], orphans: int) -> list[CutFacts]:
+    def _cuts(self, replay: FollowedStep, gradient: GradFlow, cuts: list[Cut], orphans: int) -> list[CutFacts]:
         """One fact per line or region, chosen so that together they explain every orphan."""
         groups: dict[Any, list[Cut]] = {}
         for cut in cuts:
@@ -333,7 +265,24 @@ class GraphExaminer:
             )
         return found
 
-    def _site_key(self, replay: _Replay, index: int) -> Any:
+    def _dead_terms(self, replay: FollowedStep, gradient: GradFlow) -> Iterator[CutFacts]:
+        seen = set()
+        for index, cut in gradient.dead_terms():
+            kind, region = self._kind(replay, cut)
+            key = self._site_key(replay, cut.index)
+            if key in seen or (kind in ("detach", "data") and gradient.also_carried(cut)):
+                continue
+            seen.add(key)
+            yield CutFacts(
+                op=replay.trace.facts(cut.index),
+                kind=kind,
+                region_kind=region.kind if region else "",
+                region=_span(region.place) if region else None,
+                orphans=self._names(replay.flow, cut.orphans),
+                added_at=replay.trace.facts(index).location,
+            )
+
+    def _site_key(self, replay: FollowedStep, index: int) -> Any:
         off = replay.flow.grad_off[index]
         if off > 0:
             region = replay.flow.regions[off]
@@ -343,7 +292,7 @@ class GraphExaminer:
         place = replay.trace.records[index].place
         return ("line", place[0], place[1]) if place else ("op", index)
 
-    def _kind(self, replay: _Replay, cut: Cut) -> tuple[str, Any]:
+    def _kind(self, replay: FollowedStep, cut: Cut) -> tuple[str, Any]:
         record, flow = replay.trace.records[cut.index], replay.flow
         name = plain_name(record.info.name)
         off = flow.grad_off[cut.index]
@@ -369,7 +318,7 @@ class GraphExaminer:
             return "in-place", None
         return "no-derivative", None
 
-    def _leaves_torch(self, replay: _Replay, index: int) -> bool:
+    def _leaves_torch(self, replay: FollowedStep, index: int) -> bool:
         """A detached tensor that is next handed to NumPy: the detach is only there to allow it."""
         for _ in range(3):
             readers = replay.trace.readers_of(index, replay.flow.sources)
@@ -380,7 +329,22 @@ class GraphExaminer:
             index = readers[0]
         return False
 
-    def _frozen_midway(self, replay: _Replay, gradient: GradFlow) -> list[CutFacts]:
+    def _inference(self, replay: FollowedStep, gradient: GradFlow) -> list[CutFacts]:
+        """A failing call that was given a tensor made under inference_mode: the region is the cut."""
+        failing = replay.functions.failing
+        if replay.error is None or failing is None:
+            return []
+        for tensor in failing[1]:
+            made = replay.flow.producer(tensor)
+            if not tensor.is_inference() or made is None or made < 0 or replay.flow.grad_off[made] <= 0:
+                continue
+            region = replay.flow.regions[replay.flow.grad_off[made]]
+            orphans = self._names(replay.flow, gradient.masks[0][made])
+            facts = replay.trace.facts(made)
+            return [CutFacts(op=facts, kind="region", region_kind=region.kind, region=_span(region.place), orphans=orphans)]
+        return []
+
+    def _frozen_midway(self, replay: FollowedStep, gradient: GradFlow) -> list[CutFacts]:
         """Parameters that were trainable when the step began and were frozen by a call inside it."""
         by_place: dict[Any, list[str]] = {}
         for bit, place in replay.flow.frozen_at.items():
@@ -393,7 +357,7 @@ class GraphExaminer:
             found.append(CutFacts(op=facts, kind="frozen-midway", orphans=tuple(names)))
         return found
 
-    def _flat(self, replay: _Replay, states: dict[str, str]) -> list[CutFacts]:
+    def _flat(self, replay: FollowedStep, states: dict[str, str]) -> list[CutFacts]:
         zero = [name for name, state in states.items() if state == ZERO]
         if not zero:
             return []
@@ -406,7 +370,7 @@ class GraphExaminer:
                 found.append(CutFacts(op=replay.trace.facts(cut.index), kind="flat", orphans=orphans))
         return found
 
-    def _loss_site(self, replay: _Replay) -> OpFacts | None:
+    def _loss_site(self, replay: FollowedStep) -> OpFacts | None:
         for name in replay.losses[-1:]:
             producer = replay.flow.marks[name].producer
             if producer is not None and producer >= 0:
@@ -415,12 +379,12 @@ class GraphExaminer:
 
     # -- in-place writes and second backwards ------------------------------------------------------------------------
 
-    def _overwrite(self, replay: _Replay) -> OverwriteFacts | None:
+    def _overwrite(self, replay: FollowedStep) -> OverwriteFacts | None:
         if replay.saved is None or replay.saved.found is None:
             return None
         return _overwrite_facts(replay.saved.found, replay.trace)
 
-    def _leaf_write(self, replay: _Replay) -> str | None:
+    def _leaf_write(self, replay: FollowedStep) -> str | None:
         failing = replay.functions.failing
         if replay.error is None or failing is None or not failing[1]:
             return None
@@ -431,7 +395,7 @@ class GraphExaminer:
                     return name
         return None
 
-    def _second_backward(self, replay: _Replay) -> dict[str, Any]:
+    def _second_backward(self, replay: FollowedStep) -> dict[str, Any]:
         """With two backward calls: what the first loss used of the graph that the second needs."""
         if len(replay.losses) < 2:
             return {}
@@ -449,7 +413,7 @@ class GraphExaminer:
 
     # -- remedies --------------------------------------------------------------------------------------------------
 
-    def _tried(self, capsule: StepCapsule, facts: GraphFacts, replay: _Replay) -> GraphFacts:
+    def _tried(self, capsule: StepCapsule, facts: GraphFacts, replay: FollowedStep) -> GraphFacts:
         """Tries what could mend each cut by replay: verified if every orphan then gets its gradient."""
         verified: list[tuple[str, str]] = []
         refuted: list[tuple[str, str]] = []
@@ -465,7 +429,7 @@ class GraphExaminer:
                 (verified if ok else refuted).append((fix_key(cut.op.location, cut.region), kind))
                 if ok:
                     break
-        if facts.overwrite is not None and facts.overwrite.overwritten_by is not None:
+        if facts.overwrite is not None and facts.overwrite.overwritten_by is not None and rebinds(facts.overwrite.overwritten_by.location):
             index = facts.overwrite.overwritten_by.index
             patch = CallPatch("out-of-place", replay.trace.records[index].place)
             again = self._replay(capsule, patch=patch)
@@ -477,7 +441,7 @@ class GraphExaminer:
             (verified if again.error is None else refuted).append(("carried", "detach"))
         return replace(facts, verified=tuple(verified), refuted=tuple(refuted)) if verified or refuted else facts
 
-    def _candidates(self, cut: CutFacts, replay: _Replay) -> Iterator[tuple[str, Any]]:
+    def _candidates(self, cut: CutFacts, replay: FollowedStep) -> Iterator[tuple[str, Any]]:
         record = replay.trace.records[cut.op.index] if cut.kind != "custom-function" else None
         place = record.place if record is not None else None
         if cut.kind in ("detach", "data", "rewrapped"):

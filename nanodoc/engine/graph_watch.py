@@ -7,9 +7,11 @@ once; the samples' independence is tried once, on the first step. Both leave the
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -18,12 +20,14 @@ from nanodoc.engine.batches import batch_size
 from nanodoc.engine.build_facts import BuildFacts
 from nanodoc.engine.capsule import Keeper, StepCapsule
 from nanodoc.engine.carried import KeptTensors
+from nanodoc.engine.followed import FollowedStep
 from nanodoc.engine.graph_check import GraphExaminer
 from nanodoc.engine.ownership import Ownership
 from nanodoc.engine.step import StepRunner
 from nanodoc.errors import UserCodeError
 from nanodoc.evidence import SourceSpan
 from nanodoc.graph_evidence import GraphFacts, GrowingFacts, LeakFacts
+from nanodoc.trace.spans import LIBRARY, USER, Place, frame_kind, resolve
 
 _LATEST = 3  # the last step (counted from 0) at which a graph is examined for a missing gradient
 _ZERO_STEPS = 3  # a gradient that is exactly zero at the start is normal (LoRA, gates initialised to zero)
@@ -43,6 +47,8 @@ class GraphWatch:
         self._nonzero: set[str] = set()
         self._steps = 0
         self._pending = False
+        self._switched_off: Place | None = None
+        self._followed: FollowedStep | None = None
         self._marks: dict[str, float] = {}
         self.ownership = Ownership(runner.recipe, build)
         self.graph: GraphFacts | None = None
@@ -56,6 +62,42 @@ class GraphWatch:
         self.ownership.begin()
         if self._call is None:
             self.notes.append(("cross-sample leak", "switched off"))
+
+    def follow(self, capsule: StepCapsule) -> FollowedStep | None:
+        """The first step is followed while it runs: that costs one traced step and no replay. Compiled parts would have to
+        run eagerly for it, so a recipe that compiles is only examined where gradients are missing."""
+        recipe = self._runner.recipe
+        compiled = self._build.compiled or any(hasattr(m, "_orig_mod") for m in recipe.model.modules())
+        if capsule.step or compiled or self.graph is not None:
+            return None
+        self._followed = FollowedStep(recipe, capsule.batches)
+        return self._followed
+
+    @contextlib.contextmanager
+    def switches(self) -> Iterator[None]:
+        """Around the run: remembers the line that last switched gradients off, for the case that nobody switches them on again."""
+        original = torch.set_grad_enabled.__init__
+        watch = self
+
+        def init(switch: Any, mode: bool) -> None:
+            original(switch, mode)
+            if not mode:
+                frame = sys._getframe(1)
+                watch._switched_off = (frame.f_code, frame.f_lasti)
+
+        torch.set_grad_enabled.__init__ = init  # type: ignore[method-assign, assignment]  # put back below
+        try:
+            yield
+        finally:
+            torch.set_grad_enabled.__init__ = original  # type: ignore[method-assign]  # the original
+
+    def switched_off_at(self) -> SourceSpan | None:
+        """Where gradients were switched off for good, during the run or before it."""
+        if torch.is_grad_enabled():
+            return None
+        if self._switched_off is not None and frame_kind(self._switched_off[0].co_filename) in (USER, LIBRARY):
+            return resolve(*self._switched_off)
+        return self._build.grad_switched_off_at()
 
     @contextlib.contextmanager
     def first_call(self, step: int) -> Iterator[None]:
@@ -86,7 +128,10 @@ class GraphWatch:
         if 1 <= capsule.step <= _LATEST:
             self._sizes.append(KeptTensors(self._runner.recipe).sizes())
             self._look_for_growth(capsule)
-        if self.graph is None and capsule.step <= _LATEST and self._suspicious(capsule.step):
+        followed, self._followed = self._followed, None
+        if followed is not None:
+            self._aside(lambda: self._judge(capsule, followed))
+        elif self.graph is None and capsule.step <= _LATEST and self._suspicious(capsule.step):
             if stepped:
                 self._pending = True
             else:
@@ -127,13 +172,20 @@ class GraphWatch:
         missing = [name for name, p in self._named if p.requires_grad and name not in self._with_gradient and (id(p) in held or not held)]
         return bool(missing) or (step == _ZERO_STEPS - 1 and bool(self.always_zero))
 
+    def _judge(self, capsule: StepCapsule, step: FollowedStep) -> None:
+        self.graph = self._examiner.judge(capsule, step)
+        self._mark()
+
+    def _mark(self) -> None:
+        self._marks = {name: _sum(p) for name, p in self._named if p.requires_grad and name not in self._with_gradient}
+
     def _examine(self, capsule: StepCapsule, error: UserCodeError | None = None) -> None:
         try:
             self.graph = self._examiner.examine(capsule, error)
         except UserCodeError as raised:
             self.notes.append(("the autograd graph", f"the step raised {type(raised.cause).__name__} when it was run again"))
             return
-        self._marks = {name: _sum(p) for name, p in self._named if p.requires_grad and name not in self._with_gradient}
+        self._mark()
 
     def _look_for_growth(self, capsule: StepCapsule) -> None:
         """Something kept whose graph has more nodes after every step."""

@@ -120,7 +120,7 @@ class Engine:
         trouble = _Trouble()
         step = 0
         self._graph.begin()
-        with self._interruptible():
+        with self._interruptible(), self._graph.switches():
             while step < self._steps and not self._interrupted and not hopeless:
                 trouble_or_end = self._step(step)
                 if trouble_or_end is None:
@@ -165,7 +165,7 @@ class Engine:
         return trouble
 
     def _drive(self, capsule: StepCapsule, began: float) -> _Trouble | None:
-        losses = self.runner.compute(capsule.batches)
+        losses = self._compute(capsule)
         at = time.perf_counter()
         scaler = self.recipe.scaler
         scale = getattr(scaler, "_scale", None)
@@ -187,10 +187,31 @@ class Engine:
         self._note_step(capsule, vitals, skipped, began)
         return None
 
+    def _compute(self, capsule: StepCapsule) -> list[torch.Tensor]:
+        followed = self._graph.follow(capsule)
+        if followed is None:
+            return self.runner.compute(capsule.batches)
+        with followed.watching(live=True):
+            losses = self.runner.compute(capsule.batches, followed.on_loss)
+        followed.note_gradients()
+        return losses
+
+    def _call_train_step(self, capsule: StepCapsule, observer: Observer) -> Any:
+        followed = self._graph.follow(capsule)
+        if followed is None:
+            with observer:
+                return self.runner.call_train_step(capsule.batches[0])
+        observer.on_loss, observer.on_gradients = followed.on_loss, followed.note_gradients
+        with followed.watching(live=True), observer:
+            result = self.runner.call_train_step(capsule.batches[0])
+        if not observer.losses and isinstance(result, torch.Tensor) and result.numel() == 1:
+            followed.on_loss(result)
+        followed.note_gradients()
+        return result
+
     def _observe(self, capsule: StepCapsule, began: float) -> _Trouble | None:
         observer = Observer(self.recipe, self._named, self._optimizer_steps).watch(capsule)
-        with observer:
-            result = self.runner.call_train_step(capsule.batches[0])
+        result = self._call_train_step(capsule, observer)
         self._keeps_gradients = not observer.cleared_before_backward
         self._optimizer_steps = max(1, observer.optimizer_steps)
         at = time.perf_counter()
@@ -334,6 +355,7 @@ class Engine:
 
     def _outcome(self, trouble: _Trouble, sick: tuple[ParameterFacts, ...], steps: int) -> Outcome:
         examined = trouble.examined
+        switched_off = self._graph.switched_off_at()
         evidence = Evidence(
             steps_run=steps,
             trip=trouble.trip,
@@ -360,7 +382,7 @@ class Engine:
             leak=self._graph.leak,
             growing=self._graph.growing,
             grad_off_since_build=not torch.is_grad_enabled(),
-            grad_switched_off_at=self._build_facts.grad_switched_off_at() if self._build_facts else None,
+            grad_switched_off_at=switched_off,
         )
         bare = self._step_seconds - self._own_seconds
         return Outcome(

@@ -17,6 +17,7 @@ _DEPTH = 3
 _MOST_ITEMS = 256
 _CONTAINERS = (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict)
 _NORMS = ("Norm",)
+_MOST_HEAD = 6  # tensors of a head: three linear layers
 
 
 class Ownership:
@@ -175,34 +176,43 @@ class Ownership:
         trainable = [name for name, p in named if p.requires_grad]
         modules = dict(self._model.named_modules())
         kinds = {type(modules[name.rpartition(".")[0]]).__name__ for name in trainable}
+        head = self._frozen_head()
         lines = [line for name, _ in frozen if (line := self._build.frozen_at(name)) is not None]
         return FrozenFacts(
             frozen=len(frozen),
             trainable=len(trainable),
             tensors=tuple(name for name, _ in frozen),
-            frozen_at=lines[0] if lines else None,
+            frozen_at=(self._build.frozen_at(head[-1]) if head else None) or (lines[-1] if lines else None),
             only_norms_train=bool(trainable) and all(any(word in kind for word in _NORMS) for kind in kinds),
-            head_frozen=self._frozen_head(),
+            head_frozen=_common_path(head) if head else None,
+            head_frozen_parameter=head[-1] if head else None,
             in_optimizer=any(id(p) in held for _, p in frozen),
             ineffective=ineffective,
         )
 
-    def _frozen_head(self) -> str | None:
-        """The last layer, where it was frozen by a line of code with its values fresh, and layers before it train."""
+    def _frozen_head(self) -> list[str]:
+        """The parameters of the last layers, where a line of code froze them at fresh values behind a larger part that trains.
+
+        Only for frozen – trained – frozen with a small end: a frozen loss network, a frozen decoder behind a trained
+        projector and layers with adapters look otherwise.
+        """
         layers = [(path, m) for path, m in self._model.named_modules() if any(p is not None for p in m._parameters.values())]
-        if len(layers) < 2:
-            return None
-        path, last = layers[-1]
-        own = [f"{path}.{key}" if path else key for key, p in last._parameters.items() if p is not None]
-        if any(p is not None and p.requires_grad for p in last._parameters.values()):
-            return None
-        if not isinstance(last, (torch.nn.Linear, torch.nn.modules.conv._ConvNd)) or any(name in self._build.loaded for name in own):
-            return None
-        if not all(self._build.frozen_at(name) is not None for name in own):
-            return None
-        branch = path.rpartition(".")[0]
-        siblings = [p for name, p in self._model.named_parameters() if name.startswith(f"{branch}." if branch else "") and name not in own]
-        return path if any(p.requires_grad for p in siblings) else None
+        runs: list[tuple[bool, list[str]]] = []
+        for path, module in layers:
+            names = [f"{path}.{key}" if path else key for key, p in module._parameters.items() if p is not None]
+            trains = any(p is not None and p.requires_grad for p in module._parameters.values())
+            if runs and runs[-1][0] == trains:
+                runs[-1][1].extend(names)
+            else:
+                runs.append((trains, names))
+        if [trains for trains, _ in runs] != [False, True, False]:
+            return []
+        sizes = {name: p.numel() for name, p in self._model.named_parameters()}
+        body, head = runs[1][1], runs[2][1]
+        small = sum(sizes.get(name, 0) for name in head) < sum(sizes.get(name, 0) for name in body)
+        fresh = not any(name in self._build.loaded for name in head)
+        by_hand = all(self._build.frozen_at(name) is not None for name in head)
+        return head if small and fresh and by_hand and len(head) <= _MOST_HEAD else []
 
     def _ineffective(self) -> Iterator[tuple[str, str, SourceSpan | None]]:
         for path, module in self._model.named_modules():
@@ -258,6 +268,17 @@ def _modules_of(function: Any) -> Iterator[tuple[str, torch.nn.Module]]:
         value = function.__globals__.get(name)
         if isinstance(value, torch.nn.Module):
             yield name, value
+
+
+def _common_path(names: list[str]) -> str:
+    """The module that holds all of these parameters."""
+    paths = [name.split(".")[:-1] for name in names]
+    common = []
+    for parts in zip(*paths, strict=False):
+        if len(set(parts)) > 1:
+            break
+        common.append(parts[0])
+    return ".".join(common)
 
 
 def _mark(parameter: torch.Tensor) -> tuple[float, float]:

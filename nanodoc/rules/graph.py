@@ -23,6 +23,11 @@ def names(parameters: Iterable[str], most: int = _SHOWN) -> str:
     return ", ".join(listed[:most]) + (f" and {len(listed) - most} more" if len(listed) > most else "")
 
 
+def placed(graph: GraphFacts) -> tuple[CutFacts, ...]:
+    """The cuts but for those of a region that nobody opened during the step: gradients were off before it began."""
+    return tuple(cut for cut in graph.cuts if cut.kind != "region" or cut.region is not None)
+
+
 def damage(evidence: Evidence, cut: CutFacts) -> tuple[str, ...]:
     """The parameters that a cut keeps from learning: handed to an optimizer, without a gradient in every step that was
     run, and moved by nothing else."""
@@ -54,10 +59,13 @@ def _family(evidence: Evidence) -> str | None:
 
 def _cut_graph(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     graph = evidence.graph
-    if graph is None or _family(evidence) not in (None, "no-grad", "no-inf-checks"):
+    if graph is None or _family(evidence) not in (None, "no-grad", "no-inf-checks", "inference"):
         return
+    if rule.name == "cut-graph" and evidence.failure is None:
+        for cut in graph.dead_terms:
+            yield _dead_term(rule, evidence, cut)
     flat = [cut for cut in graph.flat if set(cut.orphans) <= set(evidence.always_zero)]
-    for cut in (*graph.cuts, *flat):
+    for cut in (*placed(graph), *flat):
         region = cut.kind == "region" and _trainable_inside(cut)
         hurt = damage(evidence, cut)
         if not hurt and rule.name == "cut-graph":
@@ -67,6 +75,23 @@ def _cut_graph(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         if not hurt or (evidence.failure is None and is_teacher(graph, cut)):
             continue
         yield cut_claim(rule, evidence, cut, hurt)
+
+
+def _dead_term(rule: Rule, evidence: Evidence, cut: CutFacts) -> Claim:
+    claim = cut_claim(rule, evidence, cut, cut.orphans)
+    where = cut.added_at
+    added = (("added to the loss at", f"{where.file}:{where.line}: {where.code.splitlines()[0]}"),) if where is not None else ()
+    explanation = f"{EXPLANATIONS[cut.kind](cut)} The term changes the loss that is printed and nothing else: through it no gradient reaches {names(cut.orphans)}."
+    finding = replace(
+        claim.finding,
+        severity="info" if cut.kind == "detach" else "warning",
+        title=f"a term of the loss carries no gradient: {TITLES[cut.kind](cut).removesuffix(' and')}",
+        explanation=explanation,
+        evidence=added,
+        experiments=(),
+        confidence=confidence(0.6, 0.3 if claim.finding.culprit.location else 0.0),
+    )
+    return replace(claim, fit=8, order=9_200, finding=finding)
 
 
 def _sometimes(rule: Rule, evidence: Evidence, cut: CutFacts) -> Iterable[Claim]:
@@ -83,7 +108,7 @@ def _sometimes(rule: Rule, evidence: Evidence, cut: CutFacts) -> Iterable[Claim]
 
 def _trainable_inside(cut: CutFacts) -> bool:
     """The region holds the layers themselves, and doesn't merely receive what they computed."""
-    return bool(cut.op.module)
+    return bool(cut.op.module) and cut.region_kind != "checkpoint"
 
 
 def cut_claim(rule: Rule, evidence: Evidence, cut: CutFacts, hurt: tuple[str, ...], *, fit: int = 10, note: str = "") -> Claim:
@@ -141,7 +166,7 @@ def _evidence(evidence: Evidence, cut: CutFacts, hurt: tuple[str, ...], where: S
     first = cut.op.location
     if where is not first and first is not None:
         found.append(("first op inside" if cut.region else "applied at", f"{first.file}:{first.line}"))
-    if evidence.never_got_gradient and evidence.failure is None:
+    if hurt and set(hurt) <= set(evidence.never_got_gradient) and evidence.failure is None:
         found.append(("steps without gradient", f"{evidence.steps_run} of {evidence.steps_run}"))
     return tuple(found)
 
@@ -207,7 +232,7 @@ def _optimizers(graph: GraphFacts) -> list[int]:
 
 def _loss_without_grad(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     graph = evidence.graph
-    if graph is None or graph.cuts or _family(evidence) not in (None, "no-grad"):
+    if graph is None or placed(graph) or _family(evidence) not in (None, "no-grad"):
         return
     if graph.loss_needs_grad and not graph.loss_rewrapped:
         return

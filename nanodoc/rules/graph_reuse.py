@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import ast
 from collections.abc import Iterable
 
 from nanodoc.evidence import Evidence, OpFacts, SourceSpan
@@ -73,9 +73,12 @@ def _frame(evidence: Evidence) -> SourceSpan | None:
 
 
 def _backward_twice(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
-    if _family(evidence) != "backward-twice":
-        return
     graph = evidence.graph
+    family = _family(evidence)
+    # a kept buffer written in place at the start of a step: torch meets the write before the freed graph
+    kept = family == "overwritten" and graph is not None and graph.overwrite is None and bool(graph.carried)
+    if family != "backward-twice" and not kept:
+        return
     detached = graph is not None and ("carried", "detach") in graph.verified
     if graph is not None and graph.carried:
         carried = graph.carried[0]
@@ -148,7 +151,7 @@ def _in_place_overwrite(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if family == "view-write":
         yield _view_write(rule, evidence)
         return
-    if family != "overwritten":
+    if family != "overwritten" or (evidence.graph is not None and evidence.graph.overwrite is None and evidence.graph.carried):
         return
     found = evidence.graph.overwrite if evidence.graph is not None else None
     if found is None or found.overwritten_by is None:
@@ -212,33 +215,46 @@ def _view_write(rule: Rule, evidence: Evidence) -> Claim:
     )
 
 
-_ASSIGNMENT = re.compile(r"^(?P<target>[\w.]+)\s*=\s*(?P<value>[\w.]+)$")
+_SIGNS: dict[type, str] = {
+    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%", ast.Pow: "**", ast.MatMult: "@",
+}  # fmt: skip
 
 
 def detached_assignment(span: SourceSpan | None) -> str | None:
     """`self.h = h` as `self.h = h.detach()`; None where the line is more than that."""
-    match = _ASSIGNMENT.match(span.code.strip()) if span is not None else None
-    return f"{match['target']} = {match['value']}.detach()" if match else None
-
-
-_AUGMENTED = re.compile(r"^(?P<target>[^=]+?)\s*(?P<op>\*\*|//|[-+*/%@])=\s*(?P<value>.+)$")
-_INPLACE = re.compile(r"^(?P<target>[\w.]+)\.(?P<method>[a-z]\w*)_\((?P<arguments>.*)\)$")
+    tree = _statement(span)
+    if not isinstance(tree, ast.Assign) or len(tree.targets) != 1 or not isinstance(tree.value, (ast.Name, ast.Attribute)):
+        return None
+    return f"{ast.unparse(tree.targets[0])} = {ast.unparse(tree.value)}.detach()"
 
 
 def out_of_place(span: SourceSpan | None) -> str | None:
     """`x /= n` as `x = x / n`, `x.mul_(2)` as `x = x.mul(2)`; None where the line is neither, or writes to a part of `x`."""
-    if span is None or "\n" in span.code:
-        return None
-    line = span.code.strip()
-    if match := _AUGMENTED.match(line):
-        if "[" in match["target"]:
-            return None
-        value = match["value"]
-        simple = re.fullmatch(r"[\w.]+(\([^()]*\))?", value)
-        return f"{match['target']} = {match['target']} {match['op']} {value if simple else f'({value})'}"
-    if match := _INPLACE.match(line):
-        return f"{match['target']} = {match['target']}.{match['method']}({match['arguments']})"
+    tree = _statement(span)
+    whole = (ast.Name, ast.Attribute)
+    if isinstance(tree, ast.AugAssign) and isinstance(tree.target, whole):
+        assert span is not None
+        target, sign = ast.unparse(tree.target), _SIGNS.get(type(tree.op))
+        value = ast.get_source_segment(span.code.strip(), tree.value)
+        if not isinstance(tree.value, (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Constant)):
+            value = f"({value})"
+        return f"{target} = {target} {sign} {value}" if sign is not None else None
+    call = tree.value if isinstance(tree, ast.Expr) else None
+    if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and isinstance(call.func.value, whole):
+        name = call.func.attr
+        if name.endswith("_") and not name.endswith("__"):
+            call.func.attr = name.rstrip("_")
+            return f"{ast.unparse(call.func.value)} = {ast.unparse(call)}"
     return None
+
+
+def _statement(span: SourceSpan | None) -> ast.stmt | None:
+    """The one statement of a line, None where the line is only a piece of one."""
+    try:
+        body = ast.parse(span.code.strip()).body if span is not None else []
+    except SyntaxError:
+        return None
+    return body[0] if len(body) == 1 else None
 
 
 # -- ND510 -------------------------------------------------------------------------------------------------------------

@@ -21,10 +21,10 @@ def _cross_sample_leak(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if leak is None or leak.kind not in _HOW:
         return
     layered = leak.kind in ("recurrent", "attention")
-    # a lone sequence given without a batch dimension, or as a batch of one, rightly depends on itself
+    # a lone sequence, or a batch given as one on purpose, comes without a batch dimension or as a batch of one
     first = leak.shapes[0] if leak.shapes else ()
     sequence = len(first) < 3 or 1 in first[:2]
-    if ((layered and sequence) or not layered) and not leak.independent:
+    if sequence if layered else not leak.independent:
         return
     call = leak.op.location
     where = leak.built_at or call

@@ -30,7 +30,7 @@ def _parameter_not_in_optimizer(rule: Rule, evidence: Evidence) -> Iterable[Clai
     where = facts.optimizers[0] if len(facts.optimizers) == 1 else first.registered_at or facts.optimizers[0]
     # a backbone from a checkpoint that the optimizer was not given is a common way to fine-tune the rest
     loaded = all(p.loaded for p in missing)
-    tops = {p.name.split(".")[0] for p in missing}
+    tops = list(dict.fromkeys(p.module or p.name for p in missing))
     yield Claim(
         root=("owner", "missing"),
         fit=10,
@@ -41,7 +41,7 @@ def _parameter_not_in_optimizer(rule: Rule, evidence: Evidence) -> Iterable[Clai
             severity="info" if loaded else "critical",
             confidence=confidence(0.7, 0.4 if facts.steps > 1 else 0.0, 0.3 if where else 0.0),
             title=f"{count(len(missing), 'trainable parameter')} {'is' if len(missing) == 1 else 'are'} in no optimizer: {names([p.name for p in missing])}",
-            explanation=f"They get gradients (norm {first.gradient:.3g} for {first.name}) and nothing updates them, so {', '.join(sorted(tops))} "
+            explanation=f"They get gradients (norm {first.gradient:.3g} for {first.name}) and nothing updates them, so {names(tops)} "
             f"stay{'s' if len(tops) == 1 else ''} at {'the values loaded' if loaded else 'its initial values' if len(tops) == 1 else 'their initial values'}.",
             culprit=Culprit(
                 kind="parameter", module=first.module or None, module_type=first.module_type or None, parameter=first.name, location=where
@@ -111,15 +111,15 @@ def _unexpectedly_frozen(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         severity, title = "critical", "every parameter is frozen"
         why = f"requires_grad is False on all {frozen.frozen} parameters, so the loss has no graph and nothing can learn."
     elif frozen.head_frozen:
-        severity, title = "warning", f"the last layer {frozen.head_frozen} is frozen at its initial values"
-        why = f"{frozen.head_frozen} was never loaded from a checkpoint and requires no gradient, while layers before it train."
+        severity, title = "warning", f"the last layers ({frozen.head_frozen}) are frozen at their initial values"
+        why = f"{frozen.head_frozen} was never loaded from a checkpoint and requires no gradient, while layers right before it train and earlier ones don't."
     elif frozen.only_norms_train and not frozen.trainable > frozen.frozen:
         severity, title = "warning", "only normalisation layers train"
         why = f"{count(frozen.frozen, 'parameter')} are frozen and the {frozen.trainable} that train all belong to normalisation layers."
     else:
         return
     yield Claim(
-        root=("owner", "frozen"),
+        root=("failure",) if evidence.failure is not None and severity == "critical" else ("owner", "frozen"),
         fit=15,
         order=_LATE - 1,
         finding=Finding(
@@ -129,7 +129,12 @@ def _unexpectedly_frozen(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             confidence=confidence(0.6, 0.3 if frozen.frozen_at else 0.0, 0.4 if evidence.failure or frozen.in_optimizer else 0.0),
             title=title,
             explanation=why + (" The optimizer was given frozen parameters all the same." if frozen.in_optimizer else ""),
-            culprit=Culprit(kind="parameter", module=frozen.head_frozen, parameter=frozen.tensors[0], location=frozen.frozen_at),
+            culprit=Culprit(
+                kind="parameter",
+                module=frozen.head_frozen,
+                parameter=frozen.head_frozen_parameter or frozen.tensors[-1],
+                location=frozen.frozen_at,
+            ),
             phase="setup",
             step=None,
             effects=effects(evidence),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,13 +15,16 @@ from nanodoc.trace.graph import StepTrace
 
 
 class CustomNodes:
-    """Hooks on the nodes of custom autograd functions below a loss. They only look."""
+    """Looks at what the backward of custom autograd functions below a loss returns, without changing it."""
 
     def __init__(self) -> None:
-        self._nodes: list[Any] = []
         self._known: set[Any] = set()
         self._handles: list[Any] = []
-        self._returned: list[tuple[Any, int, tuple[int, ...] | None, torch.dtype | None]] = []
+        self._patched: list[tuple[Any, Any]] = []
+        self._lacking: list[tuple[Any, int]] = []
+        """(node, position of an edge) for which None was returned."""
+        self._gradients: list[tuple[Any, int, torch.Size, torch.dtype]] = []
+        """(node, position of an edge, shape and dtype) as returned, before autograd sums or casts."""
 
     def watch(self, loss: torch.Tensor) -> None:
         """Finds the custom nodes below `loss`; to be called before its backward."""
@@ -31,31 +35,53 @@ class CustomNodes:
                 continue
             self._known.add(node)
             if isinstance(node, BackwardCFunction):
-                self._nodes.append(node)
                 self._handles.append(node.register_hook(self._hook(node)))
+                self._patch(getattr(type(node), "_forward_cls", None))
             queue.extend(following for following, _ in node.next_functions)
 
     def _hook(self, node: Any) -> Any:
         def look(grad_inputs: Any, grad_outputs: Any) -> None:
-            for position, grad in enumerate(grad_inputs):
-                self._returned.append((node, position, None if grad is None else tuple(grad.shape), None if grad is None else grad.dtype))
+            self._lacking.extend((node, position) for position, grad in enumerate(grad_inputs) if grad is None)
 
         return look
 
+    def _patch(self, function: Any) -> None:
+        """The class's own backward, since hooks on nodes only see what autograd made of its results."""
+        original = vars(function).get("backward") if function is not None else None
+        if not isinstance(original, staticmethod) or any(function is known for known, _ in self._patched):
+            return
+        gradients = self._gradients
+
+        @functools.wraps(original.__func__)
+        def backward(ctx: Any, *grads: Any) -> Any:
+            out = original.__func__(ctx, *grads)
+            returned = out if isinstance(out, tuple) else (out,)
+            edges = [position for position, (following, _) in enumerate(ctx.next_functions) if following is not None]
+            wanted = [grad for grad, needed in zip(returned, ctx.needs_input_grad, strict=False) if needed]
+            for position, grad in zip(edges, wanted, strict=False):
+                if isinstance(grad, torch.Tensor):
+                    gradients.append((ctx, position, grad.shape, grad.dtype))
+            return out
+
+        self._patched.append((function, original))
+        function.backward = staticmethod(backward)
+
     def remove(self) -> None:
-        """Takes every hook off."""
+        """Takes every hook off and puts every backward back."""
         for handle in self._handles:
             handle.remove()
-        self._handles = []
+        for function, original in self._patched:
+            function.backward = original
+        self._handles, self._patched = [], []
         self._known = set()
 
     def losing(self, trace: StepTrace, parameters: dict[str, torch.nn.Parameter], lost: list[str]) -> list[CutFacts]:
         """The functions that returned None for an input behind which lost parameters lie."""
         names = {id(parameter): name for name, parameter in parameters.items() if name in lost}
         found = []
-        for node, position, shape, _ in self._returned:
+        for node, position in self._lacking:
             edges = node.next_functions
-            if shape is not None or position >= len(edges) or edges[position][0] is None:
+            if position >= len(edges) or edges[position][0] is None:
                 continue
             behind = sorted({names[i] for i in _leaves(edges[position][0]) if i in names}, key=lost.index)
             index = _applied_at(trace, node)
@@ -66,14 +92,11 @@ class CustomNodes:
 
     def mismatches(self, trace: StepTrace) -> Iterator[dict[str, Any]]:
         """Gradients whose shape or dtype differs from the input's (autograd sums or casts them silently, or raises)."""
-        for node, position, shape, dtype in self._returned:
-            edges = node.next_functions
-            if shape is None or position >= len(edges) or edges[position][0] is None:
-                continue
-            following, number = edges[position]
+        for node, position, shape, dtype in self._gradients:
+            following, number = node.next_functions[position]
             try:
                 expected = following._input_metadata[number]
-                wanted, wanted_dtype = tuple(expected.shape), expected.dtype
+                wanted, wanted_dtype = expected.shape, expected.dtype
             except (AttributeError, IndexError, RuntimeError):
                 continue
             if wanted != shape or wanted_dtype != dtype:
@@ -89,7 +112,8 @@ class CustomNodes:
 
 
 def _backward_of(node: Any) -> Any:
-    return getattr(getattr(type(node), "_forward_cls", None), "backward", None)
+    backward = getattr(getattr(type(node), "_forward_cls", None), "backward", None)
+    return getattr(backward, "__wrapped__", backward)
 
 
 def _applied_at(trace: StepTrace, node: Any) -> int | None:

@@ -12,12 +12,16 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from nanodoc.graph_evidence import ModuleEdge
-from nanodoc.trace.flow import FlowLog, Source
+from nanodoc.trace.flow import INSIDE, FlowLog, Source
 from nanodoc.trace.graph import StepTrace
 from nanodoc.trace.ops import plain_name
 
 # Their derivative is zero everywhere: gradient flows, and is nothing.
 FLAT = {"round", "floor", "ceil", "trunc", "sign", "sgn", "heaviside"}
+
+
+_ADDS = {"add", "sub", "rsub", "stack", "cat", "sum", "mean"}
+_SUMS = _ADDS | {"mul", "div", "neg", "view", "reshape", "squeeze", "unsqueeze", "clone", "to_copy", "_to_copy", "alias"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +54,15 @@ class GradFlow:
             yield from self._of(source, self.trace.writers(record.inputs[position]))
         elif source.producer is not None:
             yield source.producer
-        if position == 0:
-            yield from self.flow.proven.get(index, ())
+
+    def through_python(self, index: int) -> list[int]:
+        """The exports that op `index` was shown to depend on; no gradient comes that way."""
+        return [export for export in self.flow.proven.get(index, ()) if export < index]
+
+    def carries(self, index: int, source: Source) -> bool:
+        """Gradient flows back through this input of op `index`. A custom function is one op: what happens inside its forward
+        is its backward's business."""
+        return source.carries or self.flow.grad_off[index] == INSIDE
 
     def _of(self, source: Source, writers: Iterator[int]) -> Iterator[int]:
         made = source.producer
@@ -90,7 +101,9 @@ class GradFlow:
                     for producer in self.producers(index, position):
                         v, g = self._mask(producer, values, gradients)
                         value |= v
-                        gradient |= g if source.carries else 0
+                        gradient |= g if self.carries(index, source) else 0
+                for export in self.through_python(index):
+                    value |= values[export]
             values.append(value)
             gradients.append(gradient)
         return values, gradients
@@ -152,6 +165,7 @@ class GradFlow:
             found.add(index)
             for position in range(len(self.flow.sources[index])):
                 queue.extend(p for p in self.producers(index, position) if 0 <= p < index)
+            queue.extend(self.through_python(index))
         return found
 
     def cuts(self, wanted: int) -> list[Cut]:
@@ -167,13 +181,77 @@ class GradFlow:
         for index in sorted(self.live):
             for position, source in enumerate(self.flow.sources[index]):
                 for producer in self.producers(index, position):
-                    if 0 <= producer < index and (not source.carries or self._ends(producer)):
+                    if 0 <= producer < index and (not self.carries(index, source) or self._ends(producer)):
                         look(producer, index)
+            for export in self.through_python(index):
+                look(export, index)
         for name in self.losses:
             for producer in self.loss_producers(name):
                 if producer >= 0 and (not self.flow.marks[name].carries or self._ends(producer)):
                     look(producer, None)
         return self._without_bypassed([found[index] for index in sorted(found)])
+
+    def adds_numbers(self, numbers: Iterable[int]) -> bool:
+        """A Python number of unknown origin is added to a sum of single numbers on the way to a loss."""
+        wanted = {i for i in numbers if i in self.live and i in self.flow.single}
+        return any(plain_name(self.trace.records[i].info.name) in _ADDS | {"lift_fresh"} for i in wanted)
+
+    def dead_terms(self) -> list[tuple[int, Cut]]:
+        """Terms added to a loss that depend on parameters and carry no gradient: (the adding op, where the term's path ends).
+
+        Followed through sums of single numbers only. A term that is detached while the same tensor also enters the loss with
+        its gradient changes the loss's value and not its gradient on purpose; it is left out.
+        """
+        found: list[tuple[int, Cut]] = []
+        queue = [p for name in self.losses if self.flow.marks[name].carries for p in self.loss_producers(name) if p >= 0]
+        seen: set[int] = set()
+        while queue:
+            index = queue.pop()
+            name = plain_name(self.trace.records[index].info.name)
+            if index in seen or name not in _SUMS or (index not in self.flow.single and name != "stack"):
+                continue
+            seen.add(index)
+            for export in self.through_python(index) if name in _ADDS else ():
+                found.extend((index, cut) for cut in self._ends_of_term(export))
+            for position, source in enumerate(self.flow.sources[index]):
+                for producer in self.producers(index, position):
+                    if not 0 <= producer < index:
+                        continue
+                    if self.carries(index, source):
+                        queue.append(producer)
+                    elif (
+                        name in _ADDS
+                        and self.masks[0][producer]
+                        and (producer in self.flow.single or position >= len(self.trace.records[index].inputs))
+                    ):
+                        found.extend((index, cut) for cut in self._ends_of_term(producer))
+        return found
+
+    def _ends_of_term(self, start: int) -> list[Cut]:
+        """The cuts behind a term without gradient, those through which most parameters are lost first."""
+        gradients = self.masks[1]
+        cuts: dict[int, Cut] = {}
+        queue, seen = [start], set()
+        while queue:
+            index = queue.pop()
+            if index in seen:
+                continue
+            seen.add(index)
+            if gradients[index]:  # its own inputs carry gradient, its output doesn't
+                cuts[index] = Cut(index, None, gradients[index], (index,))
+                continue
+            for position in range(len(self.flow.sources[index])):
+                queue.extend(p for p in self.producers(index, position) if 0 <= p < index)
+            queue.extend(self.through_python(index))
+        return sorted(cuts.values(), key=lambda cut: (-cut.orphans.bit_count(), cut.index))[:1]
+
+    def also_carried(self, cut: Cut) -> bool:
+        """What the cut reads enters the loss with its gradient as well."""
+        for source in self.flow.sources[cut.index]:
+            for other in self.live:
+                if other != cut.index and any(s.producer == source.producer and self.carries(other, s) for s in self.flow.sources[other]):
+                    return True
+        return False
 
     def _without_bypassed(self, cuts: list[Cut]) -> list[Cut]:
         """Leaves out cuts that gradient gets around, only to be stopped by another one further on: in `y = x * (x > 0)` before
@@ -187,6 +265,8 @@ class GradFlow:
                     for producer in self.producers(index, position):
                         if 0 <= producer < index:
                             mask |= behind[producer] | bits.get(producer, 0)
+                for export in self.through_python(index):
+                    mask |= behind[export] | bits.get(export, 0)
             behind.append(mask)
         gradients = self.masks[1]
 
@@ -225,7 +305,8 @@ def module_edges(flow: GradFlow, cuts: set[int]) -> tuple[ModuleEdge, ...]:
         for position, source in enumerate(flow.flow.sources[index]):
             for producer in flow.producers(index, position):
                 if producer >= 0 and (path(producer) != path(index) or producer in cuts):
-                    add(path(producer), path(index), source.carries, producer in cuts and not source.carries)
+                    carries = flow.carries(index, source)
+                    add(path(producer), path(index), carries, producer in cuts and not carries)
             if position < len(record.inputs) and source.producer is None:
                 for writer in flow.trace.writers(record.inputs[position]):
                     if writer < 0 and flow.trace.leaf_name(writer).startswith("batch"):

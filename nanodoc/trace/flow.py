@@ -19,6 +19,7 @@ from nanodoc.trace.spans import Place
 
 # What may be read back from Python: enough for a batch of scalars, too few to matter for a data set.
 MOST_VALUES = 4096
+INSIDE = -2
 
 
 class Source(NamedTuple):
@@ -52,7 +53,7 @@ class FlowLog:
         self.names: list[str] = []
         self.sources: list[tuple[Source, ...]] = []
         self.grad_off: list[int] = []
-        """Per op: the index of the region it ran in, −1 with gradients on."""
+        """Per op: the index of the region it ran in, −1 with gradients on, `INSIDE` a custom function's forward."""
         self.regions: list[Region] = [Region("", None)]
         self.foreign: dict[int, torch.Tensor] = {}
         """Trainable leaves that are no parameter of the model, by bit."""
@@ -64,6 +65,8 @@ class FlowLog:
         """Ops that read Python numbers after an export, with those numbers: whether they come from it, an experiment tells."""
         self.proven: dict[int, list[int]] = {}
         """The exports that such an op was shown to depend on."""
+        self.single: set[int] = set()
+        """Ops whose output has one element."""
         self.exports: list[int] = []
         self.region = -1
         self._impls: dict[int, tuple[int | None, int]] = {}
@@ -81,14 +84,18 @@ class FlowLog:
         found.extend(Source(producer, False) for producer in extra)
         self.sources.append(tuple(found))
         if torch.is_grad_enabled():
+            self.region = -1
             self.grad_off.append(-1)
         else:
-            self.grad_off.append(max(self.region, 0))
+            # nobody in Python switched gradients off: autograd does so inside a custom function's forward
+            self.grad_off.append(self.region if self.region >= 0 else INSIDE)
 
     def made(self, index: int, tensor: torch.Tensor, storage: int | None) -> None:
         """`tensor` is an output of op `index`."""
         impl = tensor._cdata
         known = self._impls.get(impl)
+        if tensor.numel() == 1:
+            self.single.add(index)
         if known is None or known[1] >= 0:  # a parameter written in place stays the parameter
             self._impls[impl] = (storage, index)
 

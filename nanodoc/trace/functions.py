@@ -155,9 +155,12 @@ def _shake(value: Any) -> Any:
     if isinstance(value, float):
         return value * (1 + 1e-3) + 1e-6
     if isinstance(value, list):
-        return [_shake(item) for item in value]
+        return [_shake(item) if i % 2 else item for i, item in enumerate(value)] if len(value) > 1 else [_shake(item) for item in value]
     if hasattr(value, "__array_interface__") and value.dtype.kind == "f":
-        return value * (1 + 1e-3) + 1e-6
+        changed = value * (1 + 1e-3) + 1e-6
+        if changed.size > 1:  # not all alike: what follows may normalise
+            changed.reshape(-1)[::2] = value.reshape(-1)[::2]
+        return changed
     return value
 
 

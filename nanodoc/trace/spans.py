@@ -29,6 +29,7 @@ _TRANSPARENT = tuple(
         ("engine", "observer.py"),
         ("engine", "building.py"),
         ("engine", "carried.py"),
+        ("engine", "graph_watch.py"),
         ("trace", "functions.py"),
         ("differential", "graph_remedies.py"),
         ("differential", "leak.py"),
