@@ -30,6 +30,9 @@ class Source(NamedTuple):
     """Gradient flows back through this use of it."""
 
 
+_UNKNOWN = Source(None, False)
+
+
 class Region(NamedTuple):
     """A stretch of code with gradients off, and the line that opened it."""
 
@@ -90,6 +93,11 @@ class FlowLog:
             # nobody in Python switched gradients off: autograd does so inside a custom function's forward
             self.grad_off.append(self.region if self.region >= 0 else INSIDE)
 
+    def skip(self) -> None:
+        """An op of backward: gradients are followed there by autograd itself."""
+        self.sources.append(())
+        self.grad_off.append(-1)
+
     def made(self, index: int, tensor: torch.Tensor, storage: int | None) -> None:
         """`tensor` is an output of op `index`."""
         impl = tensor._cdata
@@ -128,7 +136,7 @@ class FlowLog:
             return Source(-1 - bit, True)
         if inner and index >= 0:
             self.carried.append(Carried(index, type(tensor.grad_fn).__name__, tensor._cdata))
-        return Source(None, inner)
+        return Source(None, True) if inner else _UNKNOWN
 
     # -- values that pass through Python ---------------------------------------------------------------------------
 

@@ -237,7 +237,10 @@ class Tracer(TorchDispatchMode):
         if flow is not None:
             if info.name == _LIFT:
                 flow.forget(inputs[0])
-            flow.note(index, inputs, seen, self._through_python(flow, index, info, args, inputs))
+            if node is None:
+                flow.note(index, inputs, seen, self._through_python(flow, index, info, args, inputs))
+            else:
+                flow.skip()
 
         request = self._requests.get(index)
         try:
