@@ -30,6 +30,8 @@ class ParameterState:
     registered_at: SourceSpan | None = None
     twin: str | None = None
     """A parameter of the same shape and place in a sibling module that did get a gradient."""
+    copied: bool = False
+    """Its values were those of its twin when training began."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

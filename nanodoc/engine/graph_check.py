@@ -55,6 +55,8 @@ class GraphExaminer:
         self._named = list(self._model.named_parameters())
         self.edges: tuple[ModuleEdge, ...] = ()
         """The module-level picture of the last step examined."""
+        self.initial: dict[str, tuple[float, float]] = {}
+        """Fingerprints of the parameters before the first step, where they were taken."""
 
     def keeper_of(self, capsule: StepCapsule, name: str) -> SourceSpan | None:
         """The line of the step that keeps a tensor with its graph under `name`."""
@@ -220,7 +222,8 @@ class GraphExaminer:
                 state=states[name],
                 norm=replay.norms.get(name),
                 optimizers=tuple(owners.get(id(parameter), ())),
-                twin=None if states[name] in (GRADIENT, FROZEN) else _twin(name, good, shapes),
+                twin=(twin := None if states[name] in (GRADIENT, FROZEN) else _twin(name, good, shapes)),
+                copied=twin is not None and name in self.initial and self.initial[name] == self.initial.get(twin),
             )
 
     def _mask(self, flow: FlowLog, names: list[str]) -> int:
@@ -270,7 +273,7 @@ class GraphExaminer:
         for index, cut in gradient.dead_terms():
             kind, region = self._kind(replay, cut)
             key = self._site_key(replay, cut.index)
-            if key in seen or (kind in ("detach", "data") and gradient.also_carried(cut)):
+            if key in seen or (kind == "detach" and gradient.also_carried(cut)):
                 continue
             seen.add(key)
             yield CutFacts(

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from nanodoc.engine.build_facts import BuildFacts
 from nanodoc.engine.capsule import Keeper, StepCapsule, copy_optimizer, copy_weights, restore_optimizer
 from nanodoc.engine.failure import describe_failure
 from nanodoc.engine.feed import Feed
 from nanodoc.engine.graph_check import GraphExaminer
-from nanodoc.engine.ownership import Ownership
+from nanodoc.engine.ownership import Ownership, fingerprint
 from nanodoc.engine.step import StepRunner
 from nanodoc.errors import UserCodeError
 from nanodoc.evidence import Evidence, Failure
@@ -77,6 +78,7 @@ def run_graph_check(recipe: Recipe, build: BuildFacts, device: torch.device, amp
     examiner, ownership = GraphExaminer(runner, keeper), Ownership(recipe, build)
     outcome = GraphOutcome()
     ownership.begin()
+    examiner.initial = {name: fingerprint(p) for name, p in recipe.model.named_parameters() if not is_lazy(p)}
     for step in range(steps):
         try:
             batches = []

@@ -14,15 +14,17 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from nanodoc.differential.leak import ModelCall, find_leak
 from nanodoc.engine.batches import batch_size
 from nanodoc.engine.build_facts import BuildFacts
-from nanodoc.engine.capsule import Keeper, StepCapsule
+from nanodoc.engine.capsule import Keeper, StepCapsule, copy_optimizer, copy_weights
 from nanodoc.engine.carried import KeptTensors
 from nanodoc.engine.followed import FollowedStep
 from nanodoc.engine.graph_check import GraphExaminer
-from nanodoc.engine.ownership import Ownership
+from nanodoc.engine.ownership import Ownership, fingerprint
 from nanodoc.engine.step import StepRunner
 from nanodoc.errors import UserCodeError
 from nanodoc.evidence import SourceSpan
@@ -49,7 +51,7 @@ class GraphWatch:
         self._pending = False
         self._switched_off: Place | None = None
         self._followed: FollowedStep | None = None
-        self._marks: dict[str, float] = {}
+        self._marks: dict[str, tuple[float, float]] = {}
         self.ownership = Ownership(runner.recipe, build)
         self.graph: GraphFacts | None = None
         self.leak: LeakFacts | None = None
@@ -60,6 +62,7 @@ class GraphWatch:
     def begin(self) -> None:
         """Before the first step."""
         self.ownership.begin()
+        self._examiner.initial = {name: fingerprint(p) for name, p in self._named if not is_lazy(p)}
         if self._call is None:
             self.notes.append(("cross-sample leak", "switched off"))
 
@@ -74,8 +77,9 @@ class GraphWatch:
         return self._followed
 
     @contextlib.contextmanager
-    def switches(self) -> Iterator[None]:
-        """Around the run: remembers the line that last switched gradients off, for the case that nobody switches them on again."""
+    def watching(self) -> Iterator[None]:
+        """Around the run: remembers the line that last switched gradients off, for the case that nobody switches them on again,
+        and optimizers that were made after build()."""
         original = torch.set_grad_enabled.__init__
         watch = self
 
@@ -86,9 +90,11 @@ class GraphWatch:
                 watch._switched_off = (frame.f_code, frame.f_lasti)
 
         torch.set_grad_enabled.__init__ = init  # type: ignore[method-assign, assignment]  # put back below
+        hook = register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: self.ownership.saw_stepping(optimizer))
         try:
             yield
         finally:
+            hook.remove()
             torch.set_grad_enabled.__init__ = original  # type: ignore[method-assign]  # the original
 
     def switched_off_at(self) -> SourceSpan | None:
@@ -162,7 +168,7 @@ class GraphWatch:
     @property
     def moved(self) -> tuple[str, ...]:
         """Parameters without a gradient whose values changed since they were examined (an average kept by hand)."""
-        now = {name: _sum(p) for name, p in self._named if name in self._marks}
+        now = {name: fingerprint(p) for name, p in self._named if name in self._marks}
         return tuple(name for name, before in self._marks.items() if now[name] != before)
 
     # -- looking -------------------------------------------------------------------------------------------------------
@@ -177,7 +183,7 @@ class GraphWatch:
         self._mark()
 
     def _mark(self) -> None:
-        self._marks = {name: _sum(p) for name, p in self._named if p.requires_grad and name not in self._with_gradient}
+        self._marks = {name: fingerprint(p) for name, p in self._named if p.requires_grad and name not in self._with_gradient}
 
     def _examine(self, capsule: StepCapsule, error: UserCodeError | None = None) -> None:
         try:
@@ -214,6 +220,9 @@ class GraphWatch:
     def _aside(self, look: Callable[[], None]) -> None:
         """Runs `look` and puts model, random states and gradients back as they are now."""
         now = self._keeper.take(0, [], apart=True)
+        if self._runner.observing:  # a train_step moves weights; the capsule may hold those from before it
+            now.weights = copy_weights(self._named)
+            now.optimizers = [copy_optimizer(one) for one in self._runner.recipe.optimizers]
         grads = [p.grad for _, p in self._named]
         try:
             look()
@@ -226,7 +235,3 @@ class GraphWatch:
 def _collated(data: object) -> bool:
     """The batches are put together from single samples, which are then independent of each other."""
     return isinstance(data, torch.utils.data.DataLoader) and data.batch_sampler is not None
-
-
-def _sum(parameter: torch.Tensor) -> float:
-    return float(parameter.detach().double().abs().sum())

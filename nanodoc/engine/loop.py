@@ -120,7 +120,7 @@ class Engine:
         trouble = _Trouble()
         step = 0
         self._graph.begin()
-        with self._interruptible(), self._graph.switches():
+        with self._interruptible(), self._graph.watching():
             while step < self._steps and not self._interrupted and not hopeless:
                 trouble_or_end = self._step(step)
                 if trouble_or_end is None:

@@ -28,12 +28,16 @@ class Ownership:
         self._build = build
         self._model = recipe.model
         self._marks: dict[str, tuple[float, float]] = {}
-        self.stepped: list[torch.optim.Optimizer] = []
-        """Optimizers seen stepping that neither the recipe nor build() knew."""
+        self._stepped: list[torch.optim.Optimizer] = []
 
     def begin(self) -> None:
         """Remembers the values of parameters that no optimizer holds, so that one moved by hand can be told."""
-        self._marks = {name: _mark(parameter) for name, parameter in self._missing()}
+        self._marks = {name: fingerprint(parameter) for name, parameter in self._missing()}
+
+    def saw_stepping(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer steps, perhaps one that neither the recipe nor build() knew."""
+        if all(optimizer is not known for known in self._stepped):
+            self._stepped.append(optimizer)
 
     def facts(self, steps: int) -> OwnershipFacts:
         """What is known after `steps` steps; gradients are those the last step left."""
@@ -54,7 +58,7 @@ class Ownership:
 
     def _optimizers(self) -> list[torch.optim.Optimizer]:
         found: list[torch.optim.Optimizer] = []
-        for one in [*self._recipe.optimizers, *self._build.built, *self.stepped]:
+        for one in [*self._recipe.optimizers, *self._build.built, *self._stepped]:
             if all(one is not other for other in found):
                 found.append(one)
         return found
@@ -77,7 +81,7 @@ class Ownership:
             gradient=_norm(parameter.grad),
             registered_at=self._build.registered_at(name),
             loaded=name in self._build.loaded,
-            moved=before is not None and before != _mark(parameter),
+            moved=before is not None and before != fingerprint(parameter),
         )
 
     def _stale(self, optimizers: list[torch.optim.Optimizer]) -> Iterator[OwnedParameter]:
@@ -281,9 +285,14 @@ def _common_path(names: list[str]) -> str:
     return ".".join(common)
 
 
-def _mark(parameter: torch.Tensor) -> tuple[float, float]:
-    flat = parameter.detach().double()
-    return float(flat.sum()), float(flat.abs().sum())
+def fingerprint(parameter: torch.Tensor) -> tuple[float, float]:
+    """Two numbers that change with the values: their sum and the sum of their magnitudes."""
+    values = parameter.detach()
+    if values.is_complex():
+        values = torch.view_as_real(values)
+    if not values.is_floating_point():  # quantised: such a parameter is not trained
+        return 0.0, 0.0
+    return float(values.sum(dtype=torch.float64)), float(torch.linalg.vector_norm(values, ord=1, dtype=torch.float64))
 
 
 def _norm(grad: torch.Tensor | None) -> float | None:

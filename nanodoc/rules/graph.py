@@ -46,11 +46,11 @@ def damage(evidence: Evidence, cut: CutFacts) -> tuple[str, ...]:
 
 
 def is_teacher(graph: GraphFacts, cut: CutFacts) -> bool:
-    """A branch run without gradients on purpose: every orphan has a twin that learns, and whatever else is trainable learns."""
+    """A branch run without gradients on purpose: every orphan began as the copy of a parameter that learns, and whatever else is trainable learns."""
     states = {p.name: p for p in graph.parameters}
     orphans = set(cut.orphans)
     others_learn = all(p.state not in (CUT, LOST) or p.name in orphans for p in graph.parameters)
-    return cut.kind in ("region", "detach") and others_learn and all(states[name].twin is not None for name in orphans)
+    return cut.kind in ("region", "detach") and others_learn and all(states[name].copied for name in orphans)
 
 
 def _family(evidence: Evidence) -> str | None:

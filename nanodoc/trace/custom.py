@@ -12,6 +12,7 @@ from torch.autograd.function import BackwardCFunction
 from nanodoc.graph_evidence import CutFacts
 from nanodoc.trace.functions import return_statement
 from nanodoc.trace.graph import StepTrace
+from nanodoc.trace.spans import SKIP, frame_kind
 
 
 class CustomNodes:
@@ -34,7 +35,7 @@ class CustomNodes:
             if node is None or node in self._known:
                 continue
             self._known.add(node)
-            if isinstance(node, BackwardCFunction):
+            if isinstance(node, BackwardCFunction) and _is_the_users(node):
                 self._handles.append(node.register_hook(self._hook(node)))
                 self._patch(getattr(type(node), "_forward_cls", None))
             queue.extend(following for following, _ in node.next_functions)
@@ -96,7 +97,7 @@ class CustomNodes:
             following, number = node.next_functions[position]
             try:
                 expected = following._input_metadata[number]
-                wanted, wanted_dtype = expected.shape, expected.dtype
+                wanted, wanted_dtype = torch.Size(expected.shape), expected.dtype
             except (AttributeError, IndexError, RuntimeError):
                 continue
             if wanted != shape or wanted_dtype != dtype:
@@ -109,6 +110,12 @@ class CustomNodes:
                     "got": f"{list(shape)} {str(dtype).removeprefix('torch.')}",
                     "returned_at": return_statement(_backward_of(node)),
                 }
+
+
+def _is_the_users(node: Any) -> bool:
+    """Not one of torch's own, such as the function behind a reentrant checkpoint."""
+    code = getattr(_backward_of(node), "__code__", None)
+    return code is not None and frame_kind(code.co_filename) != SKIP
 
 
 def _backward_of(node: Any) -> Any:

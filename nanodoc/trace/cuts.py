@@ -246,8 +246,10 @@ class GradFlow:
         return sorted(cuts.values(), key=lambda cut: (-cut.orphans.bit_count(), cut.index))[:1]
 
     def also_carried(self, cut: Cut) -> bool:
-        """What the cut reads enters the loss with its gradient as well."""
+        """The single number that the cut reads enters the loss with its gradient as well: `l - l.detach()`."""
         for source in self.flow.sources[cut.index]:
+            if source.producer not in self.flow.single:
+                continue
             for other in self.live:
                 if other != cut.index and any(s.producer == source.producer and self.carries(other, s) for s in self.flow.sources[other]):
                     return True

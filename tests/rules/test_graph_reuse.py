@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from nanodoc import Recipe
 from nanodoc.report.model import Finding
@@ -228,6 +229,30 @@ def test_a_gradient_that_is_summed_without_a_word() -> None:
     assert blamed(findings[0], "not summed over the batch")
     assert "[6, 4] float32" in findings[0].title
     assert "[1, 4] float32" in findings[0].title
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        return 2 * grad
+
+
+class Right(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = checkpoint(self.a, Doubled.apply(self.a(x)), use_reentrant=True)  # type: ignore[no-untyped-call]
+        return self.b(h)  # type: ignore[no-any-return]
+
+
+def test_gradients_that_fit_are_not_reported() -> None:
+    assert diagnose(recipe(Right()), steps=2) == ()
 
 
 class Growing(nn.Module):
