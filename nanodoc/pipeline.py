@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ from nanodoc.engine.building import BuildWatch
 from nanodoc.engine.capsule import Keeper
 from nanodoc.engine.examination import Examiner
 from nanodoc.engine.failure import describe_failure
-from nanodoc.engine.graph_picture import check_module, picture_of
 from nanodoc.engine.graph_run import run_graph_check
 from nanodoc.engine.history import History
 from nanodoc.engine.loop import Engine, Outcome
@@ -29,6 +29,7 @@ from nanodoc.evidence import Evidence, Trip
 from nanodoc.probes.gradients import really_nonfinite
 from nanodoc.recipe.loader import build_recipe, split_entrypoint
 from nanodoc.recipe.recipe import Recipe
+from nanodoc.report.grad_picture import picture_of
 from nanodoc.report.model import Report, RunInfo, VitalSigns
 from nanodoc.report.ranking import rank
 from nanodoc.rules.registry import claims
@@ -120,14 +121,17 @@ def check_grad_graph(entrypoint: str, config: Config, module: str | None = None)
     except UserCodeError as error:
         info = _info(entrypoint, "check-grad-graph", config, device, None, steps, 0, "not_run")
         return _report(info, Evidence(failure=describe_failure(error)), config, VitalSigns(), {}, [], False)
-    if module is not None:
-        check_module(recipe, module)
+    modules = {path: type(m).__name__ for path, m in recipe.model.named_modules()}
+    if module is not None and module not in modules:
+        near = get_close_matches(module, modules, 1, cutoff=0)
+        raise UsageError(f"the model has no module {module!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
     recipe, amp_dtype = with_amp(recipe, config.amp, device)
     outcome = run_graph_check(recipe, build, device, amp_dtype, steps)
     info = _info(entrypoint, "check-grad-graph", config, device, amp_dtype, steps, len(outcome.steps), "not_run")
     vitals = VitalSigns(steps=len(outcome.steps))
     report = _report(info, outcome.evidence(recipe, build), config, vitals, {}, outcome.notes, False)
-    return replace(report, graph=picture_of(recipe, outcome, module))
+    picture = picture_of(outcome.steps, outcome.merged, outcome.ownership, modules, has_optimizer=bool(recipe.optimizers), below=module)
+    return replace(report, graph=picture)
 
 
 def _replay_step(

@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from nanodoc.engine.eager import run_eagerly
 from nanodoc.evidence import OpFacts
 from nanodoc.graph_evidence import LeakFacts
+from nanodoc.trace.eager import run_eagerly
 from nanodoc.trace.modules import ModuleStack
 from nanodoc.trace.spans import Place, calling_places, resolve
 

@@ -17,13 +17,13 @@ from torch.nn.parameter import is_lazy
 
 from nanodoc.engine.batches import batch_size, tensor_leaves, to_device
 from nanodoc.engine.capsule import Keeper, StepCapsule, copy_optimizer, copy_weights
-from nanodoc.engine.eager import run_eagerly
 from nanodoc.engine.observer import Observer
 from nanodoc.engine.step import StepRunner
 from nanodoc.errors import UsageError, UserCodeError
 from nanodoc.evidence import Birth, LeafRoot, TensorFacts
 from nanodoc.probes.gradients import packed_vitals, really_nonfinite
 from nanodoc.trace.births import Root, RootSearch
+from nanodoc.trace.eager import run_eagerly
 from nanodoc.trace.examine import Request, tensor_facts
 from nanodoc.trace.graph import StepTrace
 from nanodoc.trace.masking import find_mask, gradient_request

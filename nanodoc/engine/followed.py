@@ -12,12 +12,12 @@ from torch.nn.parameter import is_lazy
 
 from nanodoc.engine.batches import tensor_leaves
 from nanodoc.engine.carried import KeptTensors
-from nanodoc.engine.eager import run_eagerly
 from nanodoc.engine.saved import SavedTensorWatch
 from nanodoc.errors import UserCodeError
 from nanodoc.evidence import SourceSpan
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.trace.custom import CustomNodes
+from nanodoc.trace.eager import run_eagerly
 from nanodoc.trace.flow import FlowLog
 from nanodoc.trace.functions import FunctionWatch
 from nanodoc.trace.graph import StepTrace

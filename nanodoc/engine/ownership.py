@@ -47,7 +47,7 @@ class Ownership:
             steps=steps,
             optimizers=tuple(self._build.optimizer_built_at(one) for one in self._recipe.optimizers),
             missing=missing,
-            stale=tuple(self._stale(optimizers)) if missing else (),
+            stale=tuple(self._stale(optimizers)),
             replaced_at=tuple(self._build.replaced_at()),
             unregistered=tuple(self._unregistered(optimizers)),
             repeated=tuple(self._repeated()),

@@ -14,7 +14,8 @@ class ModuleStack:
         self.modules: list[tuple[str, str]] = []
         """Path and type of every module, by index."""
         self._ids: dict[int, int] = {}
-        self._stack: list[int] = []
+        self.stack: list[int] = []
+        """Indices of the modules being called, innermost last."""
         self._handles: list[Any] = []
         for name, module in model.named_modules():
             self._ids[id(module)] = len(self.modules)
@@ -23,7 +24,7 @@ class ModuleStack:
     @property
     def current(self) -> int:
         """Index of the innermost module, −1 outside of any."""
-        return self._stack[-1] if self._stack else -1
+        return self.stack[-1] if self.stack else -1
 
     def __enter__(self) -> ModuleStack:
         hooks = torch.nn.modules.module
@@ -39,10 +40,10 @@ class ModuleStack:
         self._handles = []
 
     def _enter_module(self, module: torch.nn.Module, args: Any) -> None:
-        self._stack.append(self._ids.get(id(module), -1))
+        self.stack.append(self._ids.get(id(module), -1))
 
     def _leave_module(self, module: torch.nn.Module, args: Any, output: Any) -> None:
         # An exception can leave inner modules on the stack: drop down to this one.
         index = self._ids.get(id(module), -1)
-        while self._stack and self._stack.pop() != index:
+        while self.stack and self.stack.pop() != index:
             pass

@@ -31,7 +31,7 @@ Ref = tuple[list[int], int]
 _sequence_number: Callable[[], int] = torch.autograd._get_sequence_nr  # type: ignore[attr-defined]  # not in its __all__
 _current_node: Callable[[], Any] = torch._C._current_autograd_node
 _Tensor = torch.Tensor
-_LIFT = "aten.lift_fresh.default"  # how a tensor made of Python or NumPy values enters
+_LIFT = torch.ops.aten.lift_fresh.default  # how a tensor made of Python or NumPy values enters
 _STATISTICS = {torch.float32, torch.float64, torch.bfloat16}  # dtypes whose sum only overflows where float32 does
 
 
@@ -86,6 +86,7 @@ class Tracer(TorchDispatchMode):
         self._in_optimizer = False
         self._paused = False
         self._modules = ModuleStack(model)
+        self._stack = self._modules.stack
         self._handles: list[Any] = []
         for name, tensor in leaves:
             storage = _storage(tensor)
@@ -163,7 +164,7 @@ class Tracer(TorchDispatchMode):
         refs = tuple((log := self._writers.get(storage, []) if storage is not None else [], len(log)) for storage in storages)
         self._flow.note(index, inputs, storages)
         own, caller = calling_places(2)
-        module = self._modules.current
+        module = self._stack[-1] if self._stack else -1
         info = OpInfo(name, writes=False, written=(), view=False, silent=True)
         node = None if _current_node() is None else "host"
         phase = FORWARD if node is None else BACKWARD
@@ -204,6 +205,7 @@ class Tracer(TorchDispatchMode):
         if self._paused:
             return func(*args, **(kwargs or {}))
         info = describe_op(func)
+        lifted = func is _LIFT
         index = len(self._records)
         inputs = tensors_in(args)
         if kwargs:
@@ -217,7 +219,7 @@ class Tracer(TorchDispatchMode):
             if storage is None:
                 refs.append(([], 0))
                 continue
-            known = None if info.name == _LIFT else writers.get(storage)  # lifted: new, whatever had its address before
+            known = None if lifted else writers.get(storage)  # lifted: new, whatever had its address before
             if known is None:  # made where no op could be seen: from_numpy, a tensor of an enclosing scope
                 known = writers[storage] = [self._new_leaf("constant")]
             refs.append((known, len(known)))
@@ -232,10 +234,10 @@ class Tracer(TorchDispatchMode):
             phase, node_name, sequence = RECOMPUTE, None, _sequence_number() - 1
         else:
             phase, node_name, sequence = BACKWARD, node.name(), node._sequence_nr()
-        module = self._modules.current
+        module = self._stack[-1] if self._stack else -1
         flow = self._flow
         if flow is not None:
-            if info.name == _LIFT:
+            if lifted:
                 flow.forget(inputs[0])
             if node is None:
                 flow.note(index, inputs, seen, self._through_python(flow, index, info, args, inputs))
@@ -276,7 +278,7 @@ class Tracer(TorchDispatchMode):
         """The exports an op reads without a tensor to show for it: a new tensor of Python values, a number argument."""
         if not flow.exports:
             return []
-        if info.name == _LIFT:
+        if info.name == "aten.lift_fresh.default":
             if not inputs[0].is_floating_point() or not inputs[0].is_cpu:
                 return []
             with self.paused(), torch._C.DisableTorchFunction():

@@ -2,43 +2,36 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
+from collections.abc import Mapping, Sequence
 
-from nanodoc.engine.graph_run import GraphOutcome
-from nanodoc.errors import UsageError
-from nanodoc.graph_evidence import GraphFacts, ParameterState
-from nanodoc.recipe.recipe import Recipe
+from nanodoc.graph_evidence import GraphFacts, OwnershipFacts, ParameterState
 from nanodoc.report.model import GradGraph, GradParameter
 
 
-def check_module(recipe: Recipe, prefix: str) -> None:
-    """Raises `UsageError` if no module of the recipe's model lies at `prefix`."""
-    paths = [path for path, _ in recipe.model.named_modules()]
-    if prefix not in paths:
-        near = get_close_matches(prefix, paths, 1, cutoff=0)
-        raise UsageError(
-            f"the model has no module {prefix!r}; did you mean {near[0]!r}?" if near else f"the model has no module {prefix!r}"
-        )
-
-
-def picture_of(recipe: Recipe, outcome: GraphOutcome, module: str | None) -> GradGraph:
-    """What `outcome` knows of the parameters below `module`."""
-    facts = outcome.merged
-    modules = {path: type(m).__name__ for path, m in recipe.model.named_modules() if _below(path, module)}
-    by_name = [{p.name: p for p in step.parameters} for step in outcome.steps]
-    wanted = [p for p in (facts.parameters if facts is not None else ()) if _below(p.name, module)]
-    ownership = outcome.ownership
+def picture_of(
+    steps: Sequence[GraphFacts],
+    judged: GraphFacts | None,
+    ownership: OwnershipFacts | None,
+    modules: Mapping[str, str],
+    *,
+    has_optimizer: bool,
+    below: str | None,
+) -> GradGraph:
+    """What the steps showed of the parameters below module `below`. `judged` is the step the findings speak of, `modules` the type
+    of every module by path."""
+    by_name = [{p.name: p for p in step.parameters} for step in steps]
+    wanted = [p for p in (judged.parameters if judged is not None else ()) if _below(p.name, below)]
     outside = [(p.name, p.shape, "in the optimizer but not in the model") for p in (ownership.stale if ownership else ())]
     for hidden in ownership.unregistered if ownership else ():
         owner = f"{hidden.owner}.{hidden.attribute}" if hidden.owner else hidden.attribute
         outside.append((owner, (hidden.tensors,), f"not registered: {hidden.tensors} tensors in a plain {hidden.container}"))
     return GradGraph(
-        steps=len(outcome.steps),
-        has_optimizer=bool(recipe.optimizers),
+        steps=len(steps),
+        has_optimizer=has_optimizer,
         parameters=tuple(_row(p, by_name) for p in wanted),
-        modules=modules,
-        edges=tuple((edge.source, edge.target, edge.carries, edge.cut) for edge in (facts.edges if facts is not None else ())),
-        cuts=tuple(_cut(facts)),
+        modules={path: kind for path, kind in modules.items() if _below(path, below)},
+        edges=tuple((edge.source, edge.target, edge.carries, edge.cut) for edge in (judged.edges if judged is not None else ())),
+        cuts=tuple(_cut(judged)),
         outside=tuple(outside),
     )
 
