@@ -13,6 +13,7 @@ import torch
 from nanodoc.evidence import SourceSpan
 from nanodoc.graph_evidence import CarriedFacts
 from nanodoc.recipe.recipe import Recipe
+from nanodoc.recipe.variables import variables_of
 from nanodoc.trace.cuts import GradFlow
 from nanodoc.trace.flow import FlowLog
 from nanodoc.trace.graph import StepTrace
@@ -133,21 +134,9 @@ class KeptTensors:
 
 
 def _held_by_function(function: Any) -> Iterator[tuple[str, Any, Any, torch.Tensor, bool]]:
-    function = getattr(function, "__func__", function)
-    code = getattr(function, "__code__", None)
-    if code is None:
-        return
-    for name, cell in zip(code.co_freevars, getattr(function, "__closure__", None) or (), strict=False):
-        try:
-            value = cell.cell_contents
-        except ValueError:  # an empty cell
-            continue
+    for name, holder, value in variables_of(function):
         for tensor in _graph_tensors(value):
-            yield name, value if isinstance(value, dict) else cell, name, tensor, False
-    for name in code.co_names:
-        if name in function.__globals__:
-            for tensor in _graph_tensors(function.__globals__[name]):
-                yield name, function.__globals__, name, tensor, False
+            yield name, holder, name, tensor, False
 
 
 def _graph_tensors(value: Any, depth: int = _DEPTH) -> Iterator[torch.Tensor]:

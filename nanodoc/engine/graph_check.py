@@ -11,6 +11,7 @@ import torch
 from nanodoc.differential.graph_remedies import CallPatch, rebinds
 from nanodoc.engine.batches import to_device
 from nanodoc.engine.capsule import Keeper, StepCapsule, copy_optimizer, copy_weights
+from nanodoc.engine.cut_reading import CutReader
 from nanodoc.engine.followed import FollowedStep
 from nanodoc.engine.observer import Observer
 from nanodoc.engine.saved import Overwritten
@@ -33,15 +34,11 @@ from nanodoc.graph_evidence import (
     ParameterState,
     fix_key,
 )  # fmt: skip
-from nanodoc.trace.cuts import Cut, GradFlow, module_edges
-from nanodoc.trace.flow import FlowLog
+from nanodoc.trace.cuts import GradFlow, module_edges
 from nanodoc.trace.graph import StepTrace
-from nanodoc.trace.ops import plain_name
 from nanodoc.trace.spans import Place, resolve
 
-_COMPARISONS = {"gt", "lt", "ge", "le", "eq", "ne", "isclose", "logical_and", "logical_or", "logical_not", "bitwise_and", "bitwise_or"}
-_INDICES = {"argmax", "argmin", "argsort", "multinomial", "nonzero", "searchsorted", "bucketize", "one_hot", "bernoulli", "unique"}
-_MOST_CUTS = 6
+_MOST_CUTS = 6  # told of one step
 _MOST_SITES = 4  # exporting lines tried one by one, each a replay
 
 
@@ -136,11 +133,10 @@ class GraphExaminer:
             self._prove(capsule, replay, gradient)
             gradient = GradFlow(replay.trace, flow, replay.losses)
             states = self._states(replay, gradient)
-        orphans = self._mask(flow, [name for name, state in states.items() if state == CUT])
-        cuts = self._cuts(replay, gradient, gradient.cuts(orphans), orphans)
-        cuts += self._frozen_midway(replay, gradient)
-        cuts += self._inference(replay, gradient)
-        self.edges = module_edges(gradient, {index for cut in gradient.cuts(orphans) for index in cut.ops})
+        reader = CutReader(replay, gradient)
+        orphans = reader.mask({name for name, state in states.items() if state == CUT})
+        cuts = [*reader.cuts(orphans), *reader.frozen_midway(), *reader.inference()]
+        self.edges = module_edges(gradient, {cut.index for cut in gradient.cuts(orphans)})
         lost = [name for name, state in states.items() if state == LOST]
         if lost:
             cuts += replay.custom.losing(replay.trace, dict(self._named), lost)
@@ -148,8 +144,8 @@ class GraphExaminer:
             step=capsule.step,
             parameters=tuple(self._parameters(states, replay)),
             cuts=tuple(cuts[:_MOST_CUTS]),
-            flat=tuple(self._flat(replay, states)),
-            dead_terms=tuple(self._dead_terms(replay, gradient)),
+            flat=tuple(reader.flat(reader.mask({name for name, state in states.items() if state == ZERO}))),
+            dead_terms=tuple(reader.dead_terms()),
             losses=len(replay.losses),
             loss_needs_grad=replay.needs_grad,
             loss_rewrapped=replay.rewrapped,
@@ -170,7 +166,7 @@ class GraphExaminer:
         """Which numbers that went through Python came back, by experiment: each exporting line's values are changed a
         little in one replay, and the ops that then read other numbers depend on them."""
         flow, records = replay.flow, replay.trace.records
-        wanted = self._mask(flow, list(replay.trainable))
+        wanted = CutReader(replay, gradient).mask(set(replay.trainable))
         sites: dict[Place, list[int]] = {}
         for index in flow.exports:
             place = records[index].place
@@ -225,153 +221,6 @@ class GraphExaminer:
                 twin=(twin := None if states[name] in (GRADIENT, FROZEN) else _twin(name, good, shapes)),
                 copied=twin is not None and name in self.initial and self.initial[name] == self.initial.get(twin),
             )
-
-    def _mask(self, flow: FlowLog, names: list[str]) -> int:
-        wanted = set(names)
-        return sum(1 << bit for bit, name in enumerate(flow.names) if name and name in wanted)
-
-    def _names(self, flow: FlowLog, mask: int) -> tuple[str, ...]:
-        return tuple(name for bit, name in enumerate(flow.names) if name and mask >> bit & 1)
-
-    def _cuts(self, replay: FollowedStep, gradient: GradFlow, cuts: list[Cut], orphans: int) -> list[CutFacts]:
-        """One fact per line or region, chosen so that together they explain every orphan."""
-        groups: dict[Any, list[Cut]] = {}
-        for cut in cuts:
-            groups.setdefault(self._site_key(replay, cut.index), []).append(cut)
-
-        def rank(members: list[Cut]) -> tuple[int, bool, int]:
-            mask = 0
-            for cut in members:
-                mask |= cut.orphans
-            plain = plain_name(replay.trace.records[members[0].index].info.name) in ("detach", "alias")
-            return (-mask.bit_count(), plain, members[0].index)
-
-        found: list[CutFacts] = []
-        left = orphans
-        for members in sorted(groups.values(), key=rank):
-            mask = 0
-            for cut in members:
-                mask |= cut.orphans
-            if not mask & left:
-                continue
-            left &= ~mask
-            first = next((cut for cut in members if not replay.trace.records[cut.index].info.view), members[0])
-            kind, region = self._kind(replay, first)
-            found.append(
-                CutFacts(
-                    op=replay.trace.facts(first.index),
-                    kind=kind,
-                    region_kind=region.kind if region else "",
-                    region=_span(region.place) if region else None,
-                    orphans=self._names(replay.flow, mask),
-                )
-            )
-        return found
-
-    def _dead_terms(self, replay: FollowedStep, gradient: GradFlow) -> Iterator[CutFacts]:
-        seen = set()
-        for index, cut in gradient.dead_terms():
-            kind, region = self._kind(replay, cut)
-            key = self._site_key(replay, cut.index)
-            if key in seen or (kind == "detach" and gradient.also_carried(cut)):
-                continue
-            seen.add(key)
-            yield CutFacts(
-                op=replay.trace.facts(cut.index),
-                kind=kind,
-                region_kind=region.kind if region else "",
-                region=_span(region.place) if region else None,
-                orphans=self._names(replay.flow, cut.orphans),
-                added_at=replay.trace.facts(index).location,
-            )
-
-    def _site_key(self, replay: FollowedStep, index: int) -> Any:
-        off = replay.flow.grad_off[index]
-        if off > 0:
-            region = replay.flow.regions[off]
-            return ("region", region.place)
-        if off == 0:
-            return ("region", None)
-        place = replay.trace.records[index].place
-        return ("line", place[0], place[1]) if place else ("op", index)
-
-    def _kind(self, replay: FollowedStep, cut: Cut) -> tuple[str, Any]:
-        record, flow = replay.trace.records[cut.index], replay.flow
-        name = plain_name(record.info.name)
-        off = flow.grad_off[cut.index]
-        if off >= 0:
-            return "region", flow.regions[off]
-        if name in ("detach", "alias"):
-            if cut.reader is None:
-                return "rewrapped", None
-            if self._leaves_torch(replay, cut.index):
-                return "numpy", None
-            span = resolve(*record.place) if record.place else None
-            return ("data" if span is not None and span.code.count(".data") else "detach"), None
-        if record.info.name.startswith(("torch.", "Tensor.")):
-            kinds = {"tolist": "item", "numpy": "numpy", "__array__": "numpy", "array": "numpy"}
-            return ("item" if name in ("item", "float", "int", "index") else kinds.get(name, "rebuilt")), None
-        if name == "local_scalar_dense":
-            return "item", None
-        if name in _COMPARISONS:
-            return "comparison", None
-        if name in ("to_copy", "to", "long", "int"):
-            return "integer", None
-        if record.info.writes:
-            return "in-place", None
-        return "no-derivative", None
-
-    def _leaves_torch(self, replay: FollowedStep, index: int) -> bool:
-        """A detached tensor that is next handed to NumPy: the detach is only there to allow it."""
-        for _ in range(3):
-            readers = replay.trace.readers_of(index, replay.flow.sources)
-            if any(replay.trace.records[reader].info.name in ("Tensor.numpy", "Tensor.__array__") for reader in readers):
-                return True
-            if len(readers) != 1:
-                return False
-            index = readers[0]
-        return False
-
-    def _inference(self, replay: FollowedStep, gradient: GradFlow) -> list[CutFacts]:
-        """A failing call that was given a tensor made under inference_mode: the region is the cut."""
-        failing = replay.functions.failing
-        if replay.error is None or failing is None:
-            return []
-        for tensor in failing[1]:
-            made = replay.flow.producer(tensor)
-            if not tensor.is_inference() or made is None or made < 0 or replay.flow.grad_off[made] <= 0:
-                continue
-            region = replay.flow.regions[replay.flow.grad_off[made]]
-            orphans = self._names(replay.flow, gradient.masks[0][made])
-            facts = replay.trace.facts(made)
-            return [CutFacts(op=facts, kind="region", region_kind=region.kind, region=_span(region.place), orphans=orphans)]
-        return []
-
-    def _frozen_midway(self, replay: FollowedStep, gradient: GradFlow) -> list[CutFacts]:
-        """Parameters that were trainable when the step began and were frozen by a call inside it."""
-        by_place: dict[Any, list[str]] = {}
-        for bit, place in replay.flow.frozen_at.items():
-            name = replay.flow.names[bit]
-            if place is not None and name and replay.trainable.get(name) and name not in replay.with_gradient:
-                by_place.setdefault(place, []).append(name)
-        found = []
-        for place, names in by_place.items():
-            facts = OpFacts(index=0, op="Tensor.requires_grad_", phase="forward", module=None, module_type=None, location=resolve(*place))
-            found.append(CutFacts(op=facts, kind="frozen-midway", orphans=tuple(names)))
-        return found
-
-    def _flat(self, replay: FollowedStep, states: dict[str, str]) -> list[CutFacts]:
-        zero = [name for name, state in states.items() if state == ZERO]
-        if not zero:
-            return []
-        flow = GradFlow(replay.trace, replay.flow, replay.losses, flat=True)
-        cut_off = self._mask(replay.flow, zero) & ~flow.loss_gradients
-        found = []
-        for cut in flow.cuts(cut_off):
-            if flow._ends(cut.index):
-                orphans = self._names(replay.flow, cut.orphans)
-                found.append(CutFacts(op=replay.trace.facts(cut.index), kind="flat", orphans=orphans))
-        return found
 
     def _loss_site(self, replay: FollowedStep) -> OpFacts | None:
         for name in replay.losses[-1:]:
@@ -495,13 +344,3 @@ def _twin(name: str, good: list[str], shapes: dict[str, tuple[int, ...]]) -> str
         if len(theirs) == len(parts) and shapes[other] == shapes[name] and sum(a != b for a, b in zip(parts, theirs, strict=True)) == 1:
             return other
     return None
-
-
-def _span(place: Any) -> SourceSpan | None:
-    if place is None or isinstance(place, SourceSpan):
-        return place
-    span = resolve(*place)
-    if span is not None and span.code.startswith("with ") and span.end_line > span.line:  # the statement's head, not its body
-        head = span.code.split("\n")[0]
-        span = replace(span, end_line=span.line, end_column=span.indent + len(head) + 1, code=head)
-    return span

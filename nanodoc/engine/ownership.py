@@ -12,6 +12,7 @@ from nanodoc.engine.build_facts import BuildFacts
 from nanodoc.evidence import SourceSpan
 from nanodoc.graph_evidence import FrozenFacts, OwnedParameter, OwnershipFacts, RepeatedModule, UnregisteredModule
 from nanodoc.recipe.recipe import Recipe
+from nanodoc.recipe.variables import variables_of
 
 _DEPTH = 3
 _MOST_ITEMS = 256
@@ -257,19 +258,7 @@ def _modules_of(function: Any) -> Iterator[tuple[str, torch.nn.Module]]:
     if isinstance(function, torch.nn.Module):
         yield type(function).__name__, function
         return
-    function = getattr(function, "__func__", function)
-    code = getattr(function, "__code__", None)
-    if code is None:
-        return
-    for name, cell in zip(code.co_freevars, getattr(function, "__closure__", None) or (), strict=False):
-        try:
-            value = cell.cell_contents
-        except ValueError:  # an empty cell
-            continue
-        if isinstance(value, torch.nn.Module):
-            yield name, value
-    for name in code.co_names:
-        value = function.__globals__.get(name)
+    for name, _, value in variables_of(function):
         if isinstance(value, torch.nn.Module):
             yield name, value
 

@@ -31,7 +31,6 @@ class Cut:
     index: int
     reader: int | None
     orphans: int
-    ops: tuple[int, ...]
 
 
 class GradFlow:
@@ -114,9 +113,10 @@ class GradFlow:
             return bit, bit
         if producer >= len(values):  # a later writer of the same memory: nothing this use could have read
             return 0, 0
-        return values[producer], 0 if self._ends(producer) else gradients[producer]
+        return values[producer], 0 if self.ends(producer) else gradients[producer]
 
-    def _ends(self, producer: int) -> bool:
+    def ends(self, producer: int) -> bool:
+        """The op's derivative is zero everywhere, and such ops count as ends here."""
         return self._flat and plain_name(self.trace.records[producer].info.name) in FLAT
 
     @cached_property
@@ -176,18 +176,18 @@ class GradFlow:
         def look(producer: int, reader: int | None) -> None:
             orphans = gradients[producer] & wanted
             if orphans and producer not in found:
-                found[producer] = Cut(producer, reader, orphans, (producer,))
+                found[producer] = Cut(producer, reader, orphans)
 
         for index in sorted(self.live):
             for position, source in enumerate(self.flow.sources[index]):
                 for producer in self.producers(index, position):
-                    if 0 <= producer < index and (not self.carries(index, source) or self._ends(producer)):
+                    if 0 <= producer < index and (not self.carries(index, source) or self.ends(producer)):
                         look(producer, index)
             for export in self.through_python(index):
                 look(export, index)
         for name in self.losses:
             for producer in self.loss_producers(name):
-                if producer >= 0 and (not self.flow.marks[name].carries or self._ends(producer)):
+                if producer >= 0 and (not self.flow.marks[name].carries or self.ends(producer)):
                     look(producer, None)
         return self._without_bypassed([found[index] for index in sorted(found)])
 
@@ -238,7 +238,7 @@ class GradFlow:
                 continue
             seen.add(index)
             if gradients[index]:  # its own inputs carry gradient, its output doesn't
-                cuts[index] = Cut(index, None, gradients[index], (index,))
+                cuts[index] = Cut(index, None, gradients[index])
                 continue
             for position in range(len(self.flow.sources[index])):
                 queue.extend(p for p in self.producers(index, position) if 0 <= p < index)

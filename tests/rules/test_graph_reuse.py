@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from nanodoc import Recipe
 from nanodoc.report.model import Finding
-from nanodoc.rules.graph_reuse import detached_assignment, out_of_place
+from nanodoc.rules.graph_claims import detached_assignment, out_of_place
 from tests.helpers import diagnose, marked
 
 
