@@ -72,6 +72,8 @@ class FlowLog:
         """Ops whose output has one element."""
         self.exports: list[int] = []
         self.region = -1
+        self.region_is_nested = False
+        """The region was opened where autograd had switched gradients off already, inside a custom function's forward."""
         self._impls: dict[int, tuple[int | None, int]] = {}
         self._values: dict[float, int] = {}
         self._memory: dict[int, int] = {}
@@ -87,7 +89,8 @@ class FlowLog:
         found.extend(Source(producer, False) for producer in extra)
         self.sources.append(tuple(found))
         if torch.is_grad_enabled():
-            self.region = -1
+            if self.region_is_nested:  # left with the custom function it was opened in; autocast's casts don't end a region
+                self.region, self.region_is_nested = -1, False
             self.grad_off.append(-1)
         else:
             # nobody in Python switched gradients off: autograd does so inside a custom function's forward

@@ -88,13 +88,13 @@ class FunctionWatch(TorchFunctionMode):
             raise
 
     def _switch(self, func: Any, args: Any, kwargs: Any) -> Any:
+        flow, was_on = self._flow, torch.is_grad_enabled()
         out = func(*args, **kwargs)
-        flow = self._flow
         if torch.is_grad_enabled():
             flow.region = -1
-        elif flow.region < 0:
+        elif flow.region < 0 and not _leaving():
             flow.regions.append(_region())
-            flow.region = len(flow.regions) - 1
+            flow.region, flow.region_is_nested = len(flow.regions) - 1, not was_on
         return out
 
     def _export(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -176,6 +176,18 @@ def _address(array: Any) -> int | None:
 
 
 # -- who switched gradients off ------------------------------------------------------------------------------------------
+
+
+def _leaving() -> bool:
+    """Gradients stay off because a region inside another one ends."""
+    frame = sys._getframe(2)
+    for _ in range(6):
+        if frame is None or not frame.f_code.co_filename.endswith(("grad_mode.py", "functions.py", "graph_watch.py", "_contextlib.py")):
+            return False
+        if frame.f_code.co_name == "__exit__":
+            return True
+        frame = frame.f_back  # type: ignore[assignment]  # None ends the loop
+    return False
 
 
 def _region() -> Region:
