@@ -91,10 +91,10 @@ def find_leak(
         return None, "the model as a whole is never called in the step"
     if size < 2:
         return None, "the batch has no two samples"
-    changed = _change((call.args, call.kwargs), size)
-    if changed is None:
-        return None, "no input of the model could be changed for one sample alone"
     try:
+        changed = _change((call.args, call.kwargs), size)
+        if changed is None:
+            return None, "no input of the model could be changed for one sample alone"
         first, before = _run(model, call, (call.args, call.kwargs), device, size, rewind)
         second, after = _run(model, call, changed, device, size, rewind)
     except Exception as error:  # the user's code on an input it has not seen: nothing can be concluded
@@ -109,7 +109,7 @@ def find_leak(
             break
         inputs = [_state(a, b) for a, b in zip(one.inputs, other.inputs, strict=False)]
         outputs = [_state(a, b) for a, b in zip(one.outputs, other.outputs, strict=False)]
-        if MIXED in outputs and any(state in (CONFINED, PAIRWISE) for state in inputs) and not {MIXED, UNKNOWN} & set(inputs):
+        if MIXED in outputs and CONFINED in inputs and not {MIXED, UNKNOWN, PAIRWISE} & set(inputs):
             affected = max(len(_rows(a, b)) for a, b in zip(one.outputs, other.outputs, strict=False))
             return _facts(model, one, affected, size, independent), None
     return None, None
@@ -194,7 +194,7 @@ def fingerprint(tensor: torch.Tensor, size: int) -> dict[Any, torch.Tensor]:
     Ways: dimension d of that size; of a multiple of it, samples outermost ("B") or innermost ("b"); the whole tensor ("all"). With two dimensions of that
     size also the part that has nothing to do with sample 0, shape (1, 2).
     """
-    if not 0 < tensor.numel() <= _MOST_ELEMENTS or tensor.layout != torch.strided:
+    if tensor.is_nested or not 0 < tensor.numel() <= _MOST_ELEMENTS or tensor.layout != torch.strided:
         return {}
     found: dict[Any, torch.Tensor] = {"all": _numbers(tensor.reshape(1, -1))}
     exact = [d for d, length in enumerate(tensor.shape) if length == size]
@@ -255,7 +255,7 @@ def _change(inputs: Any, size: int) -> Any:
     done = []
 
     def change(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.dim() == 0 or tensor.shape[0] != size or tensor.numel() == 0:
+        if tensor.is_nested or tensor.layout != torch.strided or tensor.dim() == 0 or tensor.shape[0] != size or tensor.numel() == 0:
             return tensor
         new = tensor.detach().clone()
         if new.is_floating_point():

@@ -117,7 +117,8 @@ class BuildWatch(TorchDispatchMode):
 
     def _assigning(self, original: Callable[..., Any]) -> Any:
         def assign(module: torch.nn.Module, name: str, value: Any) -> None:
-            known = module.__dict__.get("_modules", {}).get(name)
+            children = module.__dict__.get("_modules")
+            known = children.get(name) if isinstance(children, dict) else None  # TorchScript keeps another mapping
             original(module, name, value)
             if isinstance(value, _CONTAINERS) or name == "requires_grad":
                 self._note(self._attributes, (id(module), name), module)

@@ -12,6 +12,7 @@ from torch.nn.parameter import is_lazy
 
 from nanodoc.engine.batches import tensor_leaves
 from nanodoc.engine.carried import KeptTensors
+from nanodoc.engine.ownership import dense_values
 from nanodoc.engine.saved import SavedTensorWatch
 from nanodoc.errors import UserCodeError
 from nanodoc.evidence import SourceSpan
@@ -98,7 +99,7 @@ class FollowedStep:
             having = [(name, p.grad.detach()) for name, p in self.named if p.grad is not None]
             if not having:
                 return
-            grads = [grad if grad.layout == torch.strided else grad.coalesce().values() for _, grad in having]
+            grads = [dense_values(grad) for _, grad in having]
             norms = torch.stack([torch.linalg.vector_norm(grad).float().to(grads[0].device) for grad in grads]).tolist()
             for (name, _), norm in zip(having, norms, strict=True):
                 self.with_gradient.add(name)

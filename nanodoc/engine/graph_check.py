@@ -218,9 +218,14 @@ class GraphExaminer:
                 state=states[name],
                 norm=replay.norms.get(name),
                 optimizers=tuple(owners.get(id(parameter), ())),
-                twin=(twin := None if states[name] in (GRADIENT, FROZEN) else _twin(name, good, shapes)),
-                copied=twin is not None and name in self.initial and self.initial[name] == self.initial.get(twin),
+                twin=None if states[name] in (GRADIENT, FROZEN) else _twin(name, good, shapes),
+                copied=any(self._same_start(name, other) and shapes[other] == shapes[name] for other in good),
             )
+
+    def _same_start(self, name: str, other: str) -> bool:
+        """Two parameters of one name in two modules that began with the same values."""
+        start = self.initial.get(name)
+        return start is not None and start == self.initial.get(other) and name.rpartition(".")[2] == other.rpartition(".")[2]
 
     def _loss_site(self, replay: FollowedStep) -> OpFacts | None:
         for name in replay.losses[-1:]:

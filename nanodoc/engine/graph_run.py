@@ -28,6 +28,8 @@ class GraphOutcome:
     failure: Failure | None = None
     ownership: OwnershipFacts | None = None
     notes: list[tuple[str, str]] = field(default_factory=list)
+    moved: set[str] = field(default_factory=set)
+    """Parameters whose values the steps changed (they were put back)."""
 
     @property
     def merged(self) -> GraphFacts | None:
@@ -63,6 +65,7 @@ class GraphOutcome:
             failure_step=self.steps[-1].step if self.failure and self.steps else None,
             graph=self.merged,
             never_got_gradient=self.never,
+            moved_by_hand=tuple(name for name in self.never if name in self.moved),
             steps_without_gradient=self.sometimes,
             always_zero=tuple(sorted(set.intersection(*zero))) if zero else (),
             ownership=self.ownership,
@@ -95,29 +98,32 @@ def run_graph_check(recipe: Recipe, build: BuildFacts, device: torch.device, amp
             break
         capsule = keeper.take(step, batches)
         try:
-            facts = examiner.examine(capsule)
-            facts = replace(facts, edges=examiner.edges)
-            outcome.steps.append(facts)
-            _advance(runner, capsule)
+            outcome.steps.append(replace(examiner.examine(capsule), edges=examiner.edges))
+            outcome.moved |= _advance(runner, capsule)
         except UserCodeError as error:
             outcome.failure = describe_failure(error)
             outcome.steps[step:] = [replace(examiner.examine(capsule, error), edges=examiner.edges)]
             break
-    outcome.ownership = ownership.facts(len(outcome.steps))
+    facts = ownership.facts(len(outcome.steps))
+    outcome.ownership = replace(facts, missing=tuple(replace(p, moved=p.moved or p.name in outcome.moved) for p in facts.missing))
     return outcome
 
 
-def _advance(runner: StepRunner, capsule: StepCapsule) -> None:
-    """The step once more, plainly, so that counters, buffers and random states move on; weights and optimizers don't."""
+def _advance(runner: StepRunner, capsule: StepCapsule) -> set[str]:
+    """The step once more, plainly, so that counters, buffers and random states move on; weights and optimizers don't. Returns the
+    names of the parameters that it moved."""
     if not runner.observing:
+        before = {name: fingerprint(p) for name, p in runner.recipe.model.named_parameters() if not is_lazy(p)}
         runner.compute(capsule.batches, scaled=False)
-        return
+        return {name for name, p in runner.recipe.model.named_parameters() if name in before and fingerprint(p) != before[name]}
     recipe = runner.recipe
     parameters = list(recipe.model.named_parameters())
     weights = copy_weights(parameters)
     optimizers = [copy_optimizer(one) for one in recipe.optimizers]
+    before = {name: fingerprint(p) for name, p in parameters if not is_lazy(p)}
     try:
         runner.call_train_step(capsule.batches[0])
+        return {name for name, p in parameters if name in before and fingerprint(p) != before[name]}
     finally:
         with torch.no_grad():
             for (_, parameter), saved in zip(parameters, weights, strict=True):

@@ -1,7 +1,7 @@
 """What a run watches about gradients besides their values: who gets none, who owns what, and whether samples mix.
 
-On a healthy step this costs a set of names. A step in which trainable parameters are left without a gradient is examined
-once; the samples' independence is tried once, on the first step. Both leave the run as if they had not been.
+The first step is followed while it runs, which changes nothing of it. Whatever has to be run again (fixes to be tried, a sample to be
+changed) waits until the run is over: training code keeps state in places that nobody can put back.
 """
 
 from __future__ import annotations
@@ -29,9 +29,12 @@ from nanodoc.engine.step import StepRunner
 from nanodoc.errors import UserCodeError
 from nanodoc.evidence import SourceSpan
 from nanodoc.graph_evidence import GraphFacts, GrowingFacts, LeakFacts
+from nanodoc.recipe.variables import variables_of
 from nanodoc.trace.spans import LIBRARY, USER, Place, frame_kind, resolve
 
-_LATEST = 3  # the last step (counted from 0) at which a graph is examined for a missing gradient
+_LATEST = 3  # the steps after the first one in which kept graphs are counted
+_SMALL = 1 << 30  # bytes
+_FUSED = (torch.nn.MultiheadAttention, torch.nn.TransformerEncoderLayer, torch.nn.TransformerEncoder)
 _ZERO_STEPS = 3  # a gradient that is exactly zero at the start is normal (LoRA, gates initialised to zero)
 
 
@@ -48,10 +51,11 @@ class GraphWatch:
         self._with_gradient: set[str] = set()
         self._nonzero: set[str] = set()
         self._steps = 0
-        self._pending = False
         self._switched_off: Place | None = None
         self._followed: FollowedStep | None = None
-        self._marks: dict[str, tuple[float, float]] = {}
+        self._first: StepCapsule | None = None
+        self.moved: tuple[str, ...] = ()
+        """Parameters that never got a gradient and whose values changed all the same (an average kept by hand)."""
         self.ownership = Ownership(runner.recipe, build)
         self.graph: GraphFacts | None = None
         self.leak: LeakFacts | None = None
@@ -67,14 +71,21 @@ class GraphWatch:
             self.notes.append(("cross-sample leak", "switched off"))
 
     def follow(self, capsule: StepCapsule) -> FollowedStep | None:
-        """The first step is followed while it runs: that costs one traced step and no replay. Compiled parts would have to
-        run eagerly for it, so a recipe that compiles is only examined where gradients are missing."""
+        """The first step is followed while it runs: that costs one traced step and no replay. What would compute otherwise
+        while it is watched, compiled parts and fused attention, is run again when the run is over instead."""
         recipe = self._runner.recipe
         compiled = self._build.compiled or any(hasattr(m, "_orig_mod") for m in recipe.model.modules())
-        if capsule.step or compiled or self.graph is not None:
+        if capsule.step or compiled or self._fused():
             return None
         self._followed = FollowedStep(recipe, capsule.batches)
         return self._followed
+
+    def _fused(self) -> bool:
+        """Attention layers in eval mode leave their fused path while a function mode watches, and round otherwise."""
+        recipe = self._runner.recipe
+        beside = [value for f in (recipe.loss_fn, recipe.criterion, recipe.train_step) for _, _, value in variables_of(f)]
+        roots = [recipe.model, *(value for value in beside if isinstance(value, torch.nn.Module))]
+        return any(isinstance(m, _FUSED) and not m.training for root in roots for m in root.modules())
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
@@ -117,41 +128,43 @@ class GraphWatch:
     # -- told by the engine ------------------------------------------------------------------------------------------
 
     def before_step(self, capsule: StepCapsule) -> None:
-        """A train_step is examined before it runs again, since afterwards its weights have moved."""
-        if self._pending and self.graph is None:
-            self._pending = False
-            self._aside(lambda: self._examine(capsule))
+        """Keeps the first step's start for the looks that are taken when the run is over."""
+        if capsule.step == 0:
+            self._first = self._keeper.take(0, capsule.batches, apart=True)
 
-    def after_backward(self, capsule: StepCapsule, norms: Mapping[str, float], *, stepped: bool) -> float:
-        """`norms` are those of the parameters that have a gradient. `stepped`: the weights have moved already (a train_step).
-        Returns the seconds that looking took."""
+    def after_backward(self, capsule: StepCapsule, norms: Mapping[str, float]) -> float:
+        """`norms` are those of the parameters that have a gradient. Returns the seconds that looking took."""
         began = time.perf_counter()
         self._with_gradient.update(norms)
         self._nonzero.update(name for name, norm in norms.items() if norm != 0)
         self._steps += 1
-        if capsule.step == 0 and self._call is not None:
-            self._aside(lambda: self._check_leak(capsule))
         if 1 <= capsule.step <= _LATEST:
             self._sizes.append(KeptTensors(self._runner.recipe).sizes())
-            self._look_for_growth(capsule)
-        followed, self._followed = self._followed, None
-        if followed is not None:
-            self._aside(lambda: self._judge(capsule, followed))
-        elif self.graph is None and capsule.step <= _LATEST and self._suspicious(capsule.step):
-            if stepped:
-                self._pending = True
-            else:
-                self._aside(lambda: self._examine(capsule))
         return time.perf_counter() - began
 
     def at_failure(self, capsule: StepCapsule, error: UserCodeError) -> None:
         """The step raised for its graph: the run is over, so nothing has to be put back but what the capsule holds."""
         self._examine(capsule, error)
 
-    def at_end(self, capsule: StepCapsule | None) -> None:
-        """A train_step whose run ended before it could be examined."""
-        if self._pending and self.graph is None and capsule is not None:
-            self._aside(lambda: self._examine(capsule))
+    def at_end(self, last: StepCapsule | None) -> None:
+        """The run is over: from here on nothing that is run again can change it, whatever the training code keeps where."""
+        never = set(self.never)
+        now = {name: fingerprint(p) for name, p in self._named if name in never and not is_lazy(p)}
+        self.moved = tuple(name for name, value in now.items() if value != self._examiner.initial.get(name, value))
+        if self._first is None:
+            return
+        first, followed = self._first, self._followed
+        if followed is not None:
+            self._aside(lambda: self._judge(first, followed))
+        else:
+            self._aside(lambda: self._examine(first))
+        if self._call is not None:
+            self._aside(lambda: self._check_leak(first))
+        if last is not None:
+            for name, nodes in self._grown():
+                where: list[SourceSpan | None] = []
+                self._aside(lambda name=name, where=where: where.append(self._examiner.keeper_of(last, name)))  # type: ignore[misc]  # bound now
+                self.growing = (*self.growing, GrowingFacts(name=name, nodes=nodes, kept_at=where[0]))
 
     # -- what is known at the end --------------------------------------------------------------------------------------
 
@@ -165,44 +178,25 @@ class GraphWatch:
             return ()
         return tuple(name for name, _ in self._named if name in self._with_gradient and name not in self._nonzero)
 
-    @property
-    def moved(self) -> tuple[str, ...]:
-        """Parameters without a gradient whose values changed since they were examined (an average kept by hand)."""
-        now = {name: fingerprint(p) for name, p in self._named if name in self._marks}
-        return tuple(name for name, before in self._marks.items() if now[name] != before)
-
     # -- looking -------------------------------------------------------------------------------------------------------
-
-    def _suspicious(self, step: int) -> bool:
-        held = {id(p) for o in self._runner.recipe.optimizers for group in o.param_groups for p in group["params"]}
-        missing = [name for name, p in self._named if p.requires_grad and name not in self._with_gradient and (id(p) in held or not held)]
-        return bool(missing) or (step == _ZERO_STEPS - 1 and bool(self.always_zero))
 
     def _judge(self, capsule: StepCapsule, step: FollowedStep) -> None:
         self.graph = self._examiner.judge(capsule, step)
-        self._mark()
-
-    def _mark(self) -> None:
-        self._marks = {name: fingerprint(p) for name, p in self._named if p.requires_grad and name not in self._with_gradient}
 
     def _examine(self, capsule: StepCapsule, error: UserCodeError | None = None) -> None:
         try:
             self.graph = self._examiner.examine(capsule, error)
         except UserCodeError as raised:
             self.notes.append(("the autograd graph", f"the step raised {type(raised.cause).__name__} when it was run again"))
-            return
-        self._mark()
 
-    def _look_for_growth(self, capsule: StepCapsule) -> None:
-        """Something kept whose graph has more nodes after every step."""
+    def _grown(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """What is kept with a graph of more nodes after every step that was looked at."""
         if len(self._sizes) < _LATEST:
             return
         for name in self._sizes[-1]:
             nodes = [sizes.get(name, 0) for sizes in self._sizes]
             if all(a < b for a, b in zip([0, *nodes], nodes, strict=False)):
-                where: list[SourceSpan | None] = []
-                self._aside(lambda name=name, where=where: where.append(self._examiner.keeper_of(capsule, name)))  # type: ignore[misc]  # bound now
-                self.growing = (*self.growing, GrowingFacts(name=name, nodes=tuple(nodes), kept_at=where[0]))
+                yield name, tuple(nodes)
 
     def _check_leak(self, capsule: StepCapsule) -> None:
         assert self._call is not None
@@ -218,18 +212,24 @@ class GraphWatch:
             self.notes.append(("cross-sample leak", reason))
 
     def _aside(self, look: Callable[[], None]) -> None:
-        """Runs `look` and puts model, random states and gradients back as they are now."""
+        """Runs `look` and puts model, optimizers, random states and gradients back as they are now."""
         now = self._keeper.take(0, [], apart=True)
-        if self._runner.observing:  # a train_step moves weights; the capsule may hold those from before it
+        if self._runner.observing or self._small():
             now.weights = copy_weights(self._named)
+        if self._runner.observing:
             now.optimizers = [copy_optimizer(one) for one in self._runner.recipe.optimizers]
-        grads = [p.grad for _, p in self._named]
+        owned = [p for o in self._runner.recipe.optimizers for group in o.param_groups for p in group["params"]]
+        grads = [(p, p.grad) for p in {id(p): p for p in (*(p for _, p in self._named), *owned)}.values()]
         try:
             look()
         finally:
             self._keeper.restore(now)
-            for (_, parameter), grad in zip(self._named, grads, strict=True):
+            for parameter, grad in grads:
                 parameter.grad = grad
+
+    def _small(self) -> bool:
+        """A copy of the weights is no burden; without one, weights that forward itself moves are not put back after the run."""
+        return sum(p.numel() * p.element_size() for _, p in self._named if not is_lazy(p)) <= _SMALL
 
 
 def _collated(data: object) -> bool:

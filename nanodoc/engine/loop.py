@@ -150,9 +150,8 @@ class Engine:
             if step in self._trace_steps:
                 self._trace(capsule)
                 began = time.perf_counter()
-            if self.runner.observing:
-                self._graph.before_step(capsule)
-                self._last = capsule
+            self._graph.before_step(capsule)
+            self._last = capsule
         except UserCodeError as error:
             return _Trouble(failure=describe_failure(error))
         try:
@@ -180,7 +179,7 @@ class Engine:
             skipped = bool(bad)
         norms = dict(zip(vitals.names, vitals.norms, strict=True))
         self._own_seconds += time.perf_counter() - at
-        began += self._graph.after_backward(capsule, norms, stepped=False)
+        began += self._graph.after_backward(capsule, norms)
         self.runner.update()
         if self.recipe.scheduler_interval == "step":
             self.runner.schedule()
@@ -240,7 +239,7 @@ class Engine:
         if self.recipe.scheduler_interval == "step":
             self.runner.schedule()
         norms = {**dict.fromkeys(observer.with_gradient, 1.0), **dict(zip(vitals.names, vitals.norms, strict=True))}
-        began += self._graph.after_backward(capsule, norms, stepped=True)
+        began += self._graph.after_backward(capsule, norms)
         self._note_step(capsule, vitals, skipped, began)
         return None
 

@@ -274,9 +274,16 @@ def _common_path(names: list[str]) -> str:
     return ".".join(common)
 
 
+def dense_values(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor itself, or the values that a sparse one stores."""
+    if tensor.layout == torch.sparse_coo:
+        return tensor.coalesce().values()
+    return tensor if tensor.layout == torch.strided else tensor.values()
+
+
 def fingerprint(parameter: torch.Tensor) -> tuple[float, float]:
     """Two numbers that change with the values: their sum and the sum of their magnitudes."""
-    values = parameter.detach()
+    values = dense_values(parameter.detach())
     if values.is_complex():
         values = torch.view_as_real(values)
     if not values.is_floating_point():  # quantised: such a parameter is not trained
@@ -287,4 +294,4 @@ def fingerprint(parameter: torch.Tensor) -> tuple[float, float]:
 def _norm(grad: torch.Tensor | None) -> float | None:
     if grad is None:
         return None
-    return float(torch.linalg.vector_norm(grad.detach().to_dense() if grad.layout != torch.strided else grad.detach()))
+    return float(torch.linalg.vector_norm(dense_values(grad.detach())))

@@ -50,7 +50,8 @@ def is_teacher(graph: GraphFacts, cut: CutFacts) -> bool:
     states = {p.name: p for p in graph.parameters}
     orphans = set(cut.orphans)
     others_learn = all(p.state not in (CUT, LOST) or p.name in orphans for p in graph.parameters)
-    return cut.kind in ("region", "detach") and others_learn and all(states[name].copied for name in orphans)
+    telling = any(len(states[name].shape) > 1 for name in orphans)  # vectors often begin alike: biases at zero, norms at one
+    return cut.kind in ("region", "detach") and others_learn and telling and all(states[name].copied for name in orphans)
 
 
 def _family(evidence: Evidence) -> str | None:
