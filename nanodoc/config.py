@@ -40,7 +40,7 @@ class Config:
     ignore: tuple[str, ...] = ()
     trace_steps: tuple[int, ...] = ()
     leak_check: bool = True
-    """Whether the first step tries if samples of a batch influence each other (ND513)."""
+    """Whether to try, when the run is over, if samples of a batch influence each other (ND513)."""
     quiet: bool = False
     recipe: Mapping[str, Any] = field(default_factory=dict)
     """Given to `build(config)`, when it takes an argument."""

@@ -25,7 +25,7 @@ Ignore = Annotated[str | None, typer.Option("--ignore", help="Not these rules.")
 TraceSteps = Annotated[str | None, typer.Option("--trace-steps", help="Write the ops of these steps, such as 3,7, to trace-step<N>.jsonl.")]
 LeakCheck = Annotated[
     bool | None,
-    typer.Option("--leak-check/--no-leak-check", help="On the first step, try whether samples influence each other [default: yes]."),
+    typer.Option("--leak-check/--no-leak-check", help="Try at the end whether samples of a batch influence each other [default: yes]."),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")]
 

@@ -1,4 +1,4 @@
-"""Does one sample of a batch influence the model's output for another? An experiment on the first step.
+"""Does one sample of a batch influence the model's output for another? An experiment on the first step's input.
 
 The model is called twice more on the arguments of its first call, the second time with sample 0 changed. After every
 torch function a fingerprint per sample tells which samples' rows changed: the first function that takes rows in which only

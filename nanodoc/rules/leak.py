@@ -68,8 +68,8 @@ RULES = (
         check=_cross_sample_leak,
         doc="""\
 ## What it checks
-On the first step the model is called again with sample 0 of the batch changed (without a graph, with BatchNorm on its running
-statistics, then rewound). If the output of other samples changes, the first call that mixed them is named: a recurrent or
+When the run is over, the model is called again on its first input, and once more with sample 0 changed (without a graph, with
+BatchNorm on its running statistics). If the output of other samples changes, the first call that mixed them is named: a recurrent or
 attention layer that takes the batch for time, a softmax over the batch, a view that regroups elements.
 
 ## Why it matters
