@@ -167,7 +167,6 @@ class OwnedParameter:
     """Its values came from a checkpoint during build()."""
     moved: bool = False
     """Something other than an optimizer changed it during the run."""
-    has_other_gradient: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
