@@ -128,8 +128,6 @@ class GraphFacts:
     loss_rewrapped: bool = False
     """The loss is a new leaf: backward() succeeds and reaches nothing."""
     loss_site: OpFacts | None = None
-    grad_was_off: bool = False
-    """Gradients were switched off before the step began."""
     carried: tuple[CarriedFacts, ...] = ()
     shared_reader: OpFacts | None = None
     """With two backward calls: the op through which the first loss used what the second needs too."""
@@ -148,9 +146,6 @@ class GraphFacts:
 
     edges: tuple[ModuleEdge, ...] = ()
     """Who hands tensors to whom, by module; only where a picture was asked for."""
-
-    def state(self, name: str) -> str | None:
-        return next((p.state for p in self.parameters if p.name == name), None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -188,6 +188,8 @@ def _build(entrypoint: str, config: Config) -> tuple[Recipe, BuildFacts]:
     watch = BuildWatch()
     with watch:
         recipe = build_recipe(entrypoint, config.recipe)
+    if any(isinstance(module, torch.jit.ScriptModule) for module in recipe.model.modules()):
+        raise UsageError("the model holds TorchScript modules, which cannot be watched; return the plain module from the recipe")
     return recipe, watch.settle(recipe.model)
 
 

@@ -33,6 +33,7 @@ from nanodoc.graph_evidence import (
     OverwriteFacts,
     ParameterState,
     fix_key,
+    graph_failure,
 )  # fmt: skip
 from nanodoc.trace.cuts import GradFlow, module_edges
 from nanodoc.trace.graph import StepTrace
@@ -72,9 +73,9 @@ class GraphExaminer:
     def examine(self, capsule: StepCapsule, failure: UserCodeError | None = None) -> GraphFacts:
         """The facts of one step. `failure` is what the step raised when it first ran."""
         self._keep_weights(capsule)
-        message = str(failure.cause) if failure is not None else ""
+        overwritten = failure is not None and graph_failure(str(failure.cause)) == "overwritten"
         try:
-            replay = self._replay(capsule, saved="modified by an inplace operation" in message)
+            replay = self._replay(capsule, saved=overwritten)
             return self._facts(capsule, replay)
         finally:
             self._keeper.restore(capsule)
@@ -150,7 +151,6 @@ class GraphExaminer:
             loss_needs_grad=replay.needs_grad,
             loss_rewrapped=replay.rewrapped,
             loss_site=self._loss_site(replay),
-            grad_was_off=bool(flow.grad_off) and flow.grad_off[0] == 0 and not torch.is_grad_enabled(),
             carried=tuple(replay.kept.facts(replay.trace, gradient)),
             backward_calls=tuple(replay.calls),
             overwrite=self._overwrite(replay),
@@ -205,6 +205,8 @@ class GraphExaminer:
         modules = dict(self._model.named_modules())
         shapes = {name: tuple(p.shape) for name, p in self._named if name in states}
         good = [name for name, state in states.items() if state in (GRADIENT, ZERO)]
+        siblings = {key: name for name in good for key in _slots(name, shapes[name])}
+        starts = {self._start(name, shapes[name]) for name in good} - {None}
         for name, parameter in self._named:
             if name not in states:
                 continue
@@ -218,14 +220,14 @@ class GraphExaminer:
                 state=states[name],
                 norm=replay.norms.get(name),
                 optimizers=tuple(owners.get(id(parameter), ())),
-                twin=None if states[name] in (GRADIENT, FROZEN) else _twin(name, good, shapes),
-                copied=any(self._same_start(name, other) and shapes[other] == shapes[name] for other in good),
+                twin=next((siblings[key] for key in _slots(name, shapes[name]) if key in siblings), None) if name not in good else None,
+                copied=name not in good and self._start(name, shapes[name]) in starts,
             )
 
-    def _same_start(self, name: str, other: str) -> bool:
-        """Two parameters of one name in two modules that began with the same values."""
-        start = self.initial.get(name)
-        return start is not None and start == self.initial.get(other) and name.rpartition(".")[2] == other.rpartition(".")[2]
+    def _start(self, name: str, shape: tuple[int, ...]) -> tuple[Any, ...] | None:
+        """What a copy of a module has in common with it when training begins: the parameter's own name, shape and values."""
+        values = self.initial.get(name)
+        return (name.rpartition(".")[2], shape, values) if values is not None else None
 
     def _loss_site(self, replay: FollowedStep) -> OpFacts | None:
         for name in replay.losses[-1:]:
@@ -341,11 +343,8 @@ def _owners(optimizers: list[torch.optim.Optimizer]) -> dict[int, list[int]]:
     return owners
 
 
-def _twin(name: str, good: list[str], shapes: dict[str, tuple[int, ...]]) -> str | None:
-    """A parameter with a gradient whose path differs in one component and whose shape is the same."""
-    parts = name.split(".")
-    for other in good:
-        theirs = other.split(".")
-        if len(theirs) == len(parts) and shapes[other] == shapes[name] and sum(a != b for a, b in zip(parts, theirs, strict=True)) == 1:
-            return other
-    return None
+def _slots(name: str, shape: tuple[int, ...]) -> Iterator[tuple[Any, ...]]:
+    """The path with each of its components left out in turn: siblings share one of these."""
+    parts = tuple(name.split("."))
+    for i in range(len(parts)):
+        yield i, parts[:i], parts[i + 1 :], shape

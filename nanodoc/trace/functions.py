@@ -27,7 +27,6 @@ _EXPORTS = {
 _IMPORTS = {torch.tensor: "torch.tensor", torch.as_tensor: "torch.as_tensor", torch.asarray: "torch.asarray"}
 _IMPORTS[_Tensor.new_tensor] = "Tensor.new_tensor"
 _LIFT = torch.ops.aten.lift_fresh.default
-_DATA = _Tensor.data.__get__  # type: ignore[attr-defined]  # a getset descriptor
 _SWITCH = torch._C._set_grad_enabled
 _CHECKPOINT = str(Path("torch", "utils", "checkpoint.py"))
 _WORDS = ("no_grad", "inference_mode", "set_grad_enabled", "enable_grad")
@@ -46,25 +45,31 @@ class FunctionWatch(TorchFunctionMode):
         self._tracer = tracer
         self._flow = flow
         self.failing: tuple[str, list[torch.Tensor]] | None = None
-        self._inference: Callable[..., Any] | None = None
+        self._inference: tuple[Callable[..., Any], Callable[..., Any]] = (torch.inference_mode.__enter__, torch.inference_mode.__exit__)
 
     def __enter__(self) -> FunctionWatch:
-        original = self._inference = torch.inference_mode.__enter__
-        flow = self._flow
+        mode = torch.inference_mode
+        enter, leave = self._inference = mode.__enter__, mode.__exit__
+        flow, outer = self._flow, []
 
-        def enter(context: Any) -> Any:
+        def entering(context: Any) -> Any:
+            outer.append(flow.region)
             if context.mode and flow.region < 0:
                 flow.regions.append(Region("inference_mode", opener()))
                 flow.region = len(flow.regions) - 1
-            return original(context)
+            return enter(context)
 
-        torch.inference_mode.__enter__ = enter  # type: ignore[method-assign]  # put back in __exit__
+        def leaving(context: Any, *exc: Any) -> Any:
+            flow.region = outer.pop() if outer else -1
+            return leave(context, *exc)
+
+        mode.__enter__, mode.__exit__ = entering, leaving  # type: ignore[method-assign]  # put back in __exit__
         if not torch.is_grad_enabled():  # switched off before the step
             flow.region = 0
         return super().__enter__()  # type: ignore[no-any-return]  # unannotated in torch
 
     def __exit__(self, *exc: Any) -> None:
-        torch.inference_mode.__enter__ = self._inference  # type: ignore[method-assign, assignment]  # the original
+        torch.inference_mode.__enter__, torch.inference_mode.__exit__ = self._inference  # type: ignore[method-assign]  # the originals
         super().__exit__(*exc)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
