@@ -1,6 +1,6 @@
 """nanodoc: a doctor for PyTorch training runs.
 
-Importing this package does not import torch; `Recipe` is the only name a training script needs.
+Importing this package does not import torch; a training script needs `Recipe`, or nothing, and may use `probe`.
 
 Errors raised to callers:
 
@@ -10,6 +10,7 @@ Errors raised to callers:
 
 from nanodoc._version import __version__
 from nanodoc.errors import NanodocError, UsageError
+from nanodoc.probing import probe
 from nanodoc.recipe.recipe import Recipe
 
-__all__ = ["NanodocError", "Recipe", "UsageError", "__version__"]
+__all__ = ["NanodocError", "Recipe", "UsageError", "__version__", "probe"]

@@ -39,6 +39,14 @@ class Config:
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
     trace_steps: tuple[int, ...] = ()
+    frames: bool = False
+    """Whether to print the range of every module's weights, inputs and outputs."""
+    max_frames: int = 100
+    """Frames printed of one step, those before the first non-finite output."""
+    module: str | None = None
+    """Frames only of this module and those below it."""
+    abort_after_step: int | None = None
+    """End the run after this step."""
     leak_check: bool = True
     """Whether to try, when the run is over, if samples of a batch influence each other (ND513)."""
     quiet: bool = False
@@ -49,6 +57,7 @@ class Config:
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
 
+_LEAST = {"steps": 1, "seed": 0, "max_frames": 1, "abort_after_step": 0}
 _KEYS = tuple(f.name for f in fields(Config))
 
 
@@ -114,9 +123,9 @@ def _checked(key: str, value: Any, source: str) -> Any:
             return None if value is None else "off"
         if value not in choices:
             raise refuse("one of " + ", ".join(choices))
-    elif key in ("steps", "seed"):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < (1 if key == "steps" else 0)):
-            raise refuse("a whole number of at least " + ("1" if key == "steps" else "0"))
+    elif key in _LEAST:
+        if (value is not None or key == "max_frames") and (isinstance(value, bool) or not isinstance(value, int) or value < _LEAST[key]):
+            raise refuse(f"a whole number of at least {_LEAST[key]}")
     elif key in ("select", "ignore"):
         items = value.split(",") if isinstance(value, str) else value
         if not isinstance(items, (list, tuple)) or not all(isinstance(item, str) for item in items):
@@ -124,7 +133,7 @@ def _checked(key: str, value: Any, source: str) -> Any:
         return tuple(item.strip() for item in items if item.strip())
     elif key == "trace_steps":
         return _step_list(value, refuse)
-    elif key in ("quiet", "leak_check"):
+    elif key in ("quiet", "leak_check", "frames"):
         if not isinstance(value, bool):
             raise refuse("true or false")
     elif key == "recipe":

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from nanodoc.amp_evidence import AmpFacts
     from nanodoc.graph_evidence import GraphFacts, GrowingFacts, LeakFacts, OwnershipFacts
 
 
@@ -111,6 +112,29 @@ class OpFacts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class GrowthPoint:
+    """The largest |value| at one op on the way to an overflow; inf at its end."""
+
+    what: str
+    """The module, or the op's name where it lies in none."""
+    absmax: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProbedFacts:
+    """One call of `nanodoc.probe`."""
+
+    label: str
+    location: SourceSpan | None
+    dtype: str
+    shape: tuple[int, ...]
+    minimum: float
+    maximum: float
+    bad: bool
+    """NaN or +inf."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Birth:
     """An op on the way to the symptom that made a non-finite value: from finite inputs, or NaN out of a harmless inf."""
 
@@ -133,6 +157,8 @@ class Birth:
     """The op that discards the bad elements in forward (where, masked_fill, an index)."""
     zero_gradient: bool = False
     """The gradient that arrived at the bad elements was exactly zero (so 0·inf = NaN)."""
+    growth: tuple[GrowthPoint, ...] = ()
+    """How the largest value grew on its way to the op, following the largest input back."""
     inf_inputs: tuple[str, ...] = ()
     """Labels of the inputs that held a harmless inf."""
     samples: tuple[int, ...] = ()
@@ -256,5 +282,9 @@ class Evidence:
     ownership: OwnershipFacts | None = None
     leak: LeakFacts | None = None
     growing: tuple[GrowingFacts, ...] = ()
+    probed: tuple[ProbedFacts, ...] = ()
+    """The probes of the step that ended the run, where one of them saw NaN or +inf."""
+    amp_facts: AmpFacts | None = None
+    """Of a run with autocast, a GradScaler or half-precision parameters."""
     grad_off_since_build: bool = False
     grad_switched_off_at: SourceSpan | None = None

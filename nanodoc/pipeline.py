@@ -13,14 +13,18 @@ import torch
 
 from nanodoc._version import __version__
 from nanodoc.config import Config
+from nanodoc.differential.trials import Trials
 from nanodoc.engine.build_facts import BuildFacts
 from nanodoc.engine.building import BuildWatch
 from nanodoc.engine.capsule import Keeper
+from nanodoc.engine.course import Outcome
 from nanodoc.engine.examination import Examiner
 from nanodoc.engine.failure import describe_failure
 from nanodoc.engine.graph_run import run_graph_check
 from nanodoc.engine.history import History
-from nanodoc.engine.loop import Engine, Outcome
+from nanodoc.engine.looks import LookOptions
+from nanodoc.engine.loop import Engine
+from nanodoc.engine.replaying import Replayer
 from nanodoc.engine.settings import pick_device, seed_everything, with_amp
 from nanodoc.engine.snapshot import like, random_state, read_snapshot, restore_into, write_snapshot
 from nanodoc.engine.step import StepRunner
@@ -53,10 +57,20 @@ def run(entrypoint: str, config: Config, progress: Progress | None = None) -> Re
         return _report(info, Evidence(failure=describe_failure(error)), config, VitalSigns(), {}, [], False)
     recipe, amp_dtype = with_amp(recipe, config.amp, device)
     steps = config.steps or recipe.max_steps or DEFAULT_STEPS
+    _check_module(recipe, config.module)
+    if config.abort_after_step is not None:
+        steps = min(steps, config.abort_after_step + 1)
+    looks = LookOptions(
+        steps=config.trace_steps,
+        folder=_artifact_folder(config),
+        frames=config.frames,
+        most_frames=config.max_frames,
+        module=config.module or "",
+    )
     folder = _artifact_folder(config)
     history = History(folder)
     engine = Engine(
-        recipe, device, amp_dtype, steps=steps, history=history, build_facts=facts, trace_steps=config.trace_steps, trace_folder=folder, leak_check=config.leak_check,
+        recipe, device, amp_dtype, steps=steps, history=history, build_facts=facts, looks=looks, leak_check=config.leak_check,
         progress=(lambda step, loss: progress(step, steps, loss)) if progress else None,
     )  # fmt: skip
     try:
@@ -74,12 +88,19 @@ def run(entrypoint: str, config: Config, progress: Progress | None = None) -> Re
         except OSError as error:
             not_checked.append(("snapshot", f"it could not be written: {error}"))
     info = _info(entrypoint, "run", config, device, amp_dtype, steps, outcome.steps_run, outcome.evidence.reproduced)
+    amp = outcome.evidence.amp_facts
     vitals = VitalSigns(
         steps=outcome.steps_run, losses=tuple(outcome.losses), grad_norms=tuple(outcome.grad_norms),
         skipped_steps=outcome.skipped, overhead=outcome.overhead,
+        scales=tuple(step.scale for step in amp.steps) if amp else (), calibration_skips=amp.calibration if amp else 0,
     )  # fmt: skip
     not_checked += _not_checked(outcome, steps)
-    return _report(info, outcome.evidence, config, vitals, artifacts, not_checked, outcome.interrupted)
+    report = _report(info, outcome.evidence, config, vitals, artifacts, not_checked, outcome.interrupted)
+    findings = report.findings
+    if outcome.start is not None and findings:
+        half = amp is not None and amp.dtype == "float16"
+        findings = Trials(engine.runner, engine.keeper, engine.replayer, outcome.start, half=half).on(findings)
+    return replace(report, frames=tuple(outcome.frames), findings=findings)
 
 
 def replay(path: Path, config: Config, entrypoint: str | None = None) -> Report:
@@ -121,10 +142,8 @@ def check_grad_graph(entrypoint: str, config: Config, module: str | None = None)
     except UserCodeError as error:
         info = _info(entrypoint, "check-grad-graph", config, device, None, steps, 0, "not_run")
         return _report(info, Evidence(failure=describe_failure(error)), config, VitalSigns(), {}, [], False)
+    _check_module(recipe, module)
     modules = {path: type(m).__name__ for path, m in recipe.model.named_modules()}
-    if module is not None and module not in modules:
-        near = get_close_matches(module, modules, 1, cutoff=0)
-        raise UsageError(f"the model has no module {module!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
     recipe, amp_dtype = with_amp(recipe, config.amp, device)
     outcome = run_graph_check(recipe, build, device, amp_dtype, steps)
     info = _info(entrypoint, "check-grad-graph", config, device, amp_dtype, steps, len(outcome.steps), "not_run")
@@ -134,6 +153,13 @@ def check_grad_graph(entrypoint: str, config: Config, module: str | None = None)
     return replace(report, graph=picture)
 
 
+def _check_module(recipe: Recipe, module: str | None) -> None:
+    paths = [path for path, _ in recipe.model.named_modules()]
+    if module is not None and module not in paths:
+        near = get_close_matches(module, paths, 1, cutoff=0)
+        raise UsageError(f"the model has no module {module!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+
+
 def _replay_step(
     recipe: Recipe, facts: BuildFacts, device: torch.device, amp_dtype: torch.dtype | None, content: dict[str, Any], step: int
 ) -> tuple[Evidence, VitalSigns]:
@@ -141,8 +167,9 @@ def _replay_step(
     keeper = Keeper(recipe, device)
     capsule = keeper.take(step, _batches(recipe, content))
     capsule.rng = random_state(content) or capsule.rng
-    examiner = Examiner(runner, keeper)
-    first = examiner.replay_and_rewind(capsule)
+    replayer = Replayer(runner, keeper)
+    examiner = Examiner(replayer)
+    first = replayer.replay_and_rewind(capsule)
     known = _mapping(content, "run")
     loss = sum(first.losses) / len(first.losses) if first.losses else float("nan")
     named = list(recipe.model.named_parameters())

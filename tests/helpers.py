@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from nanodoc import Recipe
-from nanodoc.engine.loop import Engine, Outcome
+from nanodoc.engine.course import Outcome
+from nanodoc.engine.loop import Engine
 from nanodoc.report.model import Finding
 from nanodoc.report.ranking import rank
 from nanodoc.rules.registry import claims

@@ -22,7 +22,16 @@ SnapshotDir = Annotated[Path | None, typer.Option("--snapshot-dir", help="Folder
 FailOn = Annotated[str | None, typer.Option("--fail-on", help="Exit 1 at: critical, warning or never [default: critical].")]
 Select = Annotated[str | None, typer.Option("--select", help="Only these rules: codes, prefixes or names, separated by commas.")]
 Ignore = Annotated[str | None, typer.Option("--ignore", help="Not these rules.")]
-TraceSteps = Annotated[str | None, typer.Option("--trace-steps", help="Write the ops of these steps, such as 3,7, to trace-step<N>.jsonl.")]
+TraceSteps = Annotated[
+    str | None,
+    typer.Option(
+        "--trace-steps", help="Write the ops of these steps, such as 3,7, to trace-step<N>.jsonl; with --frames, print their frames."
+    ),
+]
+Frames = Annotated[bool, typer.Option("--frames", help="Print the range of every module's weights, inputs and outputs.")]
+MaxFrames = Annotated[int | None, typer.Option("--max-frames", help="Most frames printed of one step [default: 100].")]
+Module = Annotated[str | None, typer.Option("--module", help="Frames only of this module and those below it.")]
+AbortAfterStep = Annotated[int | None, typer.Option("--abort-after-step", help="End the run after this step.")]
 LeakCheck = Annotated[
     bool | None,
     typer.Option("--leak-check/--no-leak-check", help="Try at the end whether samples of a batch influence each other [default: yes]."),
@@ -44,13 +53,18 @@ def run(
     select: Select = None,
     ignore: Ignore = None,
     trace_steps: TraceSteps = None,
+    frames: Frames = False,
+    max_frames: MaxFrames = None,
+    module: Module = None,
+    abort_after_step: AbortAfterStep = None,
     leak_check: LeakCheck = None,
     quiet: Quiet = False,
 ) -> None:
     """Run some training steps under watch and print a ranked diagnosis."""
     flags = given(
         steps=steps, device=device, seed=seed, amp=amp, output_format=output_format, output=output, snapshot_dir=snapshot_dir,
-        fail_on=fail_on, select=select, ignore=ignore, trace_steps=trace_steps, leak_check=leak_check, quiet=quiet or None,
+        fail_on=fail_on, select=select, ignore=ignore, trace_steps=trace_steps, frames=frames or None, max_frames=max_frames,
+        module=module, abort_after_step=abort_after_step, leak_check=leak_check, quiet=quiet or None,
     )  # fmt: skip
     settings = load_config(config, flags)
     check_codes(settings.select + settings.ignore)

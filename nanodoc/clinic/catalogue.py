@@ -233,6 +233,48 @@ PATIENTS: tuple[Patient, ...] = (
         line="nn.GRU(5, 16",
         severity="warning",
     ),
+    Patient(
+        name="dropout-overflow",
+        file="dropout_overflow",
+        story="a gated feed-forward just below 65504, and the dropout behind it",
+        expect="low-precision-overflow",
+        line="self.dropout(self.wo(",
+    ),
+    Patient(
+        name="clipped-while-scaled",
+        file="clipped_while_scaled",
+        story="gradients clipped before they are unscaled",
+        expect="clip-before-unscale",
+        line="clip_grad_norm_(model.parameters(), 1.0)",
+    ),
+    Patient(
+        name="collapsing-scale",
+        file="collapsing_scale",
+        story="a gradient beyond 65504 at every loss scale",
+        expect="persistent-overflow",
+        line="return 1.0 / depth",
+    ),
+    Patient(
+        name="half-epsilon",
+        file="half_epsilon",
+        story="an epsilon of 1e-8 in float16",
+        expect="vanishing-epsilon",
+        line="/ (weight.sum(1) + self.eps)",
+    ),
+    Patient(
+        name="half-layer",
+        file="half_layer",
+        story="a layer cast to float16 under a GradScaler",
+        expect="half-parameters",
+        line="model[2].half()",
+    ),
+    Patient(
+        name="no-scaler",
+        file="no_scaler",
+        story="float16 with the GradScaler switched off; small gradients become zero",
+        expect="half-without-scaler",
+        line="scaler.scale(loss).backward()",
+    ),
 )
 
 

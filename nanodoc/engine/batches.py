@@ -64,9 +64,11 @@ def leading_size(value: Any) -> int:
 
 
 def batch_size(value: Any) -> int | None:
-    """The length of the first dimension that most tensors of the batch share; None without any."""
+    """The length of the first dimension that most tensors of the batch share; None without any, or where no length prevails (a
+    graph's nodes and edges)."""
     counts: dict[int, int] = {}
     for _, tensor in tensor_leaves(value):
         if tensor.dim() >= 1:
             counts[tensor.shape[0]] = counts.get(tensor.shape[0], 0) + 1
-    return max(counts, key=lambda size: counts[size]) if counts else None
+    best = sorted(counts, key=lambda size: -counts[size])[:2]
+    return None if not best or (len(best) == 2 and counts[best[0]] == counts[best[1]]) else best[0]

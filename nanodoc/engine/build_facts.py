@@ -27,6 +27,7 @@ class BuildFacts:
     loaded: set[str] = field(default_factory=set)
     """Parameters that a load_state_dict() has gone over."""
     layers: Mapping[str, Place] = field(default_factory=dict)
+    casts: Mapping[str, Place] = field(default_factory=dict)
     compiled: bool = False
     """torch.compile was called."""
     grad_off: Place | None = None
@@ -55,6 +56,10 @@ class BuildFacts:
     def layer_made_at(self, path: str) -> SourceSpan | None:
         """The line that made the layer (of torch's own kinds) at `path`."""
         return _span(self.layers.get(path))
+
+    def cast_at(self, name: str) -> SourceSpan | None:
+        """The line that last changed the dtype of parameter `name` (`model.half()`)."""
+        return _span(self.casts.get(name))
 
     def grad_switched_off_at(self) -> SourceSpan | None:
         return _span(self.grad_off)

@@ -20,6 +20,7 @@ from nanodoc.trace.spans import Place, calling_places
 
 # Tensor methods through which NumPy and C code get at the memory.
 _EXPORTS = ("numpy", "__array__", "data_ptr", "__dlpack__")
+_CASTS = ("half", "bfloat16", "float", "double", "to", "type")
 _CONTAINERS = (list, tuple, dict, set)
 _ABSENT = object()
 
@@ -38,6 +39,7 @@ class BuildWatch(TorchDispatchMode):
         self._frozen: dict[int, Place] = {}
         self._loaded: set[int] = set()
         self._layers: dict[int, Place] = {}
+        self._casts: dict[int, Place] = {}
         self._grad_off: Place | None = None
         self._compiled = False
         self._alive: list[Any] = []
@@ -57,6 +59,8 @@ class BuildWatch(TorchDispatchMode):
         self._patch(module, "__setattr__", self._assigning(module.__setattr__))
         self._patch(module, "add_module", self._adding(module.add_module))
         self._patch(module, "__init__", self._making(module.__init__))
+        for name in _CASTS:
+            self._patch(module, name, self._casting(getattr(module, name)))
         self._patch(module, "load_state_dict", self._loading(module.load_state_dict))
         self._patch(optimizer, "__init__", self._optimizing(optimizer.__init__))
         self._patch(tensor, "requires_grad_", self._freezing(tensor.requires_grad_))
@@ -142,6 +146,19 @@ class BuildWatch(TorchDispatchMode):
 
         return init
 
+    def _casting(self, original: Callable[..., Any]) -> Any:
+        """`model.half()` and its kin: which parameters changed their dtype there."""
+
+        def cast(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            before = {id(p): p.dtype for p in module.parameters()}
+            out = original(module, *args, **kwargs)
+            for parameter in module.parameters():
+                if before.get(id(parameter), parameter.dtype) != parameter.dtype:
+                    self._note(self._casts, id(parameter), parameter)
+            return out
+
+        return cast
+
     def _loading(self, original: Callable[..., Any]) -> Any:
         def load_state_dict(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
             out = original(module, *args, **kwargs)
@@ -221,6 +238,7 @@ class BuildWatch(TorchDispatchMode):
             frozen={name: self._frozen[id(p)] for name, p in model.named_parameters() if id(p) in self._frozen},
             loaded={name for name, p in model.named_parameters() if id(p) in self._loaded},
             layers={path: self._layers[id(m)] for path, m in model.named_modules() if id(m) in self._layers},
+            casts={name: self._casts[id(p)] for name, p in model.named_parameters() if id(p) in self._casts},
             compiled=self._compiled,
             grad_off=self._grad_off if not torch.is_grad_enabled() else None,
         )

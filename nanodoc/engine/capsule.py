@@ -58,6 +58,8 @@ class Keeper:
 
     def __init__(self, recipe: Recipe, device: torch.device) -> None:
         self._recipe = recipe
+        self.scaler: Any = recipe.scaler
+        """The GradScaler to keep: the recipe's, or one that a train_step was seen to use."""
         self._device = device
         self._modules = list(recipe.model.modules())
         # torch's own layers hold nothing that a forward pass rebinds; the user's classes may count steps or keep state
@@ -77,7 +79,7 @@ class Keeper:
             buffers=self._fresh_buffers() if apart else self._buffers(),
             attributes=[(m, dict(vars(m)), _lists(vars(m))) for m in self._own],
             training=[m.training for m in self._modules],
-            scaler=_scaler_tensors(self._recipe.scaler),
+            scaler=_scaler_tensors(self.scaler),
             batch_versions=_versions(batches),
             trainable=[parameter.requires_grad for parameter in self._parameters],
             grad_enabled=torch.is_grad_enabled(),
@@ -106,8 +108,8 @@ class Keeper:
                 parameter.grad = None if grad is None else grad.clone()
         for optimizer, state in zip(self._recipe.optimizers, capsule.optimizers, strict=False):
             restore_optimizer(optimizer, state)
-        if self._recipe.scaler is not None and capsule.scaler is not None:
-            _restore_scaler(self._recipe.scaler, capsule.scaler)
+        if self.scaler is not None and capsule.scaler is not None:
+            _restore_scaler(self.scaler, capsule.scaler)
         capsule.rng.restore(self._device)
         torch.set_grad_enabled(capsule.grad_enabled)
 

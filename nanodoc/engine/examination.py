@@ -13,38 +13,24 @@ from itertools import zip_longest
 from typing import Any
 
 import torch
-from torch.nn.parameter import is_lazy
 
-from nanodoc.engine.batches import batch_size, tensor_leaves, to_device
-from nanodoc.engine.capsule import Keeper, StepCapsule, copy_optimizer, copy_weights
-from nanodoc.engine.observer import Observer
-from nanodoc.engine.step import StepRunner
-from nanodoc.errors import UsageError, UserCodeError
+from nanodoc.engine.batches import batch_size, tensor_leaves
+from nanodoc.engine.capsule import StepCapsule
+from nanodoc.engine.replaying import PROBE_MARK, Replay, Replayer
 from nanodoc.evidence import Birth, LeafRoot, TensorFacts
-from nanodoc.probes.gradients import packed_vitals, really_nonfinite
 from nanodoc.trace.births import Root, RootSearch
-from nanodoc.trace.eager import run_eagerly
 from nanodoc.trace.examine import Request, tensor_facts
 from nanodoc.trace.graph import StepTrace
+from nanodoc.trace.growth import growth_of
 from nanodoc.trace.masking import find_mask, gradient_request
-from nanodoc.trace.tracer import Ref, Tracer
+from nanodoc.trace.tracer import Ref
 
 _MOST_ROOTS = 8
 _BEFORE_EXCEPTION = 16  # ops before an exception whose inputs count as what the code had just looked at
 _UPSTREAM = 16
 _CHAIN = 8
 _MOST_SAMPLES = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Replay:
-    """One traced run of the step and how it ended."""
-
-    trace: StepTrace
-    losses: list[float]
-    grad_norm: float
-    bad_parameters: list[str]
-    error: UserCodeError | None
+_FARTHEST = 64  # ancestors of an overflow, so that the way its values grew can be told
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,82 +46,8 @@ class Examined:
 class Examiner:
     """Examines steps of one recipe. The model is left as the capsule says, not as the replay left it."""
 
-    def __init__(self, runner: StepRunner, keeper: Keeper) -> None:
-        self._runner = runner
-        self._keeper = keeper
-        self._model = runner.recipe.model
-        self._named = list(self._model.named_parameters())
-
-    # -- replaying -------------------------------------------------------------------------------------------------
-
-    def replay(self, capsule: StepCapsule, requests: dict[int, Request] | None = None) -> Replay:
-        """Rewinds to `capsule` and runs the step's forward and backward under the tracer."""
-        self._keeper.restore(capsule)
-        batches = [to_device(batch, self._runner.device) for batch in capsule.batches]
-        leaves = [
-            *((f"param:{name}", parameter.detach()) for name, parameter in self._named if not is_lazy(parameter)),
-            *((f"buffer:{name}", buffer) for name, buffer in self._model.named_buffers() if not is_lazy(buffer)),
-            *(leaf for i, batch in enumerate(batches) for leaf in tensor_leaves(batch, "batch" if len(batches) == 1 else f"batch[{i}]")),
-        ]
-        tracer = Tracer(self._model, leaves, requests)
-        bad: list[str] = []
-        losses: list[torch.Tensor] = []
-        error: UserCodeError | None = None
-
-        def on_loss(loss: torch.Tensor) -> None:
-            tracer.mark(f"loss:{len(losses)}", loss)
-            losses.append(loss.detach())
-
-        with run_eagerly():
-            try:
-                with tracer:
-                    if self._runner.observing:
-                        self._observe(batches[0], tracer, on_loss, bad)
-                    else:
-                        self._runner.compute(batches, on_loss)
-                        self._mark_gradients(tracer, bad)
-            except UserCodeError as raised:
-                error = raised
-            except UsageError:
-                if not losses:
-                    raise
-        trace = tracer.finish()
-        vitals = packed_vitals(losses, self._named)
-        read = [float(loss) for loss in losses]
-        return Replay(trace, read, vitals.grad_norm, bad, error)
-
-    def replay_and_rewind(self, capsule: StepCapsule) -> Replay:
-        """`replay`, after which model and optimizers are as they were before it."""
-        self._keep_weights(capsule)
-        try:
-            return self.replay(capsule)
-        finally:
-            self._keeper.restore(capsule)
-
-    def _keep_weights(self, capsule: StepCapsule) -> None:
-        """A train_step moves the weights when it is replayed; every replay must start from the same ones."""
-        if self._runner.observing and capsule.weights is None:
-            capsule.weights = copy_weights(self._named)
-            capsule.optimizers = [copy_optimizer(one) for one in self._runner.recipe.optimizers]
-
-    def _observe(self, batch: Any, tracer: Tracer, on_loss: Any, bad: list[str]) -> None:
-        observer = Observer(self._runner.recipe, self._named, expected_steps=1).watch(None)
-        observer.on_loss = on_loss
-        observer.on_gradients = lambda: self._mark_gradients(tracer, bad)
-        with observer:
-            result = self._runner.call_train_step(batch)
-        if not observer.losses and isinstance(result, torch.Tensor) and result.numel() == 1:
-            on_loss(result)
-
-    def _mark_gradients(self, tracer: Tracer, bad: list[str]) -> None:
-        """Marks the non-finite gradients, once: a later optimizer's step may see other ones."""
-        if bad:
-            return
-        with tracer.paused():
-            bad.extend(really_nonfinite(self._named))
-        for name, parameter in self._named:
-            if name in bad and parameter.grad is not None:
-                tracer.mark(f"grad:{name}", parameter.grad)
+    def __init__(self, replayer: Replayer) -> None:
+        self._replayer = replayer
 
     # -- examining -------------------------------------------------------------------------------------------------
 
@@ -145,14 +57,14 @@ class Examiner:
         `loss` and `grad_norm` are what the first run read (None after an exception); `indices` the data set's
         indices of the batch, where known.
         """
-        self._keep_weights(capsule)
+        self._replayer.keep_weights(capsule)
         try:
-            return self._examine(capsule, loss, None if self._runner.observing else grad_norm, indices)
+            return self._examine(capsule, loss, None if self._replayer.observing else grad_norm, indices)
         finally:
-            self._keeper.restore(capsule)
+            self._replayer.rewind(capsule)
 
     def _examine(self, capsule: StepCapsule, loss: float | None, grad_norm: float | None, indices: Sequence[int] | None) -> Examined:
-        first = self.replay(capsule)
+        first = self._replayer.replay(capsule)
         reproduced, note = _compare(first, loss, grad_norm)
         if capsule.batch_was_mutated:
             note = "the step writes into its own batch, so the replay did not see what the first run saw"
@@ -163,7 +75,7 @@ class Examiner:
         coarse = first.trace.coarse_slice(starts)
         wanted = set(coarse)
         wanted.update(f for i in coarse if (f := first.trace.forward_of(i)) is not None)
-        second = self.replay(capsule, {index: Request() for index in wanted}).trace
+        second = self._replayer.replay(capsule, {index: Request() for index in wanted}).trace
         if not _same_ops(first.trace, second, wanted):
             return Examined((), (), "no", "the step ran other ops when it was run again")
         search = RootSearch(second, loss_is_finite=loss_is_finite)
@@ -174,7 +86,7 @@ class Examiner:
         roots = search.from_refs(starts)[:_MOST_ROOTS]
         sites = {root.index: _site(second, root) for root in roots}
         requests = {index: Request(locate=True) for root in roots for index in self._around(second, root, sites[root.index])}
-        third = self.replay(capsule, requests).trace
+        third = self._replayer.replay(capsule, requests).trace
         fourth, masks = self._fourth(capsule, third, roots, sites)
         size = batch_size(capsule.batches[0]) if capsule.batches else None
         births, leaves = [], []
@@ -191,7 +103,10 @@ class Examiner:
             return self._late_symptoms(replay.trace)
         if not loss_is_finite:
             return [marks[f"loss:{i}"] for i, loss in enumerate(replay.losses) if not math.isfinite(loss)]
-        return [marks[f"grad:{name}"] for name in replay.bad_parameters]
+        if replay.bad_parameters:
+            return [marks[f"grad:{name}"] for name in replay.bad_parameters]
+        probes = [ref for name, ref in marks.items() if name.startswith(PROBE_MARK)]
+        return [ref for ref in probes if any(w >= 0 and replay.trace.bad[w] for w in replay.trace.writers(ref))]
 
     def _late_symptoms(self, trace: StepTrace) -> list[Ref]:
         """What the last ops before an exception read and found non-finite: the values that may have made the code raise."""
@@ -205,7 +120,7 @@ class Examiner:
         around = {root.index, site, *_sampled(root.trail)}
         around.update(trace.node_group(root.index) if trace.records[root.index].node else [])
         for ref in trace.records[site].inputs:
-            around.update(trace.ancestors(ref, _UPSTREAM))
+            around.update(trace.ancestors(ref, _FARTHEST if root.kind == "inf" else _UPSTREAM))
         if root.saved_nonfinite or root.inf_inputs:
             around.update(i for ref in trace.records[root.index].inputs for i in trace.ancestors(ref, _UPSTREAM))
         return around
@@ -225,7 +140,7 @@ class Examiner:
             mask = find_mask(third, sites[root.index], positions, bad, requests)
             gradient = gradient_request(third, root.index, positions, requests)
             masks[root.index] = (mask, gradient)
-        return (self.replay(capsule, requests).trace if requests else third), masks
+        return (self._replayer.replay(capsule, requests).trace if requests else third), masks
 
     # -- evidence --------------------------------------------------------------------------------------------------
 
@@ -255,6 +170,7 @@ class Examiner:
             saved_nonfinite=root.saved_nonfinite,
             masked_by=masked_by,
             zero_gradient=zero_gradient,
+            growth=growth_of(trace, site) if root.kind == "inf" or trace.records[site].phase == "forward" else (),
             inf_inputs=tuple(trace.source_name(trace.records[root.index].inputs[i]) for i in root.inf_inputs),
             samples=samples,
             dataset_indices=_dataset(samples, indices),

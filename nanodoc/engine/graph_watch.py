@@ -18,9 +18,10 @@ from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from nanodoc.differential.leak import ModelCall, find_leak
+from nanodoc.engine.aside import put_back
 from nanodoc.engine.batches import batch_size
 from nanodoc.engine.build_facts import BuildFacts
-from nanodoc.engine.capsule import Keeper, StepCapsule, copy_optimizer, copy_weights
+from nanodoc.engine.capsule import Keeper, StepCapsule
 from nanodoc.engine.carried import KeptTensors
 from nanodoc.engine.followed import FollowedStep
 from nanodoc.engine.graph_check import GraphExaminer
@@ -33,7 +34,6 @@ from nanodoc.recipe.variables import variables_of
 from nanodoc.trace.spans import LIBRARY, USER, Place, frame_kind, resolve
 
 _LATEST = 3  # the steps after the first one in which kept graphs are counted
-_SMALL = 1 << 30  # bytes
 _FUSED = (torch.nn.MultiheadAttention, torch.nn.TransformerEncoderLayer, torch.nn.TransformerEncoder)
 _ZERO_STEPS = 3  # a gradient that is exactly zero at the start is normal (LoRA, gates initialised to zero)
 
@@ -212,24 +212,8 @@ class GraphWatch:
             self.notes.append(("cross-sample leak", reason))
 
     def _aside(self, look: Callable[[], None]) -> None:
-        """Runs `look` and puts model, optimizers, random states and gradients back as they are now."""
-        now = self._keeper.take(0, [], apart=True)
-        if self._runner.observing or self._small():
-            now.weights = copy_weights(self._named)
-        if self._runner.observing:
-            now.optimizers = [copy_optimizer(one) for one in self._runner.recipe.optimizers]
-        owned = [p for o in self._runner.recipe.optimizers for group in o.param_groups for p in group["params"]]
-        grads = [(p, p.grad) for p in {id(p): p for p in (*(p for _, p in self._named), *owned)}.values()]
-        try:
+        with put_back(self._runner, self._keeper):
             look()
-        finally:
-            self._keeper.restore(now)
-            for parameter, grad in grads:
-                parameter.grad = grad
-
-    def _small(self) -> bool:
-        """A copy of the weights is no burden; without one, weights that forward itself moves are not put back after the run."""
-        return sum(p.numel() * p.element_size() for _, p in self._named if not is_lazy(p)) <= _SMALL
 
 
 def _collated(data: object) -> bool:

@@ -8,60 +8,36 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import torch
 
-from nanodoc.engine.batches import leading_size
+from nanodoc.engine.amp_watch import AmpWatch, SickSkip
+from nanodoc.engine.aside import put_back
 from nanodoc.engine.build_facts import BuildFacts
 from nanodoc.engine.capsule import Keeper, StepCapsule
-from nanodoc.engine.examination import Examined, Examiner
+from nanodoc.engine.course import Course, Outcome, Trouble, gather
+from nanodoc.engine.examination import Examiner
 from nanodoc.engine.failure import describe_failure
 from nanodoc.engine.feed import Feed
 from nanodoc.engine.graph_watch import GraphWatch
 from nanodoc.engine.history import History
+from nanodoc.engine.looks import LookOptions, Looks
+from nanodoc.engine.observed import ObservedStep
 from nanodoc.engine.observer import Observer
+from nanodoc.engine.replaying import Replayer
+from nanodoc.engine.spots import SpotWatch
 from nanodoc.engine.state_check import optimizer_facts, sick_before_start
 from nanodoc.engine.step import StepRunner
-from nanodoc.engine.tracing import write_trace
 from nanodoc.errors import UserCodeError
-from nanodoc.evidence import Evidence, Failure, OptimizerFacts, ParameterFacts, Trip
+from nanodoc.evidence import OptimizerFacts, ParameterFacts, Trip
 from nanodoc.graph_evidence import graph_failure
 from nanodoc.probes.gradients import Scratch, Vitals, nonfinite_tensors, packed_vitals, really_nonfinite
 from nanodoc.recipe.recipe import Recipe
 
 # A train_step may skip a bad batch on purpose; more than this many in a row are no longer an exception.
 _DELIBERATE_SKIPS = 5
-
-
-@dataclass(slots=True)
-class Outcome:
-    """How a run ended. `capsule` is the tripped step's start, for the snapshot."""
-
-    evidence: Evidence
-    steps_run: int
-    losses: list[float]
-    grad_norms: list[float]
-    skipped: int
-    interrupted: bool
-    capsule: StepCapsule | None
-    overhead: float | None
-    notes: list[tuple[str, str]] = field(default_factory=list)
-    trace_files: list[str] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class _Trouble:
-    """What ended the run early."""
-
-    trip: Trip | None = None
-    failure: Failure | None = None
-    capsule: StepCapsule | None = None
-    examined: Examined | None = None
-    optimizers: tuple[OptimizerFacts, ...] = ()
 
 
 class Engine:
@@ -76,35 +52,30 @@ class Engine:
         steps: int,
         history: History | None = None,
         build_facts: BuildFacts | None = None,
-        trace_steps: tuple[int, ...] = (),
-        trace_folder: Path | None = None,
+        looks: LookOptions | None = None,
         leak_check: bool = True,
         progress: Callable[[int, float], None] | None = None,
     ) -> None:
         recipe.model.to(device)
         self.recipe = recipe
         self.runner = StepRunner(recipe, device, amp_dtype)
-        self._keeper = Keeper(recipe, device)
-        self.examiner = Examiner(self.runner, self._keeper)
-        self._graph = GraphWatch(self.runner, self._keeper, build_facts or BuildFacts(), leak_check=leak_check)
+        self.keeper = Keeper(recipe, device)
+        self.replayer = replayer = Replayer(self.runner, self.keeper)
+        self.examiner = Examiner(replayer)
+        self._graph = GraphWatch(self.runner, self.keeper, build_facts or BuildFacts(), leak_check=leak_check)
+        self.amp = AmpWatch(self.runner, self.keeper, replayer, build_facts or BuildFacts())
+        self.looks = Looks(self.runner, self.keeper, replayer, self.amp, looks or LookOptions())
+        self._spots = SpotWatch()
         self._named = list(recipe.model.named_parameters())
         self._steps = steps
-        self._history = history
-        self._build_facts = build_facts
-        self._trace_steps = set(trace_steps)
-        self._trace_folder = trace_folder
+        self._build = build_facts or BuildFacts()
         self._progress = progress
         self._feed = Feed(recipe.data)
         self._scratch = Scratch()
-        self._losses: list[float] = []
-        self._grad_norms: list[float] = []
-        self._skipped = 0
+        self.course = Course(self.runner, history)
         self._skips_in_a_row = 0
         self._interrupted = False
-        self._own_seconds = 0.0
-        self._step_seconds = 0.0
         self._notes: list[tuple[str, str]] = []
-        self._trace_files: list[str] = []
         self._indices: list[int] | None = None
         self._last: StepCapsule | None = None
         self._keeps_gradients = recipe.train_step is not None  # until a step shows that it clears them
@@ -114,28 +85,34 @@ class Engine:
 
     def run(self) -> Outcome:
         """Runs until the steps are done, the data ends, something is found, or the user interrupts."""
-        facts = self._build_facts or BuildFacts()
-        sick = sick_before_start(self.recipe.model, facts)
+        sick = sick_before_start(self.recipe.model, self._build)
         hopeless = any(one.facts.nonfinite for one in sick)
-        trouble = _Trouble()
+        trouble = Trouble()
         step = 0
         self._graph.begin()
-        with self._interruptible(), self._graph.watching():
-            while step < self._steps and not self._interrupted and not hopeless:
+        with self._interruptible(), self._graph.watching(), self.amp.watching(), self._spots.listening():
+            while step < self._steps and not (self._interrupted or hopeless or self.amp.skips.hopeless):
                 trouble_or_end = self._step(step)
                 if trouble_or_end is None:
                     step += 1
                     continue
-                if isinstance(trouble_or_end, _Trouble):
+                if isinstance(trouble_or_end, Trouble):
                     trouble = trouble_or_end
                     step += trouble.failure is None
                 break
         if trouble.trip is None and trouble.failure is None and step:
-            trouble.optimizers = self._hurt_by_optimizer(facts)
+            trouble.optimizers = self._hurt_by_optimizer()
             self._graph.at_end(self._last)
+            skip = self.amp.at_end(self._last)
+            if skip is not None:
+                trouble = self._examine_skip(skip)
+        growth = (
+            next((birth.growth for birth in trouble.examined.births if birth.op.upcast_absmax is not None), ()) if trouble.examined else ()
+        )
+        self.looks.at_end(trouble.capsule or self._last, failed=trouble.capsule is not None, growth=growth)
         return self._outcome(trouble, tuple(sick), step)
 
-    def _step(self, step: int) -> _Trouble | str | None:
+    def _step(self, step: int) -> Trouble | str | None:
         """One step; None to go on, a trouble, or "end" when the data has run out."""
         try:
             passes = self._feed.passes
@@ -147,47 +124,45 @@ class Engine:
             if self.recipe.scheduler_interval == "epoch" and self._feed.passes > passes:
                 self.runner.schedule()
             capsule = self._capsule(step, batches)
-            if step in self._trace_steps:
-                self._trace(capsule)
-                began = time.perf_counter()
             self._graph.before_step(capsule)
+            self._spots.begin_step()
             self._last = capsule
         except UserCodeError as error:
-            return _Trouble(failure=describe_failure(error))
+            return Trouble(failure=describe_failure(error))
         try:
-            with self._graph.first_call(step):
+            with self._graph.first_call(step), self.looks.watching(capsule):
                 trouble = self._observe(capsule, began) if self.runner.observing else self._drive(capsule, began)
         except UserCodeError as error:
             return self._examine_failure(capsule, error)
         if self._progress is not None:
-            self._progress(step, self._losses[-1])
+            self._progress(step, self.course.losses[-1])
         return trouble
 
-    def _drive(self, capsule: StepCapsule, began: float) -> _Trouble | None:
+    def _drive(self, capsule: StepCapsule, began: float) -> Trouble | None:
         losses = self._compute(capsule)
         at = time.perf_counter()
-        scaler = self.recipe.scaler
-        scale = getattr(scaler, "_scale", None)
-        vitals = packed_vitals(losses, self._named, [scale] if isinstance(scale, torch.Tensor) else [], self._scratch)
-        skipped = False
+        reading = self.amp.reading()
+        flag = self._spots.flag()
+        extras = [*(reading.tensors if reading else ()), *((flag,) if flag is not None else ())]
+        vitals = packed_vitals(losses, self._named, extras, self._scratch)
+        if flag is not None and vitals.extras[-1] and vitals.finite:
+            return self._examine_trip(capsule, vitals, [])
         if not vitals.finite:
             bad = really_nonfinite(self._named)
-            if not math.isfinite(vitals.loss):
+            if not math.isfinite(vitals.loss) or (bad and reading is None):
                 return self._examine_trip(capsule, vitals, bad)
-            if bad and (scaler is None or self._fails_unscaled(capsule)):
-                return self._examine_trip(capsule, vitals, bad)
-            skipped = bool(bad)
+        scaler_step = self.amp.note(capsule, reading, vitals.extras, vitals.loss)
         norms = dict(zip(vitals.names, vitals.norms, strict=True))
-        self._own_seconds += time.perf_counter() - at
+        self.course.own_seconds += time.perf_counter() - at
         began += self._graph.after_backward(capsule, norms)
         self.runner.update()
         if self.recipe.scheduler_interval == "step":
             self.runner.schedule()
-        self._note_step(capsule, vitals, skipped, began)
+        self.course.step(capsule, vitals, scaler_step, time.perf_counter() - began, left_out=False)
         return None
 
     def _compute(self, capsule: StepCapsule) -> list[torch.Tensor]:
-        followed = self._graph.follow(capsule)
+        followed = None if self.looks.wants(capsule.step) else self._graph.follow(capsule)
         if followed is None:
             return self.runner.compute(capsule.batches)
         with followed.watching(live=True):
@@ -196,51 +171,48 @@ class Engine:
         return losses
 
     def _call_train_step(self, capsule: StepCapsule, observer: Observer) -> Any:
-        followed = self._graph.follow(capsule)
+        followed = None if self.looks.wants(capsule.step) else self._graph.follow(capsule)
+        calls = self.amp.calls.at(capsule.step)
         if followed is None:
-            with observer:
+            with calls, observer:
                 return self.runner.call_train_step(capsule.batches[0])
         observer.on_loss, observer.on_gradients = followed.on_loss, followed.note_gradients
-        with followed.watching(live=True), observer:
+        with followed.watching(live=True), calls, observer:
             result = self.runner.call_train_step(capsule.batches[0])
         if not observer.losses and isinstance(result, torch.Tensor) and result.numel() == 1:
             followed.on_loss(result)
         followed.note_gradients()
         return result
 
-    def _observe(self, capsule: StepCapsule, began: float) -> _Trouble | None:
+    def _observe(self, capsule: StepCapsule, began: float) -> Trouble | None:
         observer = Observer(self.recipe, self._named, self._optimizer_steps).watch(capsule)
+        observed = ObservedStep(observer, self.amp, self._spots)
         result = self._call_train_step(capsule, observer)
         self._keeps_gradients = not observer.cleared_before_backward
         self._optimizer_steps = max(1, observer.optimizer_steps)
         at = time.perf_counter()
-        returned = [result.detach()] if isinstance(result, torch.Tensor) and result.numel() == 1 and not result.is_complex() else []
-        if len(observer.vitals) == 1 and len(observer.losses) == 1 and returned and returned[0].data_ptr() == observer.losses[0].data_ptr():
-            final = observer.vitals[0]  # the loss returned is the one that was read before the optimizer stepped
-        else:
-            final = packed_vitals(returned or observer.losses[-1:], [] if observer.vitals else self._named)
-        vitals = Vitals(
-            loss=final.loss,
-            grad_norm=math.hypot(*(v.grad_norm for v in observer.vitals)) if observer.vitals else final.grad_norm,
-            norms=tuple(n for v in observer.vitals for n in v.norms) or final.norms,
-            names=tuple(n for v in observer.vitals for n in v.names) or final.names,
-        )
-        self._own_seconds += time.perf_counter() - at
+        vitals, final = observed.vitals(result, self._named)
+        scaler_step = self.amp.note(capsule, observed.reading, vitals.extras, vitals.loss)
+        self.course.own_seconds += time.perf_counter() - at
         tripped = observer.tripped or (final if not math.isfinite(final.loss) else None)
         left_out = tripped is not None and observer.optimizer_steps == 0
-        if left_out:  # the user's own code saw the bad loss and did not step on it; only doing so again and again is sick
+        by_scaler = bool(self.amp.calls.left_out)
+        if left_out and not by_scaler:  # the user's own code saw the bad loss and did not step on it; only doing so again and again is sick
             self._skips_in_a_row += 1
-        if tripped is not None and not (left_out and self._skips_in_a_row <= _DELIBERATE_SKIPS):
+        if tripped is not None and (by_scaler or not (left_out and self._skips_in_a_row <= _DELIBERATE_SKIPS)):
             bad = [name for name, norm in zip(tripped.names, tripped.norms, strict=True) if not math.isfinite(norm)]
             losses = [float(loss) for loss in observer.losses]
             told = sum(losses) / len(losses) if losses else tripped.loss  # as the replay counts: every backward of the step
             return self._examine_trip(capsule, tripped, bad, told)
-        skipped = left_out or (self.recipe.scaler is not None and observer.optimizer_steps == 0)
+        if observed.probed_bad and tripped is None:
+            return self._examine_trip(capsule, final, [])
         if self.recipe.scheduler_interval == "step":
             self.runner.schedule()
         norms = {**dict.fromkeys(observer.with_gradient, 1.0), **dict(zip(vitals.names, vitals.norms, strict=True))}
         began += self._graph.after_backward(capsule, norms)
-        self._note_step(capsule, vitals, skipped, began)
+        if not left_out:
+            self._skips_in_a_row = 0
+        self.course.step(capsule, vitals, scaler_step, time.perf_counter() - began, left_out=left_out)
         return None
 
     # -- parts of a step -------------------------------------------------------------------------------------------
@@ -259,75 +231,19 @@ class Engine:
 
     def _capsule(self, step: int, batches: list[Any]) -> StepCapsule:
         at = time.perf_counter()
-        capsule = self._keeper.take(step, batches)
+        capsule = self.keeper.take(step, batches)
         if self._keeps_gradients and any(p.grad is not None for _, p in self._named):
             capsule.grads = [None if p.grad is None else p.grad.detach().clone() for _, p in self._named]
-        self._own_seconds += time.perf_counter() - at
+        self.course.own_seconds += time.perf_counter() - at
         return capsule
-
-    def _fails_unscaled(self, capsule: StepCapsule) -> bool:
-        """The experiment that tells a calibrating loss scale from a real failure: the same step without the scale.
-
-        Tried on the 1st, 2nd, 4th, 8th… skip in a row, since each costs a step. The run goes on as if it had not been.
-        """
-        self._skips_in_a_row += 1
-        if self._skips_in_a_row & (self._skips_in_a_row - 1):
-            return False
-        after = self._keeper.take(capsule.step, [], apart=True)
-        grads = [p.grad for _, p in self._named]
-        self._keeper.restore(capsule)
-        losses = self.runner.compute(capsule.batches, scaled=False)
-        sick = not packed_vitals(losses, self._named).finite and bool(really_nonfinite(self._named))
-        self._keeper.restore(after)
-        for (_, parameter), grad in zip(self._named, grads, strict=True):
-            parameter.grad = grad
-        return sick
-
-    def _note_step(self, capsule: StepCapsule, vitals: Vitals, skipped: bool, began: float) -> None:
-        seconds = time.perf_counter() - began
-        self._step_seconds += seconds
-        self._skipped += skipped
-        self._skips_in_a_row = self._skips_in_a_row if skipped else 0
-        self._losses.append(vitals.loss)
-        self._grad_norms.append(vitals.grad_norm)
-        if self._history is None:
-            return
-        at = time.perf_counter()
-        optimizers = self.recipe.optimizers
-        size = sum(leading_size(batch) for batch in capsule.batches)
-        self._history.step(
-            step=capsule.step,
-            loss=vitals.loss,
-            grad_norm=vitals.grad_norm,
-            lr=float(optimizers[0].param_groups[0]["lr"]) if optimizers else None,
-            scale=vitals.extras[0] if vitals.extras else None,
-            skipped=skipped,
-            seconds=seconds,
-            samples_per_second=size / seconds if size else None,
-        )
-        self._own_seconds += time.perf_counter() - at
-
-    def _trace(self, capsule: StepCapsule) -> None:
-        """`--trace-steps`: the step's ops are written to a file; the step itself then runs as always."""
-        grads = [p.grad for _, p in self._named]
-        replay = self.examiner.replay_and_rewind(capsule)
-        for (_, parameter), grad in zip(self._named, grads, strict=True):
-            parameter.grad = grad
-        if self._trace_folder is not None:
-            path = write_trace(replay.trace, self._trace_folder, capsule.step)
-            self._trace_files.append(str(path))
 
     # -- trouble ---------------------------------------------------------------------------------------------------
 
-    def _examine_trip(self, capsule: StepCapsule, vitals: Vitals, bad: list[str], told: float | None = None) -> _Trouble:
-        loss_ok = math.isfinite(vitals.loss)
-        self._losses.append(vitals.loss)
-        self._grad_norms.append(vitals.grad_norm)
-        if self._history is not None:
-            self._history.step(step=capsule.step, loss=vitals.loss, grad_norm=vitals.grad_norm, tripped=True)
+    def _examine_trip(self, capsule: StepCapsule, vitals: Vitals, bad: list[str], told: float | None = None) -> Trouble:
+        self.course.tripped(capsule, vitals)
         trip = Trip(
             step=capsule.step,
-            phase="backward" if loss_ok else "forward",
+            phase="backward" if math.isfinite(vitals.loss) else "forward",
             loss=vitals.loss,
             grad_norm=vitals.grad_norm,
             bad_parameters=tuple(bad),
@@ -336,65 +252,51 @@ class Engine:
         )
         examined = self.examiner.examine(capsule, vitals.loss if told is None else told, vitals.grad_norm, self._indices)
         # weights that were already bad when the step began: the optimizer of the step before made them
-        optimizers = self._hurt_by_optimizer(self._build_facts or BuildFacts()) if capsule.step else ()
-        return _Trouble(trip, None, capsule, examined, optimizers)
+        optimizers = self._hurt_by_optimizer() if capsule.step else ()
+        probed = self._spots.facts()
+        return Trouble(trip, None, capsule, examined, optimizers, probed if any(one.bad for one in probed) else ())
 
-    def _examine_failure(self, capsule: StepCapsule, error: UserCodeError) -> _Trouble:
+    def _examine_skip(self, sick: SickSkip) -> Trouble:
+        """A skipped step that is sick without the loss scale too, looked at when the run is over."""
+        with put_back(self.runner, self.keeper):
+            examined = self.examiner.examine(sick.capsule, sick.loss, None)
+        phase = "backward" if math.isfinite(sick.loss) else "forward"
+        trip = Trip(
+            step=sick.capsule.step, phase=phase, loss=sick.loss, grad_norm=None, bad_parameters=sick.bad_parameters, gradients_finite=False
+        )
+        return Trouble(trip, None, sick.capsule, examined)
+
+    def _examine_failure(self, capsule: StepCapsule, error: UserCodeError) -> Trouble:
         failure = describe_failure(error)
         examined = None
         if graph_failure(failure.message) is not None:
             self._graph.at_failure(capsule, error)
         elif error.phase in ("forward", "backward"):
             examined = self.examiner.examine(capsule, None, None, self._indices)
-        return _Trouble(None, failure, capsule, examined)
+        return Trouble(None, failure, capsule, examined)
 
-    def _hurt_by_optimizer(self, facts: BuildFacts) -> tuple[OptimizerFacts, ...]:
+    def _hurt_by_optimizer(self) -> tuple[OptimizerFacts, ...]:
         bad = nonfinite_tensors(self._named)
-        return optimizer_facts(self.recipe, set(bad), facts) if bad else ()
+        return optimizer_facts(self.recipe, set(bad), self._build) if bad else ()
 
-    def _outcome(self, trouble: _Trouble, sick: tuple[ParameterFacts, ...], steps: int) -> Outcome:
-        examined = trouble.examined
-        switched_off = self._graph.switched_off_at()
-        evidence = Evidence(
-            steps_run=steps,
-            trip=trouble.trip,
-            births=examined.births if examined else (),
-            leaves=examined.leaves if examined else (),
-            sick_parameters=sick,
-            optimizers=trouble.optimizers,
-            optimizer_step=len(self._losses) - (2 if trouble.trip else 1) if trouble.optimizers else None,
-            failure=trouble.failure,
-            failure_step=steps if trouble.failure else None,
-            optimizer_sites=tuple(self._build_facts.optimizer_built_at(o) if self._build_facts else None for o in self.recipe.optimizers),
-            learning_rates=tuple(float(o.param_groups[0]["lr"]) for o in self.recipe.optimizers),
-            reproduced=examined.reproduced if examined else "not_run",
-            reproduction_note=examined.note if examined else "",
-            losses=tuple(self._losses),
-            grad_norms=tuple(self._grad_norms),
-            amp=str(self.runner.amp_dtype).removeprefix("torch.") if self.runner.amp_dtype else None,
-            scaler=self.recipe.scaler is not None,
-            graph=self._graph.graph,
-            never_got_gradient=self._graph.never,
-            always_zero=self._graph.always_zero,
-            moved_by_hand=self._graph.moved,
-            ownership=self._graph.ownership.facts(len(self._losses)) if not (trouble.trip or sick) else None,
-            leak=self._graph.leak,
-            growing=self._graph.growing,
-            grad_off_since_build=not torch.is_grad_enabled(),
-            grad_switched_off_at=switched_off,
+    def _outcome(self, trouble: Trouble, sick: tuple[ParameterFacts, ...], steps: int) -> Outcome:
+        course = self.course
+        evidence = gather(
+            self.runner, course, trouble, sick, steps, self._graph, self.amp, self._build, grad_off=not torch.is_grad_enabled()
         )
-        bare = self._step_seconds - self._own_seconds
         return Outcome(
             evidence=evidence,
             steps_run=steps,
-            losses=self._losses,
-            grad_norms=self._grad_norms,
-            skipped=self._skipped,
+            losses=course.losses,
+            grad_norms=course.grad_norms,
+            skipped=course.skipped,
             interrupted=self._interrupted,
             capsule=trouble.capsule,
-            overhead=self._step_seconds / bare if bare > 0 else None,
-            notes=self._notes + self._graph.notes,
-            trace_files=self._trace_files,
+            start=trouble.capsule or next((kept.capsule for kept in self.amp.skips.kept()), None) or self._last,
+            overhead=course.overhead,
+            notes=self._notes + self._graph.notes + self.amp.notes,
+            trace_files=self.looks.files,
+            frames=self.looks.tables,
         )
 
     @contextmanager

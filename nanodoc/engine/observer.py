@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.amp.grad_scaler import GradScaler
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from nanodoc.engine.capsule import StepCapsule, copy_optimizer, copy_weights
@@ -30,10 +31,16 @@ class Observer:
         self._capsule: StepCapsule | None = None
         self._unread: list[torch.Tensor] = []
         self._original_backward: Callable[..., Any] | None = None
+        self._original_scaler_step: Callable[..., Any] | None = None
         self._hook: Any = None
+        self._inside = False
         self._scratch = Scratch()
         self.on_loss: Callable[[torch.Tensor], None] | None = None
         self.on_gradients: Callable[[], None] | None = None
+        self.on_scaler_step: Callable[[], None] | None = None
+        """Where a GradScaler is about to step: the optimizer's own hook is silent where it skips the step."""
+        self.extras: Callable[[], list[torch.Tensor]] = list
+        """Further scalars to read together with the vitals."""
         self.losses: list[torch.Tensor] = []
         self.vitals: list[Vitals] = []
         self.optimizer_steps = 0
@@ -52,15 +59,29 @@ class Observer:
         observer = self
 
         def backward(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            if observer._inside:  # under a function mode torch calls it a second time
+                return original(tensor, *args, **kwargs)
             observer._before_backward(tensor)
-            return original(tensor, *args, **kwargs)
+            observer._inside = True
+            try:
+                return original(tensor, *args, **kwargs)
+            finally:
+                observer._inside = False
 
+        def scaler_step(scaler: Any, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+            if observer.on_scaler_step is not None:
+                observer.on_scaler_step()
+            return original_step(scaler, optimizer, *args, **kwargs)
+
+        original_step = self._original_scaler_step = GradScaler.step
+        GradScaler.step = scaler_step  # type: ignore[method-assign, assignment]  # put back in __exit__
         self._hook = register_optimizer_step_pre_hook(self._before_step)
         torch.Tensor.backward = backward  # type: ignore[assignment, method-assign]  # put back in __exit__
         return self
 
     def __exit__(self, *exc: Any) -> None:
         torch.Tensor.backward = self._original_backward  # type: ignore[assignment, method-assign]  # the original
+        GradScaler.step = self._original_scaler_step  # type: ignore[method-assign, assignment]  # the original
         self._hook.remove()
 
     def _before_backward(self, loss: torch.Tensor) -> None:
@@ -82,7 +103,7 @@ class Observer:
         self.with_gradient.update((name, None) for name, parameter in self._named if parameter.grad is not None)
         own = {id(p) for group in optimizer.param_groups for p in group["params"]}
         named = [(name, p) for name, p in self._named if id(p) in own]
-        vitals = packed_vitals(self._unread, named, scratch=self._scratch)
+        vitals = packed_vitals(self._unread, named, self.extras(), self._scratch)
         self._unread = []
         self.vitals.append(vitals)
         if self.tripped is None and not vitals.finite and (not math.isfinite(vitals.loss) or really_nonfinite(named)):

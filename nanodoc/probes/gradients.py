@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch.nn.parameter import is_lazy
@@ -22,6 +22,10 @@ class Vitals:
     names: tuple[str, ...]
     extras: tuple[float, ...] = ()
     """Further scalars that travelled in the same copy, such as the loss scale."""
+
+    def with_loss(self, loss: float) -> Vitals:
+        """The same gradients with another loss: one that is not scaled."""
+        return replace(self, loss=loss)
 
     @property
     def finite(self) -> bool:

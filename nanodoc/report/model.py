@@ -8,8 +8,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from nanodoc.evidence import SourceSpan
+from nanodoc.frame_evidence import FrameTable
 
 SCHEMA = 1
+GROWTH = "growth"
+"""Label of the evidence that tells how a value grew until it overflowed."""
 SEVERITIES = ("critical", "warning", "info")  # gravest first
 
 
@@ -45,6 +48,19 @@ class ChainLink:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Remedy:
+    """What a fix changes, in a form that can be tried on the step. `kind`: "float32-module", "float32-call", "bfloat16",
+    "autocast-off", "constant" (`value` becomes `replacement` at `location`), "loss-scale" (halved from `value` until it works) or
+    "unscale-first"."""
+
+    kind: str
+    module: str | None = None
+    location: SourceSpan | None = None
+    value: float | None = None
+    replacement: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Fix:
     """A proposed change. `verified` is True only if a replay with it was healthy, None if it was not tried."""
 
@@ -54,6 +70,9 @@ class Fix:
     confidence: str = "likely"
     """"machine", "likely" or "maybe": how safely it can be applied as written."""
     loss_change: float | None = None
+    """How far the loss of the replay is from the step's in float32, relative to it."""
+    remedy: Remedy | None = None
+    """How to try it; not part of the public report."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,6 +131,10 @@ class VitalSigns:
     grad_norms: tuple[float, ...] = ()
     skipped_steps: int = 0
     overhead: float | None = None
+    scales: tuple[float, ...] = ()
+    """The loss scale of each step."""
+    calibration_skips: int = 0
+    """Of the skipped steps, those in a row that the run began with."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -164,6 +187,8 @@ class Report:
     interrupted: bool = False
     graph: GradGraph | None = None
     """Who gets a gradient; only of `check-grad-graph`."""
+    frames: tuple[FrameTable, ...] = ()
+    """The module frames of the steps that were looked at; only with `--frames`."""
 
     @property
     def verdict(self) -> str:
@@ -195,10 +220,14 @@ class Report:
                 "loss_lowest": min(finite) if finite else None,
                 "grad_norm_max": max(norms) if norms else None,
                 "skipped_steps": self.vitals.skipped_steps,
+                "calibration_skips": self.vitals.calibration_skips,
+                "scale_first": self.vitals.scales[0] if self.vitals.scales else None,
+                "scale_last": self.vitals.scales[-1] if self.vitals.scales else None,
                 "overhead": round(self.vitals.overhead, 4) if self.vitals.overhead is not None else None,
             },
             "artifacts": {"snapshot": None, "history": None, **self.artifacts},
             "graph": _graph(self.graph),
+            "frames": [_frames(table) for table in self.frames],
         }
 
 
@@ -221,6 +250,18 @@ def _graph(graph: GradGraph | None) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
+def _frames(table: FrameTable) -> dict[str, Any]:
+    return {
+        "step": table.step, "why": table.why, "left_out": table.left_out,
+        "path": [{"module": module, "absmax": value} for module, value in table.path()],
+        "frames": [
+            {"index": frame.index, "module": frame.module, "module_type": frame.module_type, "tensors": [{**asdict(t), "headroom": t.headroom} for t in frame.tensors]}
+            for frame in table.frames
+        ],
+        "ops": [asdict(op) for op in table.ops],
+    }  # fmt: skip
+
+
 def _finding(finding: Finding) -> dict[str, Any]:
     culprit = asdict(finding.culprit)
     return {
@@ -238,6 +279,6 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "chain": [asdict(link) for link in finding.chain],
         "effects": [{"what": what, "step": step} for what, step in finding.effects],
         "experiments": [dict(experiment) for experiment in finding.experiments],
-        "fixes": [asdict(fix) for fix in finding.fixes],
+        "fixes": [{key: value for key, value in asdict(fix).items() if key != "remedy"} for fix in finding.fixes],
         "fingerprint": finding.fingerprint,
     }

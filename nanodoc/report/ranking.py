@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from nanodoc.amp_evidence import BACKWARD_AFTER_UNSCALE, STEPPED_SCALED
 from nanodoc.report.model import SEVERITIES, Finding
 
 if TYPE_CHECKING:
     from nanodoc.rules.base import Claim
 
 _MOST_FINDINGS = 20
+_BLOWING_UP = (STEPPED_SCALED, BACKWARD_AFTER_UNSCALE)
 
 
 def rank(claims: Iterable[Claim]) -> tuple[Finding, ...]:
@@ -34,8 +36,11 @@ def _without_effects(claims: list[Claim]) -> list[Claim]:
     kinds = {claim.root[0] for claim in claims}
     if any(claim.root[0] == "sick" and claim.finding.severity == "critical" for claim in claims):
         return [claim for claim in claims if claim.root[0] == "sick"]
+    # updates too large by the loss scale blow the weights up, whatever overflows first
+    if any(claim.root[0] == "scaler-call" and claim.root[1] in _BLOWING_UP for claim in claims):
+        claims = [claim for claim in claims if claim.root[0] not in ("line", "op", "optimizer")]
     if "optimizer" in kinds:
         claims = [claim for claim in claims if claim.root[0] == "optimizer"]
     if kinds & {"line", "op", "leaf"}:
-        claims = [claim for claim in claims if claim.root[0] != "failure" or claim.fit > 0]
+        claims = [claim for claim in claims if claim.root[0] not in ("failure", "probe") or claim.fit > 0]
     return claims

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from nanodoc.report.model import Finding, Fix, Report
+from nanodoc.report.frames import frames_text
+from nanodoc.report.model import GROWTH, Finding, Fix, Report, VitalSigns
 from nanodoc.report.text import clean
 
 _STYLES = {"critical": "bold red", "warning": "bold yellow", "info": "bold blue", "help": "bold cyan", "gutter": "blue"}
@@ -26,6 +27,8 @@ def render(report: Report, *, width: int = 120, color: bool = False, concise: bo
             out.append_text(_concise(finding))
     else:
         out.append_text(_vitals(report))
+        for table in report.frames:
+            out.append_text(frames_text(table))
         out.append_text(_blocks(report))
     out.append_text(_verdict(report))
     return _printed(out, width, color)
@@ -74,10 +77,23 @@ def _vitals(report: Report) -> Text:
         finite = [norm for norm in norms if math.isfinite(norm)]
         out.append(f"  gradient norm  {sparkline(norms)}  {_number(norms[0])} → {_number(norms[-1])}")
         out.append(f"  (max {_number(max(finite))})\n" if finite else "\n")
+    if vitals.scales:
+        out.append(f"  loss scale     {sparkline(vitals.scales)}  {_number(vitals.scales[0])} → {_number(vitals.scales[-1])}\n")
     if vitals.skipped_steps:
-        why = "the loss scale was calibrating" if run.amp else "left out by the training code"
-        out.append(f"  skipped steps  {vitals.skipped_steps} ({why})\n")
+        out.append(f"  skipped steps  {vitals.skipped_steps} ({_skipped(vitals)})\n")
     return out
+
+
+def _skipped(vitals: VitalSigns) -> str:
+    """Skips in the first steps of a run with a GradScaler are healthy, and are said to be."""
+    if not vitals.scales:
+        return "left out by the training code"
+    first, all_of_them = vitals.calibration_skips, vitals.calibration_skips == vitals.skipped_steps
+    if first == len(vitals.scales):
+        return "every one: no loss scale was found that works"
+    if all_of_them:
+        return "the loss scale was calibrating, which is healthy"
+    return f"{first} while the loss scale was calibrating, {vitals.skipped_steps - first} later" if first else "by the GradScaler"
 
 
 def sparkline(values: Sequence[float], width: int = _SPARK) -> str:
@@ -102,10 +118,17 @@ def _block(finding: Finding, report: Report) -> Text:
     out.append(f"{finding.severity}[{finding.code}]", _STYLES[finding.severity])
     out.append(f": {clean(finding.title)}\n", "bold")
     gutter = _source(out, finding)
+    growth = next((value for label, value in finding.evidence if label == GROWTH), None)
+    if growth is not None:
+        _note(out, gutter, f"{GROWTH}: {clean(str(growth))}")
     _note(out, gutter, _situation(finding))
     _note(out, gutter, clean(finding.explanation))
     _note(out, gutter, _who(finding))
-    evidence = [f"{label} {_value(value)}" for label, value in finding.evidence if value is not None and not label.startswith("frame ")]
+    evidence = [
+        f"{label} {_value(value)}"
+        for label, value in finding.evidence
+        if value is not None and label != GROWTH and not label.startswith("frame ")
+    ]
     if evidence:
         _note(out, gutter, "evidence: " + ", ".join(evidence[:_SHOWN_EVIDENCE]))
     for label, value in finding.evidence:
@@ -196,7 +219,7 @@ def _note(out: Text, gutter: str, text: str) -> None:
 def _help(out: Text, gutter: str, fix: Fix) -> None:
     status = "verified by replay" if fix.verified else "not tried" if fix.verified is None else "tried, does not help"
     if fix.verified and fix.loss_change is not None:
-        status += f", loss changes by {fix.loss_change:.0e}"
+        status += f", loss {fix.loss_change:.0e} from float32's" if fix.loss_change else ", loss as in float32"
     out.append(f"{gutter} = ", _STYLES["gutter"]).append("help", _STYLES["help"]).append(f" ({status}): {clean(fix.title)}")
     out.append(f": {clean(fix.patch)}\n" if fix.patch else "\n")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nanodoc.evidence import Birth, Evidence, OpFacts, SourceSpan
-from nanodoc.report.model import ChainLink, Culprit, Finding, Fix
+from nanodoc.report.model import GROWTH, ChainLink, Culprit, Finding, Fix
 
 RootKey = tuple[Any, ...]
 
@@ -77,8 +77,10 @@ def birth_claim(
     fit: int = 10,
     extra: Iterable[tuple[str, Any]] = (),
     fixes: Iterable[Fix] = (),
+    growth: bool = False,
 ) -> Claim:
-    """The claim of `rule` on one birth, with the culprit, chain and effects filled in from the evidence."""
+    """The claim of `rule` on one birth, with the culprit, chain and effects filled in from the evidence. With `growth`, also how the
+    value grew."""
     site = birth.site
     trip = evidence.trip
     step = trip.step if trip else evidence.failure_step
@@ -96,13 +98,19 @@ def birth_claim(
             culprit=culprit_of(site, birth),
             phase=birth.phase,
             step=step,
-            evidence=(*extra, *_called_from(site)),
+            evidence=(*(_growth(birth) if growth else ()), *extra, *_called_from(site)),
             chain=tuple(link(op) for op in birth.chain),
             effects=effects(evidence),
             experiments=replay_row(evidence),
             fixes=tuple(fixes),
         ),
     )
+
+
+def _growth(birth: Birth) -> list[tuple[str, str]]:
+    if not birth.growth:
+        return []
+    return [(GROWTH, " → ".join(f"{point.absmax:.3g} ({point.what})" for point in birth.growth))]
 
 
 def culprit_of(site: OpFacts, birth: Birth | None = None, kind: str = "op", **more: Any) -> Culprit:
@@ -147,8 +155,21 @@ def effects(evidence: Evidence) -> tuple[tuple[str, int | None], ...]:
         found.extend((f"parameter {name} has a non-finite gradient", trip.step) for name in shown)
         if len(trip.bad_parameters) > len(shown):
             found.append((f"{len(trip.bad_parameters) - len(shown)} more parameters have non-finite gradients", trip.step))
+        found.extend(
+            (f"probe {probe.label!r} saw {'NaN' if probe.maximum != probe.maximum else '+inf'}", trip.step)
+            for probe in evidence.probed
+            if probe.bad
+        )
         if trip.zero_gradients:
             found.append(("every gradient is exactly zero: the step itself hurts no weight", trip.step))
+    amp = evidence.amp_facts
+    if trip is not None and amp is not None and amp.skipped and trip.grad_norm is None:  # found in a step that was skipped
+        found.append(
+            (
+                f"{len(amp.skipped)} of {len(amp.steps)} steps were skipped; the loss scale went from {amp.steps[0].scale:g} to {amp.steps[-1].scale:g}",
+                None,
+            )
+        )
     if evidence.failure is not None:
         message = evidence.failure.message.splitlines()[0][:160] if evidence.failure.message else ""
         found.append((f"the code raises {evidence.failure.type}: {message}", evidence.failure_step))

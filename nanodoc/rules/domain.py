@@ -54,7 +54,7 @@ def _forward(evidence: Evidence) -> Iterable[Birth]:
 def _domain_error(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     for birth in _forward(evidence):
         site = birth.site
-        if site.short not in _DOMAINS:
+        if site.short not in _DOMAINS or (site.short == "pow" and not _fractional_power(birth)):
             continue
         at = _at_failure(site, 1 if site.short == "xlogy" else 0)
         outside, domain = _DOMAINS[site.short]
@@ -70,6 +70,13 @@ def _domain_error(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             extra=[("input at the bad elements", values(at.minimum, at.maximum)), ("bad elements", at.count)],
             fixes=[Fix(title=f"keep the argument of {site.short} inside its domain", patch=on_argument(site, (site.short,), guard), confidence="likely")] if guard else [],
         )  # fmt: skip
+
+
+def _fractional_power(birth: Birth) -> bool:
+    """A negative base is outside the domain of a fractional exponent only, and gives NaN there; a whole power overflows."""
+    exponent = birth.site.scalars.get("exponent")
+    whole = isinstance(exponent, (int, float)) and float(exponent).is_integer()
+    return birth.kind == "nan" and not whole
 
 
 def _division_by_zero(rule: Rule, evidence: Evidence) -> Iterable[Claim]:

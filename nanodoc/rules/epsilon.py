@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nanodoc.evidence import Birth, Evidence, OpFacts
-from nanodoc.report.model import Fix
+from nanodoc.report.model import Fix, Remedy
 from nanodoc.rules.base import Claim, Rule, birth_claim
 from nanodoc.rules.floats import rounded
 
@@ -32,7 +32,13 @@ def _vanishing_epsilon(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 explanation=f"{op.short} at {where} is given {name}={value!r}, which is exactly {becomes:g} in {dtype}, so nothing keeps the argument of {site.short} away from its singular point.",
                 exact=1.0, fit=20,
                 extra=[("constant", value), (f"as {dtype}", becomes), ("given to", f"{op.short} at {where}")],
-                fixes=[Fix(title=f"use an epsilon that {dtype} can hold ({_smallest(dtype, becomes)})", confidence="likely")],
+                fixes=[
+                    Fix(
+                        title=f"use an epsilon that {dtype} can hold ({_smallest(dtype, becomes)})", confidence="likely",
+                        remedy=Remedy(kind="constant", location=op.location, value=value, replacement=_larger(value, dtype, becomes)),
+                    ),
+                    *([Fix(title="compute this in float32", confidence="maybe", remedy=Remedy(kind="float32-call", location=op.location))] if dtype != "float32" else []),
+                ],
             )  # fmt: skip
             break
 
@@ -59,6 +65,14 @@ def _met(op: OpFacts, bound: float) -> bool:
     """The values did reach the bound that should have been a little smaller."""
     out = op.outputs[0]
     return bound in (out.maximum, out.minimum)
+
+
+def _larger(value: float, dtype: str, near: float) -> float:
+    """A constant that does the same work and that the dtype can hold."""
+    gap = {"float16": 1e-3, "bfloat16": 1e-2}.get(dtype, 1e-6)
+    if near == 0:
+        return {"float16": 1e-4, "bfloat16": 1e-30}.get(dtype, 1e-30) * (1 if value > 0 else -1)
+    return (1 - gap) * (1 if value > 0 else -1)
 
 
 def _smallest(dtype: str, near: float) -> str:

@@ -5,12 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nanodoc.evidence import Birth, Evidence, OpFacts, ValuesAt
-from nanodoc.report.model import Fix
+from nanodoc.report.model import Fix, Remedy
 from nanodoc.rules.base import Claim, Rule, birth_claim
 from nanodoc.rules.failures import failure_claim
 from nanodoc.rules.floats import LARGEST, is_half
 
 _CONSTANTS = ("constant", "full", "full_like", "scalar_tensor", "masked_fill", "new_full", "fill")
+
+
+def half_fixes(site: OpFacts) -> list[Fix]:
+    """What helps against a value that half precision can't hold: the module alone in float32, or bfloat16."""
+    island = (
+        Fix(
+            title=f"run {site.module} in float32 (autocast disabled around it, its input cast up)", confidence="likely",
+            remedy=Remedy(kind="float32-module", module=site.module),
+        )
+        if site.module
+        else Fix(title="compute this in float32 (autocast disabled, arguments cast up)", confidence="likely", remedy=Remedy(kind="float32-call", location=site.location))
+    )  # fmt: skip
+    return [island, Fix(title="use bfloat16, which has float32's range", confidence="maybe", remedy=Remedy(kind="bfloat16"))]
 
 
 def _dtype(op: OpFacts) -> str | None:
@@ -44,12 +57,9 @@ def _low_precision_overflow(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             title=f"{site.short} overflows {dtype}",
             explanation=f"The result reaches {site.upcast_absmax:.4g} when the same op runs in float32, but {dtype} ends at {limit:.5g}. "
             f"Its largest input is {largest:.4g}." if largest is not None else f"The result reaches {site.upcast_absmax:.4g} in float32; {dtype} ends at {limit:.5g}.",
-            exact=1.0,
+            exact=1.0, growth=True,
             extra=[("largest result in float32", site.upcast_absmax), (f"largest {dtype}", limit), ("largest input", largest)],
-            fixes=[
-                Fix(title=f"run {site.module or 'this op'} in float32 (autocast disabled around it)", confidence="likely"),
-                Fix(title="use bfloat16, which has float32's range", confidence="maybe"),
-            ],
+            fixes=half_fixes(site),
         )  # fmt: skip
 
 
@@ -66,7 +76,7 @@ def _overflow(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             title=f"{site.short} overflows {dtype}",
             explanation=f"Finite inputs of up to {largest:.4g} give a result beyond {limit:.4g}, the largest {dtype}." + growth,
             exact=1.0 if site.short in ("exp", "expm1", "pow", "cosh", "sinh", "mul", "square", "exp2") else 0.5,
-            fit=5,
+            fit=5, growth=True,
             extra=[("largest input", largest), (f"largest {dtype}", limit)],
             fixes=[Fix(title="bound the argument, or work with logarithms (logsumexp, logaddexp)", confidence="maybe")] if not growth else [],
         )  # fmt: skip
@@ -146,9 +156,9 @@ def _backward_overflow(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             title=f"a gradient overflows {_bad_dtype(birth.op)} in the backward of {birth.site.short}",
             explanation=f"The gradient reaches {birth.op.upcast_absmax:.4g} when the same op runs in float32; {_bad_dtype(birth.op)} ends at {limit:.5g}.",
             exact=1.0 if birth.op.upcast_absmax > limit else 0.3,
-            fit=8,
+            fit=8, growth=True,
             extra=[("largest gradient in float32", birth.op.upcast_absmax), ("largest value", limit)],
-            fixes=[Fix(title="lower the initial loss scale, or run this module in float32", confidence="maybe")],
+            fixes=half_fixes(birth.site),
         )  # fmt: skip
 
 

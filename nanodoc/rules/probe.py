@@ -11,7 +11,7 @@ from nanodoc.rules.base import Claim, Rule, confidence, effects, replay_row
 
 def _not_reproduced(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     trip = evidence.trip
-    if trip is None or evidence.births or evidence.leaves or evidence.optimizers or evidence.failure is not None:
+    if trip is None or evidence.births or evidence.leaves or evidence.optimizers or evidence.failure is not None or evidence.probed:
         return
     if evidence.reproduced == "no":
         text = (
@@ -40,6 +40,31 @@ def _not_reproduced(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     )
 
 
+def _nonfinite_probe(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    """The label at which NaN or +inf was seen; what made it is another rule's finding, and then this one is its effect."""
+    bad = next((probe for probe in evidence.probed if probe.bad), None)
+    if bad is None or evidence.trip is None:
+        return
+    finite = evidence.trip.loss is not None and evidence.trip.loss - evidence.trip.loss == 0 and evidence.trip.gradients_finite
+    yield Claim(
+        root=("probe",),
+        fit=0,
+        order=1_000_000,
+        finding=Finding(
+            code=rule.code,
+            name=rule.name,
+            severity=rule.severity,
+            confidence=confidence(0.9),
+            title=f"probe {bad.label!r} saw {'NaN' if bad.maximum != bad.maximum else '+inf'}",
+            explanation=f"{bad.dtype} of shape {list(bad.shape)}." + (" Loss and gradients of the step are finite." if finite else ""),
+            culprit=Culprit(kind="op", location=bad.location),
+            phase="forward",
+            step=evidence.trip.step,
+            effects=effects(evidence),
+        ),
+    )
+
+
 RULES = (
     Rule(
         code="ND901",
@@ -64,6 +89,34 @@ None.
 
 ## See also
 ND302 masked-branch-gradient
+""",
+    ),
+    Rule(
+        code="ND904",
+        name="nonfinite-probe",
+        severity="critical",
+        summary="a spot marked with nanodoc.probe saw NaN or +inf",
+        check=_nonfinite_probe,
+        doc="""\
+## What it checks
+Every tensor given to `nanodoc.probe(tensor, "label")` while nanodoc runs the training. NaN or +inf ends the run, also where the loss
+stays finite, and the step is examined from that spot backwards: where the op that made the value is known, that is the finding, and
+the probe is listed among its effects.
+
+## Why it matters
+The spots that their author marked are those that must not go wrong, and a NaN that is masked out of the loss may come back.
+
+## Example
+    h = nanodoc.probe(self.norm(h), "after layer_norm")
+
+## Fix
+As for the op that is named.
+
+## Options
+None. −inf alone is what masks are made of and is no finding; `--frames` shows it.
+
+## See also
+ND203 low-precision-overflow, ND201 domain-error
 """,
     ),
 )

@@ -17,6 +17,7 @@ from nanodoc.rules import (
     gradient_shape,
     graph,
     graph_reuse,
+    half,
     in_place,
     leak,
     optimizer,
@@ -24,6 +25,7 @@ from nanodoc.rules import (
     ownership,
     parameters,
     probe,
+    scaler,
     softmax,
     statistics,
 )
@@ -47,6 +49,8 @@ _FAMILIES = (
     gradient_shape,
     ownership,
     leak,
+    half,
+    scaler,
     failures,
     probe,
 )

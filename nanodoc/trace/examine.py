@@ -16,6 +16,7 @@ from nanodoc.trace.ops import describe_op, outputs_of, written_by
 
 _MOST_POSITIONS = 4096  # bad elements kept by position; enough to tell zeros from the rest
 _MOST_ROWS = 4096
+_HALF = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ def examine_call(func: Any, args: Any, kwargs: dict[str, Any], inputs: list[torc
     for tensor, facts in zip(outputs, detail.outputs, strict=True):
         if facts.nonfinite and request.locate and tensor.layout == torch.strided:
             _locate(detail, tensor, kept)
-            if tensor.dtype in (torch.float16, torch.bfloat16) and not any(fact.nonfinite for fact in before):
+            if tensor.dtype in _HALF and not any(fact.nonfinite for fact in before):
                 detail.upcast_absmax = _upcast(func, args, kwargs, kept, tensor.device.type)
             break
     return out, detail
@@ -172,25 +173,31 @@ def _upcast(func: Any, args: Any, kwargs: dict[str, Any], inputs: list[torch.Ten
     if func.name().startswith("aten::_to_copy") or func.name().startswith("aten::copy_"):
         facts = tensor_facts(inputs[-1], "")
         return None if facts.nonfinite else facts.absmax
-    if torch.Tag.nondeterministic_seeded in func.tags:  # running it again would draw from the user's random numbers
+    outputs = upcast_outputs(func, args, kwargs, inputs, device)
+    first = next(iter(outputs or ()), None)
+    if first is None or first.dtype in _HALF:
+        return None
+    facts = tensor_facts(first, "")
+    return None if facts.nonfinite else facts.absmax
+
+
+def upcast_outputs(func: Any, args: Any, kwargs: dict[str, Any], inputs: list[torch.Tensor], device: str) -> list[torch.Tensor] | None:
+    """What the op gives on float32 copies of its half-precision inputs; None where it can't be run again: it draws random numbers
+    (the user's), or has no float32 form. `inputs` are its tensors as they were before it ran."""
+    if torch.Tag.nondeterministic_seeded in func.tags or any(argument.name == "generator" for argument in func._schema.arguments):
         return None
     remaining = iter(inputs)
 
     def raised(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             copy = next(remaining)
-            return copy.float() if copy.dtype in (torch.float16, torch.bfloat16) else copy.clone()
+            return copy.float() if copy.dtype in _HALF else copy.clone()
         if isinstance(value, (list, tuple)) and any(isinstance(v, torch.Tensor) for v in value):
             return [raised(v) for v in value]
-        return torch.float32 if value in (torch.float16, torch.bfloat16) else value
+        return torch.float32 if value in _HALF else value
 
     try:
         with torch.autocast(device, enabled=False):
-            again = func(*[raised(a) for a in args], **{key: raised(value) for key, value in kwargs.items()})
-    except (RuntimeError, NotImplementedError, TypeError):
+            return outputs_of(func(*[raised(a) for a in args], **{key: raised(value) for key, value in kwargs.items()}))
+    except (RuntimeError, NotImplementedError, TypeError, StopIteration):
         return None
-    first = again if isinstance(again, torch.Tensor) else next((o for o in again if isinstance(o, torch.Tensor)), None)
-    if first is None or first.dtype in (torch.float16, torch.bfloat16):
-        return None
-    facts = tensor_facts(first, "")
-    return None if facts.nonfinite else facts.absmax

@@ -29,10 +29,14 @@ _TRANSPARENT = tuple(
         ("engine", "observer.py"),
         ("engine", "building.py"),
         ("engine", "carried.py"),
+        ("engine", "scaler_watch.py"),
         ("engine", "graph_watch.py"),
         ("trace", "functions.py"),
+        ("probes", "frames.py"),
+        ("probing.py",),
         ("differential", "graph_remedies.py"),
         ("differential", "leak.py"),
+        ("differential", "patches.py"),
     )
 )
 _STDLIB = tuple({os.path.abspath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib")})

@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from nanodoc.trace.examine import OpDetail, Request, examine_call
 from nanodoc.trace.flow import MOST_VALUES, FlowLog
 from nanodoc.trace.graph import StepTrace
+from nanodoc.trace.half import HalfLog
 from nanodoc.trace.modules import ModuleStack
 from nanodoc.trace.ops import OpInfo, describe_op, outputs_of, tensors_in, written_by
 from nanodoc.trace.spans import Place, calling_places
@@ -59,7 +60,7 @@ class Tracer(TorchDispatchMode):
     `requests` maps the index of an op (from an earlier trace of the same step) to what is to be examined there.
     `leaves` are (name, tensor) pairs: parameters, buffers, the batch. `watch_optimizer` also takes statistics
     inside `Optimizer.step`, where a healthy step has hundreds of small ops that need none. With a `flow` the tracer follows
-    gradients and not values: it takes no statistics.
+    gradients and not values: it takes no statistics. A `half` is told of every op, for what half precision did to it.
     """
 
     def __init__(
@@ -70,9 +71,11 @@ class Tracer(TorchDispatchMode):
         *,
         watch_optimizer: bool = False,
         flow: FlowLog | None = None,
+        half: HalfLog | None = None,
     ) -> None:
         super().__init__()
         self._flow = flow
+        self._half = half
         self._optimizer_calls: list[tuple[int, Place | None]] = []
         self._records: list[Record] = []
         self._finite: list[bool] = []  # per statistic
@@ -244,7 +247,8 @@ class Tracer(TorchDispatchMode):
             else:
                 flow.skip()
 
-        request = self._requests.get(index)
+        request, half = self._requests.get(index), self._half
+        kept = half.before(info, inputs) if half is not None else inputs
         try:
             if request is None:
                 out = func(*args, **kwargs) if kwargs else func(*args)
@@ -254,6 +258,8 @@ class Tracer(TorchDispatchMode):
             self._records.append(Record(info, tuple(refs), phase, node_name, sequence, module, place, caller, 0, 0, False))
             raise
 
+        if half is not None:
+            half.after(index, info, func, args, kwargs or {}, kept, out)
         first, overwrites = len(self._finite), False
         outputs = outputs_of(out)
         if info.writes:

@@ -35,7 +35,7 @@ def test_a_nan_that_surfaces_in_a_distribution() -> None:
     def loss_fn(model: Any, x: torch.Tensor) -> torch.Tensor:
         logits = model(x)
         scaled = logits / x.abs().sum(1, keepdim=True)  # zero over zero
-        return -Categorical(logits=scaled).log_prob(torch.zeros(3)).mean()
+        return -Categorical(logits=scaled, validate_args=True).log_prob(torch.zeros(3)).mean()
 
     x = torch.ones(3, 4)
     x[2] = 0.0

@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from nanodoc import Recipe
+from nanodoc.engine.looks import LookOptions
 from nanodoc.engine.loop import Engine
 from nanodoc.probes.gradients import Scratch, packed_vitals
 from tests.engine.models import MODELS
@@ -57,7 +58,7 @@ def test_watched_training_is_bitwise_the_same(name: str) -> None:
             recipe = replace(recipe, optimizer=torch.optim.AdamW(recipe.model.parameters(), lr=1e-2))
             torch.manual_seed(0)
             if watched:
-                Engine(recipe, device, None, steps=10, trace_steps=(3,)).run()
+                Engine(recipe, device, None, steps=10, looks=LookOptions(steps=(3,), frames=True)).run()
             else:
                 batches = list(recipe.data)
                 for step in range(10):

@@ -18,6 +18,7 @@ import torch
 
 from nanodoc import Recipe
 from nanodoc.engine.history import History
+from nanodoc.engine.looks import LookOptions
 from tests.engine.models import MODELS
 from tests.helpers import run_engine
 
@@ -84,7 +85,7 @@ def seeded(build: Callable[[], Recipe]) -> Recipe:
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("how", ["driven", "observed", "traced"])
+@pytest.mark.parametrize("how", ["driven", "observed", "traced", "framed"])
 def test_twenty_steps_are_bitwise_the_same(name: str, how: str, tmp_path: Path) -> None:
     bare = seeded(MODELS[name])
     bare_loop(bare)
@@ -94,7 +95,8 @@ def test_twenty_steps_are_bitwise_the_same(name: str, how: str, tmp_path: Path) 
     if how == "observed":
         watched = replace(watched, train_step=train_step)
     history = History(tmp_path)
-    outcome = run_engine(watched, STEPS, history=history, trace_steps=(0, 3, 7) if how == "traced" else (), trace_folder=tmp_path)
+    looks = LookOptions(steps=(0, 3, 7) if how in ("traced", "framed") else (), folder=tmp_path, frames=how == "framed")
+    outcome = run_engine(watched, STEPS, history=history, looks=looks)
     history.close()
     assert outcome.steps_run == STEPS
     assert_same(everything(watched), expected)
@@ -104,7 +106,7 @@ def test_twenty_steps_are_bitwise_the_same(name: str, how: str, tmp_path: Path) 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning")  # dynamo's own
 def test_nothing_stays_behind(name: str) -> None:
     recipe = MODELS[name]()
-    run_engine(recipe, 2, trace_steps=(1,))
+    run_engine(recipe, 2, looks=LookOptions(steps=(1,), frames=True))
     hooks, optimizer_module = torch.nn.modules.module, sys.modules["torch.optim.optimizer"]
     assert not hooks._global_forward_hooks
     assert not hooks._global_forward_pre_hooks
@@ -124,7 +126,7 @@ def test_nothing_stays_behind(name: str) -> None:
 
 
 def test_skipped_scaler_steps_leave_the_run_as_it_was() -> None:
-    """The unscaled experiment behind each calibration skip is invisible to the run."""
+    """What is run again of the calibration's skips waits for the end of the run and is invisible to it."""
 
     def recipe() -> Recipe:
         return replace(MODELS["gpt"](), scaler=torch.amp.GradScaler("cpu", init_scale=2.0**30))
@@ -147,3 +149,36 @@ def test_skipped_scaler_steps_leave_the_run_as_it_was() -> None:
     assert outcome.evidence.trip is None
     assert_same(everything(watched), everything(bare))
     assert watched.scaler.get_scale() == bare.scaler.get_scale()
+
+
+def amp_step(model: Any, batch: Any, optimizer: Any, scaler: Any) -> torch.Tensor:
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss: torch.Tensor = torch.nn.functional.cross_entropy(model(batch[0]).flatten(0, -2), batch[1].flatten())
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+    scaler.step(optimizer)
+    scaler.update()
+    return loss
+
+
+@pytest.mark.parametrize("name", ["gpt", "conv"])  # torch has no float16 LSTM on the CPU
+@pytest.mark.parametrize("looked_at", [False, True])
+def test_the_users_own_mixed_precision_step_is_bitwise_the_same(name: str, looked_at: bool, tmp_path: Path) -> None:
+    """Scaler, clipping and optimizer calls are watched; some steps are skipped; frames and ops of some are looked at."""
+
+    def recipe() -> Recipe:
+        return replace(seeded(MODELS[name]), train_step=amp_step, scaler=torch.amp.GradScaler("cpu", init_scale=2.0**22, growth_interval=3))
+
+    bare = recipe()
+    batches = list(bare.data)
+    for step in range(STEPS):
+        amp_step(bare.model, batches[step % len(batches)], bare.optimizer, bare.scaler)
+    watched = recipe()
+    looks = LookOptions(steps=(1, 9), folder=tmp_path, frames=True) if looked_at else LookOptions()
+    outcome = run_engine(watched, STEPS, looks=looks)
+    assert outcome.steps_run == STEPS
+    assert outcome.skipped >= 1
+    assert_same(everything(watched), everything(bare))
+    assert watched.scaler.state_dict() == bare.scaler.state_dict()

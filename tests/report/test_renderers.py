@@ -69,6 +69,36 @@ def test_the_json_report(report: Report, golden: Callable[[str, str], None]) -> 
     golden("json", re.sub(r"\d\.\d{5,}(e-?\d+)?", "0.0", json.dumps(content, indent=1, ensure_ascii=False)) + "\n")
 
 
+OVERFLOW = """\
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Gated(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.gate, self.down = nn.Linear(4, 8, bias=False), nn.Linear(4, 8, bias=False), nn.Linear(8, 4, bias=False)
+        for weight, value in ((self.up.weight, 8.0), (self.gate.weight, 16.0), (self.down.weight, 64.0)):
+            nn.init.constant_(weight, value)
+
+    def forward(self, x):
+        return self.down(self.up(x) * F.relu(self.gate(x)))
+
+
+def build():
+    model = nn.Sequential(Gated(), nn.LayerNorm(4))
+    return {"model": model, "loss_fn": lambda model, batch: model(batch).float().mean(), "data": [torch.full((2, 4), 0.5), torch.full((2, 4), 1.5)],
+            "optimizer": torch.optim.SGD(model.parameters(), lr=0.0), "amp": {"dtype": "float16", "scaler": False}, "max_steps": 3}
+"""
+
+
+def test_the_frames_of_an_overflow(tmp_path: Path, golden: Callable[[str, str], None]) -> None:
+    (tmp_path / "train.py").write_text(OVERFLOW)
+    made = pipeline.run("train.py:build", Config(device="cpu", frames=True))
+    golden("frames", render(replace(made, nanodoc="0.0")))
+
+
 def test_the_underline_is_under_the_expression(report: Report) -> None:
     lines = render(report).splitlines()
     source = next(i for i, line in enumerate(lines) if "return torch.sqrt" in line)

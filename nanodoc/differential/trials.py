@@ -1,0 +1,141 @@
+"""Fixes tried and causes ruled out: one step is run again with one thing changed, when the run is over."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from nanodoc.differential import patches
+from nanodoc.engine.aside import put_back
+from nanodoc.engine.capsule import Keeper, StepCapsule
+from nanodoc.engine.replaying import Replayer
+from nanodoc.engine.skips import at_scale
+from nanodoc.engine.step import StepRunner
+from nanodoc.errors import UsageError, UserCodeError
+from nanodoc.report.model import Finding, Fix, Remedy
+
+_MOST_FINDINGS = 3
+_HALVINGS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """How the step went with one thing changed."""
+
+    applied: bool
+    healthy: bool
+    """It raised nothing, and loss and gradients are finite."""
+    loss: float | None
+    seconds: float
+
+
+class Trials:
+    """Experiments on one capsule."""
+
+    def __init__(self, runner: StepRunner, keeper: Keeper, replayer: Replayer, capsule: StepCapsule, *, half: bool) -> None:
+        self._runner = runner
+        self._keeper = keeper
+        self._replayer = replayer
+        # without the loss scale: an overflow that only the scale makes is skipped by the scaler, and is no failure
+        self._capsule = at_scale(capsule, runner.device)
+        self._half = half
+        self._modules = dict(runner.recipe.model.named_modules())
+        self._done: dict[Remedy, Trial] = {}
+
+    def on(self, findings: Sequence[Finding]) -> tuple[Finding, ...]:
+        """The findings with their fixes tried and the experiments' outcomes beside them."""
+        tried = [self._with_trials(finding) for finding in findings[:_MOST_FINDINGS]]
+        return (*tried, *findings[_MOST_FINDINGS:])
+
+    def _with_trials(self, finding: Finding) -> Finding:
+        if not any(fix.remedy is not None for fix in finding.fixes):
+            return finding
+        rows = (
+            [row for row in (self._row("float32 (autocast off)", None), self._row("bfloat16", torch.bfloat16)) if row is not None]
+            if self._half
+            else []
+        )
+        fixes = [self._tried(fix) for fix in finding.fixes]
+        # a fix that was seen to work comes first, one that was seen to fail last; the order is the rule's otherwise
+        fixes.sort(key=lambda fix: {True: 0, None: 1, False: 2}[fix.verified])
+        return replace(finding, experiments=(*finding.experiments, *rows), fixes=tuple(fixes))
+
+    def _row(self, name: str, dtype: torch.dtype | None) -> dict[str, Any] | None:
+        trial = self._try(Remedy(kind="autocast-off" if dtype is None else "bfloat16"))
+        if not trial.applied:
+            return None
+        return {"name": name, "outcome": "passes" if trial.healthy else "fails too", "loss": trial.loss, "seconds": round(trial.seconds, 3)}
+
+    def _tried(self, fix: Fix) -> Fix:
+        if fix.remedy is None:
+            return fix
+        if fix.remedy.kind == "loss-scale":
+            return self._scale_that_works(fix)
+        trial = self._try(fix.remedy)
+        if not trial.applied:
+            return fix
+        return replace(fix, verified=trial.healthy, loss_change=self._change(trial) if trial.healthy else None)
+
+    def _change(self, trial: Trial) -> float | None:
+        """How far the loss is from that of the step in float32, relative to it."""
+        exact = self._try(Remedy(kind="autocast-off")) if self._half else None
+        if exact is None or not (exact.applied and exact.healthy) or exact.loss is None or trial.loss is None:
+            return None
+        return abs(trial.loss - exact.loss) / max(abs(exact.loss), 1e-12)
+
+    def _scale_that_works(self, fix: Fix) -> Fix:
+        assert fix.remedy is not None
+        scale = fix.remedy.value or 65536.0
+        for _ in range(_HALVINGS):
+            scale /= 2
+            trial = self._try(replace(fix.remedy, value=scale))
+            if trial.applied and trial.healthy:
+                return replace(fix, title=f"{fix.title} (init_scale={scale:g})", verified=True)
+        return replace(fix, verified=False)
+
+    def _try(self, remedy: Remedy) -> Trial:
+        known = self._done.get(remedy)
+        if known is None:
+            known = self._done[remedy] = self._run(remedy)
+        return known
+
+    def _run(self, remedy: Remedy) -> Trial:
+        applied, began = patches.Applied(), time.perf_counter()
+        capsule = self._capsule if remedy.kind != "loss-scale" else at_scale(self._capsule, self._runner.device, remedy.value or 1.0)
+        patch = self._patch(remedy, applied)
+        if patch is None:
+            return Trial(applied=False, healthy=False, loss=None, seconds=0.0)
+        with put_back(self._runner, self._keeper):
+            try:
+                with patch:
+                    replay = self._replayer.replay(capsule)
+            except (UserCodeError, UsageError, RuntimeError):  # the change itself doesn't fit this program
+                return Trial(applied=False, healthy=False, loss=None, seconds=time.perf_counter() - began)
+        loss = sum(replay.losses) / len(replay.losses) if replay.losses else None
+        healthy = replay.error is None and not replay.bad_parameters and loss is not None and math.isfinite(loss)
+        return Trial(applied.yes and replay.error is None, healthy, loss, time.perf_counter() - began)
+
+    def _patch(self, remedy: Remedy, applied: patches.Applied) -> contextlib.AbstractContextManager[Any] | None:
+        device, scaler = self._runner.device.type, self._keeper.scaler
+        if remedy.kind == "autocast-off":
+            return patches.autocast_in(None, applied)
+        if remedy.kind == "bfloat16":
+            return patches.autocast_in(torch.bfloat16, applied)
+        if remedy.kind == "float32-module" and remedy.module in self._modules:
+            return patches.float32_module(self._modules[remedy.module], device, applied)
+        if remedy.kind == "float32-call" and remedy.location is not None:
+            return patches.float32_call(remedy.location, device, applied)
+        if remedy.kind == "constant" and remedy.location is not None and remedy.value is not None and remedy.replacement is not None:
+            return patches.constant_at(remedy.location, remedy.value, remedy.replacement, applied)
+        if remedy.kind == "unscale-first" and scaler is not None:
+            return patches.unscaled_before_clipping(scaler, self._runner.recipe.optimizers, applied)
+        if remedy.kind == "loss-scale" and scaler is not None:
+            applied.yes = True
+            return contextlib.nullcontext()
+        return None

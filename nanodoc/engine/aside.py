@@ -1,0 +1,38 @@
+"""Looks that run the step again when the run is over, and leave everything as they found it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from torch.nn.parameter import is_lazy
+
+from nanodoc.engine.capsule import Keeper, copy_optimizer, copy_weights
+from nanodoc.engine.step import StepRunner
+
+_SMALL = 1 << 30  # bytes
+
+
+@contextlib.contextmanager
+def put_back(runner: StepRunner, keeper: Keeper) -> Iterator[None]:
+    """Model, optimizers, random states and gradients are afterwards as they are now.
+
+    Weights larger than 1 GiB are not copied where no train_step moves them: a forward pass that moves its own weights then
+    leaves them moved, after the run.
+    """
+    recipe = runner.recipe
+    named = list(recipe.model.named_parameters())
+    now = keeper.take(0, [], apart=True)
+    small = sum(p.numel() * p.element_size() for _, p in named if not is_lazy(p)) <= _SMALL
+    if runner.observing or small:
+        now.weights = copy_weights(named)
+    if runner.observing:
+        now.optimizers = [copy_optimizer(one) for one in recipe.optimizers]
+    owned = [p for o in recipe.optimizers for group in o.param_groups for p in group["params"]]
+    grads = [(p, p.grad) for p in {id(p): p for p in (*(p for _, p in named), *owned)}.values()]
+    try:
+        yield
+    finally:
+        keeper.restore(now)
+        for parameter, grad in grads:
+            parameter.grad = grad

@@ -1,0 +1,141 @@
+"""The course of a run, step by step, and what is left of it as evidence when it has ended."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from nanodoc.amp_evidence import ScalerStep
+from nanodoc.engine.amp_watch import AmpWatch
+from nanodoc.engine.batches import leading_size
+from nanodoc.engine.build_facts import BuildFacts
+from nanodoc.engine.capsule import StepCapsule
+from nanodoc.engine.examination import Examined
+from nanodoc.engine.graph_watch import GraphWatch
+from nanodoc.engine.history import History
+from nanodoc.engine.step import StepRunner
+from nanodoc.evidence import Evidence, Failure, OptimizerFacts, ParameterFacts, ProbedFacts, Trip
+from nanodoc.frame_evidence import FrameTable
+from nanodoc.probes.gradients import Vitals
+
+
+@dataclass(slots=True)
+class Trouble:
+    """What ended the run early."""
+
+    trip: Trip | None = None
+    failure: Failure | None = None
+    capsule: StepCapsule | None = None
+    examined: Examined | None = None
+    optimizers: tuple[OptimizerFacts, ...] = ()
+    probed: tuple[ProbedFacts, ...] = ()
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How a run ended. `capsule` is the tripped step's start, for the snapshot; `start` the step that experiments are made on: that
+    one, a skipped one, or the last."""
+
+    evidence: Evidence
+    steps_run: int
+    losses: list[float]
+    grad_norms: list[float]
+    skipped: int
+    interrupted: bool
+    capsule: StepCapsule | None
+    overhead: float | None
+    start: StepCapsule | None = None
+    notes: list[tuple[str, str]] = field(default_factory=list)
+    trace_files: list[str] = field(default_factory=list)
+    frames: list[FrameTable] = field(default_factory=list)
+
+
+class Course:
+    """What every step left behind: losses, norms, seconds, and a line in `history.jsonl`."""
+
+    def __init__(self, runner: StepRunner, history: History | None) -> None:
+        self._optimizers = runner.recipe.optimizers
+        self._history = history
+        self.losses: list[float] = []
+        self.grad_norms: list[float] = []
+        self.skipped = 0
+        self.own_seconds = 0.0
+        """Seconds spent on watching, as part of `step_seconds`."""
+        self.step_seconds = 0.0
+
+    def step(self, capsule: StepCapsule, vitals: Vitals, scaler: ScalerStep | None, seconds: float, *, left_out: bool) -> None:
+        """A step that went well. `left_out`: the training code itself decided not to step."""
+        skipped = left_out or bool(scaler and scaler.skipped)
+        self.step_seconds += seconds
+        self.skipped += skipped
+        self.losses.append(vitals.loss)
+        self.grad_norms.append(vitals.grad_norm)
+        if self._history is None:
+            return
+        at = time.perf_counter()
+        size = sum(leading_size(batch) for batch in capsule.batches)
+        self._history.step(
+            step=capsule.step,
+            loss=vitals.loss,
+            grad_norm=vitals.grad_norm,
+            lr=float(self._optimizers[0].param_groups[0]["lr"]) if self._optimizers else None,
+            scale=scaler.scale if scaler else None,
+            growth_tracker=scaler.growth_tracker if scaler else None,
+            found_inf=[{"optimizer": o, "device": device, "found": found} for o, device, found in scaler.found_inf] if scaler else None,
+            skipped_optimizers=list(scaler.skipped) if scaler else None,
+            skipped=skipped,
+            seconds=seconds,
+            samples_per_second=size / seconds if size else None,
+        )
+        self.own_seconds += time.perf_counter() - at
+
+    def tripped(self, capsule: StepCapsule, vitals: Vitals) -> None:
+        """The step that ended the run."""
+        self.losses.append(vitals.loss)
+        self.grad_norms.append(vitals.grad_norm)
+        if self._history is not None:
+            self._history.step(step=capsule.step, loss=vitals.loss, grad_norm=vitals.grad_norm, tripped=True)
+
+    @property
+    def overhead(self) -> float | None:
+        """Step time with the watching over step time without."""
+        bare = self.step_seconds - self.own_seconds
+        return self.step_seconds / bare if bare > 0 else None
+
+
+def gather(
+    runner: StepRunner, course: Course, trouble: Trouble, sick: tuple[ParameterFacts, ...], steps: int,
+    graph: GraphWatch, amp: AmpWatch, build: BuildFacts, *, grad_off: bool,
+) -> Evidence:  # fmt: skip
+    """Everything the rules may judge, when the run has ended."""
+    recipe, examined = runner.recipe, trouble.examined
+    return Evidence(
+        steps_run=steps,
+        trip=trouble.trip,
+        births=examined.births if examined else (),
+        leaves=examined.leaves if examined else (),
+        sick_parameters=sick,
+        optimizers=trouble.optimizers,
+        optimizer_step=len(course.losses) - (2 if trouble.trip else 1) if trouble.optimizers else None,
+        failure=trouble.failure,
+        failure_step=steps if trouble.failure else None,
+        optimizer_sites=tuple(build.optimizer_built_at(o) for o in recipe.optimizers),
+        learning_rates=tuple(float(o.param_groups[0]["lr"]) for o in recipe.optimizers),
+        reproduced=examined.reproduced if examined else "not_run",
+        reproduction_note=examined.note if examined else "",
+        losses=tuple(course.losses),
+        grad_norms=tuple(course.grad_norms),
+        amp=str(runner.amp_dtype).removeprefix("torch.") if runner.amp_dtype else None,
+        scaler=recipe.scaler is not None,
+        probed=trouble.probed,
+        amp_facts=amp.facts(),
+        graph=graph.graph,
+        never_got_gradient=graph.never,
+        always_zero=graph.always_zero,
+        moved_by_hand=graph.moved,
+        ownership=graph.ownership.facts(len(course.losses)) if not (trouble.trip or sick) else None,
+        leak=graph.leak,
+        growing=graph.growing,
+        grad_off_since_build=grad_off,
+        grad_switched_off_at=graph.switched_off_at(),
+    )

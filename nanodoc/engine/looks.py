@@ -1,0 +1,99 @@
+"""Whole steps looked at on request: their ops written to a file (`--trace-steps`) and their module frames (`--frames`).
+
+A step that was asked for is watched while it runs, which changes nothing of it. The step that failed, or the last one, is run again
+when the run is over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from nanodoc.engine.amp_watch import AmpWatch
+from nanodoc.engine.aside import put_back
+from nanodoc.engine.capsule import Keeper, StepCapsule
+from nanodoc.engine.replaying import Replayer, leaves_of
+from nanodoc.engine.step import StepRunner
+from nanodoc.engine.tracing import write_trace
+from nanodoc.errors import UserCodeError
+from nanodoc.evidence import GrowthPoint
+from nanodoc.frame_evidence import FrameTable
+from nanodoc.probes.frames import FrameProbe
+from nanodoc.trace.half import HalfLog
+from nanodoc.trace.tracer import Tracer
+
+_MOST_OPS = 64
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LookOptions:
+    """What was asked for."""
+
+    steps: tuple[int, ...] = ()
+    folder: Path | None = None
+    """Where the traces of `steps` go."""
+    frames: bool = False
+    most_frames: int = 100
+    module: str = ""
+
+
+class Looks:
+    """One run's looks; `tables` and `files` are there when the run has ended."""
+
+    def __init__(self, runner: StepRunner, keeper: Keeper, replayer: Replayer, amp: AmpWatch, options: LookOptions) -> None:
+        self._runner = runner
+        self._keeper = keeper
+        self._replayer = replayer
+        self._amp = amp
+        self._options = options
+        self.tables: list[FrameTable] = []
+        self.files: list[str] = []
+
+    def wants(self, step: int) -> bool:
+        return step in self._options.steps
+
+    @contextlib.contextmanager
+    def watching(self, capsule: StepCapsule) -> Iterator[None]:
+        """Around a step, which is watched live if it was asked for."""
+        if not self.wants(capsule.step):
+            yield
+            return
+        options, model = self._options, self._runner.recipe.model
+        half = HalfLog() if options.frames and (self._amp.concerned or self._runner.observing) else None
+        tracer = Tracer(model, leaves_of(model, capsule.batches), half=half)
+        probe = FrameProbe(model, prefix=options.module, half=half) if options.frames else None
+        try:
+            with contextlib.ExitStack() as stack:
+                if probe is not None:
+                    stack.enter_context(probe.listening())
+                    stack.enter_context(probe)
+                stack.enter_context(tracer)
+                yield
+        finally:
+            trace = tracer.finish()
+            if half is not None:
+                half.finish()
+            if options.folder is not None:
+                self.files.append(str(write_trace(trace, options.folder, capsule.step)))
+            if probe is not None:
+                self.tables.append(probe.finish(capsule.step, "asked for", options.most_frames))
+
+    def at_end(self, capsule: StepCapsule | None, *, failed: bool, growth: tuple[GrowthPoint, ...] = ()) -> None:
+        """The run is over: the frames of the step that ended it, or of its last one where none was asked for."""
+        if not self._options.frames or capsule is None or not (failed or not self._options.steps):
+            return
+        with put_back(self._runner, self._keeper):
+            table = self._frames(capsule, "it failed" if failed else "the last batch, with the weights as they are now")
+            bad = table.first_bad()
+            if bad is not None and bad.module_type:
+                table = replace(table, ops=self._replayer.ops_inside(capsule, bad.module)[-_MOST_OPS:], module=bad.module)
+        self.tables.append(replace(table, growth=growth))
+
+    def _frames(self, capsule: StepCapsule, why: str) -> FrameTable:
+        half = HalfLog()
+        probe = FrameProbe(self._runner.recipe.model, prefix=self._options.module, half=half)
+        with contextlib.suppress(UserCodeError):
+            self._replayer.replay(capsule, half=half, frames=probe)
+        return probe.finish(capsule.step, why, self._options.most_frames)

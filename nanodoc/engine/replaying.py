@@ -1,0 +1,188 @@
+"""One step run again under the tracer, from its capsule."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.nn.parameter import is_lazy
+
+from nanodoc import probing
+from nanodoc.engine.batches import tensor_leaves, to_device
+from nanodoc.engine.capsule import Keeper, StepCapsule, copy_optimizer, copy_weights
+from nanodoc.engine.half_facts import GRADIENT_MARK
+from nanodoc.engine.observer import Observer
+from nanodoc.engine.step import StepRunner
+from nanodoc.errors import UsageError, UserCodeError
+from nanodoc.evidence import OpFacts
+from nanodoc.probes.frames import FrameProbe
+from nanodoc.probes.gradients import packed_vitals, really_nonfinite
+from nanodoc.trace.eager import run_eagerly
+from nanodoc.trace.examine import Request
+from nanodoc.trace.graph import StepTrace
+from nanodoc.trace.half import HalfLog
+from nanodoc.trace.tracer import Tracer
+
+PROBE_MARK = "probe:"
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """One traced run of the step and how it ended."""
+
+    trace: StepTrace
+    losses: list[float]
+    grad_norm: float
+    bad_parameters: list[str]
+    error: UserCodeError | None
+
+
+class Replayer:
+    """Runs steps of one recipe again."""
+
+    def __init__(self, runner: StepRunner, keeper: Keeper) -> None:
+        self._runner = runner
+        self._keeper = keeper
+        self._model = runner.recipe.model
+        self._named = list(self._model.named_parameters())
+
+    @property
+    def observing(self) -> bool:
+        """The step is the user's own `train_step`."""
+        return self._runner.observing
+
+    def rewind(self, capsule: StepCapsule) -> None:
+        """Puts the step's start back."""
+        self._keeper.restore(capsule)
+
+    def replay(
+        self,
+        capsule: StepCapsule,
+        requests: dict[int, Request] | None = None,
+        *,
+        half: HalfLog | None = None,
+        frames: FrameProbe | None = None,
+    ) -> Replay:
+        """Rewinds to `capsule` and runs the step's forward and backward under the tracer. With `half`, half-precision ops are
+        compared with float32 and every gradient is marked; `frames` measures every module call."""
+        self._keeper.restore(capsule)
+        batches = [to_device(batch, self._runner.device) for batch in capsule.batches]
+        tracer = Tracer(self._model, leaves_of(self._model, batches), requests, half=half)
+        bad: list[str] = []
+
+        def on_gradients() -> None:
+            self._mark_gradients(tracer, bad, every=half is not None)
+
+        losses: list[torch.Tensor] = []
+        error: UserCodeError | None = None
+
+        def on_loss(loss: torch.Tensor) -> None:
+            tracer.mark(f"loss:{len(losses)}", loss)
+            losses.append(loss.detach())
+
+        with run_eagerly(), contextlib.ExitStack() as stack:
+            stack.enter_context(_marking_probes(tracer))
+            if half is not None:
+                stack.enter_context(half.watching(lambda: tracer.count))
+            if frames is not None:
+                stack.enter_context(frames.listening())
+                stack.enter_context(frames)
+            try:
+                with tracer:
+                    if self._runner.observing:
+                        self._observe(batches[0], on_loss, on_gradients)
+                    else:
+                        self._runner.compute(batches, on_loss)
+                        on_gradients()
+            except UserCodeError as raised:
+                error = raised
+            except UsageError:
+                if not losses:
+                    raise
+        trace = tracer.finish()
+        if half is not None:
+            half.finish()
+        vitals = packed_vitals(losses, self._named)
+        read = [float(loss) for loss in losses]
+        return Replay(trace, read, vitals.grad_norm, bad, error)
+
+    def replay_and_rewind(self, capsule: StepCapsule) -> Replay:
+        """`replay`, after which model and optimizers are as they were before it."""
+        self.keep_weights(capsule)
+        try:
+            return self.replay(capsule)
+        finally:
+            self._keeper.restore(capsule)
+
+    def keep_weights(self, capsule: StepCapsule) -> None:
+        """A train_step moves the weights when it is replayed; every replay must start from the same ones."""
+        if self._runner.observing and capsule.weights is None:
+            capsule.weights = copy_weights(self._named)
+            capsule.optimizers = [copy_optimizer(one) for one in self._runner.recipe.optimizers]
+
+    def _observe(self, batch: Any, on_loss: Callable[[torch.Tensor], None], on_gradients: Callable[[], None]) -> None:
+        observer = Observer(self._runner.recipe, self._named, expected_steps=1).watch(None)
+        observer.on_loss, observer.on_gradients, observer.on_scaler_step = on_loss, on_gradients, on_gradients
+        with observer:
+            result = self._runner.call_train_step(batch)
+        if not observer.losses and isinstance(result, torch.Tensor) and result.numel() == 1:
+            on_loss(result)
+
+    def _mark_gradients(self, tracer: Tracer, bad: list[str], *, every: bool = False) -> None:
+        """Marks the non-finite gradients, once: a later optimizer's step may see other ones. With `every`, all of them."""
+        if every:
+            for name, parameter in self._named:
+                if parameter.grad is not None:
+                    tracer.mark(GRADIENT_MARK + name, parameter.grad)
+        if bad:
+            return
+        with tracer.paused():
+            bad.extend(really_nonfinite(self._named))
+        for name, parameter in self._named:
+            if name in bad and parameter.grad is not None:
+                tracer.mark(f"grad:{name}", parameter.grad)
+
+    def ops_inside(self, capsule: StepCapsule, module: str) -> tuple[OpFacts, ...]:
+        """The forward ops of a module and of those below it, examined."""
+        first = self.replay(capsule).trace
+        inside = {i for i, (path, _) in enumerate(first.modules) if path == module or path.startswith(module + ".")}
+        wanted = [
+            i for i, r in enumerate(first.records) if r.module in inside and r.phase == "forward" and not r.info.view and not r.info.silent
+        ]
+        second = self.replay(capsule, {index: Request() for index in wanted}).trace
+        return tuple(second.facts(index) for index in wanted if index in second.details)
+
+
+def leaves_of(model: torch.nn.Module, batches: Sequence[Any]) -> list[tuple[str, torch.Tensor]]:
+    """(name, tensor) of everything a step begins with: parameters, buffers, the batch."""
+    return [
+        *((f"param:{name}", parameter.detach()) for name, parameter in model.named_parameters() if not is_lazy(parameter)),
+        *((f"buffer:{name}", buffer) for name, buffer in model.named_buffers() if not is_lazy(buffer)),
+        *(leaf for i, batch in enumerate(batches) for leaf in tensor_leaves(batch, "batch" if len(batches) == 1 else f"batch[{i}]")),
+    ]
+
+
+@contextlib.contextmanager
+def _marking_probes(tracer: Tracer) -> Iterator[None]:
+    """Marks what `nanodoc.probe` is given and holds NaN or +inf, so that a slice can start there."""
+    number = 0
+
+    def mark(tensor: Any, label: str) -> None:
+        nonlocal number
+        if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point():
+            return
+        with tracer.paused():
+            values = tensor.detach()
+            bad = bool((torch.isnan(values) | torch.isposinf(values)).any())
+        if bad:
+            tracer.mark(f"{PROBE_MARK}{number}", tensor)
+            number += 1
+
+    before = probing.listen(mark)
+    try:
+        yield
+    finally:
+        probing.listen(before)

@@ -1,0 +1,223 @@
+"""Wraps what a user's own train_step calls on its GradScaler, its optimizers, its losses and torch's clipping, for one call of it.
+
+The calls go through unchanged; `CallOrder` judges when they came. Frames of this file are looked through when a user's line is
+sought (see `trace.spans`).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.utils.clip_grad as clip_grad
+from torch.amp.grad_scaler import GradScaler
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from nanodoc.engine.scaler_order import CallOrder
+from nanodoc.trace.spans import Place, calling_places
+
+_MARK = "nanodoc: scaled"  # in the metadata of the autograd node that multiplied by the scale
+_FARTHEST = 64  # nodes from the loss to the multiplication; a division by the number of micro-batches lies between, not a model
+_MOST_LOSSES = 16
+
+
+class ScalerWatch:
+    """A context manager around each call of a train_step."""
+
+    def __init__(self, optimizers: list[torch.optim.Optimizer]) -> None:
+        self.order = CallOrder(optimizers)
+        self._originals: list[tuple[Any, str, Any]] = []
+        self._hook: Any = None
+        self._step = 0
+        self._inside_step = False
+        self._made_at: Place | None = None
+        self.taken: list[int] = []
+        self.left_out: list[int] = []
+        """Optimizers (by position) that stepped in this train_step, and those whose step the scaler skipped."""
+        self.unscaled: list[torch.Tensor] = []
+        """The losses that this train_step gave to `scale`, detached."""
+        self.before_update: list[torch.Tensor] | None = None
+        """Scale and growth tracker as they were before this train_step's first update()."""
+
+    def at(self, step: int) -> ScalerWatch:
+        """Sets the number of the step that is about to run."""
+        self._step = step
+        return self
+
+    def __enter__(self) -> ScalerWatch:
+        self.order.begin(self._step)
+        self.taken, self.left_out, self.unscaled, self.before_update, self._made_at = [], [], [], None, None
+        self._wrap(GradScaler, "__init__", self._making)
+        self._wrap(GradScaler, "scale", self._scaling)
+        self._wrap(GradScaler, "get_scale", self._reading)
+        self._wrap(GradScaler, "unscale_", self._unscaling)
+        self._wrap(GradScaler, "step", self._stepping)
+        self._wrap(GradScaler, "update", self._updating)
+        self._wrap(torch.autograd, "backward", self._differentiating)
+        self._wrap(torch.optim.Optimizer, "zero_grad", self._clearing)
+        self._wrap(torch.nn.Module, "zero_grad", self._clearing_module)
+        self._wrap(clip_grad, "_clip_grads_with_norm_", self._clipping)
+        self._wrap(clip_grad, "_group_tensors_by_device_and_dtype", self._grouping)
+        self._hook = register_optimizer_step_pre_hook(self._before_optimizer)
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        for owner, name, original in reversed(self._originals):
+            setattr(owner, name, original)
+        self._originals = []
+        self._hook.remove()
+        self.order.end(self._made_at)
+
+    def _wrap(self, owner: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
+        original = getattr(owner, name, None)
+        if original is not None:
+            self._originals.append((owner, name, original))
+            setattr(owner, name, wrapper(original))
+
+    # -- the scaler --------------------------------------------------------------------------------------------------------
+
+    def _making(self, original: Any) -> Any:
+        def init(scaler: Any, *args: Any, **kwargs: Any) -> None:
+            self._made_at = _here()
+            original(scaler, *args, **kwargs)
+
+        return init
+
+    def _scaling(self, original: Any) -> Any:
+        def scale(scaler: Any, outputs: Any) -> Any:
+            out = original(scaler, outputs)
+            if scaler.is_enabled():
+                self.order.scale(scaler, _here())
+                if isinstance(outputs, torch.Tensor) and len(self.unscaled) < _MOST_LOSSES:
+                    self.unscaled.append(outputs.detach())
+                for tensor in [out] if isinstance(out, torch.Tensor) else out if isinstance(out, (list, tuple)) else []:
+                    if isinstance(tensor, torch.Tensor) and tensor.grad_fn is not None:
+                        tensor.grad_fn.metadata[_MARK] = True  # type: ignore[index]  # a property, which torch's stub calls a method
+            return out
+
+        return scale
+
+    def _reading(self, original: Any) -> Any:
+        def get_scale(scaler: Any) -> Any:
+            self.order.scale_read()
+            return original(scaler)
+
+        return get_scale
+
+    def _unscaling(self, original: Any) -> Any:
+        def unscale_(scaler: Any, optimizer: torch.optim.Optimizer) -> None:
+            place = _here()
+            self.order.called("unscale", optimizer, place)
+            original(scaler, optimizer)
+            if scaler.is_enabled():
+                self.order.unscaled(scaler, optimizer, place)
+
+        return unscale_
+
+    def _stepping(self, original: Any) -> Any:
+        def step(scaler: Any, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+            place = _here()
+            self.order.called("step", optimizer, place)
+            if not scaler.is_enabled():
+                return original(scaler, optimizer, *args, **kwargs)
+            before, self._inside_step = len(self.taken), True
+            try:
+                out = original(scaler, optimizer, *args, **kwargs)
+            finally:
+                self._inside_step = False
+            self.order.stepped(scaler, optimizer, place)
+            if len(self.taken) == before:
+                self.left_out.append(self.order.position(optimizer))
+            return out
+
+        return step
+
+    def _updating(self, original: Any) -> Any:
+        def update(scaler: Any, *args: Any, **kwargs: Any) -> None:
+            self.order.update(_here())
+            if scaler.is_enabled() and self.before_update is None:
+                self.before_update = [t.detach().clone() for t in (scaler._scale, scaler._growth_tracker) if isinstance(t, torch.Tensor)]
+            original(scaler, *args, **kwargs)
+            if scaler.is_enabled():
+                self.order.updates += 1
+
+        return update
+
+    # -- the rest of the step ------------------------------------------------------------------------------------------------
+
+    def _differentiating(self, original: Any) -> Any:
+        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            place, before = _here(), self.order.before_backward()
+            roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+            scaled = any(_is_scaled(root) for root in roots)
+            out = original(tensors if isinstance(tensors, torch.Tensor) else roots, *args, **kwargs)
+            self.order.backward(place, before, scaled=scaled)
+            return out
+
+        return backward
+
+    def _before_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        """Before every `Optimizer.step`, whoever calls it."""
+        self.taken.append(self.order.position(optimizer))
+        if not self._inside_step:
+            self.order.stepped_by_itself(optimizer, _here())
+
+    def _clearing(self, original: Any) -> Any:
+        def zero_grad(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
+            original(optimizer, *args, **kwargs)
+            self.order.cleared(optimizer)
+
+        return zero_grad
+
+    def _clearing_module(self, original: Any) -> Any:
+        def zero_grad(module: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
+            original(module, *args, **kwargs)
+            self.order.module_cleared(module.parameters())
+
+        return zero_grad
+
+    def _clipping(self, original: Any) -> Any:
+        def clip(parameters: Any, max_norm: float, total_norm: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+            self.order.clipped([p.grad for p in parameters if p.grad is not None], "norm", total_norm, float(max_norm), _here())
+            return original(parameters, max_norm, total_norm, *args, **kwargs)
+
+        return clip
+
+    def _grouping(self, original: Any) -> Any:
+        """`clip_grad_value_` groups its gradients with this before it clamps them; so does the norm, which only reads."""
+
+        def group(lists: Any, *args: Any, **kwargs: Any) -> Any:
+            frame = sys._getframe(1)
+            if frame.f_code.co_name == "clip_grad_value_" and lists and lists[0]:
+                grads = lists[0]
+                with torch.no_grad():
+                    norms = torch._foreach_norm(grads, float("inf"))
+                    largest = torch.stack([norm.float().to(grads[0].device) for norm in norms]).max()
+                self.order.clipped(grads, "value", largest, float(frame.f_locals.get("clip_value", 0.0)), _here())
+            return original(lists, *args, **kwargs)
+
+        return group
+
+
+def _here() -> Place | None:
+    """The user's line that made the wrapped call."""
+    own, caller = calling_places(2)
+    return caller or own
+
+
+def _is_scaled(root: torch.Tensor) -> bool:
+    """Its graph holds, near the root, the multiplication that `GradScaler.scale` did."""
+    queue = [root.grad_fn]
+    for _ in range(_FARTHEST):
+        if not queue:
+            return False
+        node = queue.pop(0)
+        if node is None:
+            continue
+        if _MARK in getattr(node, "metadata", {}):
+            return True
+        queue.extend(following for following, _ in node.next_functions)
+    return False

@@ -1,0 +1,160 @@
+"""What half precision does to the values of a traced step: how near its largest number they come, and what it rounds to zero.
+
+Plugged into a `Tracer`. Every op that makes half-precision values is run once more on float32 copies of its inputs; only counts and
+norms of the comparison are kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from nanodoc.trace.examine import upcast_outputs
+from nanodoc.trace.ops import OpInfo, outputs_of, written_by
+from nanodoc.trace.spans import Place, calling_places
+
+_HALF = (torch.float16, torch.bfloat16)
+_MOST_BYTES = 256 << 20  # float32 copies of one op's result
+_MATMULS = ("aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm", "aten.convolution", "aten.linear", "aten.matmul")
+
+
+@dataclass(slots=True)
+class HalfOp:
+    """What one op's half-precision result was like; counts are 0 where the op was not run again."""
+
+    dtype: str
+    absmax: float = 0.0
+    nonzero: int = 0
+    flushed: int = 0
+    lost: float = 0.0
+    """Sum of squares of the flushed elements, in float32."""
+    total: float = 0.0
+
+
+@dataclass(slots=True)
+class Region:
+    """One entered autocast context: the ops from `begin` to `end` ran in it."""
+
+    place: Place | None
+    device: str
+    dtype: str
+    enabled: bool
+    nested: bool
+    begin: int
+    end: int = -1
+
+
+class HalfLog:
+    """The half-precision ops of one traced step, by index."""
+
+    def __init__(self, *, flush: bool = True) -> None:
+        self._flush = flush
+        self._own = False
+        self._pending: list[tuple[int, list[torch.Tensor]]] = []
+        self._made: dict[int, tuple[int, int]] = {}
+        self.ops: dict[int, HalfOp] = {}
+        self.floats: list[int] = []
+        """Matrix products and convolutions that ran in float32."""
+        self.regions: list[Region] = []
+        self.left_out = 0
+        """Ops too large, or not possible, to be run again."""
+
+    # -- told by the tracer --------------------------------------------------------------------------------------------
+
+    def before(self, info: OpInfo, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        """The op's inputs, copied where it will overwrite them."""
+        if info.writes and self._flush and any(t.dtype == torch.float16 for t in inputs):
+            return [tensor.detach().clone() for tensor in inputs]
+        return inputs
+
+    def after(self, index: int, info: OpInfo, func: Any, args: Any, kwargs: Any, inputs: list[torch.Tensor], out: Any) -> None:
+        """The op has run."""
+        outputs = outputs_of(out) or (written_by(info, args, kwargs) if info.writes else [])
+        half = next((t for t in outputs if t.dtype in _HALF), None)
+        if half is None:
+            if info.name.startswith(_MATMULS) and outputs and outputs[0].dtype == torch.float32:
+                self.floats.append(index)
+            return
+        if info.view or info.silent or not half.numel() or half.layout != torch.strided:
+            return
+        self.ops[index] = HalfOp(str(half.dtype).removeprefix("torch."))
+        self._made[half.untyped_storage()._cdata] = (index, half.numel())
+        scalars = [half.detach().abs().max().float()]
+        if self._flush and half.dtype == torch.float16:
+            scalars += self._compare(half.detach(), func, args, kwargs, inputs)
+        self._pending.append((index, scalars))
+
+    def _compare(self, half: torch.Tensor, func: Any, args: Any, kwargs: Any, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        if half.numel() * 4 > _MOST_BYTES:
+            self.left_out += 1
+            return []
+        self._own = True  # running the op again enters an autocast context of ours
+        try:
+            wide = upcast_outputs(func, args, kwargs, inputs, half.device.type)
+        finally:
+            self._own = False
+        exact = next((t for t in wide or () if t.dtype == torch.float32 and t.shape == half.shape), None)
+        if exact is None:
+            self.left_out += 1
+            return []
+        exact = torch.nan_to_num(exact, 0.0, 0.0, 0.0)
+        flushed = (half == 0) & (exact != 0)
+        lost = torch.where(flushed, exact, torch.zeros_like(exact))
+        # doubles, so that neither counts nor squares of tiny numbers are rounded
+        return [torch.count_nonzero(exact).double(), flushed.sum().double(), lost.double().square().sum(), exact.double().square().sum()]
+
+    def made(self, tensor: torch.Tensor) -> int | None:
+        """The op that made a half-precision tensor which is alive now."""
+        if tensor.dtype not in _HALF or tensor.layout != torch.strided:
+            return None
+        index, size = self._made.get(tensor.untyped_storage()._cdata, (-1, -1))
+        return index if size == tensor.numel() else None
+
+    # -- autocast regions ------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def watching(self, count: Callable[[], int]) -> Iterator[None]:
+        """Around the step: notes every autocast context that is entered. `count` gives the number of ops so far."""
+        enter, leave = torch.autocast.__enter__, torch.autocast.__exit__
+        stack: list[Region] = []
+
+        def entering(context: Any) -> Any:
+            if self._own:
+                return enter(context)
+            own, caller = calling_places(2)
+            dtype = str(context.fast_dtype).removeprefix("torch.")
+            region = Region(caller or own, context.device, dtype, bool(context._enabled), bool(stack), count())
+            stack.append(region)
+            self.regions.append(region)
+            return enter(context)
+
+        def leaving(context: Any, *exc: Any) -> Any:
+            if stack and not self._own:
+                stack.pop().end = count()
+            return leave(context, *exc)
+
+        torch.autocast.__enter__, torch.autocast.__exit__ = entering, leaving  # type: ignore[method-assign]  # put back below
+        try:
+            yield
+        finally:
+            torch.autocast.__enter__, torch.autocast.__exit__ = enter, leave  # type: ignore[method-assign]  # the originals
+            for region in stack:
+                region.end = count()
+
+    # -- afterwards ------------------------------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Reads every number with one copy per device."""
+        by_device: dict[torch.device, list[tuple[HalfOp, str, torch.Tensor]]] = {}
+        for index, scalars in self._pending:
+            for name, value in zip(("absmax", "nonzero", "flushed", "lost", "total"), scalars, strict=False):
+                by_device.setdefault(value.device, []).append((self.ops[index], name, value))
+        for entries in by_device.values():
+            values = torch.stack([value.double() for _, _, value in entries]).tolist()
+            for (op, name, _), value in zip(entries, values, strict=True):
+                setattr(op, name, int(value) if name in ("nonzero", "flushed") else value)
+        self._pending = []
