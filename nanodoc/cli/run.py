@@ -25,7 +25,8 @@ Ignore = Annotated[str | None, typer.Option("--ignore", help="Not these rules.")
 TraceSteps = Annotated[
     str | None,
     typer.Option(
-        "--trace-steps", help="Write the ops of these steps, such as 3,7, to trace-step<N>.jsonl; with --frames, print their frames."
+        "--trace-steps",
+        help="Write the ops of these steps, such as 3,7, to trace-step<N>.jsonl; with --frames, print their frames instead.",
     ),
 ]
 Frames = Annotated[bool, typer.Option("--frames", help="Print the range of every module's weights, inputs and outputs.")]

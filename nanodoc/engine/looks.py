@@ -1,4 +1,4 @@
-"""Whole steps looked at on request: their ops written to a file (`--trace-steps`) and their module frames (`--frames`).
+"""Whole steps looked at on request: their ops written to a file (`--trace-steps`), or their module frames shown (`--frames`).
 
 A step that was asked for is watched while it runs, which changes nothing of it. The step that failed, or the last one, is run again
 when the run is over.
@@ -21,7 +21,7 @@ from nanodoc.errors import UserCodeError
 from nanodoc.evidence import GrowthPoint
 from nanodoc.frame_evidence import FrameTable
 from nanodoc.probes.frames import FrameProbe
-from nanodoc.trace.half import HalfLog
+from nanodoc.trace.half import HalfLog, HalfMode
 from nanodoc.trace.tracer import Tracer
 
 _MOST_OPS = 64
@@ -60,25 +60,34 @@ class Looks:
         if not self.wants(capsule.step):
             yield
             return
-        options, model = self._options, self._runner.recipe.model
-        half = HalfLog() if options.frames and (self._amp.concerned or self._runner.observing) else None
-        tracer = Tracer(model, leaves_of(model, capsule.batches), half=half)
-        probe = FrameProbe(model, prefix=options.module, half=half) if options.frames else None
+        with self._framing(capsule) if self._options.frames else self._tracing(capsule):
+            yield
+
+    @contextlib.contextmanager
+    def _tracing(self, capsule: StepCapsule) -> Iterator[None]:
+        model = self._runner.recipe.model
+        tracer = Tracer(model, leaves_of(model, capsule.batches))
         try:
-            with contextlib.ExitStack() as stack:
-                if probe is not None:
-                    stack.enter_context(probe.listening())
-                    stack.enter_context(probe)
-                stack.enter_context(tracer)
+            with tracer:
                 yield
         finally:
             trace = tracer.finish()
+            if self._options.folder is not None:
+                self.files.append(str(write_trace(trace, self._options.folder, capsule.step)))
+
+    @contextlib.contextmanager
+    def _framing(self, capsule: StepCapsule) -> Iterator[None]:
+        options = self._options
+        half = HalfLog() if self._amp.concerned or self._runner.observing else None
+        mode = HalfMode(half) if half is not None else None
+        probe = FrameProbe(self._runner.recipe.model, prefix=options.module, half=half, mode=mode)
+        try:
+            with probe.listening(), probe:
+                yield
+        finally:
             if half is not None:
                 half.finish()
-            if options.folder is not None:
-                self.files.append(str(write_trace(trace, options.folder, capsule.step)))
-            if probe is not None:
-                self.tables.append(probe.finish(capsule.step, "asked for", options.most_frames))
+            self.tables.append(probe.finish(capsule.step, "asked for", options.most_frames))
 
     def at_end(self, capsule: StepCapsule | None, *, failed: bool, growth: tuple[GrowthPoint, ...] = ()) -> None:
         """The run is over: the frames of the step that ended it, or of its last one where none was asked for."""

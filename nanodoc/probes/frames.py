@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -18,7 +19,7 @@ from torch.nn.parameter import is_lazy
 from nanodoc import probing
 from nanodoc.evidence import SourceSpan
 from nanodoc.frame_evidence import Frame, FrameTable, FrameTensor
-from nanodoc.trace.half import HalfLog
+from nanodoc.trace.half import HalfLog, HalfMode
 from nanodoc.trace.spans import Place, calling_places, resolve
 
 _DEEPEST = 6  # levels of nesting in a module's arguments
@@ -28,12 +29,11 @@ _MOST_TENSORS = 64  # of one call: a cache of key and value tensors can hold hun
 class _Measured:
     """One tensor's numbers, on their device or read."""
 
-    __slots__ = ("dtype", "flushed", "position", "shape", "source", "values")
+    __slots__ = ("dtype", "flushed", "shape", "source", "values")
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.dtype = str(tensor.dtype).removeprefix("torch.")
         self.shape = tuple(tensor.shape)
-        self.position = -1
         self.values: list[float] = []
         self.source: int | None = None
         self.flushed: int | None = None
@@ -50,17 +50,18 @@ class _Open:
 
 
 class FrameProbe:
-    """A context manager around one step; `finish` then gives the table."""
+    """A context manager around one step; `finish` then gives the table. A `mode` is active while any module is being called."""
 
-    def __init__(self, model: torch.nn.Module, *, prefix: str = "", half: HalfLog | None = None) -> None:
+    def __init__(self, model: torch.nn.Module, *, prefix: str = "", half: HalfLog | None = None, mode: HalfMode | None = None) -> None:
         names = {module: name for name, module in model.named_modules()}
         self._chosen = {module: name for module, name in names.items() if _below(name, prefix)}
         self._half = half
+        self._mode = mode
+        self._active = False
         self._handles: list[Any] = []
         self._open: list[_Open] = []
         self._frames: list[tuple[str, str, list[tuple[str, _Measured]], Place | None]] = []
-        self._pending: list[torch.Tensor] = []
-        self._measured: list[_Measured] = []
+        self._pending: list[tuple[_Measured, torch.Tensor]] = []
         self._known: dict[int, tuple[weakref.ref[torch.Tensor], int, _Measured]] = {}
 
     def __enter__(self) -> FrameProbe:
@@ -77,7 +78,17 @@ class FrameProbe:
         for handle in self._handles:
             handle.remove()
         self._handles = []
-        self._known = {}
+        self._switch(on=False)  # an exception ended the outermost call
+        self._open, self._known = [], {}
+
+    def _switch(self, *, on: bool) -> None:
+        if self._mode is None or on == self._active:
+            return
+        self._active = on
+        if on:
+            self._mode.__enter__()
+        else:
+            self._mode.__exit__(None, None, None)
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
@@ -103,12 +114,15 @@ class FrameProbe:
             entries = [(name, self._measure(p)) for name, p in module.named_parameters(recurse=False) if not is_lazy(p)]
             entries += [(f"input{path}", self._measure(t)) for path, t in tensors_of(args)]
             entries += [(path.removeprefix("."), self._measure(t)) for path, t in _keywords(kwargs)]
+        self._switch(on=True)
         self._open.append(_Open(module, entries))
 
     def _leave_module(self, module: torch.nn.Module, args: Any, output: Any) -> None:
         while self._open and self._open[-1].module is not module:  # calls that an exception ended
             self._open.pop()
         entries = self._open.pop().entries if self._open else []
+        if not self._open:
+            self._switch(on=False)
         with _aside():
             outputs = [(f"output{path}", self._measure(t, source=len(self._frames))) for path, t in tensors_of(output)]
         self._frames.append((self._chosen[module], type(module).__name__, entries + outputs, None))
@@ -145,14 +159,13 @@ class FrameProbe:
         if values.is_floating_point() and values.element_size() == 1:  # 8-bit floats have few kernels; float32 holds them exactly
             values = values.float()
         low, high = torch.aminmax(values.abs() if values.dtype != torch.uint8 else values)
-        pair = torch.stack((low, high))
-        measured.position = len(self._pending)
-        self._pending.append(pair.double())
-        self._measured.append(measured)
-        if not values.is_floating_point():
+        if values.is_cpu:  # nothing to wait for
+            measured.values = [low.item(), high.item()]
+            if not math.isfinite(measured.values[1]):
+                measured.values += [int(torch.isnan(values).sum()), int(torch.isinf(values).sum())]
             return
-        if (values.is_cpu and not torch.isfinite(high)) or not values.is_cpu:  # nothing to wait for on the CPU; elsewhere always counted
-            self._pending.append(torch.stack((torch.isnan(values).sum(), torch.isinf(values).sum())).double())
+        counts = [torch.isnan(values).sum(), torch.isinf(values).sum()] if values.is_floating_point() else []
+        self._pending.append((measured, torch.stack([number.double() for number in (low, high, *counts)])))
 
     # -- afterwards --------------------------------------------------------------------------------------------------------
 
@@ -167,15 +180,14 @@ class FrameProbe:
         return dataclasses.replace(table, frames=tuple(frames[begin:end]), left_out=begin)
 
     def _read(self) -> None:
-        by_device: dict[torch.device, list[torch.Tensor]] = {}
-        for value in self._pending:
-            by_device.setdefault(value.device, []).append(value)
-        read = {device: iter(torch.cat(values).view(-1, 2).tolist()) for device, values in by_device.items()}
-        rows = [next(read[value.device]) for value in self._pending]
-        ends = [measured.position for measured in self._measured[1:]] + [len(rows)]
-        for measured, end in zip(self._measured, ends, strict=True):
-            measured.values = [number for row in rows[measured.position : end] for number in row]
-        self._pending, self._measured = [], []
+        by_device: dict[torch.device, list[tuple[_Measured, torch.Tensor]]] = {}
+        for measured, values in self._pending:
+            by_device.setdefault(values.device, []).append((measured, values))
+        for members in by_device.values():
+            read = iter(torch.cat([values for _, values in members]).tolist())
+            for measured, values in members:
+                measured.values = [next(read) for _ in range(len(values))]
+        self._pending = []
 
     def _frame(self, index: int, name: str, kind: str, entries: list[tuple[str, _Measured]], place: Place | None) -> Frame:
         span: SourceSpan | None = resolve(*place) if place is not None else None

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from nanodoc.trace.examine import upcast_outputs
-from nanodoc.trace.ops import OpInfo, outputs_of, written_by
+from nanodoc.trace.ops import OpInfo, describe_op, outputs_of, tensors_in, written_by
 from nanodoc.trace.spans import Place, calling_places
 
 _HALF = (torch.float16, torch.bfloat16)
@@ -51,8 +52,7 @@ class Region:
 class HalfLog:
     """The half-precision ops of one traced step, by index."""
 
-    def __init__(self, *, flush: bool = True) -> None:
-        self._flush = flush
+    def __init__(self) -> None:
         self._own = False
         self._pending: list[tuple[int, list[torch.Tensor]]] = []
         self._made: dict[int, tuple[int, int]] = {}
@@ -67,7 +67,7 @@ class HalfLog:
 
     def before(self, info: OpInfo, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         """The op's inputs, copied where it will overwrite them."""
-        if info.writes and self._flush and any(t.dtype == torch.float16 for t in inputs):
+        if info.writes and any(t.dtype == torch.float16 for t in inputs):
             return [tensor.detach().clone() for tensor in inputs]
         return inputs
 
@@ -83,9 +83,13 @@ class HalfLog:
             return
         self.ops[index] = HalfOp(str(half.dtype).removeprefix("torch."))
         self._made[half.untyped_storage()._cdata] = (index, half.numel())
-        scalars = [half.detach().abs().max().float()]
-        if self._flush and half.dtype == torch.float16:
-            scalars += self._compare(half.detach(), func, args, kwargs, inputs)
+        values = half.detach()
+        low, high = torch.aminmax(values.abs())
+        scalars = [high.float()]
+        if half.dtype == torch.float16 and not (half.is_cpu and low.item() > 0):
+            scalars += self._compare(values, func, args, kwargs, inputs)
+        else:  # no zeros, or a dtype with float32's range: nothing was flushed
+            self.ops[index].nonzero = half.numel()
         self._pending.append((index, scalars))
 
     def _compare(self, half: torch.Tensor, func: Any, args: Any, kwargs: Any, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -101,11 +105,14 @@ class HalfLog:
         if exact is None:
             self.left_out += 1
             return []
-        exact = torch.nan_to_num(exact, 0.0, 0.0, 0.0)
         flushed = (half == 0) & (exact != 0)
+        counts = [torch.count_nonzero(exact).double(), torch.count_nonzero(flushed).double()]
+        if exact.is_cpu and not int(counts[1]):
+            return counts
+        exact = torch.nan_to_num(exact, 0.0, 0.0, 0.0)
         lost = torch.where(flushed, exact, torch.zeros_like(exact))
-        # doubles, so that neither counts nor squares of tiny numbers are rounded
-        return [torch.count_nonzero(exact).double(), flushed.sum().double(), lost.double().square().sum(), exact.double().square().sum()]
+        # doubles, so that squares of tiny numbers are not rounded away
+        return [*counts, lost.double().square().sum(), exact.double().square().sum()]
 
     def made(self, tensor: torch.Tensor) -> int | None:
         """The op that made a half-precision tensor which is alive now."""
@@ -158,3 +165,27 @@ class HalfLog:
             for (op, name, _), value in zip(entries, values, strict=True):
                 setattr(op, name, int(value) if name in ("nonzero", "flushed") else value)
         self._pending = []
+
+
+class HalfMode(TorchDispatchMode):
+    """Tells a `HalfLog` of every forward op, for a step that is not traced."""
+
+    def __init__(self, log: HalfLog) -> None:
+        super().__init__()
+        self._log = log
+        self._count = 0
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # as in Tracer
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if torch._C._current_autograd_node() is not None:
+            return func(*args, **kwargs)
+        info, inputs = describe_op(func), tensors_in((*args, *kwargs.values()))
+        kept = self._log.before(info, inputs)
+        out = func(*args, **kwargs)
+        self._log.after(self._count, info, func, args, kwargs, kept, out)
+        self._count += 1
+        return out

@@ -180,7 +180,7 @@ def test_steps_asked_for_are_watched_as_they_run(tmp_path: Path) -> None:
     outcome = run_engine(recipe, 5, looks=looks, progress=lambda step, loss: counts.append(len(calls)))
     assert counts == [1, 2, 3, 4, 5]
     assert [frames.step for frames in outcome.frames] == [1, 3]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["trace-step1.jsonl", "trace-step3.jsonl"]
+    assert list(tmp_path.iterdir()) == []  # the ops are written where no frames are wanted
 
 
 def test_a_healthy_run_shows_its_last_batch(tmp_path: Path) -> None:
