@@ -144,6 +144,8 @@ class AmpFacts:
     """Everything known of a run's mixed precision."""
 
     dtype: str | None = None
+    asked_at: SourceSpan | None = None
+    """Where the recipe asks for it."""
     has_scaler: bool = False
     scaler_enabled: bool = False
     steps: tuple[ScalerStep, ...] = ()

@@ -31,12 +31,14 @@ from nanodoc.engine.step import StepRunner
 from nanodoc.errors import UsageError, UserCodeError
 from nanodoc.evidence import Evidence, Trip
 from nanodoc.probes.gradients import really_nonfinite
+from nanodoc.recipe.lines import line_of_key
 from nanodoc.recipe.loader import build_recipe, split_entrypoint
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.report.grad_picture import picture_of
 from nanodoc.report.model import Report, RunInfo, VitalSigns
 from nanodoc.report.ranking import rank
 from nanodoc.rules.registry import claims
+from nanodoc.trace.spans import shown_path
 
 DEFAULT_STEPS = 100
 Progress = Callable[[int, int, float], None]
@@ -83,7 +85,7 @@ def run(entrypoint: str, config: Config, progress: Progress | None = None) -> Re
         artifacts["traces"] = ", ".join(outcome.trace_files)
     if outcome.capsule is not None and outcome.evidence.trip is not None:
         try:
-            path = write_snapshot(folder, engine.recipe, outcome.capsule, entrypoint, config.as_dict(), {"loss": outcome.losses[-1], "grad_norm": outcome.grad_norms[-1], "amp": str(amp_dtype) if amp_dtype else None})  # fmt: skip
+            path = write_snapshot(folder, engine.recipe, outcome.capsule, entrypoint, config.as_dict(), {"loss": outcome.evidence.trip.loss, "grad_norm": outcome.evidence.trip.grad_norm, "amp": str(amp_dtype) if amp_dtype else None})  # fmt: skip
             artifacts["snapshot"] = str(path)
         except OSError as error:
             not_checked.append(("snapshot", f"it could not be written: {error}"))
@@ -100,7 +102,7 @@ def run(entrypoint: str, config: Config, progress: Progress | None = None) -> Re
     if outcome.start is not None and findings:
         half = amp is not None and amp.dtype == "float16"
         findings = Trials(engine.runner, engine.keeper, engine.replayer, outcome.start, half=half).on(findings)
-    return replace(report, frames=tuple(outcome.frames), findings=findings)
+    return replace(report, frames=tuple(outcome.frames), findings=findings, amp=amp)
 
 
 def replay(path: Path, config: Config, entrypoint: str | None = None) -> Report:
@@ -116,19 +118,20 @@ def replay(path: Path, config: Config, entrypoint: str | None = None) -> Report:
         seed_everything(seed)
     step = int(content.get("step", 0))
     try:
-        recipe, facts = _build(named, config)
+        recipe, _ = _build(named, config)
     except UserCodeError as error:
         info = _info(named, "replay", config, device, None, 1, 0, "not_run")
         return _report(info, Evidence(failure=describe_failure(error)), config, VitalSigns(), {}, [], False)
     recipe, amp_dtype = with_amp(recipe, config.amp, device)
     restore_into(recipe, content)
     recipe.model.to(device)
-    evidence, vitals = _replay_step(recipe, facts, device, amp_dtype, content, step)
+    evidence, vitals, trials = _replay_step(recipe, device, amp_dtype, content, step)
     info = _info(named, "replay", config, device, amp_dtype, 1, 1, evidence.reproduced)
     not_checked = []
     if content.get("torch") not in (None, torch.__version__):
         not_checked.append(("bitwise reproduction", f"the snapshot was written by torch {content['torch']}, this is {torch.__version__}"))
-    return _report(info, evidence, config, vitals, {"snapshot": str(path)}, not_checked, False)
+    report = _report(info, evidence, config, vitals, {"snapshot": str(path)}, not_checked, False)
+    return replace(report, findings=trials.on(report.findings))
 
 
 def check_grad_graph(entrypoint: str, config: Config, module: str | None = None) -> Report:
@@ -161,8 +164,8 @@ def _check_module(recipe: Recipe, module: str | None) -> None:
 
 
 def _replay_step(
-    recipe: Recipe, facts: BuildFacts, device: torch.device, amp_dtype: torch.dtype | None, content: dict[str, Any], step: int
-) -> tuple[Evidence, VitalSigns]:
+    recipe: Recipe, device: torch.device, amp_dtype: torch.dtype | None, content: dict[str, Any], step: int
+) -> tuple[Evidence, VitalSigns, Trials]:
     runner = StepRunner(recipe, device, amp_dtype)
     keeper = Keeper(recipe, device)
     capsule = keeper.take(step, _batches(recipe, content))
@@ -195,7 +198,8 @@ def _replay_step(
         amp=str(amp_dtype).removeprefix("torch.") if amp_dtype else None,
         scaler=recipe.scaler is not None,
     )
-    return evidence, VitalSigns(steps=1, losses=(loss,), grad_norms=(first.grad_norm,))
+    trials = Trials(runner, keeper, replayer, capsule, half=amp_dtype == torch.float16)
+    return evidence, VitalSigns(steps=1, losses=(loss,), grad_norms=(first.grad_norm,)), trials
 
 
 def _mapping(content: dict[str, Any], key: str) -> dict[str, Any]:
@@ -217,7 +221,8 @@ def _build(entrypoint: str, config: Config) -> tuple[Recipe, BuildFacts]:
         recipe = build_recipe(entrypoint, config.recipe)
     if any(isinstance(module, torch.jit.ScriptModule) for module in recipe.model.modules()):
         raise UsageError("the model holds TorchScript modules, which cannot be watched; return the plain module from the recipe")
-    return recipe, watch.settle(recipe.model)
+    path, name = split_entrypoint(entrypoint)
+    return recipe, replace(watch.settle(recipe.model), amp_at=line_of_key(path, name, "amp", shown_path(str(path))))
 
 
 def _trusted_entrypoint(content: dict[str, Any]) -> str:

@@ -96,6 +96,8 @@ class AmpWatch:
         step = reading.step(capsule.step, values, left_out, self.calls.taken if observing else ())
         if observing:
             self._keeper.scaler = self.scaler
+        if observing and not (self.calls.taken or self.calls.left_out):
+            return step  # a micro-batch of several: nothing was tried at this scale
         if not step.skipped or (observing and self.calls.taken):
             self.skips.moved()
         if observing and self.calls.taken and step.skipped and capsule.weights is None:
@@ -156,6 +158,7 @@ class AmpWatch:
         scaler = self.scaler
         return AmpFacts(
             dtype=self._autocast,
+            asked_at=self._build.amp_at if self._runner.amp_dtype is not None else None,
             has_scaler=scaler is not None,
             scaler_enabled=scaler is not None and bool(scaler.is_enabled()),
             steps=tuple(self.skips.steps),

@@ -28,6 +28,8 @@ class BuildFacts:
     """Parameters that a load_state_dict() has gone over."""
     layers: Mapping[str, Place] = field(default_factory=dict)
     casts: Mapping[str, Place] = field(default_factory=dict)
+    amp_at: SourceSpan | None = None
+    """Where the recipe asks for mixed precision."""
     compiled: bool = False
     """torch.compile was called."""
     grad_off: Place | None = None

@@ -170,7 +170,7 @@ class Examiner:
             saved_nonfinite=root.saved_nonfinite,
             masked_by=masked_by,
             zero_gradient=zero_gradient,
-            growth=growth_of(trace, site) if root.kind == "inf" or trace.records[site].phase == "forward" else (),
+            growth=growth_of(trace, site) if not backward else (),
             inf_inputs=tuple(trace.source_name(trace.records[root.index].inputs[i]) for i in root.inf_inputs),
             samples=samples,
             dataset_indices=_dataset(samples, indices),

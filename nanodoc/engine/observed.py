@@ -51,6 +51,8 @@ class ObservedStep:
             final = packed_vitals(losses, [] if observer.vitals else named, self._extras(done=True))
             if not returned and self._unscaled and math.isfinite(final.loss):
                 final = final.with_loss(self._losses(final)[-1])
+            if not observer.vitals and self.reading is not None and self._amp.calls.order.still_scaled:
+                final = final.unscaled(final.extras[0])  # a micro-batch of several: the optimizer will step later
         self.probed_bad = any(self._flagged and v.extras and v.extras[-1] for v in (*observer.vitals[-1:], final))
         if not observer.vitals:
             return final, final

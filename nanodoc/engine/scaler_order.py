@@ -212,6 +212,11 @@ class CallOrder:
         misuse = self._misuses.setdefault((CLIPPED_SCALED, place), _Misuse(CLIPPED_SCALED, place, None, step))
         misuse.clip, misuse.steps = "written by hand", max(1, misuse.steps)
 
+    @property
+    def still_scaled(self) -> bool:
+        """Some gradients are multiplied by the scale as they stand, and no optimizer has used them yet."""
+        return any(gradients.scaled and not gradients.used for gradients in self._gradients.values())
+
     # -- judging ---------------------------------------------------------------------------------------------------------
 
     def _check_scaled(self, gradients: Gradients, place: Place | None) -> None:

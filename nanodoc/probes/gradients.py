@@ -27,6 +27,10 @@ class Vitals:
         """The same gradients with another loss: one that is not scaled."""
         return replace(self, loss=loss)
 
+    def unscaled(self, scale: float) -> Vitals:
+        """The same with gradient norms divided by the loss scale."""
+        return replace(self, grad_norm=self.grad_norm / scale, norms=tuple(norm / scale for norm in self.norms))
+
     @property
     def finite(self) -> bool:
         return math.isfinite(self.loss) and math.isfinite(self.grad_norm)

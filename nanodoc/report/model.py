@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from nanodoc.amp_evidence import AmpFacts
 from nanodoc.evidence import SourceSpan
 from nanodoc.frame_evidence import FrameTable
 
@@ -187,6 +188,8 @@ class Report:
     interrupted: bool = False
     graph: GradGraph | None = None
     """Who gets a gradient; only of `check-grad-graph`."""
+    amp: AmpFacts | None = None
+    """Mixed precision: the scale's course, and what half precision rounds to zero."""
     frames: tuple[FrameTable, ...] = ()
     """The module frames of the steps that were looked at; only with `--frames`."""
 
@@ -227,6 +230,7 @@ class Report:
             },
             "artifacts": {"snapshot": None, "history": None, **self.artifacts},
             "graph": _graph(self.graph),
+            "amp": _amp(self.amp),
             "frames": [_frames(table) for table in self.frames],
         }
 
@@ -247,6 +251,18 @@ def _graph(graph: GradGraph | None) -> dict[str, Any] | None:
         "edges": [{"source": s, "target": t, "carries": c, "cut": x} for s, t, c, x in graph.edges],
         "cuts": [{"kind": kind, "place": place, "orphans": list(orphans)} for kind, place, orphans in graph.cuts],
         "outside": [{"name": name, "shape": list(shape), "state": state} for name, shape, state in graph.outside],
+    }  # fmt: skip
+
+
+def _amp(facts: AmpFacts | None) -> dict[str, Any] | None:
+    if facts is None:
+        return None
+    return {
+        "dtype": facts.dtype, "scaler": facts.has_scaler, "scaler_enabled": facts.scaler_enabled,
+        "skipped": [step.step for step in facts.skipped], "calibration_skips": facts.calibration,
+        "run_again": [asdict(skip) for skip in facts.retried],
+        "flushed": [{"kind": f.kind, "name": f.name, "op": f.op, "share": f.share, "lost_norm": f.lost_norm} for f in facts.flushed if f.flushed],
+        "headroom": [{"module": h.module, "op": h.op, "dtype": h.dtype, "absmax": h.absmax} for h in facts.headroom],
     }  # fmt: skip
 
 

@@ -60,7 +60,7 @@ def _half_without_scaler(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     off = "its GradScaler is switched off" if facts.has_scaler else "there is no GradScaler"
     whole = worst.share > 0.99
     yield _underflow_claim(
-        rule, evidence, hurt, severity=rule.severity if whole else "warning", location=backward, kind="op" if backward is not None else "config",
+        rule, evidence, hurt, severity=rule.severity if whole else "warning", location=backward or facts.asked_at, kind="op" if backward is not None else "config",
         title=f"float16 autocast without a loss scale: {'all' if whole else f'{worst.share:.0%}'} of the gradient of {worst.name} is rounded to zero",
         explanation=f"Autocast computes in float16 and {off}, so gradient elements below 6e-8 become zero on their way back. In float32 {'they are all' if whole else 'they are'} nonzero.",
         fixes=(Fix(title="scale the loss with torch.amp.GradScaler, or use bfloat16", patch="scaler.scale(loss).backward()", confidence="likely"),),
@@ -149,7 +149,7 @@ def _autocast_not_applied(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             confidence=confidence(0.7, 0.4 if region.place is not None else 0.0),
             title=f"autocast to {region.dtype} is asked for, and nothing runs in {region.dtype}",
             explanation=why,
-            culprit=Culprit(kind="config" if region.place is None else "op", location=region.place),
+            culprit=Culprit(kind="config" if region.place is None else "op", location=region.place or facts.asked_at),
             phase="forward",
             step=None,
             evidence=(("ops inside", region.ops), ("in half precision", 0), ("matrix products in float32", region.float_matmuls)),

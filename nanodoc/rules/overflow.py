@@ -156,7 +156,7 @@ def _backward_overflow(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             title=f"a gradient overflows {_bad_dtype(birth.op)} in the backward of {birth.site.short}",
             explanation=f"The gradient reaches {birth.op.upcast_absmax:.4g} when the same op runs in float32; {_bad_dtype(birth.op)} ends at {limit:.5g}.",
             exact=1.0 if birth.op.upcast_absmax > limit else 0.3,
-            fit=8, growth=True,
+            fit=8,
             extra=[("largest gradient in float32", birth.op.upcast_absmax), ("largest value", limit)],
             fixes=half_fixes(birth.site),
         )  # fmt: skip

@@ -65,7 +65,7 @@ def _collapsing_scale(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             confidence=confidence(0.6, 0.5 if length > 2 * _STREAK else 0.2, 0.3 if lowest.scale < 1 else 0.0),
             title=f"the loss scale collapses: {count(length, 'step')} skipped in a row from step {began}",
             explanation=f"{scale_story(facts)}. Skips in the first steps are the scale's calibration; these came after it. {why}".strip(),
-            culprit=Culprit(kind="config"),
+            culprit=Culprit(kind="config", location=facts.asked_at),
             phase="unscale",
             step=began,
             evidence=(("lowest scale", lowest.scale), ("at step", lowest.step), ("skipped in a row", length)),
@@ -91,7 +91,7 @@ def _persistent_overflow(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             rule, evidence, birth,
             title=f"{'every step' if always else 'step after step'} overflows at every loss scale: {birth.op.short} gives a non-finite gradient",
             explanation=f"{scale_story(facts)}, and the gradients of {where} are not finite without any scale either. The scaler skips the step each time, so nothing is learned.",
-            exact=0.8, fit=9, growth=True,
+            exact=0.8, fit=9,
             extra=[("loss scale at first", scales[0]), ("loss scale at last", scales[-1]), ("skipped steps", len(facts.skipped))],
             fixes=half_fixes(birth.site),
         )  # fmt: skip

@@ -173,6 +173,9 @@ def _upcast(func: Any, args: Any, kwargs: dict[str, Any], inputs: list[torch.Ten
     if func.name().startswith("aten::_to_copy") or func.name().startswith("aten::copy_"):
         facts = tensor_facts(inputs[-1], "")
         return None if facts.nonfinite else facts.absmax
+    if func.name().startswith("aten::native_dropout"):  # drawing again would take the user's random numbers
+        facts = tensor_facts(inputs[0], "")
+        return None if facts.absmax is None or not 0 <= args[1] < 1 else facts.absmax / (1 - args[1])
     outputs = upcast_outputs(func, args, kwargs, inputs, device)
     first = next(iter(outputs or ()), None)
     if first is None or first.dtype in _HALF:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -88,3 +90,50 @@ def test_the_tripwire_synchronises_once() -> None:
         finally:
             torch.cuda.set_sync_debug_mode("default")
     assert len(seen) == 1
+
+
+def amp_step(model: Any, batch: Any, optimizer: Any, scaler: Any) -> torch.Tensor:
+    optimizer.zero_grad()
+    with torch.autocast("cuda", dtype=torch.float16):
+        loss: torch.Tensor = torch.nn.functional.cross_entropy(model(batch[0]).flatten(0, -2), batch[1].flatten())
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    scaler.step(optimizer)
+    scaler.update()
+    return loss
+
+
+def synchronisations(run: Callable[[], Any]) -> int:
+    torch.cuda.synchronize()
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            run()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    return sum("synchroniz" in str(warning.message) for warning in seen)
+
+
+@pytest.mark.parametrize("observed", [False, True])
+def test_a_monitored_amp_step_synchronises_once_more_than_a_bare_one(observed: bool) -> None:
+    device, made = torch.device("cuda", 0), MODELS["gpt"]()
+    made.model.to(device)
+    batch = tuple(t.to(device) for t in next(iter(made.data)))
+    recipe = replace(
+        made, data=[batch], optimizer=torch.optim.AdamW(made.model.parameters()), scaler=torch.amp.GradScaler("cuda", init_scale=256.0),
+        train_step=amp_step if observed else None,
+    )  # fmt: skip
+    engine = Engine(recipe, device, None if observed else torch.float16, steps=10)
+    for number in range(4):
+        assert engine._step(number) is None
+    bare = synchronisations(lambda: amp_step(recipe.model, batch, recipe.optimizer, recipe.scaler))
+    assert synchronisations(lambda: engine._step(4)) == bare + 1
+
+
+def test_frames_on_a_gpu() -> None:
+    recipe = MODELS["gpt"]()
+    engine = Engine(recipe, torch.device("cuda", 0), torch.float16, steps=2, looks=LookOptions(steps=(1,), frames=True))
+    (table,) = engine.run().frames
+    assert all(t.absmax is not None for frame in table.frames for t in frame.tensors if t.dtype in ("float16", "float32"))
+    assert any(t.flushed is not None for frame in table.frames for t in frame.tensors)

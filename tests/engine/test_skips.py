@@ -122,6 +122,35 @@ def test_state_outside_the_model_is_not_run_twice() -> None:
     assert seen == list(range(1, 9))
 
 
+def test_accumulation_over_several_calls() -> None:
+    """Only every third train_step steps: the others are no steps of the scaler, and their gradients are shown unscaled."""
+    plain = driven(2.0**18)
+    calls = 0
+
+    def step(model: Any, batch: Any, optimizer: Any, scaler: Any) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        with torch.autocast("cpu", dtype=torch.float16):
+            assert plain.loss_fn is not None
+            loss = plain.loss_fn(model, batch) / 3
+        scaler.scale(loss).backward()
+        if calls % 3 == 0:
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+        return loss
+
+    recipe = Recipe(model=plain.model, train_step=step, data=plain.data, optimizer=plain.optimizer, scaler=plain.scaler)
+    outcome = run_engine(recipe, steps=18)
+    facts = outcome.evidence.amp_facts
+    assert facts is not None
+    assert [one.step for one in facts.steps] == [2, 5, 8, 11, 14, 17]
+    assert outcome.skipped == len(facts.skipped) == facts.calibration
+    finite = [norm for norm in outcome.grad_norms if norm - norm == 0]
+    assert finite
+    assert max(finite) < 100
+
+
 def test_the_report_says_that_calibration_is_healthy(tmp_path: Path) -> None:
     from nanodoc.report.terminal import render
 
