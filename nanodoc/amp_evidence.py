@@ -119,7 +119,9 @@ class AutocastRegion:
     ops: int
     half_ops: int
     float_matmuls: int
-    """Matrix products and convolutions that ran in float32 inside it."""
+    """Matrix products and convolutions that ran in float32 inside it, and not where autocast was switched off on purpose."""
+    float_matmuls_outside: int = 0
+    """Those of the step's forward pass outside any context."""
     nested: bool = False
     same_device: bool = True
     """It is for the device that the model is on."""

@@ -101,7 +101,7 @@ def run(entrypoint: str, config: Config, progress: Progress | None = None) -> Re
     findings = report.findings
     if outcome.start is not None and findings:
         half = amp is not None and amp.dtype == "float16"
-        findings = Trials(engine.runner, engine.keeper, engine.replayer, outcome.start, half=half).on(findings)
+        findings = Trials(engine.runner, engine.keeper, engine.replayer, outcome.start, half=half, indices=outcome.indices).on(findings)
     return replace(report, frames=tuple(outcome.frames), findings=findings, amp=amp)
 
 

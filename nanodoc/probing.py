@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import Any, Protocol, TypeVar
 
@@ -25,7 +26,8 @@ def probe(tensor: _T, label: str) -> _T:
     Takes a tensor of any shape and dtype. Inside code compiled by torch.compile nothing is recorded. Raises nothing.
     """
     if _Active.recorder is not None and not _compiling():
-        _Active.recorder(tensor, label)
+        with contextlib.suppress(Exception):  # whatever is odd about the tensor, the training must not feel it
+            _Active.recorder(tensor, label)
     return tensor
 
 

@@ -6,6 +6,7 @@ Frames of this file are looked through when a user's line is sought (see `trace.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -73,8 +74,9 @@ def float32_module(module: torch.nn.Module, device: str, applied: Applied) -> It
 class _AtCall(TorchFunctionMode):
     """Calls `change(func, args, kwargs)` instead of the functions at one place of the user's code."""
 
-    def __init__(self, where: SourceSpan, change: Callable[[Any, Any, Any], Any]) -> None:
+    def __init__(self, where: SourceSpan, change: Callable[[Any, Any, Any], Any], *, exact: bool = False) -> None:
         super().__init__()
+        self._exact = exact
         self._where = where
         self._change = change
         self._here: dict[Place, bool] = {}
@@ -90,6 +92,8 @@ class _AtCall(TorchFunctionMode):
             span, where = resolve(*place), self._where
             same = span is not None and (span.file, span.line, span.end_line) == (where.file, where.line, where.end_line)
             # an argument of the call is evaluated inside its columns, and belongs to it
+            if self._exact and span is not None:
+                same = same and (where.column, where.end_column) == (span.column, span.end_column)
             known = self._here[place] = bool(
                 same and span is not None and where.column <= span.column and span.end_column <= where.end_column
             )
@@ -165,3 +169,81 @@ def _raised(value: Any) -> Any:
 def _computes(func: Any) -> bool:
     """An operator, and not an attribute that is read or a cast."""
     return getattr(func, "__name__", "") not in ("__get__", "__set__", "to", "half", "bfloat16", "type", "dim", "size", "type_as")
+
+
+def argument_at(where: SourceSpan, op: str, position: int, template: str, applied: Applied) -> contextlib.AbstractContextManager[Any]:
+    """One argument of the call of `op` at exactly this place becomes what `template` (such as "{x}.clamp_min(1e-12)") makes of it.
+    Raises ValueError for a template that is no such expression."""
+    guard = guard_of(template)
+
+    def change(func: Any, args: Any, kwargs: Any) -> Any:
+        name = _operator(func)
+        if name not in _SPELLINGS.get(op, (op,)):
+            return func(*args, **kwargs)
+        at = 0 if name in ("rtruediv", "rdiv") else position  # 1 / x arrives as x.__rdiv__(1)
+        if at < len(args) and isinstance(args[at], torch.Tensor):
+            applied.yes = True
+            args = (*args[:at], guard(args[at]), *args[at + 1 :])
+        return func(*args, **kwargs)
+
+    return _AtCall(where, change, exact=True)
+
+
+def log_softmax_at(where: SourceSpan, applied: Applied) -> contextlib.AbstractContextManager[Any]:
+    """A log at this place, of what a softmax gave, becomes one log_softmax."""
+    made: dict[int, tuple[torch.Tensor, torch.Tensor, Any]] = {}
+
+    def change(func: Any, args: Any, kwargs: Any) -> Any:
+        if _operator(func) == "log" and args and id(args[0]) in made:
+            applied.yes = True
+            _, logits, dim = made[id(args[0])]
+            return torch.log_softmax(logits, dim)
+        return func(*args, **kwargs)
+
+    class Remembering(_AtCall):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            out = super().__torch_function__(func, types, args, kwargs)
+            if _operator(func) == "softmax" and isinstance(out, torch.Tensor):
+                dim = (kwargs or {}).get("dim", args[1] if len(args) > 1 else -1)
+                made[id(out)] = (out, args[0], -1 if dim is None else dim)
+            return out
+
+    return Remembering(where, change)
+
+
+_SPELLINGS = {
+    "div": ("div", "truediv", "true_divide", "divide"), "reciprocal": ("reciprocal", "rtruediv", "rdiv"), "pow": ("pow", "rpow"),
+    "linalg_vector_norm": ("norm", "vector_norm", "linalg_vector_norm", "linalg_norm"), "norm": ("norm", "vector_norm", "linalg_vector_norm"),
+}  # fmt: skip
+
+
+def _operator(func: Any) -> str:
+    """`Tensor.__pow__`, `torch.pow` and `Tensor.pow_` as `pow`."""
+    return str(getattr(func, "__name__", "")).strip("_")
+
+
+def guard_of(template: str) -> Callable[[torch.Tensor], torch.Tensor]:
+    """What a fix's template says, as a function of a tensor: a constant added, or a clamp. Only these are understood; nothing is
+    evaluated. Raises ValueError."""
+    tree = ast.parse(template.replace("{x}", "x"), mode="eval").body
+    if isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Add) and isinstance(tree.left, ast.Name):
+        offset = _number(tree.right)
+        return lambda x: x + offset
+    if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Attribute) and isinstance(tree.func.value, ast.Name) and not tree.keywords:
+        bounds = [_number(argument) for argument in tree.args]
+        if tree.func.attr == "clamp_min" and len(bounds) == 1:
+            return lambda x: x.clamp_min(bounds[0])
+        if tree.func.attr == "clamp" and len(bounds) == 2:
+            return lambda x: x.clamp(bounds[0], bounds[1])
+    raise ValueError(f"no guard: {template!r}")
+
+
+def _number(tree: ast.expr) -> float:
+    if isinstance(tree, ast.Constant) and isinstance(tree.value, (int, float)):
+        return float(tree.value)
+    if isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.USub):
+        return -_number(tree.operand)
+    if isinstance(tree, ast.BinOp) and isinstance(tree.op, (ast.Add, ast.Sub)):
+        left, right = _number(tree.left), _number(tree.right)
+        return left + right if isinstance(tree.op, ast.Add) else left - right
+    raise ValueError(f"no number: {ast.unparse(tree)}")

@@ -12,16 +12,21 @@ from typing import Any
 import torch
 
 from nanodoc.differential import patches
+from nanodoc.differential.samples import GuiltySamples, not_bisectable, part
 from nanodoc.engine.aside import put_back
+from nanodoc.engine.batches import batch_size
 from nanodoc.engine.capsule import Keeper, StepCapsule
 from nanodoc.engine.replaying import Replayer
 from nanodoc.engine.skips import at_scale
 from nanodoc.engine.step import StepRunner
 from nanodoc.errors import UsageError, UserCodeError
-from nanodoc.report.model import Finding, Fix, Remedy
+from nanodoc.report.model import OTHERS, Finding, Fix, Remedy
 
 _MOST_FINDINGS = 3
 _HALVINGS = 20
+_SECONDS = 5.0  # for the search of guilty samples
+_HARMLESS = 1e-3  # a fix may move the loss of healthy samples by this much, relative to it
+_PRECISION = 2e-2  # one that computes in another dtype by this: bfloat16 has three significant digits
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +43,25 @@ class Trial:
 class Trials:
     """Experiments on one capsule."""
 
-    def __init__(self, runner: StepRunner, keeper: Keeper, replayer: Replayer, capsule: StepCapsule, *, half: bool) -> None:
+    def __init__(
+        self,
+        runner: StepRunner,
+        keeper: Keeper,
+        replayer: Replayer,
+        capsule: StepCapsule,
+        *,
+        half: bool,
+        indices: Sequence[int] | None = None,
+    ) -> None:
         self._runner = runner
         self._keeper = keeper
         self._replayer = replayer
         # without the loss scale: an overflow that only the scale makes is skipped by the scaler, and is no failure
         self._capsule = at_scale(capsule, runner.device)
         self._half = half
+        self._indices = indices
+        self._others: tuple[StepCapsule, float] | None = None
+        """The step without its guilty samples, and its loss."""
         self._modules = dict(runner.recipe.model.named_modules())
         self._done: dict[Remedy, Trial] = {}
 
@@ -54,6 +71,7 @@ class Trials:
         return (*tried, *findings[_MOST_FINDINGS:])
 
     def _with_trials(self, finding: Finding) -> Finding:
+        finding = self._with_samples(finding)
         if not any(fix.remedy is not None for fix in finding.fixes):
             return finding
         rows = (
@@ -65,6 +83,30 @@ class Trials:
         # a fix that was seen to work comes first, one that was seen to fail last; the order is the rule's otherwise
         fixes.sort(key=lambda fix: {True: 0, None: 1, False: 2}[fix.verified])
         return replace(finding, experiments=(*finding.experiments, *rows), fixes=tuple(fixes))
+
+    def _with_samples(self, finding: Finding) -> Finding:
+        """The samples that alone make the step fail, where some do and the others don't."""
+        numeric = finding.code[:3] in ("ND2", "ND3") and finding.severity == "critical" and finding.culprit.kind == "op"
+        if not numeric or finding.step is None or not_bisectable(self._runner.recipe.model, self._capsule) is not None:
+            return finding
+        search = GuiltySamples(self._capsule, lambda part: not self._outcome(part).healthy, time.monotonic() + _SECONDS)
+        guilty = finding.culprit.samples
+        if not search.confirm(guilty):
+            guilty = search.search()
+        if not guilty:
+            return finding
+        rest = part(self._capsule, [row for row in range(batch_size(self._capsule.batches[0]) or 0) if row not in set(guilty)])
+        without = self._outcome(rest)
+        if without.loss is not None:
+            self._others = (rest, without.loss)
+        named = ", ".join(map(str, guilty[:8])) + (", …" if len(guilty) > 8 else "")
+        rows = (
+            {"name": f"sample{'s' if len(guilty) > 1 else ''} {named} alone", "outcome": "fails"},
+            {"name": "the batch without", "outcome": "passes", "loss": without.loss, "seconds": round(without.seconds, 3)},
+        )
+        at = tuple(self._indices[row] for row in guilty if row < len(self._indices)) if self._indices else finding.culprit.dataset_indices
+        culprit = replace(finding.culprit, samples=tuple(guilty), dataset_indices=at)
+        return replace(finding, culprit=culprit, experiments=(*finding.experiments, *rows))
 
     def _row(self, name: str, dtype: torch.dtype | None) -> dict[str, Any] | None:
         trial = self._try(Remedy(kind="autocast-off" if dtype is None else "bfloat16"))
@@ -80,14 +122,20 @@ class Trials:
         trial = self._try(fix.remedy)
         if not trial.applied:
             return fix
-        return replace(fix, verified=trial.healthy, loss_change=self._change(trial) if trial.healthy else None)
+        change, whose = self._change(fix.remedy, trial) if trial.healthy else (None, "")
+        limit = _PRECISION if fix.remedy.kind in ("float32-module", "float32-call", "bfloat16") else _HARMLESS
+        return replace(fix, verified=trial.healthy and (change is None or change < limit), loss_change=change, loss_of=whose)
 
-    def _change(self, trial: Trial) -> float | None:
-        """How far the loss is from that of the step in float32, relative to it."""
+    def _change(self, remedy: Remedy, trial: Trial) -> tuple[float | None, str]:
+        """How far the fix moves a loss that was healthy, relative to it, and whose loss that is."""
+        if self._others is not None:
+            capsule, before = self._others
+            after = self._outcome(capsule, remedy)
+            return _relative(after.loss, before) if after.healthy else None, OTHERS
         exact = self._try(Remedy(kind="autocast-off")) if self._half else None
-        if exact is None or not (exact.applied and exact.healthy) or exact.loss is None or trial.loss is None:
-            return None
-        return abs(trial.loss - exact.loss) / max(abs(exact.loss), 1e-12)
+        if exact is None or not (exact.applied and exact.healthy) or exact.loss is None:
+            return None, ""
+        return _relative(trial.loss, exact.loss), "float32"
 
     def _scale_that_works(self, fix: Fix) -> Fix:
         assert fix.remedy is not None
@@ -106,9 +154,13 @@ class Trials:
         return known
 
     def _run(self, remedy: Remedy) -> Trial:
-        applied, began = patches.Applied(), time.perf_counter()
         capsule = self._capsule if remedy.kind != "loss-scale" else at_scale(self._capsule, self._runner.device, remedy.value or 1.0)
-        patch = self._patch(remedy, applied)
+        return self._outcome(capsule, remedy)
+
+    def _outcome(self, capsule: StepCapsule, remedy: Remedy | None = None) -> Trial:
+        """How one step goes, with the remedy's patch in place."""
+        applied, began = patches.Applied(), time.perf_counter()
+        patch = self._patch(remedy, applied) if remedy is not None else contextlib.nullcontext()
         if patch is None:
             return Trial(applied=False, healthy=False, loss=None, seconds=0.0)
         with put_back(self._runner, self._keeper):
@@ -133,9 +185,17 @@ class Trials:
             return patches.float32_call(remedy.location, device, applied)
         if remedy.kind == "constant" and remedy.location is not None and remedy.value is not None and remedy.replacement is not None:
             return patches.constant_at(remedy.location, remedy.value, remedy.replacement, applied)
+        if remedy.kind == "argument" and remedy.location is not None and remedy.op is not None and remedy.template is not None:
+            return patches.argument_at(remedy.location, remedy.op, remedy.position, remedy.template, applied)
+        if remedy.kind == "log-softmax" and remedy.location is not None:
+            return patches.log_softmax_at(remedy.location, applied)
         if remedy.kind == "unscale-first" and scaler is not None:
             return patches.unscaled_before_clipping(scaler, self._runner.recipe.optimizers, applied)
         if remedy.kind == "loss-scale" and scaler is not None:
             applied.yes = True
             return contextlib.nullcontext()
         return None
+
+
+def _relative(after: float | None, before: float) -> float | None:
+    return abs(after - before) / max(abs(before), 1e-12) if after is not None else None

@@ -96,6 +96,7 @@ class AmpWatch:
         step = reading.step(capsule.step, values, left_out, self.calls.taken if observing else ())
         if observing:
             self._keeper.scaler = self.scaler
+            self._keeper.more_scalers = [one for one in self.calls.order.scalers.values() if one is not self.scaler]
         if observing and not (self.calls.taken or self.calls.left_out):
             return step  # a micro-batch of several: nothing was tried at this scale
         if not step.skipped or (observing and self.calls.taken):
@@ -180,7 +181,9 @@ class AmpWatch:
                 continue
             path = name.rpartition(".")[0]
             made = self._build.cast_at(name) or self._build.layer_made_at(path) or self._build.registered_at(name)
-            yield HalfParameter(name=name, dtype="float16", module=path, module_type=type(modules[path]).__name__, made_at=made)
+            yield HalfParameter(
+                name=name, dtype="float16", module=path, module_type=type(modules[path]).__name__ if path in modules else "", made_at=made
+            )
 
 
 def _retried(kept: KeptSkip, finite: bool) -> SkippedStep:

@@ -46,6 +46,7 @@ class StepCapsule:
     weights: list[torch.Tensor | None] | None = None
     """Copies of the parameters, only where the loop has already stepped past them."""
     optimizers: list[dict[str, Any]] = field(default_factory=list)
+    more_scalers: list[tuple[Any, dict[str, Any] | None]] = field(default_factory=list)
 
     @property
     def batch_was_mutated(self) -> bool:
@@ -60,6 +61,8 @@ class Keeper:
         self._recipe = recipe
         self.scaler: Any = recipe.scaler
         """The GradScaler to keep: the recipe's, or one that a train_step was seen to use."""
+        self.more_scalers: list[Any] = []
+        """Further ones that it uses."""
         self._device = device
         self._modules = list(recipe.model.modules())
         # torch's own layers hold nothing that a forward pass rebinds; the user's classes may count steps or keep state
@@ -80,6 +83,7 @@ class Keeper:
             attributes=[(m, dict(vars(m)), _lists(vars(m))) for m in self._own],
             training=[m.training for m in self._modules],
             scaler=_scaler_tensors(self.scaler),
+            more_scalers=[(one, _scaler_tensors(one)) for one in self.more_scalers],
             batch_versions=_versions(batches),
             trainable=[parameter.requires_grad for parameter in self._parameters],
             grad_enabled=torch.is_grad_enabled(),
@@ -110,6 +114,9 @@ class Keeper:
             restore_optimizer(optimizer, state)
         if self.scaler is not None and capsule.scaler is not None:
             _restore_scaler(self.scaler, capsule.scaler)
+        for one, kept in capsule.more_scalers:
+            if kept is not None:
+                _restore_scaler(one, kept)
         capsule.rng.restore(self._device)
         torch.set_grad_enabled(capsule.grad_enabled)
 
@@ -169,16 +176,27 @@ def copy_weights(named: Sequence[tuple[str, torch.nn.Parameter]]) -> list[torch.
 
 def copy_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """A copy of an optimizer's state and of its groups' options."""
-    state = {p: {k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in s.items()} for p, s in optimizer.state.items()}
+    state = {p: {k: _copied(v) for k, v in s.items()} for p, s in optimizer.state.items()}
     groups = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
     return {"state": state, "groups": groups}
+
+
+def _copied(value: Any) -> Any:
+    """A copy of one entry of an optimizer's state: L-BFGS keeps lists of tensors."""
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    if type(value) in (list, tuple):
+        return type(value)(_copied(item) for item in value)
+    if type(value) is dict:
+        return {key: _copied(item) for key, item in value.items()}
+    return value
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
     """Puts back what `copy_optimizer` took; the copy itself stays untouched."""
     optimizer.state.clear()
     for parameter, state in saved["state"].items():
-        optimizer.state[parameter] = {k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in state.items()}
+        optimizer.state[parameter] = {k: _copied(v) for k, v in state.items()}
     for group, options in zip(optimizer.param_groups, saved["groups"], strict=True):
         group.update(options)
 

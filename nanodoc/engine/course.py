@@ -45,6 +45,8 @@ class Outcome:
     capsule: StepCapsule | None
     overhead: float | None
     start: StepCapsule | None = None
+    indices: list[int] | None = None
+    """The data set's indices of the samples of `capsule`, where known."""
     notes: list[tuple[str, str]] = field(default_factory=list)
     trace_files: list[str] = field(default_factory=list)
     frames: list[FrameTable] = field(default_factory=list)

@@ -214,7 +214,7 @@ class GraphExaminer:
             yield ParameterState(
                 name=name,
                 module=module,
-                module_type=type(modules[module]).__name__,
+                module_type=type(modules[module]).__name__ if module in modules else "",
                 shape=shapes[name],
                 numel=parameter.numel(),
                 state=states[name],

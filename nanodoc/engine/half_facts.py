@@ -38,7 +38,7 @@ def half_facts(trace: StepTrace, log: HalfLog, parameters: Sequence[str], device
     return HalfFacts(
         flushed=tuple(sorted(flushed, key=lambda one: -one.share)[:_MOST]),
         headroom=tuple(sorted(_headroom(trace, log), key=lambda one: -one.absmax)[:_MOST]),
-        regions=tuple(_regions(log, device)),
+        regions=tuple(_regions(trace, log, device)),
         clips=tuple(dict.fromkeys(_clips(trace))),
     )
 
@@ -96,13 +96,17 @@ def _module_of(trace: StepTrace, index: int) -> str | None:
     return trace.modules[module][0] if 0 <= module < len(trace.modules) else None
 
 
-def _regions(log: HalfLog, device: torch.device) -> Iterator[AutocastRegion]:
+def _regions(trace: StepTrace, log: HalfLog, device: torch.device) -> Iterator[AutocastRegion]:
+    islands = [region for region in log.regions if not region.enabled]
+    floats = [i for i in log.floats if trace.records[i].phase == "forward" and not any(one.begin <= i < one.end for one in islands)]
+    outside = sum(not any(one.begin <= i < one.end for one in log.regions) for i in floats)
     for region in log.regions:
         inside = range(region.begin, max(region.begin, region.end))
         yield AutocastRegion(
             place=resolve(*region.place) if region.place else None, device=region.device, dtype=region.dtype, enabled=region.enabled,
-            ops=len(inside), half_ops=sum(i in log.ops for i in inside), float_matmuls=sum(region.begin <= i < region.end for i in log.floats),
-            nested=region.nested, same_device=region.device == device.type, available=torch.amp.is_autocast_available(region.device) and (region.device != "cuda" or torch.cuda.is_available()),
+            ops=len(inside), half_ops=sum(i in log.ops for i in inside), float_matmuls=sum(region.begin <= i < region.end for i in floats),
+            float_matmuls_outside=outside, nested=region.nested, same_device=region.device == device.type,
+            available=torch.amp.is_autocast_available(region.device) and (region.device != "cuda" or torch.cuda.is_available()),
         )  # fmt: skip
 
 

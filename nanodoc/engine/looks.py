@@ -42,17 +42,21 @@ class LookOptions:
 class Looks:
     """One run's looks; `tables` and `files` are there when the run has ended."""
 
-    def __init__(self, runner: StepRunner, keeper: Keeper, replayer: Replayer, amp: AmpWatch, options: LookOptions) -> None:
+    def __init__(
+        self, runner: StepRunner, keeper: Keeper, replayer: Replayer, amp: AmpWatch, options: LookOptions, *, compiled: bool
+    ) -> None:
         self._runner = runner
         self._keeper = keeper
         self._replayer = replayer
         self._amp = amp
         self._options = options
+        self._compiled = compiled
+        self.notes: list[tuple[str, str]] = []
         self.tables: list[FrameTable] = []
         self.files: list[str] = []
 
     def wants(self, step: int) -> bool:
-        return step in self._options.steps
+        return step in self._options.steps and not self._compiled
 
     @contextlib.contextmanager
     def watching(self, capsule: StepCapsule) -> Iterator[None]:
@@ -91,7 +95,11 @@ class Looks:
 
     def at_end(self, capsule: StepCapsule | None, *, failed: bool, growth: tuple[GrowthPoint, ...] = ()) -> None:
         """The run is over: the frames of the step that ended it, or of its last one where none was asked for."""
-        if not self._options.frames or capsule is None or not (failed or not self._options.steps):
+        options = self._options
+        if self._compiled and options.steps:
+            what = "the frames" if options.frames else "the ops"
+            self.notes.append((f"{what} of single steps", "the training is compiled; hooks and modes would change what is compiled"))
+        if not options.frames or capsule is None or not (failed or self._compiled or not options.steps):
             return
         with put_back(self._runner, self._keeper):
             table = self._frames(capsule, "it failed" if failed else "the last batch, with the weights as they are now")

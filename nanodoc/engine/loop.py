@@ -58,17 +58,18 @@ class Engine:
     ) -> None:
         recipe.model.to(device)
         self.recipe = recipe
+        self._build = build_facts or BuildFacts()
         self.runner = StepRunner(recipe, device, amp_dtype)
         self.keeper = Keeper(recipe, device)
         self.replayer = replayer = Replayer(self.runner, self.keeper)
         self.examiner = Examiner(replayer)
-        self._graph = GraphWatch(self.runner, self.keeper, build_facts or BuildFacts(), leak_check=leak_check)
-        self.amp = AmpWatch(self.runner, self.keeper, replayer, build_facts or BuildFacts())
-        self.looks = Looks(self.runner, self.keeper, replayer, self.amp, looks or LookOptions())
+        self._graph = GraphWatch(self.runner, self.keeper, self._build, leak_check=leak_check)
+        self.amp = AmpWatch(self.runner, self.keeper, replayer, self._build)
+        compiled = self._build.compiled or any(hasattr(m, "_orig_mod") for m in recipe.model.modules())
+        self.looks = Looks(self.runner, self.keeper, replayer, self.amp, looks or LookOptions(), compiled=compiled)
         self._spots = SpotWatch()
         self._named = list(recipe.model.named_parameters())
         self._steps = steps
-        self._build = build_facts or BuildFacts()
         self._progress = progress
         self._feed = Feed(recipe.data)
         self._scratch = Scratch()
@@ -294,7 +295,8 @@ class Engine:
             capsule=trouble.capsule,
             start=trouble.capsule or next((kept.capsule for kept in self.amp.skips.kept()), None) or self._last,
             overhead=course.overhead,
-            notes=self._notes + self._graph.notes + self.amp.notes,
+            indices=self._indices if trouble.capsule is not None and trouble.capsule is self._last else None,
+            notes=self._notes + self._graph.notes + self.amp.notes + self.looks.notes,
             trace_files=self.looks.files,
             frames=self.looks.tables,
         )

@@ -28,6 +28,7 @@ class ObservedStep:
         self.reading: ScalerReading | None = None
         """The scaler tensors that were read last; their values are the first of the vitals' `extras`."""
         observer.extras = self._extras
+        observer.on_fused_skip = amp.calls.skipped_inside
 
     def _extras(self, *, done: bool = False) -> list[torch.Tensor]:
         self.reading = self._amp.reading(done=done) or self.reading

@@ -39,6 +39,8 @@ class Observer:
         self.on_gradients: Callable[[], None] | None = None
         self.on_scaler_step: Callable[[], None] | None = None
         """Where a GradScaler is about to step: the optimizer's own hook is silent where it skips the step."""
+        self.on_fused_skip: Callable[[torch.optim.Optimizer], None] = lambda optimizer: None
+        """A fused optimizer is called by the GradScaler although the step will be skipped."""
         self.extras: Callable[[], list[torch.Tensor]] = list
         """Further scalars to read together with the vitals."""
         self.losses: list[torch.Tensor] = []
@@ -105,9 +107,21 @@ class Observer:
         named = [(name, p) for name, p in self._named if id(p) in own]
         vitals = packed_vitals(self._unread, named, self.extras(), self._scratch)
         self._unread = []
+        scale = getattr(optimizer, "grad_scale", None)  # only of a fused optimizer, which unscales and skips by itself
+        if isinstance(scale, torch.Tensor) and vitals.extras:
+            vitals = vitals.unscaled(vitals.extras[0])
+        if not vitals.finite and math.isfinite(vitals.loss) and _found_inf(optimizer):
+            self.optimizer_steps -= 1
+            self.on_fused_skip(optimizer)
+            return
         self.vitals.append(vitals)
         if self.tripped is None and not vitals.finite and (not math.isfinite(vitals.loss) or really_nonfinite(named)):
             self.tripped = vitals
         if first and self._capsule.weights is None and (self._expected_steps > 1 or self.tripped is not None):
             self._capsule.weights = copy_weights(self._named)
             self._capsule.optimizers = [copy_optimizer(one) for one in self._recipe.optimizers]
+
+
+def _found_inf(optimizer: torch.optim.Optimizer) -> bool:
+    found = getattr(optimizer, "found_inf", None)
+    return isinstance(found, torch.Tensor) and bool(found)

@@ -7,10 +7,11 @@ sought (see `trace.spans`).
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+import torch.autograd.graph
 import torch.nn.utils.clip_grad as clip_grad
 from torch.amp.grad_scaler import GradScaler
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -89,12 +90,13 @@ class ScalerWatch:
         def scale(scaler: Any, outputs: Any) -> Any:
             out = original(scaler, outputs)
             if scaler.is_enabled():
-                self.order.scale(scaler, _here())
+                known = isinstance(out, (list, tuple)) or (isinstance(out, torch.Tensor) and out.requires_grad)
+                self.order.scale(scaler, _here(), known=known)
                 if isinstance(outputs, torch.Tensor) and len(self.unscaled) < _MOST_LOSSES:
                     self.unscaled.append(outputs.detach())
                 for tensor in [out] if isinstance(out, torch.Tensor) else out if isinstance(out, (list, tuple)) else []:
                     if isinstance(tensor, torch.Tensor) and tensor.grad_fn is not None:
-                        tensor.grad_fn.metadata[_MARK] = True  # type: ignore[index]  # a property, which torch's stub calls a method
+                        tensor.grad_fn.metadata[_MARK] = id(scaler)  # type: ignore[index]  # a property, which torch's stub calls a method
             return out
 
         return scale
@@ -108,40 +110,57 @@ class ScalerWatch:
 
     def _unscaling(self, original: Any) -> Any:
         def unscale_(scaler: Any, optimizer: torch.optim.Optimizer) -> None:
+            if not scaler.is_enabled():
+                return original(scaler, optimizer)  # type: ignore[no-any-return]  # None
             place = _here()
             self.order.called("unscale", optimizer, place)
             original(scaler, optimizer)
-            if scaler.is_enabled():
-                self.order.unscaled(scaler, optimizer, place)
+            self.order.unscaled(scaler, optimizer, place)
+            return None
 
         return unscale_
 
     def _stepping(self, original: Any) -> Any:
         def step(scaler: Any, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
-            place = _here()
-            self.order.called("step", optimizer, place)
             if not scaler.is_enabled():
                 return original(scaler, optimizer, *args, **kwargs)
+            place = _here()
+            self.order.called("step", optimizer, place)
             before, self._inside_step = len(self.taken), True
             try:
                 out = original(scaler, optimizer, *args, **kwargs)
             finally:
                 self._inside_step = False
             self.order.stepped(scaler, optimizer, place)
-            if len(self.taken) == before:
-                self.left_out.append(self.order.position(optimizer))
+            position = self.order.position(optimizer)
+            if len(self.taken) == before and position not in self.left_out:
+                self.left_out.append(position)
             return out
 
         return step
 
+    def skipped_inside(self, optimizer: torch.optim.Optimizer) -> None:
+        """A fused optimizer was called all the same, and left its step out by itself."""
+        position = self.order.position(optimizer)
+        if position in self.taken:
+            self.taken.remove(position)
+        if position not in self.left_out:
+            self.left_out.append(position)
+
     def _updating(self, original: Any) -> Any:
         def update(scaler: Any, *args: Any, **kwargs: Any) -> None:
-            self.order.update(_here())
-            if scaler.is_enabled() and self.before_update is None:
+            if not scaler.is_enabled():
+                return original(scaler, *args, **kwargs)  # type: ignore[no-any-return]  # None
+            if self.before_update is None:
                 self.before_update = [t.detach().clone() for t in (scaler._scale, scaler._growth_tracker) if isinstance(t, torch.Tensor)]
-            original(scaler, *args, **kwargs)
-            if scaler.is_enabled():
-                self.order.updates += 1
+            place = _here()
+            try:
+                original(scaler, *args, **kwargs)
+            except BaseException:
+                self.order.update(None, place)
+                raise
+            self.order.update(scaler, place)
+            return None
 
         return update
 
@@ -149,11 +168,17 @@ class ScalerWatch:
 
     def _differentiating(self, original: Any) -> Any:
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            if torch._C._current_autograd_node() is not None:  # inside another: activation checkpointing differentiates what it recomputed
+                return original(tensors, *args, **kwargs)
+            if isinstance(tensors, Iterator):
+                tensors = list(tensors)
             place, before = _here(), self.order.before_backward()
-            roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-            scaled = any(_is_scaled(root) for root in roots)
-            out = original(tensors if isinstance(tensors, torch.Tensor) else roots, *args, **kwargs)
-            self.order.backward(place, before, scaled=scaled)
+            single = isinstance(tensors, (torch.Tensor, torch.autograd.graph.GradientEdge))
+            scalers = [scaler for root in ([tensors] if single else tensors) if (scaler := _scaled_by(root)) is not None]
+            given = args[0] if args else kwargs.get("grad_tensors")
+            out = original(tensors, *args, **kwargs)
+            handed = any(one is not None for one in (given if isinstance(given, (list, tuple)) else [given]))
+            self.order.backward(place, before, next(iter(scalers), None), given=handed)
             return out
 
         return backward
@@ -182,7 +207,10 @@ class ScalerWatch:
         def clip(parameters: Any, max_norm: float, total_norm: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
             parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
             self.order.clipped([p.grad for p in parameters if p.grad is not None], "norm", total_norm, float(max_norm), _here())
-            return original(parameters, max_norm, total_norm, *args, **kwargs)
+            untouched = self.order.untouched()
+            out = original(parameters, max_norm, total_norm, *args, **kwargs)
+            self.order.after_clip(untouched)
+            return out
 
         return clip
 
@@ -208,16 +236,17 @@ def _here() -> Place | None:
     return caller or own
 
 
-def _is_scaled(root: torch.Tensor) -> bool:
-    """Its graph holds, near the root, the multiplication that `GradScaler.scale` did."""
-    queue = [root.grad_fn]
+def _scaled_by(root: Any) -> int | None:
+    """The scaler (its identity) whose multiplication lies near the root of this graph."""
+    queue = [root.node if isinstance(root, torch.autograd.graph.GradientEdge) else getattr(root, "grad_fn", None)]
     for _ in range(_FARTHEST):
         if not queue:
-            return False
+            return None
         node = queue.pop(0)
         if node is None:
             continue
-        if _MARK in getattr(node, "metadata", {}):
-            return True
+        mark = getattr(node, "metadata", {}).get(_MARK)
+        if mark is not None:
+            return int(mark)
         queue.extend(following for following, _ in node.next_functions)
-    return False
+    return None

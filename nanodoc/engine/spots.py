@@ -11,6 +11,7 @@ import torch
 
 from nanodoc import probing
 from nanodoc.evidence import ProbedFacts
+from nanodoc.trace.plain import is_plain
 from nanodoc.trace.spans import Place, calling_places, resolve
 
 _MOST = 4096  # calls kept of one step
@@ -44,7 +45,7 @@ class SpotWatch:
         self._calls = []
 
     def _record(self, tensor: Any, label: str) -> None:
-        if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point() or not tensor.numel() or tensor.layout != torch.strided:
+        if not isinstance(tensor, torch.Tensor) or not is_plain(tensor) or not tensor.is_floating_point() or not tensor.numel():
             return
         own, caller = calling_places(3)
         with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():

@@ -15,11 +15,13 @@ from typing import Any
 
 import torch
 from torch.nn.parameter import is_lazy
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from nanodoc import probing
 from nanodoc.evidence import SourceSpan
 from nanodoc.frame_evidence import Frame, FrameTable, FrameTensor
 from nanodoc.trace.half import HalfLog, HalfMode
+from nanodoc.trace.plain import is_plain
 from nanodoc.trace.spans import Place, calling_places, resolve
 
 _DEEPEST = 6  # levels of nesting in a module's arguments
@@ -33,7 +35,7 @@ class _Measured:
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.dtype = str(tensor.dtype).removeprefix("torch.")
-        self.shape = tuple(tensor.shape)
+        self.shape = () if tensor.is_nested else tuple(tensor.shape)
         self.values: list[float] = []
         self.source: int | None = None
         self.flushed: int | None = None
@@ -45,8 +47,8 @@ class _Open:
 
     __slots__ = ("entries", "module")
 
-    def __init__(self, module: torch.nn.Module, entries: list[tuple[str, _Measured]]) -> None:
-        self.module, self.entries = module, entries
+    def __init__(self, module: torch.nn.Module, entries: list[tuple[str, _Measured]] | None) -> None:
+        self.module, self.entries = module, entries  # no entries: a call that is not recorded
 
 
 class FrameProbe:
@@ -68,7 +70,7 @@ class FrameProbe:
         try:
             for module in self._chosen:
                 self._handles.append(module.register_forward_pre_hook(self._enter_module, with_kwargs=True))
-                self._handles.append(module.register_forward_hook(self._leave_module))
+                self._handles.append(module.register_forward_hook(self._leave_module, always_call=True))
         except BaseException:
             self.__exit__()
             raise
@@ -87,7 +89,7 @@ class FrameProbe:
         self._active = on
         if on:
             self._mode.__enter__()
-        else:
+        elif self._mode in _get_current_dispatch_mode_stack():
             self._mode.__exit__(None, None, None)
 
     @contextlib.contextmanager
@@ -110,21 +112,27 @@ class FrameProbe:
     # -- hooks -----------------------------------------------------------------------------------------------------------
 
     def _enter_module(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
-        with _aside():
-            entries = [(name, self._measure(p)) for name, p in module.named_parameters(recurse=False) if not is_lazy(p)]
-            entries += [(f"input{path}", self._measure(t)) for path, t in tensors_of(args)]
-            entries += [(path.removeprefix("."), self._measure(t)) for path, t in _keywords(kwargs)]
-        self._switch(on=True)
-        self._open.append(_Open(module, entries))
+        again = torch._C._current_autograd_node() is not None  # activation checkpointing, inside backward
+        entries: list[tuple[str, _Measured]] = []
+        if not again:
+            with contextlib.suppress(Exception), _aside():  # whatever is odd about a tensor, the user's run must not feel it
+                entries += [(name, self._measure(p)) for name, p in module.named_parameters(recurse=False) if not is_lazy(p)]
+                entries += [(f"input{path}", self._measure(t)) for path, t in tensors_of(args)]
+                entries += [(path.removeprefix("."), self._measure(t)) for path, t in _keywords(kwargs)]
+            self._switch(on=True)
+        self._open.append(_Open(module, None if again else entries))
 
     def _leave_module(self, module: torch.nn.Module, args: Any, output: Any) -> None:
         while self._open and self._open[-1].module is not module:  # calls that an exception ended
             self._open.pop()
-        entries = self._open.pop().entries if self._open else []
+        entries = self._open.pop().entries if self._open else None
         if not self._open:
             self._switch(on=False)
-        with _aside():
-            outputs = [(f"output{path}", self._measure(t, source=len(self._frames))) for path, t in tensors_of(output)]
+        if entries is None or output is None:
+            return
+        outputs: list[tuple[str, _Measured]] = []
+        with contextlib.suppress(Exception), _aside():
+            outputs += [(f"output{path}", self._measure(t, source=len(self._frames))) for path, t in tensors_of(output)]
         self._frames.append((self._chosen[module], type(module).__name__, entries + outputs, None))
 
     def _probed(self, tensor: torch.Tensor, label: str) -> None:
@@ -145,11 +153,9 @@ class FrameProbe:
             return measured
         measured = _Measured(tensor)
         measured.source = source
-        values = tensor.detach()
-        if values.is_complex():
-            values = torch.view_as_real(values.resolve_conj())
-        if values.layout == torch.strided and values.numel() and values.dtype != torch.bool and values.device.type != "meta":
-            self._take(measured, values)
+        if is_plain(tensor) and tensor.numel() and tensor.dtype != torch.bool:
+            values = tensor.detach()
+            self._take(measured, torch.view_as_real(values.resolve_conj()) if values.is_complex() else values)
         if self._half is not None:
             measured.flushed = self._half.made(tensor)
         self._known[id(tensor)] = (weakref.ref(tensor), version, measured)

@@ -14,6 +14,8 @@ from nanodoc.frame_evidence import FrameTable
 SCHEMA = 1
 GROWTH = "growth"
 """Label of the evidence that tells how a value grew until it overflowed."""
+OTHERS = "the other samples"
+"""Whose loss a fix was compared on, where the guilty samples are known."""
 SEVERITIES = ("critical", "warning", "info")  # gravest first
 
 
@@ -51,14 +53,17 @@ class ChainLink:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Remedy:
     """What a fix changes, in a form that can be tried on the step. `kind`: "float32-module", "float32-call", "bfloat16",
-    "autocast-off", "constant" (`value` becomes `replacement` at `location`), "loss-scale" (halved from `value` until it works) or
-    "unscale-first"."""
+    "autocast-off", "constant" (`value` becomes `replacement` at `location`), "loss-scale" (halved from `value` until it works),
+    "unscale-first", "argument" (argument `position` of `op` at `location` becomes what `template` makes of it) or "log-softmax"."""
 
     kind: str
     module: str | None = None
     location: SourceSpan | None = None
     value: float | None = None
     replacement: float | None = None
+    op: str | None = None
+    position: int = 0
+    template: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,7 +76,10 @@ class Fix:
     confidence: str = "likely"
     """"machine", "likely" or "maybe": how safely it can be applied as written."""
     loss_change: float | None = None
-    """How far the loss of the replay is from the step's in float32, relative to it."""
+    """How far the fix moves a loss that was healthy, relative to it: that of the other samples where the guilty ones are known, else the
+    step's in float32."""
+    loss_of: str = ""
+    """Whose loss that is; not part of the public report."""
     remedy: Remedy | None = None
     """How to try it; not part of the public report."""
 
@@ -295,6 +303,6 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "chain": [asdict(link) for link in finding.chain],
         "effects": [{"what": what, "step": step} for what, step in finding.effects],
         "experiments": [dict(experiment) for experiment in finding.experiments],
-        "fixes": [{key: value for key, value in asdict(fix).items() if key != "remedy"} for fix in finding.fixes],
+        "fixes": [{key: value for key, value in asdict(fix).items() if key not in ("remedy", "loss_of")} for fix in finding.fixes],
         "fingerprint": finding.fingerprint,
     }

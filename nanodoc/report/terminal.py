@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from nanodoc.report.frames import frames_text
-from nanodoc.report.model import GROWTH, Finding, Fix, Report, VitalSigns
+from nanodoc.report.model import GROWTH, OTHERS, Finding, Fix, Report, VitalSigns
 from nanodoc.report.text import clean
 
 _STYLES = {"critical": "bold red", "warning": "bold yellow", "info": "bold blue", "help": "bold cyan", "gutter": "blue"}
@@ -219,7 +219,14 @@ def _note(out: Text, gutter: str, text: str) -> None:
 def _help(out: Text, gutter: str, fix: Fix) -> None:
     status = "verified by replay" if fix.verified else "not tried" if fix.verified is None else "tried, does not help"
     if fix.verified and fix.loss_change is not None:
-        status += f", loss {fix.loss_change:.0e} from float32's" if fix.loss_change else ", loss as in float32"
+        if fix.loss_of == OTHERS:
+            status += (
+                f", the other samples' loss moves by {fix.loss_change:.0e}"
+                if fix.loss_change
+                else ", the other samples' loss stays the same"
+            )
+        else:
+            status += f", loss {fix.loss_change:.0e} from float32's" if fix.loss_change else ", loss as in float32"
     out.append(f"{gutter} = ", _STYLES["gutter"]).append("help", _STYLES["help"]).append(f" ({status}): {clean(fix.title)}")
     out.append(f": {clean(fix.patch)}\n" if fix.patch else "\n")
 

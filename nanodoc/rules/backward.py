@@ -8,7 +8,7 @@ from nanodoc.evidence import Birth, Evidence, OpFacts
 from nanodoc.report.model import Fix
 from nanodoc.rules.base import Claim, Rule, birth_claim, count
 from nanodoc.rules.failures import failure_claim
-from nanodoc.rules.patches import on_argument
+from nanodoc.rules.patches import guard
 
 # op -> (the singular point in words, the derivative, how to keep the argument away from it)
 _DERIVATIVES = {
@@ -65,9 +65,9 @@ def _infinite_gradient(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         if known is None:
             yield _unnamed(rule, evidence, birth, site)
             continue
-        point, derivative, guard = known
+        point, derivative, away = known
         zeros = _zeros(site)
-        patch = on_argument(site, (site.short,), guard) if guard != "{x}" else None
+        title = f"keep the argument of {site.short} away from {point}"
         yield birth_claim(
             rule, evidence, birth,
             title=f"{site.short} of {point} has an infinite gradient" if point != "a zero divisor" else "division by zero has an infinite gradient",
@@ -75,7 +75,7 @@ def _infinite_gradient(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             + (" The gradient that arrives there is 0, and 0 · inf = NaN." if birth.zero_gradient else ""),
             exact=max(_singular_share(birth), 0.5),
             extra=[*_input_evidence(site), ("autograd node", birth.op.node), ("bad gradient elements", sum(f.nonfinite for f in birth.op.outputs))],
-            fixes=[Fix(title=f"keep the argument of {site.short} away from {point}", patch=patch, confidence="likely")],
+            fixes=[guard(title, site, away) if away != "{x}" else Fix(title=title, confidence="likely")],
         )  # fmt: skip
 
 

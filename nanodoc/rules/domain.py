@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from nanodoc.evidence import Birth, Evidence, OpFacts, ValuesAt
-from nanodoc.report.model import Fix
+from nanodoc.report.model import Fix, Remedy
 from nanodoc.rules.base import Claim, Rule, birth_claim, count, values
-from nanodoc.rules.patches import log_softmax, on_argument, on_denominator
+from nanodoc.rules.patches import guard, log_softmax
 
 _LOGS = ("log", "log2", "log10", "log1p", "logit", "xlogy", "special_xlog1py", "logit_backward")
 
@@ -60,7 +60,7 @@ def _domain_error(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         outside, domain = _DOMAINS[site.short]
         if at is None or at.minimum is None or at.maximum is None or not outside(at.minimum, at.maximum):
             continue
-        guard = _GUARDS.get(site.short)
+        inside = _GUARDS.get(site.short)
         yield birth_claim(
             rule, evidence, birth,
             title=f"{site.short} of a value outside its domain",
@@ -68,7 +68,7 @@ def _domain_error(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             f" (input from {site.inputs[0].label}).",
             exact=1.0,
             extra=[("input at the bad elements", values(at.minimum, at.maximum)), ("bad elements", at.count)],
-            fixes=[Fix(title=f"keep the argument of {site.short} inside its domain", patch=on_argument(site, (site.short,), guard), confidence="likely")] if guard else [],
+            fixes=[guard(f"keep the argument of {site.short} inside its domain", site, inside)] if inside else [],
         )  # fmt: skip
 
 
@@ -104,7 +104,7 @@ def _division_by_zero(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             + (", and so is the dividend there." if zero_over_zero else ", which makes the quotient infinite."),
             exact=at.zeros / at.count if at.count else 0.0,
             extra=[("zero divisors at the bad elements", at.zeros), ("bad elements", at.count)],
-            fixes=[Fix(title="keep the divisor away from zero", patch=on_denominator(site, "{x}.clamp_min(1e-12)"), confidence="likely")],
+            fixes=[guard("keep the divisor away from zero", site, "{x}.clamp_min(1e-12)", position=position)],
         )  # fmt: skip
 
 
@@ -120,11 +120,7 @@ def _log_of_zero(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         advice = (
             Fix(title="use the loss that takes logits (binary_cross_entropy_with_logits, logsigmoid)", confidence="likely")
             if source == "sigmoid"
-            else Fix(
-                title=f"keep the argument of {site.short} away from zero",
-                patch=on_argument(site, (site.short,), "{x}.clamp_min(1e-12)"),
-                confidence="likely",
-            )
+            else guard(f"keep the argument of {site.short} away from zero", site, "{x}.clamp_min(1e-12)")
         )
         yield birth_claim(
             rule, evidence, birth,
@@ -151,7 +147,12 @@ def _log_of_softmax(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             explanation=f"softmax gave exactly 0 at {count(at.zeros or at.count, 'element')}, and its log is −inf; log_softmax computes the same in one step and stays finite.",
             exact=1.0, fit=20,
             extra=[("probabilities that are 0", at.zeros)],
-            fixes=[Fix(title="use log_softmax", patch=log_softmax(site), confidence="machine" if log_softmax(site) else "likely")],
+            fixes=[
+                Fix(
+                    title="use log_softmax", patch=log_softmax(site), confidence="machine" if log_softmax(site) else "likely",
+                    remedy=Remedy(kind="log-softmax", location=site.location) if site.location is not None else None,
+                )
+            ],
         )  # fmt: skip
 
 

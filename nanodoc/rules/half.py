@@ -132,12 +132,12 @@ def _autocast_not_applied(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         severity, why = "info", f"This machine has no {region.device} device, so torch switches the context off."
     elif not region.same_device:
         severity, why = "warning", f"The context is for {region.device}, and what runs in it is not there."
-    elif not region.ops:
-        severity, why = "warning", "Nothing runs inside the context: the model is called after it has ended."
-    else:
+    elif not sum(one.float_matmuls for one in wanted) and region.float_matmuls_outside:
+        severity, why = "warning", "The matrix products run outside the context: the model is called after it has ended."
+    elif region.float_matmuls:
         severity, why = "warning", f"{count(region.float_matmuls, 'matrix product')} inside it ran in float32."
-    if severity == "warning" and not region.ops and not region.float_matmuls and any(one.ops for one in wanted):
-        return
+    else:
+        return  # nothing that autocast would cast
     yield Claim(
         root=("autocast",),
         fit=10,

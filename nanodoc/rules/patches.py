@@ -5,6 +5,15 @@ from __future__ import annotations
 import ast
 
 from nanodoc.evidence import OpFacts
+from nanodoc.report.model import Fix, Remedy
+
+
+def guard(title: str, op: OpFacts, template: str, *, position: int = 0, confidence: str = "likely") -> Fix:
+    """The fix that puts `template` in the place of an argument of `op` (its divisor with position 1), as text where the user's expression
+    is understood, and to be tried in any case."""
+    patch = on_argument(op, (op.short,), template) if position == 0 else on_denominator(op, template)
+    remedy = Remedy(kind="argument", location=op.location, op=op.short, position=position, template=_held_by(op, template))
+    return Fix(title=title, patch=patch, confidence=confidence, remedy=remedy if op.location is not None else None)
 
 
 def on_argument(op: OpFacts, names: tuple[str, ...], template: str) -> str | None:

@@ -47,7 +47,7 @@ def _collapsing_scale(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         return
     began, length = facts.longest_streak
     lowest = min(facts.steps, key=lambda step: step.scale)
-    if length <= _STREAK and lowest.scale >= 1:
+    if not facts.skipped or (length <= _STREAK and not lowest.scale < min(1.0, facts.steps[0].scale)):
         return
     scales = {step.step: step.scale for step in facts.steps}
     finite = [skip for skip in facts.retried if skip.finite_unscaled]

@@ -186,7 +186,9 @@ def _upcast(func: Any, args: Any, kwargs: dict[str, Any], inputs: list[torch.Ten
 
 def upcast_outputs(func: Any, args: Any, kwargs: dict[str, Any], inputs: list[torch.Tensor], device: str) -> list[torch.Tensor] | None:
     """What the op gives on float32 copies of its half-precision inputs; None where it can't be run again: it draws random numbers
-    (the user's), or has no float32 form. `inputs` are its tensors as they were before it ran."""
+    (the user's), is an op of somebody's own, or has no float32 form. `inputs` are its tensors as they were before it ran."""
+    if func.namespace not in ("aten", "prims"):  # somebody's own op may count its calls, or insist on its dtype
+        return None
     if torch.Tag.nondeterministic_seeded in func.tags or any(argument.name == "generator" for argument in func._schema.arguments):
         return None
     remaining = iter(inputs)

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from nanodoc.trace.examine import upcast_outputs
 from nanodoc.trace.ops import OpInfo, describe_op, outputs_of, tensors_in, written_by
+from nanodoc.trace.plain import is_plain
 from nanodoc.trace.spans import Place, calling_places
 
 _HALF = (torch.float16, torch.bfloat16)
@@ -79,7 +80,7 @@ class HalfLog:
             if info.name.startswith(_MATMULS) and outputs and outputs[0].dtype == torch.float32:
                 self.floats.append(index)
             return
-        if info.view or info.silent or not half.numel() or half.layout != torch.strided:
+        if info.view or info.silent or not half.numel() or not is_plain(half):
             return
         self.ops[index] = HalfOp(str(half.dtype).removeprefix("torch."))
         self._made[half.untyped_storage()._cdata] = (index, half.numel())
@@ -116,7 +117,7 @@ class HalfLog:
 
     def made(self, tensor: torch.Tensor) -> int | None:
         """The op that made a half-precision tensor which is alive now."""
-        if tensor.dtype not in _HALF or tensor.layout != torch.strided:
+        if tensor.dtype not in _HALF or not is_plain(tensor):
             return None
         index, size = self._made.get(tensor.untyped_storage()._cdata, (-1, -1))
         return index if size == tensor.numel() else None

@@ -22,6 +22,7 @@ from nanodoc.trace.graph import StepTrace
 from nanodoc.trace.half import HalfLog
 from nanodoc.trace.modules import ModuleStack
 from nanodoc.trace.ops import OpInfo, describe_op, outputs_of, tensors_in, written_by
+from nanodoc.trace.plain import is_plain
 from nanodoc.trace.spans import Place, calling_places
 
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER = "forward", "backward", "recompute", "optimizer"
@@ -309,7 +310,7 @@ class Tracer(TorchDispatchMode):
             if not tensor.is_complex():
                 return
             tensor = torch.view_as_real(tensor.resolve_conj())
-        if tensor.numel() == 0:
+        if tensor.numel() == 0 or not is_plain(tensor):
             return
         try:
             # the sum of a float16 tensor overflows at 65504

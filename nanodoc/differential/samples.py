@@ -1,0 +1,91 @@
+"""Which samples of a batch make a step fail: the step is run again on parts of its batch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from nanodoc.differential.bisect import minimal_failing
+from nanodoc.engine.batches import batch_size, map_tensors
+from nanodoc.engine.capsule import StepCapsule
+
+_MOST_RUNS = 80
+
+
+def rows_of(batch: Any, size: int, rows: Sequence[int]) -> Any:
+    """The batch with only these rows: of every tensor whose first dimension is `size`, and of every list of that many items."""
+    index = torch.tensor(list(rows), dtype=torch.long)
+
+    def picked(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor[index.to(tensor.device)] if _has_rows(tensor, size) else tensor
+
+    def walk(value: Any, depth: int) -> Any:
+        # a ragged field is a list with one item per sample; the batch itself is a list of fields
+        if depth and type(value) in (list, tuple) and len(value) == size and not any(_has_rows(item, size) for item in value):
+            return type(value)(value[row] for row in rows)
+        if type(value) is dict:
+            return {key: walk(item, depth + 1) for key, item in value.items()}
+        if type(value) in (list, tuple):
+            return type(value)(walk(item, depth + 1) for item in value)
+        return map_tensors(value, picked)
+
+    return walk(batch, 0)
+
+
+def _has_rows(item: Any, size: int) -> bool:
+    return isinstance(item, torch.Tensor) and item.dim() > 0 and item.shape[0] == size
+
+
+def not_bisectable(model: torch.nn.Module, capsule: StepCapsule) -> str | None:
+    """Why the batch can't be taken apart, or None."""
+    if len(capsule.batches) != 1:
+        return "the step has several micro-batches"
+    if (batch_size(capsule.batches[0]) or 0) < 2:
+        return "the batch has no dimension of samples"
+    if any(isinstance(m, torch.nn.modules.batchnorm._BatchNorm) and m.training for m in model.modules()):
+        return "BatchNorm takes its statistics from the whole batch"
+    return None
+
+
+def part(capsule: StepCapsule, rows: Sequence[int]) -> StepCapsule:
+    """The capsule with only these samples."""
+    size = batch_size(capsule.batches[0]) or 0
+    batches = [rows_of(capsule.batches[0], size, rows)]
+    return replace(capsule, batches=batches)
+
+
+class GuiltySamples:
+    """The search for the samples that alone make the step fail. `fails` runs a capsule and says whether it was not finite."""
+
+    def __init__(self, capsule: StepCapsule, fails: Callable[[StepCapsule], bool], deadline: float) -> None:
+        self._capsule = capsule
+        self._fails = fails
+        self._deadline = deadline
+        self._size = batch_size(capsule.batches[0]) or 0
+
+    def confirm(self, suspects: Sequence[int]) -> bool:
+        """These samples alone fail, and the others don't."""
+        others = [row for row in range(self._size) if row not in set(suspects)]
+        return bool(suspects) and bool(others) and self._fail(suspects) and not self._fail(others)
+
+    def search(self) -> tuple[int, ...]:
+        """A minimal failing subset without which the rest is healthy, or () where the batch has none (or time ran out)."""
+        found, proven = minimal_failing(range(self._size), self._fail, most=_MOST_RUNS)
+        guilty = list(found)
+        # one of several guilty samples was found: the rest still fails until each of them is out
+        for _ in range(self._size):
+            rest = [row for row in range(self._size) if row not in set(guilty)]
+            if not proven or not rest or time.monotonic() > self._deadline or len(guilty) > self._size // 2:
+                return ()
+            if not self._fail(rest):
+                return tuple(sorted(guilty))
+            more, proven = minimal_failing(rest, self._fail, most=_MOST_RUNS)
+            guilty += more
+        return ()
+
+    def _fail(self, rows: Sequence[int]) -> bool:
+        return time.monotonic() <= self._deadline and self._fails(part(self._capsule, rows))
