@@ -74,7 +74,8 @@ class AmpWatch:
 
         torch.autocast.__enter__ = entering  # type: ignore[method-assign]  # put back below
         try:
-            yield
+            with self.calls.installed() if self._runner.observing else contextlib.nullcontext():
+                yield
         finally:
             torch.autocast.__enter__ = enter  # type: ignore[method-assign]  # the original
 

@@ -73,9 +73,11 @@ class GraphWatch:
     def follow(self, capsule: StepCapsule) -> FollowedStep | None:
         """The first step is followed while it runs: that costs one traced step and no replay. What would compute otherwise
         while it is watched, compiled parts and fused attention, is run again when the run is over instead."""
+        if capsule.step:
+            return None
         recipe = self._runner.recipe
         compiled = self._build.compiled or any(hasattr(m, "_orig_mod") for m in recipe.model.modules())
-        if capsule.step or compiled or self._fused():
+        if compiled or self._fused():
             return None
         self._followed = FollowedStep(recipe, capsule.batches)
         return self._followed

@@ -6,6 +6,8 @@ sought (see `trace.spans`).
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -25,12 +27,15 @@ _MOST_LOSSES = 16
 
 
 class ScalerWatch:
-    """A context manager around each call of a train_step."""
+    """A context manager around each call of a train_step; `installed` around the run saves putting the wrappers in place each time."""
 
     def __init__(self, optimizers: list[torch.optim.Optimizer]) -> None:
         self.order = CallOrder(optimizers)
         self._originals: list[tuple[Any, str, Any]] = []
         self._hook: Any = None
+        self._active = False
+        """A train_step of the run is being called; outside of it (a replay) the wrappers only pass through."""
+        self._only_now = False
         self._step = 0
         self._inside_step = False
         self._made_at: Place | None = None
@@ -47,9 +52,31 @@ class ScalerWatch:
         self._step = step
         return self
 
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        """Around the run: the wrappers stay in place between the steps, since every change of a class costs Python its caches."""
+        self._install()
+        try:
+            yield
+        finally:
+            self._uninstall()
+
     def __enter__(self) -> ScalerWatch:
         self.order.begin(self._step)
         self.taken, self.left_out, self.unscaled, self.before_update, self._made_at = [], [], [], None, None
+        self._only_now = not self._originals
+        if self._only_now:
+            self._install()
+        self._active = True
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        self._active = False
+        if self._only_now:
+            self._uninstall()
+        self.order.end(self._made_at)
+
+    def _install(self) -> None:
         self._wrap(GradScaler, "__init__", self._making)
         self._wrap(GradScaler, "scale", self._scaling)
         self._wrap(GradScaler, "get_scale", self._reading)
@@ -62,20 +89,24 @@ class ScalerWatch:
         self._wrap(clip_grad, "_clip_grads_with_norm_", self._clipping)
         self._wrap(clip_grad, "_group_tensors_by_device_and_dtype", self._grouping)
         self._hook = register_optimizer_step_pre_hook(self._before_optimizer)
-        return self
 
-    def __exit__(self, *exc: Any) -> None:
+    def _uninstall(self) -> None:
         for owner, name, original in reversed(self._originals):
             setattr(owner, name, original)
         self._originals = []
         self._hook.remove()
-        self.order.end(self._made_at)
 
     def _wrap(self, owner: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
         original = getattr(owner, name, None)
-        if original is not None:
-            self._originals.append((owner, name, original))
-            setattr(owner, name, wrapper(original))
+        if original is None:
+            return
+        watched = wrapper(original)
+
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            return watched(*args, **kwargs) if self._active else original(*args, **kwargs)
+
+        self._originals.append((owner, name, original))
+        setattr(owner, name, functools.update_wrapper(wrapped, original))
 
     # -- the scaler --------------------------------------------------------------------------------------------------------
 
@@ -185,6 +216,8 @@ class ScalerWatch:
 
     def _before_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         """Before every `Optimizer.step`, whoever calls it."""
+        if not self._active:
+            return
         self.taken.append(self.order.position(optimizer))
         if not self._inside_step:
             self.order.stepped_by_itself(optimizer, _here())
@@ -218,7 +251,7 @@ class ScalerWatch:
         """`clip_grad_value_` groups its gradients with this before it clamps them; so does the norm, which only reads."""
 
         def group(lists: Any, *args: Any, **kwargs: Any) -> Any:
-            frame = sys._getframe(1)
+            frame = sys._getframe(2)  # behind the wrapper
             if frame.f_code.co_name == "clip_grad_value_" and lists and lists[0]:
                 grads = lists[0]
                 with torch.no_grad():
