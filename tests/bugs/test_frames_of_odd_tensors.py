@@ -89,7 +89,7 @@ def test_the_run_goes_on(model: Any, dtype: torch.dtype | None) -> None:
 def test_an_op_of_the_users_own_runs_once() -> None:
     calls: list[int] = []
 
-    @torch.library.custom_op("nanodoc_tests::doubled", mutates_args=())
+    @torch.library.custom_op("house::doubled", mutates_args=())
     def doubled(x: torch.Tensor) -> torch.Tensor:
         assert x.dtype == torch.float16
         calls.append(1)
