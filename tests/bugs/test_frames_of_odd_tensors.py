@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import library, nn
 from torch.utils.checkpoint import checkpoint
 
 import nanodoc
@@ -89,7 +89,7 @@ def test_the_run_goes_on(model: Any, dtype: torch.dtype | None) -> None:
 def test_an_op_of_the_users_own_runs_once() -> None:
     calls: list[int] = []
 
-    @torch.library.custom_op("house::doubled", mutates_args=())
+    @library.custom_op("house::doubled", mutates_args=())
     def doubled(x: torch.Tensor) -> torch.Tensor:
         assert x.dtype == torch.float16
         calls.append(1)
