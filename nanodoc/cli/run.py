@@ -11,15 +11,15 @@ from nanodoc.cli.common import deliver, given, payload_on_stdout, progress_bar
 from nanodoc.config import load_config
 from nanodoc.rules.registry import check_codes
 
-Steps = Annotated[int | None, typer.Option("--steps", help="Training steps [default: the recipe's max_steps, else 100].")]
-Device = Annotated[str | None, typer.Option("--device", help="auto, cpu, cuda or cuda:N [default: auto].")]
+Steps = Annotated[int | None, typer.Option("--steps", help="Training steps (default: the recipe's max_steps, else 100).")]
+Device = Annotated[str | None, typer.Option("--device", help="auto, cpu, cuda or cuda:N (default: auto).")]
 Seed = Annotated[int | None, typer.Option("--seed", help="Seed Python, NumPy and torch before the recipe is built.")]
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="YAML file with any of these options, and `recipe:` for build(config).")]
-Amp = Annotated[str | None, typer.Option("--amp", help="off, float16 or bfloat16 [default: as the recipe says].")]
-Format = Annotated[str | None, typer.Option("--output-format", help="full, concise, json or github [default: full].")]
+Amp = Annotated[str | None, typer.Option("--amp", help="off, float16 or bfloat16 (default: as the recipe says).")]
+Format = Annotated[str | None, typer.Option("--output-format", help="full, concise, json or github (default: full).")]
 Output = Annotated[Path | None, typer.Option("--output", help="Write the report to this file instead of stdout.")]
 SnapshotDir = Annotated[Path | None, typer.Option("--snapshot-dir", help="Folder for snapshots, traces and history.jsonl.")]
-FailOn = Annotated[str | None, typer.Option("--fail-on", help="Exit 1 at: critical, warning or never [default: critical].")]
+FailOn = Annotated[str | None, typer.Option("--fail-on", help="Exit 1 at: critical, warning or never (default: critical).")]
 Select = Annotated[str | None, typer.Option("--select", help="Only these rules: codes, prefixes or names, separated by commas.")]
 Ignore = Annotated[str | None, typer.Option("--ignore", help="Not these rules.")]
 TraceSteps = Annotated[
@@ -30,12 +30,12 @@ TraceSteps = Annotated[
     ),
 ]
 Frames = Annotated[bool, typer.Option("--frames", help="Print the range of every module's weights, inputs and outputs.")]
-MaxFrames = Annotated[int | None, typer.Option("--max-frames", help="Most frames printed of one step [default: 100].")]
+MaxFrames = Annotated[int | None, typer.Option("--max-frames", help="Most frames printed of one step (default: 100).")]
 Module = Annotated[str | None, typer.Option("--module", help="Frames only of this module and those below it.")]
 AbortAfterStep = Annotated[int | None, typer.Option("--abort-after-step", help="End the run after this step.")]
 LeakCheck = Annotated[
     bool | None,
-    typer.Option("--leak-check/--no-leak-check", help="Try at the end whether samples of a batch influence each other [default: yes]."),
+    typer.Option("--leak-check/--no-leak-check", help="Try at the end whether samples of a batch influence each other (default: yes)."),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")]
 
