@@ -46,7 +46,6 @@ class ScalerMisuse:
     """What it was clipped to."""
     clip: str = ""
     """"norm", "value" or "written by hand"."""
-    module: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -153,8 +152,6 @@ class AmpFacts:
     steps: tuple[ScalerStep, ...] = ()
     calls: tuple[ScalerCall, ...] = ()
     """The calls of the last step that was watched, in order."""
-    updates: int = 0
-    """How often update() was called in the whole run."""
     misuses: tuple[ScalerMisuse, ...] = ()
     retried: tuple[SkippedStep, ...] = ()
     flushed: tuple[Flushed, ...] = ()
@@ -165,6 +162,14 @@ class AmpFacts:
     @property
     def skipped(self) -> tuple[ScalerStep, ...]:
         return tuple(step for step in self.steps if step.skipped)
+
+    @property
+    def story(self) -> str:
+        """What the scale went through, as a clause; empty where no step was skipped."""
+        if not self.skipped:
+            return ""
+        first, last = self.steps[0].scale, self.steps[-1].scale
+        return f"{len(self.skipped)} of {len(self.steps)} steps were skipped and the loss scale went from {first:g} to {last:g}"
 
     @property
     def calibration(self) -> int:

@@ -24,6 +24,9 @@ from nanodoc.report.model import OTHERS, Finding, Fix, Remedy
 
 _MOST_FINDINGS = 3
 _HALVINGS = 20
+_MORE = 1.5  # times the gradient norm that the clip left before
+_UNCHANGED = Remedy(kind="unchanged")
+_WITHOUT_FAILURE = {"loss-scale", "unscale-first"}  # what is tried on a step whose loss and gradients are finite without the scale
 _SECONDS = 5.0  # for the search of guilty samples
 _HARMLESS = 1e-3  # a fix may move the loss of healthy samples by this much, relative to it
 _PRECISION = 2e-2  # one that computes in another dtype by this: bfloat16 has three significant digits
@@ -38,6 +41,8 @@ class Trial:
     """It raised nothing, and loss and gradients are finite."""
     loss: float | None
     seconds: float
+    grad_norm: float = math.nan
+    """Of the gradients that the step left behind."""
 
 
 class Trials:
@@ -58,6 +63,7 @@ class Trials:
         self._replayer = replayer
         # without the loss scale: an overflow that only the scale makes is skipped by the scaler, and is no failure
         self._capsule = at_scale(capsule, runner.device)
+        self._scaled = capsule
         self._half = half
         self._indices = indices
         self._others: tuple[StepCapsule, float] | None = None
@@ -71,12 +77,15 @@ class Trials:
         return (*tried, *findings[_MOST_FINDINGS:])
 
     def _with_trials(self, finding: Finding) -> Finding:
+        kinds = {fix.remedy.kind for fix in finding.fixes if fix.remedy is not None}
+        if not kinds <= _WITHOUT_FAILURE and self._try(_UNCHANGED).healthy:
+            return finding  # loss and gradients are finite as it is (a probe saw the NaN): nothing that is tried could show anything
         finding = self._with_samples(finding)
-        if not any(fix.remedy is not None for fix in finding.fixes):
+        if not kinds:
             return finding
         rows = (
             [row for row in (self._row("float32 (autocast off)", None), self._row("bfloat16", torch.bfloat16)) if row is not None]
-            if self._half
+            if self._half and not kinds <= _WITHOUT_FAILURE
             else []
         )
         fixes = [self._tried(fix) for fix in finding.fixes]
@@ -119,19 +128,32 @@ class Trials:
             return fix
         if fix.remedy.kind == "loss-scale":
             return self._scale_that_works(fix)
+        if fix.remedy.kind == "unscale-first":
+            return self._unscaled_first(fix)
         trial = self._try(fix.remedy)
         if not trial.applied:
             return fix
-        change, whose = self._change(fix.remedy, trial) if trial.healthy else (None, "")
+        if not trial.healthy:
+            return replace(fix, verified=False)
+        change, whose = self._change(fix.remedy, trial)
         limit = _PRECISION if fix.remedy.kind in ("float32-module", "float32-call", "bfloat16") else _HARMLESS
-        return replace(fix, verified=trial.healthy and (change is None or change < limit), loss_change=change, loss_of=whose)
+        return replace(fix, verified=change is None or change < limit, loss_change=change, loss_of=whose)
+
+    def _unscaled_first(self, fix: Fix) -> Fix:
+        """Verified if the clip then leaves more of the gradients: without it, its limit is divided by the loss scale. Not tried where the
+        train_step clears its gradients before it returns."""
+        assert fix.remedy is not None
+        before, after = self._outcome(self._scaled), self._outcome(self._scaled, fix.remedy)
+        if not after.applied or not before.grad_norm > 0:
+            return fix
+        return replace(fix, verified=after.healthy and after.grad_norm > _MORE * before.grad_norm)
 
     def _change(self, remedy: Remedy, trial: Trial) -> tuple[float | None, str]:
         """How far the fix moves a loss that was healthy, relative to it, and whose loss that is."""
         if self._others is not None:
             capsule, before = self._others
             after = self._outcome(capsule, remedy)
-            return _relative(after.loss, before) if after.healthy else None, OTHERS
+            return _relative(after.loss, before) if after.healthy else math.inf, OTHERS
         exact = self._try(Remedy(kind="autocast-off")) if self._half else None
         if exact is None or not (exact.applied and exact.healthy) or exact.loss is None:
             return None, ""
@@ -160,7 +182,7 @@ class Trials:
     def _outcome(self, capsule: StepCapsule, remedy: Remedy | None = None) -> Trial:
         """How one step goes, with the remedy's patch in place."""
         applied, began = patches.Applied(), time.perf_counter()
-        patch = self._patch(remedy, applied) if remedy is not None else contextlib.nullcontext()
+        patch = self._patch(remedy, applied) if remedy not in (None, _UNCHANGED) else contextlib.nullcontext()
         if patch is None:
             return Trial(applied=False, healthy=False, loss=None, seconds=0.0)
         with put_back(self._runner, self._keeper):
@@ -171,10 +193,12 @@ class Trials:
                 return Trial(applied=False, healthy=False, loss=None, seconds=time.perf_counter() - began)
         loss = sum(replay.losses) / len(replay.losses) if replay.losses else None
         healthy = replay.error is None and not replay.bad_parameters and loss is not None and math.isfinite(loss)
-        return Trial(applied.yes and replay.error is None, healthy, loss, time.perf_counter() - began)
+        return Trial(applied.yes and replay.error is None, healthy, loss, time.perf_counter() - began, replay.grad_norm)
 
-    def _patch(self, remedy: Remedy, applied: patches.Applied) -> contextlib.AbstractContextManager[Any] | None:
+    def _patch(self, remedy: Remedy | None, applied: patches.Applied) -> contextlib.AbstractContextManager[Any] | None:
         device, scaler = self._runner.device.type, self._keeper.scaler
+        if remedy is None:
+            return None
         if remedy.kind == "autocast-off":
             return patches.autocast_in(None, applied)
         if remedy.kind == "bfloat16":

@@ -21,7 +21,6 @@ from nanodoc.engine.replaying import Replayer
 from nanodoc.engine.scaler_watch import ScalerWatch
 from nanodoc.engine.skips import KeptSkip, SkipWatch, at_scale
 from nanodoc.engine.step import StepRunner
-from nanodoc.errors import UserCodeError
 from nanodoc.probes.scaler import ScalerReading, read_scaler
 from nanodoc.trace.half import HalfLog
 
@@ -87,7 +86,7 @@ class AmpWatch:
         optimizers = self._runner.recipe.optimizers if not self._runner.observing else ()
         return read_scaler(self.scaler, optimizers, state)
 
-    def note(self, capsule: StepCapsule, reading: ScalerReading | None, values: Sequence[float], loss: float) -> ScalerStep | None:
+    def note(self, capsule: StepCapsule, reading: ScalerReading | None, values: Sequence[float]) -> ScalerStep | None:
         """One step's scaler state as it was read; in a driven loop before the optimizers move."""
         if reading is None or len(values) < len(reading.tensors):
             return None
@@ -105,7 +104,7 @@ class AmpWatch:
         if observing and self.calls.taken and step.skipped and capsule.weights is None:
             self.skips.steps.append(step)  # some weights have moved: this step can't be run again
         else:
-            self.skips.note(step, capsule, loss)
+            self.skips.note(step, capsule)
         return step
 
     def at_end(self, last: StepCapsule | None) -> SickSkip | None:
@@ -125,14 +124,14 @@ class AmpWatch:
         for kept in self.skips.kept():
             with put_back(self._runner, self._keeper):
                 capsule = at_scale(kept.capsule, self._runner.device)
-                try:
-                    replay = self._replayer.replay(capsule)
-                except UserCodeError as error:
-                    self.notes.append(("skipped steps", f"step {capsule.step} raised {type(error.cause).__name__} when it was run again"))
-                    continue
-            finite = replay.error is None and not replay.bad_parameters and all(map(math.isfinite, replay.losses))
+                replay = self._replayer.replay(capsule)
+            if replay.error is not None:
+                raised = type(replay.error.cause).__name__
+                self.notes.append(("skipped steps", f"step {capsule.step} raised {raised} when it was run again"))
+                continue
+            finite = not replay.bad_parameters and all(map(math.isfinite, replay.losses))
             self._retried.append(_retried(kept, finite))
-            if not finite and replay.error is None:
+            if not finite:
                 loss = sum(replay.losses) / len(replay.losses) if replay.losses else math.nan
                 return SickSkip(capsule, tuple(replay.bad_parameters), loss)
         return None
@@ -141,11 +140,8 @@ class AmpWatch:
         """One more traced run of the last step's batch, with every half-precision op compared with float32."""
         log = HalfLog()
         with put_back(self._runner, self._keeper):
-            try:
-                replay = self._replayer.replay(last, half=log)
-            except UserCodeError:
-                replay = None
-        if replay is None or replay.error is not None:
+            replay = self._replayer.replay(last, half=log)
+        if replay.error is not None:
             self.notes.append(("underflow", "the step could not be run again when the run was over"))
             return
         self._half = half_facts(replay.trace, log, [name for name, _ in self._named], self._runner.device)
@@ -165,7 +161,6 @@ class AmpWatch:
             scaler_enabled=scaler is not None and bool(scaler.is_enabled()),
             steps=tuple(self.skips.steps),
             calls=self.calls.order.calls(),
-            updates=self.calls.order.updates,
             misuses=self.calls.order.misuses(),
             retried=tuple(self._retried),
             flushed=self._half.flushed,

@@ -35,6 +35,10 @@ class BuildFacts:
     grad_off: Place | None = None
     """The line that switched gradients off for good."""
 
+    def is_compiled(self, model: torch.nn.Module) -> bool:
+        """Some of the training runs through torch.compile."""
+        return self.compiled or any(hasattr(module, "_orig_mod") for module in model.modules())
+
     def registered_at(self, name: str) -> SourceSpan | None:
         """The user's line that put parameter `name` into its module."""
         return _span(self.parameters.get(name))

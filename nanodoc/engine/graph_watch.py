@@ -76,8 +76,7 @@ class GraphWatch:
         if capsule.step:
             return None
         recipe = self._runner.recipe
-        compiled = self._build.compiled or any(hasattr(m, "_orig_mod") for m in recipe.model.modules())
-        if compiled or self._fused():
+        if self._build.is_compiled(recipe.model) or self._fused():
             return None
         self._followed = FollowedStep(recipe, capsule.batches)
         return self._followed

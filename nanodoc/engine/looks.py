@@ -17,7 +17,6 @@ from nanodoc.engine.capsule import Keeper, StepCapsule
 from nanodoc.engine.replaying import Replayer, leaves_of
 from nanodoc.engine.step import StepRunner
 from nanodoc.engine.tracing import write_trace
-from nanodoc.errors import UserCodeError
 from nanodoc.evidence import GrowthPoint
 from nanodoc.frame_evidence import FrameTable
 from nanodoc.probes.frames import FrameProbe
@@ -111,6 +110,5 @@ class Looks:
     def _frames(self, capsule: StepCapsule, why: str) -> FrameTable:
         half = HalfLog()
         probe = FrameProbe(self._runner.recipe.model, prefix=self._options.module, half=half)
-        with contextlib.suppress(UserCodeError):
-            self._replayer.replay(capsule, half=half, frames=probe)
+        self._replayer.replay(capsule, half=half, frames=probe)
         return probe.finish(capsule.step, why, self._options.most_frames)

@@ -65,7 +65,7 @@ class Engine:
         self.examiner = Examiner(replayer)
         self._graph = GraphWatch(self.runner, self.keeper, self._build, leak_check=leak_check)
         self.amp = AmpWatch(self.runner, self.keeper, replayer, self._build)
-        compiled = self._build.compiled or any(hasattr(m, "_orig_mod") for m in recipe.model.modules())
+        compiled = self._build.is_compiled(recipe.model)
         self.looks = Looks(self.runner, self.keeper, replayer, self.amp, looks or LookOptions(), compiled=compiled)
         self._spots = SpotWatch()
         self._named = list(recipe.model.named_parameters())
@@ -152,7 +152,7 @@ class Engine:
             bad = really_nonfinite(self._named)
             if not math.isfinite(vitals.loss) or (bad and reading is None):
                 return self._examine_trip(capsule, vitals, bad)
-        scaler_step = self.amp.note(capsule, reading, vitals.extras, vitals.loss)
+        scaler_step = self.amp.note(capsule, reading, vitals.extras)
         norms = dict(zip(vitals.names, vitals.norms, strict=True))
         self.course.own_seconds += time.perf_counter() - at
         began += self._graph.after_backward(capsule, norms)
@@ -193,7 +193,7 @@ class Engine:
         self._optimizer_steps = max(1, observer.optimizer_steps)
         at = time.perf_counter()
         vitals, final = observed.vitals(result, self._named)
-        scaler_step = self.amp.note(capsule, observed.reading, vitals.extras, vitals.loss)
+        scaler_step = self.amp.note(capsule, observed.reading, vitals.extras)
         self.course.own_seconds += time.perf_counter() - at
         tripped = observer.tripped or (final if not math.isfinite(final.loss) else None)
         left_out = tripped is not None and observer.optimizer_steps == 0

@@ -142,11 +142,6 @@ class CallOrder:
         for one in optimizers:
             self._of(one)
 
-    @property
-    def updates(self) -> int:
-        """How often update() was called in the whole run."""
-        return sum(self._updates.values())
-
     def begin(self, step: int) -> None:
         """A train_step is about to be called."""
         self.step = step

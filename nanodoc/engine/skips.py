@@ -25,7 +25,6 @@ class KeptSkip:
     capsule: StepCapsule
     scale: float
     proven: float | None
-    loss: float
 
 
 class SkipWatch:
@@ -58,7 +57,7 @@ class SkipWatch:
                 found.append(one)
         return found
 
-    def note(self, step: ScalerStep, capsule: StepCapsule, loss: float) -> None:
+    def note(self, step: ScalerStep, capsule: StepCapsule) -> None:
         """Before the optimizers move, or after a train_step that stepped none of them (else the capsule must hold the weights)."""
         self.steps.append(step)
         if not step.skipped:
@@ -69,7 +68,7 @@ class SkipWatch:
         proven = self._proven is not None and step.scale <= self._proven
         if not (self._proven is None or wanted_lowest or (proven and self._suspect is None)):
             return
-        kept = self._keep(capsule, step, loss)
+        kept = self._keep(capsule, step)
         if kept is None:
             return
         if self._proven is None:
@@ -84,7 +83,7 @@ class SkipWatch:
         """Some optimizer has stepped: a copy of the weights taken before is not those of the next step."""
         self._weights = None
 
-    def _keep(self, capsule: StepCapsule, step: ScalerStep, loss: float) -> KeptSkip | None:
+    def _keep(self, capsule: StepCapsule, step: ScalerStep) -> KeptSkip | None:
         weights, optimizers = capsule.weights, capsule.optimizers
         if weights is None:
             if self._weights is None:
@@ -97,7 +96,7 @@ class SkipWatch:
         # the keeper reuses its copies of the buffers in the next step
         buffers = [(m, name, b, None if saved is None else saved.clone()) for m, name, b, saved in capsule.buffers]
         kept = replace(capsule, buffers=buffers, weights=weights, optimizers=optimizers)
-        return KeptSkip(kept, step.scale, self._proven, loss)
+        return KeptSkip(kept, step.scale, self._proven)
 
 
 def at_scale(capsule: StepCapsule, device: torch.device, scale: float = 1.0) -> StepCapsule:

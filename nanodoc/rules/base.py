@@ -163,13 +163,8 @@ def effects(evidence: Evidence) -> tuple[tuple[str, int | None], ...]:
         if trip.zero_gradients:
             found.append(("every gradient is exactly zero: the step itself hurts no weight", trip.step))
     amp = evidence.amp_facts
-    if trip is not None and amp is not None and amp.skipped and trip.grad_norm is None:  # found in a step that was skipped
-        found.append(
-            (
-                f"{len(amp.skipped)} of {len(amp.steps)} steps were skipped; the loss scale went from {amp.steps[0].scale:g} to {amp.steps[-1].scale:g}",
-                None,
-            )
-        )
+    if trip is not None and amp is not None and amp.story and trip.grad_norm is None:  # found in a step that was skipped
+        found.append((amp.story, None))
     if evidence.failure is not None:
         message = evidence.failure.message.splitlines()[0][:160] if evidence.failure.message else ""
         found.append((f"the code raises {evidence.failure.type}: {message}", evidence.failure_step))

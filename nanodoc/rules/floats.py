@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import struct
 
+from nanodoc.frame_evidence import LARGEST as LARGEST
+
 HALF_MAX = 65504.0  # largest finite float16
-LARGEST = {"float16": HALF_MAX, "bfloat16": 3.3895313892515355e38, "float32": 3.4028234663852886e38, "float64": 1.7976931348623157e308}
 
 
 def rounded(value: float, dtype: str) -> float:

@@ -175,7 +175,7 @@ def _low_headroom(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             code=rule.code,
             name=rule.name,
             severity=rule.severity,
-            confidence=confidence(0.9),
+            confidence=confidence(0.5, first.absmax / LARGEST["float16"], 0.3 if first.location is not None else 0.0),
             title=f"activations reach {first.absmax:.4g} in float16, which ends at 65504",
             explanation=f"{count(len(near), 'module')} within a factor of {_NEAR:g} of the end: {listed}. They would be the next to overflow.",
             culprit=Culprit(kind="op", op=first.op, module=first.module, module_type=first.module_type, location=first.location),

@@ -54,7 +54,9 @@ def _nonfinite_probe(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             code=rule.code,
             name=rule.name,
             severity=rule.severity,
-            confidence=confidence(0.9),
+            confidence=confidence(
+                0.5, 0.4 if bad.location is not None else 0.0, {"bitwise": 0.5, "tolerance": 0.3}.get(evidence.reproduced, 0.0)
+            ),
             title=f"probe {bad.label!r} saw {'NaN' if bad.maximum != bad.maximum else '+inf'}",
             explanation=f"{bad.dtype} of shape {list(bad.shape)}." + (" Loss and gradients of the step are finite." if finite else ""),
             culprit=Culprit(kind="op", location=bad.location),

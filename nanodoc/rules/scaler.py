@@ -27,15 +27,7 @@ from nanodoc.rules.overflow import half_fixes
 # After the calibration, GradScaler's documentation expects a skip once every few hundred or thousand steps.
 _STREAK = 5
 _ORDER = 9_000
-
-
-def scale_story(facts: AmpFacts) -> str:
-    """What the scale went through, in one sentence."""
-    skipped = facts.skipped
-    if not skipped:
-        return ""
-    first, last = facts.steps[0].scale, facts.steps[-1].scale
-    return f"{len(skipped)} of {len(facts.steps)} steps were skipped and the loss scale went from {first:g} to {last:g}"
+_AFTER = "Skips in the first steps are the scale's calibration; these came after it."
 
 
 # -- ND402, ND407 ------------------------------------------------------------------------------------------------------
@@ -45,9 +37,9 @@ def _collapsing_scale(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     facts = evidence.amp_facts
     if facts is None or not facts.steps or evidence.births or evidence.leaves or evidence.failure is not None:
         return
-    began, length = facts.longest_streak
+    began, length = facts.longest_streak if facts.longest_streak[1] else (facts.steps[0].step, facts.calibration)
     lowest = min(facts.steps, key=lambda step: step.scale)
-    if not facts.skipped or (length <= _STREAK and not lowest.scale < min(1.0, facts.steps[0].scale)):
+    if not facts.skipped or (facts.longest_streak[1] <= _STREAK and not lowest.scale < min(1.0, facts.steps[0].scale)):
         return
     scales = {step.step: step.scale for step in facts.steps}
     finite = [skip for skip in facts.retried if skip.finite_unscaled]
@@ -64,7 +56,7 @@ def _collapsing_scale(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             severity=rule.severity,
             confidence=confidence(0.6, 0.5 if length > 2 * _STREAK else 0.2, 0.3 if lowest.scale < 1 else 0.0),
             title=f"the loss scale collapses: {count(length, 'step')} skipped in a row from step {began}",
-            explanation=f"{scale_story(facts)}. Skips in the first steps are the scale's calibration; these came after it. {why}".strip(),
+            explanation=f"{facts.story}. {_AFTER if facts.longest_streak[1] else ''} {why}".strip(),
             culprit=Culprit(kind="config", location=facts.asked_at),
             phase="unscale",
             step=began,
@@ -90,7 +82,7 @@ def _persistent_overflow(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         yield birth_claim(
             rule, evidence, birth,
             title=f"{'every step' if always else 'step after step'} overflows at every loss scale: {birth.op.short} gives a non-finite gradient",
-            explanation=f"{scale_story(facts)}, and the gradients of {where} are not finite without any scale either. The scaler skips the step each time, so nothing is learned.",
+            explanation=f"{facts.story}, and the gradients of {where} are not finite without any scale either. The scaler skips the step each time, so nothing is learned.",
             exact=0.8, fit=9,
             extra=[("loss scale at first", scales[0]), ("loss scale at last", scales[-1]), ("skipped steps", len(facts.skipped))],
             fixes=half_fixes(birth.site),
