@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -47,6 +48,14 @@ class Config:
     """Frames only of this module and those below it."""
     abort_after_step: int | None = None
     """End the run after this step."""
+    checkpoints: bool = True
+    """Whether to keep copies of earlier weights in host memory, for experiments on how a run came to fail."""
+    checkpoint_every: int | None = None
+    """Steps between two copies; None: as often as costs less than a hundredth of the time."""
+    budget: float = 60.0
+    """Seconds that experiments and fixes to be tried may take together."""
+    fix: bool = False
+    """Whether to write the verified one-line fixes as a .patch file."""
     leak_check: bool = True
     """Whether to try, when the run is over, if samples of a batch influence each other (ND513)."""
     quiet: bool = False
@@ -57,7 +66,7 @@ class Config:
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
 
-_LEAST = {"steps": 1, "seed": 0, "max_frames": 1, "abort_after_step": 0}
+_LEAST = {"steps": 1, "seed": 0, "max_frames": 1, "checkpoint_every": 1, "abort_after_step": 0}
 _KEYS = tuple(f.name for f in fields(Config))
 
 
@@ -133,7 +142,9 @@ def _checked(key: str, value: Any, source: str) -> Any:
         return tuple(item.strip() for item in items if item.strip())
     elif key == "trace_steps":
         return _step_list(value, refuse)
-    elif key in ("quiet", "leak_check", "frames"):
+    elif key == "budget":
+        return _seconds(value, refuse)
+    elif key in ("quiet", "leak_check", "frames", "checkpoints", "fix"):
         if not isinstance(value, bool):
             raise refuse("true or false")
     elif key == "recipe":
@@ -142,6 +153,14 @@ def _checked(key: str, value: Any, source: str) -> Any:
     elif value is not None and not isinstance(value, (str, Path)):
         raise refuse("a text")
     return str(value) if isinstance(value, Path) else value
+
+
+def _seconds(value: Any, refuse: Any) -> float:
+    """60, "60", "60s" and "2m" as seconds."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|m)?\s*", str(value)) if not isinstance(value, bool) else None
+    if match is None:
+        raise refuse("a number of seconds, such as 60, 60s or 2m")
+    return float(match[1]) * (60.0 if match[2] == "m" else 1.0)
 
 
 def _step_list(value: Any, refuse: Any) -> tuple[int, ...]:

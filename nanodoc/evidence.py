@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from nanodoc.amp_evidence import AmpFacts
     from nanodoc.graph_evidence import GraphFacts, GrowingFacts, LeakFacts, OwnershipFacts
+    from nanodoc.trial_evidence import Pattern
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -263,6 +264,8 @@ class Evidence:
     reproduction_note: str = ""
     optimizer_sites: tuple[SourceSpan | None, ...] = ()
     """Where each optimizer was made."""
+    scheduler_sites: tuple[SourceSpan | None, ...] = ()
+    """Where each scheduler was made."""
     learning_rates: tuple[float, ...] = ()
     """The learning rate of each optimizer's first group."""
     losses: tuple[float, ...] = ()
@@ -286,5 +289,7 @@ class Evidence:
     """The probes of the step that ended the run, where one of them saw NaN or +inf."""
     amp_facts: AmpFacts | None = None
     """Of a run with autocast, a GradScaler or half-precision parameters."""
+    pattern: Pattern | None = None
+    """What experiments on the step that failed, and on those before it, showed."""
     grad_off_since_build: bool = False
     grad_switched_off_at: SourceSpan | None = None

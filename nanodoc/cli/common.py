@@ -15,6 +15,7 @@ from nanodoc.errors import UsageError
 
 if TYPE_CHECKING:
     from nanodoc.config import Config
+    from nanodoc.pipeline.common import Progress
     from nanodoc.report.model import Report
 
 
@@ -47,27 +48,29 @@ def payload_on_stdout() -> Iterator[TextIO]:
 
 
 @contextlib.contextmanager
-def progress_bar(quiet: bool) -> Iterator[Callable[[int, int, float], None] | None]:
-    """A bar on stderr for runs that take a while; None (no calls at all) when quiet or when stderr is no terminal."""
+def progress_bar(quiet: bool) -> Iterator[Progress | None]:
+    """A bar on stderr for runs that take a while, and what the examination is trying; None when quiet or when stderr is no terminal."""
     if quiet or not sys.stderr.isatty():
         yield None
         return
+    import rich.progress as bars
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from nanodoc.pipeline.common import Progress
 
     columns = (
-        TextColumn("nanodoc"),
-        BarColumn(),
-        TextColumn("step {task.completed} of {task.total}  loss {task.fields[loss]}"),
-        TimeRemainingColumn(),
+        bars.TextColumn("nanodoc"),
+        bars.BarColumn(),
+        bars.TextColumn("{task.fields[doing]}", markup=False),
+        bars.TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None, loss="…")
+    with bars.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None, doing="…")
 
         def update(step: int, steps: int, loss: float) -> None:
-            bar.update(task, completed=step + 1, total=steps, loss=f"{loss:.4g}")
+            bar.update(task, completed=step + 1, total=steps, doing=f"step {step + 1} of {steps}  loss {loss:.4g}")
 
-        yield update
+        yield Progress(update, lambda text: bar.update(task, doing=text))
 
 
 def deliver(report: Report, config: Config, stdout: TextIO) -> None:

@@ -37,6 +37,19 @@ LeakCheck = Annotated[
     bool | None,
     typer.Option("--leak-check/--no-leak-check", help="Try at the end whether samples of a batch influence each other (default: yes)."),
 ]
+CheckpointEvery = Annotated[
+    int | None,
+    typer.Option(
+        "--checkpoint-every", help="Steps between copies of the weights for experiments (default: as often as costs under 1 % of the time)."
+    ),
+]
+Checkpoints = Annotated[
+    bool | None, typer.Option("--checkpoints/--no-checkpoints", help="Keep copies of earlier weights in memory (default: yes).")
+]
+BudgetOption = Annotated[
+    str | None, typer.Option("--budget", help="Time for experiments and for trying fixes, such as 60s or 2m (default: 60s).")
+]
+WriteFix = Annotated[bool, typer.Option("--fix", help="Write verified one-line fixes to nanodoc.patch, for `git apply`.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")]
 
 
@@ -59,13 +72,17 @@ def run(
     module: Module = None,
     abort_after_step: AbortAfterStep = None,
     leak_check: LeakCheck = None,
+    checkpoint_every: CheckpointEvery = None,
+    checkpoints: Checkpoints = None,
+    budget: BudgetOption = None,
+    fix: WriteFix = False,
     quiet: Quiet = False,
 ) -> None:
     """Run some training steps under watch and print a ranked diagnosis."""
     flags = given(
         steps=steps, device=device, seed=seed, amp=amp, output_format=output_format, output=output, snapshot_dir=snapshot_dir,
         fail_on=fail_on, select=select, ignore=ignore, trace_steps=trace_steps, frames=frames or None, max_frames=max_frames,
-        module=module, abort_after_step=abort_after_step, leak_check=leak_check, quiet=quiet or None,
+        module=module, abort_after_step=abort_after_step, leak_check=leak_check, checkpoint_every=checkpoint_every, checkpoints=checkpoints, budget=budget, fix=fix or None, quiet=quiet or None,
     )  # fmt: skip
     settings = load_config(config, flags)
     check_codes(settings.select + settings.ignore)

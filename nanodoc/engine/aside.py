@@ -14,8 +14,8 @@ _SMALL = 1 << 30  # bytes
 
 
 @contextlib.contextmanager
-def put_back(runner: StepRunner, keeper: Keeper) -> Iterator[None]:
-    """Model, optimizers, random states and gradients are afterwards as they are now.
+def put_back(runner: StepRunner, keeper: Keeper, *, moving: bool = False) -> Iterator[None]:
+    """Model, optimizers, random states and gradients are afterwards as they are now. `moving`: optimizers will step.
 
     Weights larger than 1 GiB are not copied where no train_step moves them: a forward pass that moves its own weights then
     leaves them moved, after the run.
@@ -24,9 +24,9 @@ def put_back(runner: StepRunner, keeper: Keeper) -> Iterator[None]:
     named = list(recipe.model.named_parameters())
     now = keeper.take(0, [], apart=True)
     small = sum(p.numel() * p.element_size() for _, p in named if not is_lazy(p)) <= _SMALL
-    if runner.observing or small:
+    if runner.observing or moving or small:
         now.weights = copy_weights(named)
-    if runner.observing:
+    if runner.observing or moving:
         now.optimizers = [copy_optimizer(one) for one in recipe.optimizers]
     owned = [p for o in recipe.optimizers for group in o.param_groups for p in group["params"]]
     grads = [(p, p.grad) for p in {id(p): p for p in (*(p for _, p in named), *owned)}.values()]

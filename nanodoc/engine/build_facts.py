@@ -21,6 +21,8 @@ class BuildFacts:
     attributes: Mapping[tuple[int, str], Place] = field(default_factory=dict)
     replaced: Mapping[tuple[int, str], Place] = field(default_factory=dict)
     optimizers: Mapping[int, Place] = field(default_factory=dict)
+    schedulers: tuple[Place, ...] = ()
+    """Where the learning rate's schedulers were made, in that order."""
     built: list[torch.optim.Optimizer] = field(default_factory=list)
     """Every optimizer that was made and is still alive."""
     frozen: Mapping[str, Place] = field(default_factory=dict)
@@ -54,6 +56,10 @@ class BuildFacts:
     def optimizer_built_at(self, optimizer: torch.optim.Optimizer) -> SourceSpan | None:
         """The user's line that made `optimizer`."""
         return _span(self.optimizers.get(id(optimizer)))
+
+    def schedulers_built_at(self) -> tuple[SourceSpan | None, ...]:
+        """The user's lines that made learning rate schedulers."""
+        return tuple(_span(place) for place in self.schedulers)
 
     def frozen_at(self, name: str) -> SourceSpan | None:
         """The line that switched off requires_grad of parameter `name`."""

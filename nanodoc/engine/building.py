@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch.nn.parameter import is_lazy
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nanodoc.engine.build_facts import BuildFacts
@@ -35,6 +36,7 @@ class BuildWatch(TorchDispatchMode):
         self._attributes: dict[tuple[int, str], Place] = {}
         self._replaced: dict[tuple[int, str], Place] = {}
         self._optimizers: dict[int, Place] = {}
+        self._schedulers: dict[int, Place] = {}
         self._built: list[weakref.ref[torch.optim.Optimizer]] = []
         self._frozen: dict[int, Place] = {}
         self._loaded: set[int] = set()
@@ -63,6 +65,8 @@ class BuildWatch(TorchDispatchMode):
             self._patch(module, name, self._casting(getattr(module, name)))
         self._patch(module, "load_state_dict", self._loading(module.load_state_dict))
         self._patch(optimizer, "__init__", self._optimizing(optimizer.__init__))
+        self._patch(LRScheduler, "__init__", self._scheduling(LRScheduler.__init__))
+        self._patch(ReduceLROnPlateau, "__init__", self._scheduling(ReduceLROnPlateau.__init__))
         self._patch(tensor, "requires_grad_", self._freezing(tensor.requires_grad_))
         self._patch(tensor, "requires_grad", self._flag(tensor.requires_grad))
         self._patch(torch, "compile", self._compiling(torch.compile))
@@ -176,6 +180,13 @@ class BuildWatch(TorchDispatchMode):
 
         return init
 
+    def _scheduling(self, original: Callable[..., Any]) -> Any:
+        def init(scheduler: Any, *args: Any, **kwargs: Any) -> None:
+            self._note(self._schedulers, id(scheduler), scheduler)
+            original(scheduler, *args, **kwargs)
+
+        return init
+
     def _freezing(self, original: Callable[..., Any]) -> Any:
         def requires_grad_(tensor: torch.Tensor, requires_grad: bool = True) -> torch.Tensor:
             out: torch.Tensor = original(tensor, requires_grad)
@@ -234,6 +245,7 @@ class BuildWatch(TorchDispatchMode):
             attributes={key: place for key, place in self._attributes.items() if key[0] in modules},
             replaced={key: place for key, place in self._replaced.items() if key[0] in modules},
             optimizers=dict(self._optimizers),
+            schedulers=tuple(self._schedulers.values()),
             built=[one for ref in self._built if (one := ref()) is not None],
             frozen={name: self._frozen[id(p)] for name, p in model.named_parameters() if id(p) in self._frozen},
             loaded={name for name, p in model.named_parameters() if id(p) in self._loaded},

@@ -169,36 +169,54 @@ def _is_expanded(buffer: torch.Tensor) -> bool:
     return any(size > 1 and stride == 0 for size, stride in zip(buffer.shape, buffer.stride(), strict=True))
 
 
-def copy_weights(named: Sequence[tuple[str, torch.nn.Parameter]]) -> list[torch.Tensor | None]:
-    """Copies of the parameters; None for those of lazy modules that have no values yet."""
-    return [None if is_lazy(parameter) else parameter.detach().clone() for _, parameter in named]
+def copy_weights(named: Sequence[tuple[str, torch.nn.Parameter]], *, host: bool = False) -> list[torch.Tensor | None]:
+    """Copies of the parameters, with `host` in host memory; None for those of lazy modules that have no values yet."""
+    return [None if is_lazy(parameter) else _copy(parameter.detach(), host) for _, parameter in named]
 
 
-def copy_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """A copy of an optimizer's state and of its groups' options."""
-    state = {p: {k: _copied(v) for k, v in s.items()} for p, s in optimizer.state.items()}
-    groups = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
+def copy_optimizer(optimizer: torch.optim.Optimizer, *, host: bool = False) -> dict[str, Any]:
+    """A copy of an optimizer's state and of its groups' options, with `host` in host memory."""
+    state = {p: {k: _copied(v, host) for k, v in s.items()} for p, s in optimizer.state.items()}
+    groups = [{k: _copied(v) for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
     return {"state": state, "groups": groups}
 
 
-def _copied(value: Any) -> Any:
+def _copy(tensor: torch.Tensor, host: bool) -> torch.Tensor:
+    return tensor.to("cpu", copy=True) if host else tensor.clone()
+
+
+def _copied(value: Any, host: bool = False) -> Any:
     """A copy of one entry of an optimizer's state: L-BFGS keeps lists of tensors."""
     if isinstance(value, torch.Tensor):
-        return value.clone()
+        return _copy(value, host)
     if type(value) in (list, tuple):
-        return type(value)(_copied(item) for item in value)
+        return type(value)(_copied(item, host) for item in value)
     if type(value) is dict:
-        return {key: _copied(item) for key, item in value.items()}
+        return {key: _copied(item, host) for key, item in value.items()}
     return value
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
     """Puts back what `copy_optimizer` took; the copy itself stays untouched."""
+    now = dict(optimizer.state)
     optimizer.state.clear()
     for parameter, state in saved["state"].items():
-        optimizer.state[parameter] = {k: _copied(v) for k, v in state.items()}
+        before = now.get(parameter, {})
+        optimizer.state[parameter] = {k: _there(_copied(v), before.get(k), parameter) for k, v in state.items()}
     for group, options in zip(optimizer.param_groups, saved["groups"], strict=True):
-        group.update(options)
+        for key, option in options.items():
+            if isinstance(option, torch.Tensor) and isinstance(group.get(key), torch.Tensor):
+                group[key].detach().copy_(option)  # a learning rate that a compiled step reads: the same tensor must stay
+            else:
+                group[key] = _copied(option)
+
+
+def _there(value: Any, before: Any, parameter: torch.Tensor) -> Any:
+    """A copy from host memory on the device where the optimizer keeps this entry: its counters may stay on the host."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    device = before.device if isinstance(before, torch.Tensor) else value.device if value.dim() == 0 else parameter.device
+    return value.to(device)
 
 
 def _versions(batches: Sequence[Any]) -> list[int]:

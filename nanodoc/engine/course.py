@@ -10,6 +10,7 @@ from nanodoc.engine.amp_watch import AmpWatch
 from nanodoc.engine.batches import leading_size
 from nanodoc.engine.build_facts import BuildFacts
 from nanodoc.engine.capsule import StepCapsule
+from nanodoc.engine.checkpoints import Checkpoints
 from nanodoc.engine.examination import Examined
 from nanodoc.engine.graph_watch import GraphWatch
 from nanodoc.engine.history import History
@@ -45,6 +46,7 @@ class Outcome:
     capsule: StepCapsule | None
     overhead: float | None
     start: StepCapsule | None = None
+    checkpoints: Checkpoints | None = None
     indices: list[int] | None = None
     """The data set's indices of the samples of `capsule`, where known."""
     notes: list[tuple[str, str]] = field(default_factory=list)
@@ -122,6 +124,7 @@ def gather(
         failure=trouble.failure,
         failure_step=steps if trouble.failure else None,
         optimizer_sites=tuple(build.optimizer_built_at(o) for o in recipe.optimizers),
+        scheduler_sites=build.schedulers_built_at(),
         learning_rates=tuple(float(o.param_groups[0]["lr"]) for o in recipe.optimizers),
         reproduced=examined.reproduced if examined else "not_run",
         reproduction_note=examined.note if examined else "",

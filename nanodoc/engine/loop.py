@@ -17,6 +17,7 @@ from nanodoc.engine.amp_watch import AmpWatch, SickSkip
 from nanodoc.engine.aside import put_back
 from nanodoc.engine.build_facts import BuildFacts
 from nanodoc.engine.capsule import Keeper, StepCapsule
+from nanodoc.engine.checkpoints import Checkpoints
 from nanodoc.engine.course import Course, Outcome, Trouble, gather
 from nanodoc.engine.examination import Examiner
 from nanodoc.engine.failure import describe_failure
@@ -27,10 +28,11 @@ from nanodoc.engine.looks import LookOptions, Looks
 from nanodoc.engine.observed import ObservedStep
 from nanodoc.engine.observer import Observer
 from nanodoc.engine.replaying import Replayer
+from nanodoc.engine.rng import RandomState
 from nanodoc.engine.spots import SpotWatch
 from nanodoc.engine.state_check import optimizer_facts, sick_before_start
 from nanodoc.engine.step import StepRunner
-from nanodoc.errors import UserCodeError
+from nanodoc.errors import UsageError, UserCodeError
 from nanodoc.evidence import OptimizerFacts, ParameterFacts, Trip
 from nanodoc.graph_evidence import graph_failure
 from nanodoc.probes.gradients import Scratch, Vitals, nonfinite_tensors, packed_vitals, really_nonfinite
@@ -54,6 +56,8 @@ class Engine:
         build_facts: BuildFacts | None = None,
         looks: LookOptions | None = None,
         leak_check: bool = True,
+        checkpoints: bool = True,
+        checkpoint_every: int | None = None,
         progress: Callable[[int, float], None] | None = None,
     ) -> None:
         recipe.model.to(device)
@@ -63,6 +67,7 @@ class Engine:
         self.keeper = Keeper(recipe, device)
         self.replayer = replayer = Replayer(self.runner, self.keeper)
         self.examiner = Examiner(replayer)
+        self.checkpoints = Checkpoints(self.runner, self.keeper, every=checkpoint_every, enabled=checkpoints)
         self._graph = GraphWatch(self.runner, self.keeper, self._build, leak_check=leak_check)
         self.amp = AmpWatch(self.runner, self.keeper, replayer, self._build)
         compiled = self._build.is_compiled(recipe.model)
@@ -79,6 +84,7 @@ class Engine:
         self._notes: list[tuple[str, str]] = []
         self._indices: list[int] | None = None
         self._last: StepCapsule | None = None
+        self._unseen: list[Any] | None = None
         self._keeps_gradients = recipe.train_step is not None  # until a step shows that it clears them
         self._optimizer_steps = max(1, len(recipe.optimizers))
 
@@ -101,6 +107,8 @@ class Engine:
                     trouble = trouble_or_end
                     step += trouble.failure is None
                 break
+        if hopeless:
+            self._last = self._first_unrun()
         if trouble.trip is None and trouble.failure is None and step:
             trouble.optimizers = self._hurt_by_optimizer()
             self._graph.at_end(self._last)
@@ -127,6 +135,7 @@ class Engine:
             capsule = self._capsule(step, batches)
             self._graph.before_step(capsule)
             self._spots.begin_step()
+            self.course.own_seconds += self.checkpoints.before_step(capsule)
             self._last = capsule
         except UserCodeError as error:
             return Trouble(failure=describe_failure(error))
@@ -135,6 +144,8 @@ class Engine:
                 trouble = self._observe(capsule, began) if self.runner.observing else self._drive(capsule, began)
         except UserCodeError as error:
             return self._examine_failure(capsule, error)
+        if trouble is None:
+            self.checkpoints.after_step(self.course.losses[-1], time.perf_counter() - began)
         if self._progress is not None:
             self._progress(step, self.course.losses[-1])
         return trouble
@@ -238,6 +249,29 @@ class Engine:
         self.course.own_seconds += time.perf_counter() - at
         return capsule
 
+    def another(self, capsule: StepCapsule) -> tuple[str, list[Any], RandomState | None] | None:
+        """A batch other than the capsule's: that of the last good step before it, else the next one of the data. Only when the run is over."""
+        for past in reversed(self.checkpoints.past):
+            if past.step < capsule.step and past.intact and math.isfinite(self.course.losses[past.step]):
+                return f"that of step {past.step}", past.batches, past.rng
+        if self._unseen is None:
+            with put_back(self.runner, self.keeper):
+                indices = self._indices
+                try:
+                    self._unseen = self._next_batches() or []
+                except (UserCodeError, UsageError):
+                    self._unseen = []
+                self._indices = indices
+        return ("the next one", self._unseen, None) if self._unseen else None
+
+    def _first_unrun(self) -> StepCapsule | None:
+        """The first step's start, of a run that would be no use."""
+        try:
+            batches = self._next_batches()
+        except (UserCodeError, UsageError):
+            return None
+        return self._capsule(0, batches) if batches else None
+
     # -- trouble ---------------------------------------------------------------------------------------------------
 
     def _examine_trip(self, capsule: StepCapsule, vitals: Vitals, bad: list[str], told: float | None = None) -> Trouble:
@@ -295,6 +329,7 @@ class Engine:
             capsule=trouble.capsule,
             start=trouble.capsule or next((kept.capsule for kept in self.amp.skips.kept()), None) or self._last,
             overhead=course.overhead,
+            checkpoints=self.checkpoints,
             indices=self._indices if trouble.capsule is not None and trouble.capsule is self._last else None,
             notes=self._notes + self._graph.notes + self.amp.notes + self.looks.notes,
             trace_files=self.looks.files,

@@ -65,9 +65,11 @@ class Replayer:
         *,
         half: HalfLog | None = None,
         frames: FrameProbe | None = None,
+        traced: bool = True,
     ) -> Replay:
         """Rewinds to `capsule` and runs the step's forward and backward under the tracer. With `half`, half-precision ops are
-        compared with float32 and every gradient is marked; `frames` measures every module call."""
+        compared with float32 and every gradient is marked; `frames` measures every module call. Without `traced` the trace is
+        empty: only how the step ends is asked for."""
         self._keeper.restore(capsule)
         batches = [to_device(batch, self._runner.device) for batch in capsule.batches]
         tracer = Tracer(self._model, leaves_of(self._model, batches), requests, half=half)
@@ -91,7 +93,7 @@ class Replayer:
                 stack.enter_context(frames.listening())
                 stack.enter_context(frames)
             try:
-                with tracer:
+                with tracer if traced else contextlib.nullcontext():
                     if self._runner.observing:
                         self._observe(batches[0], on_loss, on_gradients)
                     else:

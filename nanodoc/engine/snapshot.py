@@ -8,7 +8,7 @@ import pickle
 import re
 import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +34,11 @@ def free_name(folder: Path, step: int) -> Path:
 
 
 def write_snapshot(
-    folder: Path, recipe: Recipe, capsule: StepCapsule, entrypoint: str, config: Mapping[str, Any], run: Mapping[str, Any]
-) -> Path:
-    """Writes the step's start and returns the file. Raises `OSError` (the caller keeps its diagnosis)."""
+    folder: Path, recipe: Recipe, capsule: StepCapsule, entrypoint: str, config: Mapping[str, Any], run: Mapping[str, Any],
+    indices: Sequence[int] | None = None,
+) -> Path:  # fmt: skip
+    """Writes the step's start and returns the file; `indices` are the data set's of the batch's samples. Raises `OSError` (the caller
+    keeps its diagnosis)."""
     rng = capsule.rng
     content = {
         "nanodoc_snapshot": FORMAT,
@@ -52,14 +54,20 @@ def write_snapshot(
         "optimizers": [plain(optimizer.state_dict()) for optimizer in recipe.optimizers],
         "scaler": plain(recipe.scaler.state_dict()) if recipe.scaler is not None else None,
         "schedulers": [plain(scheduler.state_dict()) for scheduler in recipe.schedulers if hasattr(scheduler, "state_dict")],
+        "indices": list(indices) if indices is not None else None,
         "torch": str(torch.__version__),
     }
+    return save(content, folder, capsule.step)
+
+
+def save(content: Mapping[str, Any], folder: Path, step: int) -> Path:
+    """Writes a snapshot's content under a free name in `folder`. Raises `OSError`."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = free_name(folder, capsule.step)
+    path = free_name(folder, step)
     handle, temporary = tempfile.mkstemp(prefix=".nanodoc-", suffix=".tmp", dir=folder)
     try:
         with os.fdopen(handle, "wb") as file:
-            torch.save(content, file)
+            torch.save(dict(content), file)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

@@ -14,8 +14,9 @@ from nanodoc.frame_evidence import FrameTable
 SCHEMA = 1
 GROWTH = "growth"
 """Label of the evidence that tells how a value grew until it overflowed."""
-OTHERS = "the other samples"
-"""Whose loss a fix was compared on, where the guilty samples are known."""
+OTHERS, ANOTHER_BATCH, THE_STEP, FLOAT32 = "the other samples'", "another batch's", "the step's", "float32's"
+"""Whose loss a fix was compared on: where the guilty samples are known, where another batch passes, where only the gradients were sick,
+and where half precision is at fault."""
 SEVERITIES = ("critical", "warning", "info")  # gravest first
 
 
@@ -54,7 +55,9 @@ class ChainLink:
 class Remedy:
     """What a fix changes, in a form that can be tried on the step. `kind`: "float32-module", "float32-call", "bfloat16",
     "autocast-off", "constant" (`value` becomes `replacement` at `location`), "loss-scale" (halved from `value` until it works),
-    "unscale-first", "argument" (argument `position` of `op` at `location` becomes what `template` makes of it) or "log-softmax"."""
+    "unscale-first", "argument" (argument `position` of `op` at `location` becomes what `template` makes of it), "keyword" (the call of `op`
+    gets `keyword`, a flag that is `value`), "log-softmax", "logsumexp", "kept-mean", "empty-mean", "unmask-row" (all at `location`),
+    "initialise" (`parameters`), "variance" (std at `location` becomes the root of the variance), "without-samples", "without-batch", "lower-rate" (times `value`) or "clip" (to norm `value`)."""
 
     kind: str
     module: str | None = None
@@ -64,6 +67,8 @@ class Remedy:
     op: str | None = None
     position: int = 0
     template: str | None = None
+    keyword: str | None = None
+    parameters: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,12 +81,13 @@ class Fix:
     confidence: str = "likely"
     """"machine", "likely" or "maybe": how safely it can be applied as written."""
     loss_change: float | None = None
-    """How far the fix moves a loss that was healthy, relative to it: that of the other samples where the guilty ones are known, else the
-    step's in float32."""
+    """How far the fix moves a loss that was healthy, relative to it."""
     loss_of: str = ""
     """Whose loss that is; not part of the public report."""
     remedy: Remedy | None = None
     """How to try it; not part of the public report."""
+    replaces: SourceSpan | None = None
+    """The expression that `patch` stands for, where it is not the culprit's own; not part of the public report."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,6 +109,9 @@ class Finding:
     effects: tuple[tuple[str, int | None], ...] = ()
     experiments: tuple[Mapping[str, Any], ...] = ()
     fixes: tuple[Fix, ...] = ()
+    cause: str | None = None
+    """What the experiments' pattern says: "precision", "data", "weights", "mathematics" or "environment"."""
+    cause_why: str = ""
 
     @property
     def fingerprint(self) -> str:
@@ -303,6 +312,10 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "chain": [asdict(link) for link in finding.chain],
         "effects": [{"what": what, "step": step} for what, step in finding.effects],
         "experiments": [dict(experiment) for experiment in finding.experiments],
-        "fixes": [{key: value for key, value in asdict(fix).items() if key not in ("remedy", "loss_of")} for fix in finding.fixes],
+        "cause": finding.cause,
+        "cause_why": finding.cause_why,
+        "fixes": [
+            {key: value for key, value in asdict(fix).items() if key not in ("remedy", "loss_of", "replaces")} for fix in finding.fixes
+        ],
         "fingerprint": finding.fingerprint,
     }

@@ -9,11 +9,25 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
+from nanodoc.report.fixes import changed_line
 from nanodoc.report.frames import frames_text
-from nanodoc.report.model import GROWTH, OTHERS, Finding, Fix, Report, VitalSigns
+from nanodoc.report.model import FLOAT32, GROWTH, SEVERITIES, Finding, Fix, Report, VitalSigns
 from nanodoc.report.text import clean
+from nanodoc.trial_evidence import DATA, ENVIRONMENT, MATHEMATICS, PRECISION, WEIGHTS
 
-_STYLES = {"critical": "bold red", "warning": "bold yellow", "info": "bold blue", "help": "bold cyan", "gutter": "blue"}
+_STYLES = {
+    "critical": "bold red",
+    "warning": "bold yellow",
+    "info": "bold blue",
+    "help": "bold cyan",
+    "gutter": "blue",
+    "removed": "red",
+    "added": "green",
+}
+_CAUSES = {
+    PRECISION: "precision", DATA: "the data", WEIGHTS: "weights that went wrong earlier", MATHEMATICS: "the mathematics of this op",
+    ENVIRONMENT: "the environment",
+}  # fmt: skip
 _BARS = "▁▂▃▄▅▆▇█"
 _SPARK = 40
 _SHOWN_EVIDENCE = 8
@@ -141,8 +155,10 @@ def _block(finding: Finding, report: Report) -> Text:
         _note(out, gutter, "effects: " + "; ".join(clean(what) for what, _ in finding.effects))
     for experiment in finding.experiments:
         _note(out, gutter, f"tried {experiment.get('name')}: {experiment.get('outcome')}")
+    if finding.cause is not None:
+        _note(out, gutter, f"the experiments point to {_CAUSES[finding.cause]}: {clean(finding.cause_why)}")
     for fix in finding.fixes:
-        _help(out, gutter, fix)
+        _help(out, gutter, finding, fix)
     _note(out, gutter, f"confidence {finding.confidence:.2f} · nanodoc explain {finding.code}")
     snapshot = report.artifacts.get("snapshot")
     if snapshot and finding.step is not None:
@@ -216,24 +232,31 @@ def _note(out: Text, gutter: str, text: str) -> None:
         out.append(f"{gutter} = ", _STYLES["gutter"]).append(text + "\n")
 
 
-def _help(out: Text, gutter: str, fix: Fix) -> None:
-    status = "verified by replay" if fix.verified else "not tried" if fix.verified is None else "tried, does not help"
-    if fix.verified and fix.loss_change is not None:
-        if fix.loss_of == OTHERS:
-            status += (
-                f", the other samples' loss moves by {fix.loss_change:.0e}"
-                if fix.loss_change
-                else ", the other samples' loss stays the same"
-            )
-        else:
-            status += f", loss {fix.loss_change:.0e} from float32's" if fix.loss_change else ", loss as in float32"
-    out.append(f"{gutter} = ", _STYLES["gutter"]).append("help", _STYLES["help"]).append(f" ({status}): {clean(fix.title)}")
-    out.append(f": {clean(fix.patch)}\n" if fix.patch else "\n")
+def _help(out: Text, gutter: str, finding: Finding, fix: Fix) -> None:
+    out.append(f"{gutter} = ", _STYLES["gutter"]).append("help", _STYLES["help"]).append(f" ({_status(fix)}): {clean(fix.title)}")
+    change = changed_line(finding, fix)
+    if change is None:
+        out.append(f": {clean(fix.patch)}\n" if fix.patch else "\n")
+        return
+    where, old, new = change
+    out.append("\n")
+    for sign, line, style in (("-", old, _STYLES["removed"]), ("+", new, _STYLES["added"])):
+        out.append(f"{where.line:>{len(gutter)}} {sign} ", _STYLES["gutter"]).append(" " * where.indent + clean(line) + "\n", style)
+
+
+def _status(fix: Fix) -> str:
+    if not fix.verified:
+        return "not tried" if fix.verified is None else "tried, does not help"
+    if fix.loss_change is None:
+        return "verified by replay"
+    if fix.loss_of == FLOAT32:
+        return "verified by replay, " + (f"loss {fix.loss_change:.0e} from float32's" if fix.loss_change else "loss as in float32")
+    return f"verified by replay, {fix.loss_of} loss " + (f"moves by {fix.loss_change:.0e}" if fix.loss_change else "stays the same")
 
 
 def _verdict(report: Report) -> Text:
     out = Text()
-    counts = {s: sum(f.severity == s for f in report.findings) for s in _STYLES if any(f.severity == s for f in report.findings)}
+    counts = {s: sum(f.severity == s for f in report.findings) for s in SEVERITIES if any(f.severity == s for f in report.findings)}
     summary = ", ".join(f"{number} {severity}" for severity, number in counts.items()) or "nothing found"
     style = {"healthy": "bold green", "warning": _STYLES["warning"]}.get(report.verdict, _STYLES["critical"])
     out.append(f"verdict: {report.verdict}", style).append(

@@ -4,36 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nanodoc.evidence import Birth, Evidence, OpFacts
-from nanodoc.report.model import Fix
+from nanodoc.evidence import Birth, Evidence, Failure, OpFacts
+from nanodoc.report.model import Fix, Remedy
 from nanodoc.rules.base import Claim, Rule, birth_claim, count
 from nanodoc.rules.failures import failure_claim
-from nanodoc.rules.patches import guard
+from nanodoc.rules.guards import guards, harmless
+from nanodoc.rules.patches import guard, sqrt_of_variance
 
-# op -> (the singular point in words, the derivative, how to keep the argument away from it)
+# op -> (the singular point in words, the derivative)
 _DERIVATIVES = {
-    "sqrt": ("zero", "1/(2·sqrt(x))", "{x} + 1e-12"),
-    "pow": ("zero", "n·x^(n−1)", "{x}.clamp_min(1e-6)"),
-    "acos": ("±1", "−1/sqrt(1 − x²)", "{x}.clamp(-1 + 1e-6, 1 - 1e-6)"),
-    "asin": ("±1", "1/sqrt(1 − x²)", "{x}.clamp(-1 + 1e-6, 1 - 1e-6)"),
-    "acosh": ("1", "1/sqrt(x² − 1)", "{x}.clamp_min(1 + 1e-6)"),
-    "atanh": ("±1", "1/(1 − x²)", "{x}.clamp(-1 + 1e-6, 1 - 1e-6)"),
-    "atan2": ("(0, 0)", "x/(x² + y²)", "{x} + 1e-12"),
-    "log": ("zero", "1/x", "{x}.clamp_min(1e-12)"),
-    "log2": ("zero", "1/(x·ln 2)", "{x}.clamp_min(1e-12)"),
-    "log10": ("zero", "1/(x·ln 10)", "{x}.clamp_min(1e-12)"),
-    "log1p": ("−1", "1/(1 + x)", "{x}.clamp_min(-1 + 1e-6)"),
-    "rsqrt": ("zero", "−x^(−3/2)/2", "{x}.clamp_min(1e-12)"),
-    "reciprocal": ("zero", "−1/x²", "{x}.clamp_min(1e-12)"),
-    "div": ("a zero divisor", "1/y and −x/y²", "{x}"),
-    "norm": ("the zero vector", "x/|x|", "{x} + 1e-12"),
-    "linalg_vector_norm": ("the zero vector", "x/|x|", "{x} + 1e-12"),
-    "hypot": ("(0, 0)", "x/hypot(x, y)", "{x} + 1e-12"),
-    "cdist_forward": ("two equal points", "(x − y)/|x − y|", "{x}"),
-    "std": ("constant input", "(x − mean)/((n − 1)·std)", "{x}"),
-    "erfinv": ("±1", "sqrt(π)/2·exp(erfinv(x)²)", "{x}.clamp(-1 + 1e-6, 1 - 1e-6)"),
-    "logit": ("0 or 1", "1/(x·(1 − x))", "{x}.clamp(1e-6, 1 - 1e-6)"),
-}  # fmt: skip
+    "sqrt": ("zero", "1/(2·sqrt(x))"),
+    "pow": ("zero", "n·x^(n−1)"),
+    "acos": ("±1", "−1/sqrt(1 − x²)"),
+    "asin": ("±1", "1/sqrt(1 − x²)"),
+    "acosh": ("1", "1/sqrt(x² − 1)"),
+    "atanh": ("±1", "1/(1 − x²)"),
+    "atan2": ("(0, 0)", "x/(x² + y²)"),
+    "log": ("zero", "1/x"),
+    "log2": ("zero", "1/(x·ln 2)"),
+    "log10": ("zero", "1/(x·ln 10)"),
+    "log1p": ("−1", "1/(1 + x)"),
+    "rsqrt": ("zero", "−x^(−3/2)/2"),
+    "reciprocal": ("zero", "−1/x²"),
+    "div": ("a zero divisor", "1/y and −x/y²"),
+    "norm": ("the zero vector", "x/|x|"),
+    "linalg_vector_norm": ("the zero vector", "x/|x|"),
+    "hypot": ("(0, 0)", "x/hypot(x, y)"),
+    "cdist_forward": ("two equal points", "(x − y)/|x − y|"),
+    "std": ("constant input", "(x − mean)/((n − 1)·std)"),
+    "erfinv": ("±1", "sqrt(π)/2·exp(erfinv(x)²)"),
+    "logit": ("0 or 1", "1/(x·(1 − x))"),
+}
 _DECOMPOSITIONS = ("eigh", "eig", "svd", "qr", "inv", "cholesky", "solve", "lu", "slogdet", "pinv", "lstsq", "det", "lobpcg")
 
 
@@ -65,7 +66,7 @@ def _infinite_gradient(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         if known is None:
             yield _unnamed(rule, evidence, birth, site)
             continue
-        point, derivative, away = known
+        point, derivative = known
         zeros = _zeros(site)
         title = f"keep the argument of {site.short} away from {point}"
         yield birth_claim(
@@ -75,8 +76,15 @@ def _infinite_gradient(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             + (" The gradient that arrives there is 0, and 0 · inf = NaN." if birth.zero_gradient else ""),
             exact=max(_singular_share(birth), 0.5),
             extra=[*_input_evidence(site), ("autograd node", birth.op.node), ("bad gradient elements", sum(f.nonfinite for f in birth.op.outputs))],
-            fixes=[guard(title, site, away) if away != "{x}" else Fix(title=title, confidence="likely")],
+            fixes=guards(site, title) or _other_fixes(site, title),
         )  # fmt: skip
+
+
+def _other_fixes(site: OpFacts, title: str) -> list[Fix]:
+    if site.short == "std":
+        remedy = Remedy(kind="variance", location=site.location)
+        return [Fix(title="take the root of the variance and a small constant", patch=sqrt_of_variance(site), remedy=remedy)]
+    return [Fix(title=title, confidence="likely")]
 
 
 def _unnamed(rule: Rule, evidence: Evidence, birth: Birth, site: OpFacts) -> Claim:
@@ -128,7 +136,10 @@ def _masked_branch_gradient(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         if source is not None and source.kind == "batch":
             title = f"{site.short} meets NaN in {source.name} that is masked only afterwards"
             text = f"{source.name} holds {count(source.facts.nonfinite, 'non-finite value')}. They are masked out of the loss after {site.short}, but its gradient there is 0 · NaN = NaN."
-            fix = Fix(title=f"select the valid elements before {site.short}, not after it", confidence="likely")
+            fixes = [
+                *_without_nan(site, source.name),
+                Fix(title=f"select the valid elements before {site.short}, not after it", confidence="likely"),
+            ]
         else:
             title = f"{site.short} sends NaN back from elements that {mask.split(' at ')[0]} discards"
             bad = sum(fact.nonfinite for fact in birth.op.outputs)
@@ -136,16 +147,20 @@ def _masked_branch_gradient(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 f"{mask} discards the elements where {site.short} is singular, so the loss is finite. Backward multiplies their zero gradient "
                 f"by the infinite derivative of {site.short}: 0 · inf = NaN at {count(bad, 'element')}."
             )
-            fix = Fix(
-                title=f"replace the argument of {site.short} by a harmless value where it is masked, before {site.short} (a where inside and outside)",
-                confidence="likely",
-            )
+            title_ = f"replace the argument of {site.short} by a harmless value where it is masked, before {site.short} (a where inside and outside)"
+            fixes = guards(site, title_) or _other_fixes(site, title_)
         yield birth_claim(
             rule, evidence, birth, title=title, explanation=text,
             exact=1.0 if masked or source is not None else 0.7, fit=20,
             extra=[*_input_evidence(site), ("discarded by", mask)],
-            fixes=[fix],
+            fixes=fixes,
         )  # fmt: skip
+
+
+def _without_nan(site: OpFacts, name: str) -> list[Fix]:
+    """NaN of the batch replaced by 0 in the argument that it reaches: it is masked afterwards anyway."""
+    at = next((i for i, fact in enumerate(site.inputs) if fact.label == name and fact.nonfinite), None)
+    return [] if at is None else [harmless(site, at, f"give {site.short} a harmless value where {name} is NaN: it is masked afterwards")]
 
 
 def _degenerate_decomposition(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
@@ -160,7 +175,7 @@ def _degenerate_decomposition(rule: Rule, evidence: Evidence) -> Iterable[Claim]
             if birth.phase == "backward" else f"{site.short} gives {birth.kind} for finite input: the matrix is singular or nearly so.",
             exact=0.8, fit=20,
             extra=_input_evidence(site),
-            fixes=[Fix(title="add a small multiple of the identity (or distinct jitter on the diagonal) to the matrix", confidence="maybe")],
+            fixes=_jitter(site),
         )  # fmt: skip
     failure = evidence.failure
     if failure is not None and failure.type in ("LinAlgError", "_LinAlgError"):
@@ -168,9 +183,24 @@ def _degenerate_decomposition(rule: Rule, evidence: Evidence) -> Iterable[Claim]
             rule, evidence,
             title=f"the decomposition failed: {failure.message.splitlines()[0][:120]}",
             explanation=f"torch.linalg refused the matrix: {failure.message.splitlines()[0]}",
-            fixes=[Fix(title="add a small multiple of the identity to the matrix", confidence="maybe")],
+            fixes=_jitter_at_failure(failure),
             fit=20,
         )  # fmt: skip
+
+
+def _jitter_at_failure(failure: Failure) -> list[Fix]:
+    name, where = failure.torch_function, failure.frames[-1] if failure.frames else None
+    remedy = Remedy(kind="argument", location=where, op=name, template="{x} + 1e-4 * torch.eye({x}.shape[-1])") if name and where else None
+    return [Fix(title="add a small multiple of the identity (1e-4) to the matrix", confidence="maybe", remedy=remedy)]
+
+
+def _jitter(site: OpFacts) -> list[Fix]:
+    """Eigenvalues and singular values must be distinct for a gradient; an inverse or a factor only needs them away from zero."""
+    if any(name in site.short for name in ("eig", "svd")):
+        title, templates = "add small distinct numbers to the diagonal of the matrix", ("{x} + torch.diag(torch.linspace(1e-5, 1e-4, {x}.shape[-1]))", "{x} + torch.diag(torch.linspace(1e-3, 1e-2, {x}.shape[-1]))")  # fmt: skip
+    else:
+        title, templates = "add a small multiple of the identity to the matrix", ("{x} + 1e-6 * torch.eye({x}.shape[-1])", "{x} + 1e-4 * torch.eye({x}.shape[-1])")  # fmt: skip
+    return [guard(title, site, template, confidence="maybe") for template in templates]
 
 
 RULES = (

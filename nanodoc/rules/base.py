@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from nanodoc.evidence import Birth, Evidence, OpFacts, SourceSpan
-from nanodoc.report.model import GROWTH, ChainLink, Culprit, Finding, Fix
+from nanodoc.report.model import GROWTH, ChainLink, Culprit, Finding, Fix, Remedy
 
+LEFT_OUT = Fix(title="leave these samples out, or repair them in the data set", confidence="maybe", remedy=Remedy(kind="without-samples"))
+"""Proposed where the values of single samples are at fault; only said where they are known and the rest was seen to pass."""
 RootKey = tuple[Any, ...]
 
 

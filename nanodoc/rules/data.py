@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nanodoc.evidence import Evidence, LeafRoot
-from nanodoc.report.model import Culprit, Finding, Fix
+from nanodoc.report.model import Culprit, Finding, Fix, Remedy
 from nanodoc.rules.base import Claim, Rule, birth_claim, confidence, count, effects, link, replay_row
+from nanodoc.rules.patches import sum_over_count, sum_over_kept
 
 # Ops whose result over no element is 0/0.
 _REDUCTIONS = ("mean", "std", "var", "std_mean", "var_mean", "median", "nanmean", "l1_loss", "mse_loss", "huber_loss", "smooth_l1_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits", "kl_div")  # fmt: skip
@@ -55,7 +56,13 @@ def _non_finite_input(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 chain=tuple(link(op) for op in leaf.chain),
                 effects=effects(evidence),
                 experiments=replay_row(evidence),
-                fixes=(Fix(title="drop or repair these samples in the data set, before they are batched", confidence="likely"),),
+                fixes=(
+                    Fix(
+                        title="drop or repair these samples in the data set, before they are batched",
+                        confidence="likely",
+                        remedy=Remedy(kind="without-samples"),
+                    ),
+                ),
             ),
         )
 
@@ -93,7 +100,13 @@ def _all_targets_ignored(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         yield birth_claim(
             rule, evidence, birth, title=title, explanation=text, exact=1.0, fit=30,
             extra=[("targets", int(notes["targets"])), ("kept targets", int(kept or 0))],
-            fixes=[Fix(title='skip a batch without targets, or use reduction="sum" and divide by max(number of kept targets, 1)', confidence="likely")],
+            fixes=[
+                Fix(
+                    title='use reduction="sum" and divide by max(number of kept targets, 1), or skip a batch without targets', confidence="likely",
+                    patch=sum_over_kept(site, int(notes["ignore_index"])) if kept == 0 else None,
+                    remedy=Remedy(kind="kept-mean", location=site.location),
+                )
+            ],
         )  # fmt: skip
 
 
@@ -108,7 +121,12 @@ def _empty_reduction(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 explanation=f"The input of {site.short} has shape {list(empty[0].shape)}: nothing was selected in this step, and the mean of nothing is 0/0.",
                 exact=1.0, fit=30,
                 extra=[("input shape", list(empty[0].shape)), ("made by", empty[0].label)],
-                fixes=[Fix(title="skip the term when nothing is selected, or divide a sum by max(count, 1)", confidence="likely")],
+                fixes=[
+                    Fix(
+                        title="divide a sum by max(count, 1), or skip the term when nothing is selected", confidence="likely",
+                        patch=sum_over_count(site), remedy=Remedy(kind="empty-mean", location=site.location),
+                    )
+                ],
             )  # fmt: skip
 
 

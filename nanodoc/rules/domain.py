@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable
 
 from nanodoc.evidence import Birth, Evidence, OpFacts, ValuesAt
 from nanodoc.report.model import Fix, Remedy
-from nanodoc.rules.base import Claim, Rule, birth_claim, count, values
-from nanodoc.rules.patches import guard, log_softmax
+from nanodoc.rules.base import LEFT_OUT, Claim, Rule, birth_claim, count, values
+from nanodoc.rules.guards import guards
+from nanodoc.rules.patches import log_softmax
 
 _LOGS = ("log", "log2", "log10", "log1p", "logit", "xlogy", "special_xlog1py", "logit_backward")
 
@@ -30,10 +31,6 @@ _DOMAINS: dict[str, tuple[Callable[[float, float], bool], str]] = {
     "lgamma": (lambda low, high: low <= 0, "x that is no integer ≤ 0"),
     "digamma": (lambda low, high: low <= 0, "x that is no integer ≤ 0"),
 }
-_GUARDS = {
-    "sqrt": "{x}.clamp_min(0)", "rsqrt": "{x}.clamp_min(1e-12)", "acos": "{x}.clamp(-1 + 1e-6, 1 - 1e-6)", "asin": "{x}.clamp(-1 + 1e-6, 1 - 1e-6)",
-    "log": "{x}.clamp_min(1e-12)", "atanh": "{x}.clamp(-1 + 1e-6, 1 - 1e-6)", "pow": "{x}.clamp_min(0)",
-}  # fmt: skip
 
 
 def _at_failure(op: OpFacts, position: int = 0) -> ValuesAt | None:
@@ -60,7 +57,6 @@ def _domain_error(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         outside, domain = _DOMAINS[site.short]
         if at is None or at.minimum is None or at.maximum is None or not outside(at.minimum, at.maximum):
             continue
-        inside = _GUARDS.get(site.short)
         yield birth_claim(
             rule, evidence, birth,
             title=f"{site.short} of a value outside its domain",
@@ -68,7 +64,7 @@ def _domain_error(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             f" (input from {site.inputs[0].label}).",
             exact=1.0,
             extra=[("input at the bad elements", values(at.minimum, at.maximum)), ("bad elements", at.count)],
-            fixes=[guard(f"keep the argument of {site.short} inside its domain", site, inside)] if inside else [],
+            fixes=[*guards(site, f"keep the argument of {site.short} inside its domain"), LEFT_OUT],
         )  # fmt: skip
 
 
@@ -104,7 +100,7 @@ def _division_by_zero(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             + (", and so is the dividend there." if zero_over_zero else ", which makes the quotient infinite."),
             exact=at.zeros / at.count if at.count else 0.0,
             extra=[("zero divisors at the bad elements", at.zeros), ("bad elements", at.count)],
-            fixes=[guard("keep the divisor away from zero", site, "{x}.clamp_min(1e-12)", position=position)],
+            fixes=guards(site, "keep the divisor away from zero"),
         )  # fmt: skip
 
 
@@ -117,11 +113,7 @@ def _log_of_zero(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         if at is None or not _is_log_pole(site, at):
             continue
         source = _probability_source(birth)
-        advice = (
-            Fix(title="use the loss that takes logits (binary_cross_entropy_with_logits, logsigmoid)", confidence="likely")
-            if source == "sigmoid"
-            else guard(f"keep the argument of {site.short} away from zero", site, "{x}.clamp_min(1e-12)")
-        )
+        advice = [Fix(title="use the loss that takes logits (binary_cross_entropy_with_logits, logsigmoid)", confidence="likely")]
         yield birth_claim(
             rule, evidence, birth,
             title=f"{site.short} of zero is −inf",
@@ -129,7 +121,7 @@ def _log_of_zero(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             + (f"; it comes from {source}, which underflows or rounds there." if source else "."),
             exact=1.0,
             extra=[("bad elements", at.count), ("input at the bad elements", values(at.minimum, at.maximum))],
-            fixes=[advice],
+            fixes=[*(advice if source == "sigmoid" else []), *guards(site, f"keep the argument of {site.short} away from its pole")],
         )  # fmt: skip
 
 

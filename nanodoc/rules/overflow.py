@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from nanodoc.evidence import Birth, Evidence, OpFacts, ValuesAt
 from nanodoc.report.model import Fix, Remedy
 from nanodoc.rules.base import Claim, Rule, birth_claim
 from nanodoc.rules.failures import failure_claim
 from nanodoc.rules.floats import LARGEST, is_half
+from nanodoc.rules.guards import guards
 
 _CONSTANTS = ("constant", "full", "full_like", "scalar_tensor", "masked_fill", "new_full", "fill")
 
@@ -78,8 +80,17 @@ def _overflow(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             exact=1.0 if site.short in ("exp", "expm1", "pow", "cosh", "sinh", "mul", "square", "exp2") else 0.5,
             fit=5, growth=True,
             extra=[("largest input", largest), (f"largest {dtype}", limit)],
-            fixes=[Fix(title="bound the argument, or work with logarithms (logsumexp, logaddexp)", confidence="maybe")] if not growth else [],
+            fixes=_bounded(site) if not growth else [],
         )  # fmt: skip
+
+
+def _bounded(site: OpFacts) -> list[Fix]:
+    advice = Fix(title="bound the argument, or work with logarithms (logsumexp, logaddexp)", confidence="maybe")
+    if site.short != "exp":
+        return [*guards(site, f"bound the argument of {site.short}"), advice]
+    logs = Fix(title="take log(sum(exp(x))) in one step: torch.logsumexp", remedy=Remedy(kind="logsumexp", location=site.location))
+    shifted, *bounded = guards(site, "bound the argument of exp")
+    return [logs, replace(shifted, title="subtract the largest entry of each row before exp, as softmax does"), *bounded, advice]
 
 
 def overflowed(birth: Birth) -> bool:
@@ -128,7 +139,12 @@ def _mask_constant_overflow(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             explanation=f"{dtype} ends at ±{limit:.5g}; the constant, or a sum of two of them, is beyond it, and a row that is all −inf has no softmax.",
             exact=1.0, fit=20,
             extra=[("mask constant", value), (f"largest {dtype}", limit)],
-            fixes=[Fix(title="mask with torch.finfo(scores.dtype).min, once, or with a boolean mask", confidence="likely")],
+            fixes=[
+                Fix(
+                    title="mask with torch.finfo(scores.dtype).min, once, or with a boolean mask", confidence="likely",
+                    remedy=Remedy(kind="constant", location=site.location, value=value, replacement=-limit / 2) if value is not None else None,
+                )
+            ],
         )  # fmt: skip
     failure = evidence.failure
     if failure is not None and "cannot be converted to type" in failure.message and "without overflow" in failure.message:

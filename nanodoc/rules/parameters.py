@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nanodoc.evidence import Evidence, LeafRoot, ParameterFacts
-from nanodoc.report.model import Culprit, Finding, Fix
+from nanodoc.report.model import Culprit, Finding, Fix, Remedy
 from nanodoc.rules.base import Claim, Rule, confidence, effects, link, replay_row, values
 
 
 def _uninitialised_parameter(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     for order, sick in enumerate(evidence.sick_parameters):
-        yield _before_start(rule, sick, order)
+        yield _before_start(rule, sick, order, tuple(one.name for one in evidence.sick_parameters if one.kind == "parameter"))
     hurt = {name for optimizer in evidence.optimizers for name in optimizer.parameters}
     for leaf in evidence.leaves:
         if leaf.kind == "uninitialised" or (leaf.kind in ("parameter", "buffer") and leaf.name not in hurt):
             yield _during_step(rule, evidence, leaf)
 
 
-def _before_start(rule: Rule, sick: ParameterFacts, order: int) -> Claim:
+def _before_start(rule: Rule, sick: ParameterFacts, order: int, every: tuple[str, ...]) -> Claim:
     facts = sick.facts
     if facts.nonfinite:
         what = f"holds {facts.nonfinite} non-finite values of {facts.numel} before the first step"
@@ -48,9 +48,15 @@ def _before_start(rule: Rule, sick: ParameterFacts, order: int) -> Claim:
                 ("maximum", facts.maximum),
                 ("never written", sick.never_written),
             ),
-            fixes=(Fix(title=f"initialise {sick.name} (torch.nn.init, or torch.zeros instead of torch.empty)", confidence="likely"),),
+            fixes=(_initialised(sick.name, every),),
         ),
     )
+
+
+def _initialised(name: str, every: tuple[str, ...]) -> Fix:
+    """Tried with all sick parameters initialised: one alone would not make the step healthy."""
+    remedy = Remedy(kind="initialise", parameters=every) if every else None
+    return Fix(title=f"initialise {name} (torch.nn.init, or torch.zeros instead of torch.empty)", confidence="likely", remedy=remedy)
 
 
 def _during_step(rule: Rule, evidence: Evidence, leaf: LeafRoot) -> Claim:

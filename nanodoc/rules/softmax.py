@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nanodoc.evidence import Evidence
-from nanodoc.report.model import Fix
+from nanodoc.evidence import Birth, Evidence, OpFacts
+from nanodoc.report.model import Fix, Remedy
 from nanodoc.rules.base import Claim, Rule, birth_claim, count
+from nanodoc.rules.guards import harmless
+from nanodoc.rules.patches import on_argument, on_keyword
 
 _SOFTMAXES = ("softmax", "log_softmax", "safe_softmax", "logsumexp", "masked_softmax")
 
@@ -32,7 +34,7 @@ def _fully_masked_softmax(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             explanation=f"{rows} of {total} rows are all −inf, and the softmax of such a row is 0/0 = NaN.{who}",
             exact=1.0, fit=20,
             extra=[("fully masked rows", rows), ("rows", total)],
-            fixes=[Fix(title="leave one entry of each row unmasked, or drop samples that consist of padding only", confidence="likely")],
+            fixes=[_unmasked(site), Fix(title="drop samples that consist of padding only", confidence="likely", remedy=Remedy(kind="without-samples"))],
         )  # fmt: skip
 
 
@@ -48,7 +50,7 @@ def _indeterminate_form(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 + (f", and {form} has no value." if birth.kind == "nan" else ", and nothing after it takes it away."),
                 exact=0.8, fit=8,
                 extra=[("inf comes from", ", ".join(birth.inf_inputs))],
-                fixes=[Fix(title="apply the mask where its inf is taken away again (before a softmax), or mask with where() on the result", confidence="maybe")],
+                fixes=[*_without_inf(birth), Fix(title="apply the mask where its inf is taken away again (before a softmax), or mask with where() on the result", confidence="maybe")],
             )  # fmt: skip
         elif birth.kind == "nan" and birth.phase == "forward":
             yield birth_claim(
@@ -57,6 +59,20 @@ def _indeterminate_form(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 explanation=f"All inputs of {site.short} are finite, its output is not; an intermediate of the op has no finite value.",
                 exact=0.3, fit=1,
             )  # fmt: skip
+
+
+def _unmasked(site: OpFacts) -> Fix:
+    title = "leave the rows unmasked in which everything is masked"
+    remedy = Remedy(kind="unmask-row", location=site.location)
+    if site.short in ("softmax", "log_softmax", "safe_softmax"):
+        return Fix(title=title, patch=on_argument(site, "{x}.masked_fill({x}.isneginf().all(-1, keepdim=True), 0.0)"), remedy=remedy)
+    return Fix(title=title, patch=on_keyword(site, ("key_padding_mask",), "{x} & ~{x}.all(-1, keepdim=True)"), remedy=remedy)
+
+
+def _without_inf(birth: Birth) -> list[Fix]:
+    """The masked −inf replaced by 0 where it enters the op that has no use for it."""
+    at = next((i for i, fact in enumerate(birth.site.inputs) if fact.inf), None)
+    return [] if at is None else [harmless(birth.site, at, f"give {birth.site.short} 0 where the mask put −inf", nan=False)]
 
 
 def _form(short: str) -> str:

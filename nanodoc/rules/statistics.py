@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nanodoc.evidence import Evidence, OpFacts
-from nanodoc.report.model import Fix
+from nanodoc.evidence import Evidence
+from nanodoc.report.model import Fix, Remedy
 from nanodoc.rules.base import Claim, Rule, birth_claim
 from nanodoc.rules.failures import failure_claim
-from nanodoc.rules.patches import on_argument
+from nanodoc.rules.patches import with_keyword
 
 
 def _degenerate_statistics(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
@@ -26,8 +26,14 @@ def _degenerate_statistics(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             exact=1.0, fit=20,
             extra=[("values", int(n)), ("correction", int(correction))],
             fixes=[
-                Fix(title="drop the last, smaller batch (drop_last=True), or skip the normalisation for a single value", confidence="likely"),
-                Fix(title="use the biased estimate", patch=_biased(site), confidence="maybe"),
+                Fix(
+                    title="drop the last, smaller batch (drop_last=True), or skip the normalisation for a single value", confidence="likely",
+                    remedy=Remedy(kind="without-batch"),
+                ),
+                Fix(
+                    title="use the biased estimate", patch=with_keyword(site, "unbiased", False, drop=("correction",)), confidence="maybe",
+                    remedy=Remedy(kind="keyword", location=site.location, op=what, keyword="unbiased", value=0.0),
+                ),
             ],
         )  # fmt: skip
     failure = evidence.failure
@@ -36,14 +42,9 @@ def _degenerate_statistics(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             rule, evidence,
             title="batch norm of a single value per channel",
             explanation=f"A batch of one has no variance: {failure.message.splitlines()[0]}. It is typically the last, smaller batch.",
-            fixes=[Fix(title="drop the last, smaller batch (drop_last=True)", confidence="likely")],
+            fixes=[Fix(title="drop the last, smaller batch (drop_last=True)", confidence="likely", remedy=Remedy(kind="without-batch"))],
             fit=20,
         )  # fmt: skip
-
-
-def _biased(site: OpFacts) -> str | None:
-    text = on_argument(site, ("std", "var"), "{x}")
-    return text[:-1] + (", " if not text.endswith("()") else "") + "unbiased=False)" if text and text.endswith(")") else None
 
 
 RULES = (

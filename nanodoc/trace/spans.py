@@ -36,7 +36,8 @@ _TRANSPARENT = tuple(
         ("probing.py",),
         ("differential", "graph_remedies.py"),
         ("differential", "leak.py"),
-        ("differential", "patches.py"),
+        ("differential", "call_site.py"),
+        ("differential", "precision.py"),
     )
 )
 _STDLIB = tuple({os.path.abspath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib")})

@@ -1,0 +1,176 @@
+"""The differential of one run: experiments before the rules judge, fixes tried afterwards. Everything happens when the run is over."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from nanodoc.differential.experiments import Elsewhere, Experiments
+from nanodoc.differential.past import Past, growth_of
+from nanodoc.differential.remedies import WITHOUT_FAILURE, Remedies
+from nanodoc.differential.trial import Budget, Say, StepTrials
+from nanodoc.differential.verdict import read
+from nanodoc.engine.capsule import Keeper, StepCapsule
+from nanodoc.engine.checkpoints import Checkpoints
+from nanodoc.engine.replaying import Replayer
+from nanodoc.engine.skips import at_scale
+from nanodoc.engine.step import StepRunner
+from nanodoc.evidence import Evidence
+from nanodoc.report.model import Finding
+from nanodoc.trial_evidence import Pattern
+
+_MOST_FINDINGS = 3  # whose fixes are tried
+_DIVERGING = 10.0  # times the loss at the start: when a finite run is worth being run again
+_LAST = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The step that experiments are made on, and what the run knows besides."""
+
+    capsule: StepCapsule
+    elsewhere: Elsewhere
+    checkpoints: Checkpoints | None = None
+    half: bool = False
+    indices: Sequence[int] | None = None
+
+
+class Differential:
+    """Rules causes out by experiment on one step, and tries fixes on it. Ctrl-C ends it; what is known by then is kept."""
+
+    def __init__(self, runner: StepRunner, keeper: Keeper, replayer: Replayer, step: Step, budget: Budget, say: Say) -> None:
+        self._step = step
+        self._say = say
+        self._keeper = keeper
+        self._named = list(runner.recipe.model.named_parameters())
+        self._trials = StepTrials(runner, keeper, replayer, budget)
+        self._capsule = at_scale(step.capsule, runner.device)
+        self.experiments = Experiments(self._trials, self._capsule, step.elsewhere, half=step.half, say=say)
+        self.pattern = Pattern()
+        self.interrupted = False
+        self.notes: list[tuple[str, str]] = []
+
+    def examine(self, evidence: Evidence) -> Evidence:
+        """The evidence with the pattern of the experiments, where something non-finite was met or the loss had grown."""
+        try:
+            if evidence.trip is not None or evidence.births or evidence.leaves or evidence.optimizers:
+                self._experiment(evidence)
+            elif self._diverging(evidence.losses):
+                self._look_back(evidence, len(evidence.losses) - 1, broke=False)
+        except KeyboardInterrupt:
+            self._stopped()
+        return replace(evidence, pattern=self.pattern)
+
+    def treat(self, findings: Sequence[Finding]) -> tuple[Finding, ...]:
+        """The findings with the experiments' rows, the guilty samples and their fixes tried."""
+        if not findings:
+            return ()
+        done = list(findings)
+        remedies = Remedies(
+            self._trials, self._step.capsule, self._step.elsewhere, self.pattern,
+            half=self._step.half, say=self._say, indices=self._step.indices,
+        )  # fmt: skip
+        try:
+            for number, finding in enumerate(findings[:_MOST_FINDINGS]):
+                if self.interrupted:
+                    break
+                done[number] = self._treated(finding, remedies)
+        except KeyboardInterrupt:
+            self._stopped()
+        return tuple(done)
+
+    # -- before the rules ------------------------------------------------------------------------------------------
+
+    def _experiment(self, evidence: Evidence) -> None:
+        if evidence.optimizers:  # the weights are sick, not the step
+            self._look_back(evidence, self._step.capsule.step, broke=True)
+            return
+        found = []
+        for key in self.experiments.keys:
+            one = self.experiments.one(key)
+            if one is not None:
+                found.append(one)
+                self.pattern = replace(self.pattern, experiments=tuple(found))
+            if key == "same-again" and one is not None and self.pattern.passes(key):
+                break  # nothing that is tried could show anything
+        if not self.pattern.passes("same-again"):
+            self._look_back(evidence, self._step.capsule.step, broke=True)
+        self._decide(None)
+
+    def _look_back(self, evidence: Evidence, until: int, *, broke: bool) -> None:
+        checkpoints = self._step.checkpoints
+        if checkpoints is None:
+            return
+        growth = growth_of(evidence.losses, evidence.grad_norms, checkpoints, self._named)
+        self.pattern = replace(self.pattern, growth=growth)
+        if not (growth.seen or evidence.optimizers) or until < 1 or self.pattern.passes("other-batch"):
+            return
+        course = Past(self._trials, checkpoints, self._say).course(until, broke=broke)
+        if course is None and not checkpoints.before(until):
+            self.notes.append(
+                ("smaller learning rates", f"no checkpoint of an earlier step: {checkpoints.note or 'the run was too short'}")
+            )
+        self.pattern = replace(self.pattern, course=course)
+
+    def _diverging(self, losses: Sequence[float]) -> bool:
+        finite = [abs(loss) for loss in losses]
+        if len(finite) < 2 * _LAST or not all(map(math.isfinite, finite)):
+            return False
+        start, end = sorted(finite[:_LAST])[_LAST // 2], sorted(finite[-_LAST:])[_LAST // 2]
+        return end > _DIVERGING * start
+
+    # -- after the rules -------------------------------------------------------------------------------------------
+
+    def _treated(self, finding: Finding, remedies: Remedies) -> Finding:
+        if not _numeric(finding):
+            return self._fixes_only(finding, remedies)
+        kinds = {fix.remedy.kind for fix in finding.fixes if fix.remedy is not None}
+        on_weights = finding.culprit.kind == "optimizer" or finding.phase == "optimizer"
+        if kinds and kinds <= WITHOUT_FAILURE:
+            return remedies.on(finding)
+        finding = replace(finding, experiments=(*finding.experiments, *self._rows(finding)))
+        if not on_weights and not remedies.unhealthy():
+            return finding  # loss and gradients are finite as it is (a probe saw the NaN): nothing that is tried could show anything
+        if not on_weights and finding.severity == "critical" and finding.step is not None:
+            finding = remedies.guilty_samples(finding)
+            self._decide(bool(finding.culprit.samples) and any("alone" in str(row["name"]) for row in finding.experiments))
+        finding = remedies.on(finding)
+        return replace(finding, cause=self.pattern.cause, cause_why=self.pattern.why)
+
+    def _fixes_only(self, finding: Finding, remedies: Remedies) -> Finding:
+        kinds = {fix.remedy.kind for fix in finding.fixes if fix.remedy is not None}
+        if not kinds or (not kinds <= WITHOUT_FAILURE and not remedies.unhealthy()):
+            return finding
+        return remedies.on(finding)
+
+    def _rows(self, finding: Finding) -> list[Mapping[str, Any]]:
+        """The experiments as rows; the examination's own replay is the first, and is not said twice."""
+        known = {row.get("name") for row in finding.experiments}
+        rows = [one.row() for one in self.pattern.experiments if one.name not in known]
+        course = self.pattern.course
+        if course is not None:
+            rows += [
+                {
+                    "name": f"{one.name} from step {course.start}",
+                    "outcome": "passes" if one.passes else "fails too",
+                    "loss": one.last_loss,
+                    "seconds": None,
+                }
+                for one in course.stretches
+            ]
+        return rows
+
+    def _decide(self, guilty: bool | None) -> None:
+        cause, why = read(self.pattern, guilty=guilty)
+        self.pattern = replace(self.pattern, cause=cause, why=why)
+
+    def _stopped(self) -> None:
+        self.interrupted = True
+        self.notes.append(("further experiments", "interrupted"))
+
+
+def _numeric(finding: Finding) -> bool:
+    """A finding about values that are not finite, or about how they grew."""
+    return finding.code[:3] in ("ND2", "ND3") or finding.code in ("ND101", "ND105", "ND106", "ND601", "ND606", "ND616")

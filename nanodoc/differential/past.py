@@ -1,0 +1,115 @@
+"""When did it go wrong? What had grown before a step broke, and whether the steps since a checkpoint stay finite with a smaller step."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+import torch
+
+from nanodoc.differential.trial import Say, StepTrials
+from nanodoc.engine.capsule import StepCapsule
+from nanodoc.engine.checkpoints import Checkpoints, PastStep
+from nanodoc.engine.rerun import Course, CourseRunner
+from nanodoc.trial_evidence import CourseFacts, Growth, Stretch
+
+_LAST = 3  # steps before the one that broke
+_FIRST = 5
+_CLIP = 1.0  # the usual limit of the gradient norm
+_GREW = 2.0  # RULES, ND606: a loss of twice its start
+_LONGEST = 300  # steps run again
+
+
+def growth_of(
+    losses: Sequence[float], norms: Sequence[float], checkpoints: Checkpoints, weights: Sequence[tuple[str, torch.Tensor]]
+) -> Growth:
+    """What had grown until now: `losses` and `norms` are those of the whole run, `weights` what the last step began with."""
+    finite = [abs(loss) for loss in losses if math.isfinite(loss)]
+    sizes = [norm for norm in norms if math.isfinite(norm)]
+    loss = max(finite[-_LAST:]) / finite[0] if len(finite) > 1 and finite[0] > 0 else None
+    earlier = sizes[: max(len(sizes) - _LAST, 1)]
+    norm = max(sizes[-_LAST:]) / statistics.median(earlier) if len(sizes) > 1 and statistics.median(earlier) > 0 else None
+    total, fastest, ratio = _weights(checkpoints.first, weights)
+    began = next((i for i, one in enumerate(finite) if one > _GREW * finite[0]), None) if finite else None
+    rates = (
+        [rate for step in (checkpoints.past[0], checkpoints.past[-1]) for rate in [next((r[0] for r in step.rates if r), None)]]
+        if checkpoints.past
+        else []
+    )
+    return Growth(
+        loss=loss, norm=norm, weights=total, fastest=fastest, fastest_ratio=ratio, began=began,
+        rate_first=rates[0] if rates else None, rate_last=rates[-1] if rates else None,
+    )  # fmt: skip
+
+
+def _weights(first: StepCapsule | None, now: Sequence[tuple[str, torch.Tensor]]) -> tuple[float | None, str | None, float | None]:
+    """(growth of all weights, the parameter that grew most, its growth); biases and zero-initialised parameters don't count alone."""
+    if first is None or first.weights is None:
+        return None, None, None
+    before, after = 0.0, 0.0
+    best: tuple[float, str] | None = None
+    with torch.no_grad():
+        for (name, tensor), old in zip(now, first.weights, strict=True):
+            if old is None or not tensor.is_floating_point():
+                continue
+            was, is_ = float(old.float().norm()), float(tensor.float().norm())
+            before, after = before + was * was, after + is_ * is_
+            if was > 0 and tensor.dim() >= 2 and (best is None or is_ / was > best[0]):
+                best = (is_ / was, name)
+    total = math.sqrt(after / before) if before > 0 and math.isfinite(after) else None
+    return total, best[1] if best else None, best[0] if best else None
+
+
+class Past:
+    """Runs the steps up to one that failed, or up to the last one, again."""
+
+    def __init__(self, trials: StepTrials, checkpoints: Checkpoints, say: Say) -> None:
+        self._budget = trials.budget
+        self._courses = CourseRunner(trials.runner, trials.keeper)
+        self._checkpoints = checkpoints
+        self._say = say
+
+    def course(self, until: int, *, broke: bool) -> CourseFacts | None:
+        """Stretches that end with step `until`: as it was, with smaller learning rates, with clipping. `broke`: the run's own ended in a
+        loss or gradient that is not finite; otherwise its loss had only grown. None where the steps since a checkpoint can't be run again."""
+        found: CourseFacts | None = None
+        for start in sorted(self._checkpoints.before(until), key=lambda one: (one.step == 0, -one.step)):
+            steps = self._checkpoints.steps_between(start.step, until)
+            if steps is None or len(steps) > _LONGEST:
+                continue
+            found = self._from(start, steps, broke)
+            if found is not None and (found.passing() or not found.repeated):
+                return found
+        return found
+
+    def _from(self, start: StepCapsule, steps: list[PastStep], broke: bool) -> CourseFacts | None:
+        self._say(f"running steps {start.step} to {steps[-1].step} again …")
+        deadline = self._budget.part(0.25)
+        control = self._courses.run(start, steps, deadline)
+        if control.reason == "time":
+            return None
+        repeated = not control.complete if broke else _grew(control)
+        stretches: list[Stretch] = []
+        for rate, clip in ((0.1, None), (1.0, _CLIP), (0.01, None)) if repeated else ():
+            if rate == 0.01 and any(one.passes for one in stretches):
+                continue
+            name = f"learning rate × {rate:g}" if clip is None else f"gradient norm clipped to {clip:g}"
+            self._say(f"trying {name} from step {start.step} …")
+            course = self._courses.run(start, steps, self._budget.part(0.25), rate=rate, clip=clip)
+            if course.reason == "time":
+                break
+            passes = course.complete and not _grew(course)
+            stretches.append(
+                Stretch(name=name, rate=rate, clip=clip, passes=passes, last_loss=course.losses[-1] if course.losses else None)
+            )
+        return CourseFacts(start=start.step, until=steps[-1].step, repeated=repeated, stretches=tuple(stretches))
+
+
+def _grew(course: Course) -> bool:
+    """The last losses are more than twice the first ones."""
+    losses = [abs(loss) for loss in course.losses]
+    if len(losses) < 2 or not all(map(math.isfinite, losses)):
+        return not all(map(math.isfinite, losses))
+    start = statistics.median(losses[: min(_FIRST, max(len(losses) // 4, 1))])
+    return statistics.median(losses[-min(_LAST, len(losses) - 1) :]) > _GREW * start

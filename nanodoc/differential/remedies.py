@@ -1,0 +1,222 @@
+"""Fixes tried on the step that failed, and the samples found that make it fail."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from nanodoc.differential import patches
+from nanodoc.differential.call_site import Applied
+from nanodoc.differential.experiments import Elsewhere
+from nanodoc.differential.samples import GuiltySamples, not_bisectable, part
+from nanodoc.differential.trial import Say, StepTrials, Trial
+from nanodoc.engine.batches import batch_size
+from nanodoc.engine.capsule import StepCapsule
+from nanodoc.engine.skips import at_scale
+from nanodoc.report.model import ANOTHER_BATCH, FLOAT32, OTHERS, THE_STEP, Finding, Fix, Remedy
+from nanodoc.trial_evidence import Pattern
+
+_HALVINGS = 20
+_MORE = 1.5  # times the gradient norm that the clip left before
+_UNCHANGED = Remedy(kind="unchanged")
+WITHOUT_FAILURE = {"loss-scale", "unscale-first"}  # what is tried on a step whose loss and gradients are finite without the scale
+_OF_THE_PAST = {"lower-rate", "clip"}  # tried on the steps before the one that failed
+_HARMLESS = 1e-3  # a fix may move the loss of healthy samples by this much, relative to it
+_PRECISION = 2e-2  # one that computes in another dtype by this: bfloat16 has three significant digits
+_SEARCH = 0.25  # share of the time left that the search of guilty samples may take
+_MOST_FIXES = 3  # shown of those that were tried
+
+
+class Remedies:
+    """Tries what the findings on one step propose."""
+
+    def __init__(
+        self, trials: StepTrials, capsule: StepCapsule, elsewhere: Elsewhere, pattern: Pattern, *,
+        half: bool, say: Say, indices: Sequence[int] | None = None,
+    ) -> None:  # fmt: skip
+        self._trials = trials
+        self._elsewhere = elsewhere
+        self._pattern = pattern
+        # without the loss scale: an overflow that only the scale makes is skipped by the scaler, and is no failure
+        self._capsule = at_scale(capsule, trials.runner.device)
+        self._scaled = capsule
+        self._half = half
+        self._say = say
+        self._indices = indices
+        self._others: tuple[StepCapsule, float, str] | None = None
+        """Something healthy to measure a fix on, its loss, and what it is."""
+        self._done: dict[Remedy, Trial] = {}
+
+    def unhealthy(self) -> bool:
+        """The step as it was fails."""
+        return not self._try(_UNCHANGED).healthy
+
+    def on(self, finding: Finding) -> Finding:
+        """The finding with its fixes tried."""
+        fixes = []
+        for fix in finding.fixes:
+            if fix.remedy is not None:
+                self._say(f"trying: {fix.title} …")
+            fixes.append(self._tried(fix, finding))
+        return replace(finding, fixes=_best_first(fixes))
+
+    def guilty_samples(self, finding: Finding) -> Finding:
+        """The samples that alone make the step fail, where some do and the others don't."""
+        if not_bisectable(self._trials.runner.recipe.model, self._capsule) is not None or not self._trials.budget.allows(
+            self._trials.seconds
+        ):
+            return finding
+        self._say("looking for the samples that fail alone …")
+        search = GuiltySamples(self._capsule, lambda rows: not self._trials.outcome(rows).healthy, self._trials.budget.part(_SEARCH))
+        guilty = finding.culprit.samples
+        if not search.confirm(guilty):
+            guilty = search.search()
+        if not guilty:
+            return finding
+        rest = part(self._capsule, [row for row in range(batch_size(self._capsule.batches[0]) or 0) if row not in set(guilty)])
+        without = self._trials.outcome(rest)
+        if without.loss is not None:
+            self._others = (rest, without.loss, OTHERS)
+        named = ", ".join(map(str, guilty[:8])) + (", …" if len(guilty) > 8 else "")
+        rows = (
+            {"name": f"sample{'s' if len(guilty) > 1 else ''} {named} alone", "outcome": "fails", "loss": None, "seconds": None},
+            {"name": "the batch without", "outcome": "passes", "loss": without.loss, "seconds": round(without.seconds, 4)},
+        )
+        at = tuple(self._indices[row] for row in guilty if row < len(self._indices)) if self._indices else finding.culprit.dataset_indices
+        culprit = replace(finding.culprit, samples=tuple(guilty), dataset_indices=at)
+        return replace(finding, culprit=culprit, experiments=(*finding.experiments, *rows))
+
+    # -- one fix ---------------------------------------------------------------------------------------------------
+
+    def _tried(self, fix: Fix, finding: Finding) -> Fix:
+        remedy = fix.remedy
+        if remedy is None or not self._trials.budget.allows(self._trials.seconds):
+            return fix
+        if remedy.kind == "loss-scale":
+            return self._scale_that_works(fix)
+        if remedy.kind == "unscale-first":
+            return self._unscaled_first(fix)
+        if remedy.kind in _OF_THE_PAST:
+            return self._smaller_steps(fix, remedy)
+        if remedy.kind == "without-samples":
+            return self._left_out(fix, finding)
+        if remedy.kind == "without-batch":
+            return replace(fix, verified=True) if self._pattern.passes("other-batch") else fix
+        trial = self._try(remedy)
+        if not trial.applied:
+            return fix
+        if not trial.healthy:
+            return replace(fix, verified=False)
+        change, whose = self._change(remedy, trial)
+        limit = _PRECISION if remedy.kind in patches.IN_ANOTHER_DTYPE else _HARMLESS
+        return replace(fix, verified=change is None or change < limit, loss_change=change, loss_of=whose)
+
+    def _smaller_steps(self, fix: Fix, remedy: Remedy) -> Fix:
+        course = self._pattern.course
+        if course is None:
+            return fix
+        for one in course.stretches:
+            if (remedy.kind == "clip" and one.clip == remedy.value) or (
+                remedy.kind == "lower-rate" and one.clip is None and one.rate == remedy.value
+            ):
+                return replace(fix, verified=one.passes)
+        return fix
+
+    def _left_out(self, fix: Fix, finding: Finding) -> Fix:
+        """Verified by the batch without these samples, where they are known."""
+        samples = set(finding.culprit.samples)
+        size = batch_size(self._capsule.batches[0]) or 0 if len(self._capsule.batches) == 1 else 0
+        rest = [row for row in range(size) if row not in samples]
+        if not samples or not rest or not_bisectable(self._trials.runner.recipe.model, self._capsule) is not None:
+            return replace(fix, verified=True) if self._pattern.passes("other-batch") and not rest else fix
+        return replace(fix, verified=self._trials.outcome(part(self._capsule, rest)).healthy)
+
+    def _unscaled_first(self, fix: Fix) -> Fix:
+        """Verified if the clip then leaves more of the gradients: without it, its limit is divided by the loss scale. Not tried where the
+        train_step clears its gradients before it returns."""
+        assert fix.remedy is not None
+        before, after = self._trials.outcome(self._scaled), self._outcome(self._scaled, fix.remedy)
+        if not after.applied or not before.grad_norm > 0:
+            return fix
+        return replace(fix, verified=after.healthy and after.grad_norm > _MORE * before.grad_norm)
+
+    def _change(self, remedy: Remedy, trial: Trial) -> tuple[float | None, str]:
+        """How far the fix moves a loss that was healthy, relative to it, and whose loss that is."""
+        same = self._try(_UNCHANGED)
+        if same.loss is not None and math.isfinite(same.loss):  # only the gradients were sick
+            return _relative(trial.loss, same.loss), THE_STEP
+        others = self._others or self._other_batch()
+        if others is not None:
+            capsule, before, whose = others
+            after = self._outcome(capsule, remedy)
+            if after.healthy or after.applied:
+                return _relative(after.loss, before) if after.healthy else math.inf, whose
+            untouched = self._trials.outcome(capsule)  # nothing to change there: the fix leaves it alone
+            return (0.0 if untouched.healthy else math.inf), whose
+        exact = self._try(Remedy(kind="autocast-off")) if self._half else None
+        if exact is None or not (exact.applied and exact.healthy) or exact.loss is None:
+            return None, ""
+        return _relative(trial.loss, exact.loss), FLOAT32
+
+    def _other_batch(self) -> tuple[StepCapsule, float, str] | None:
+        """A batch that passes with these weights, where there is one."""
+        if self._half or not self._pattern.passes("other-batch"):
+            return None
+        found = self._elsewhere.other()
+        if found is None:
+            return None
+        capsule = replace(self._capsule, batches=found[1], rng=found[2] or self._capsule.rng)
+        trial = self._trials.outcome(capsule)
+        if not trial.healthy or trial.loss is None:
+            return None
+        self._others = (capsule, trial.loss, ANOTHER_BATCH)
+        return self._others
+
+    def _scale_that_works(self, fix: Fix) -> Fix:
+        assert fix.remedy is not None
+        scale = fix.remedy.value or 65536.0
+        for _ in range(_HALVINGS):
+            scale /= 2
+            trial = self._try(replace(fix.remedy, value=scale))
+            if trial.applied and trial.healthy:
+                return replace(fix, title=f"{fix.title} (init_scale={scale:g})", verified=True)
+        return replace(fix, verified=False)
+
+    def _try(self, remedy: Remedy) -> Trial:
+        known = self._done.get(remedy)
+        if known is None:
+            at = remedy.value or 1.0
+            capsule = at_scale(self._capsule, self._trials.runner.device, at) if remedy.kind == "loss-scale" else self._capsule
+            known = self._done[remedy] = self._outcome(capsule, remedy)
+            if remedy == _UNCHANGED:
+                self._trials.raises = known.error.partition(":")[0]
+        return known
+
+    def _outcome(self, capsule: StepCapsule, remedy: Remedy) -> Trial:
+        if remedy == _UNCHANGED:
+            return self._trials.outcome(capsule)
+        applied = Applied()
+        patch = patches.patch_for(remedy, self._trials.runner, self._trials.keeper, applied)
+        if patch is None:
+            return Trial(applied=False, healthy=False, loss=None, seconds=0.0)
+        return self._trials.outcome(capsule, patch, applied)
+
+
+def _best_first(fixes: list[Fix]) -> tuple[Fix, ...]:
+    """Fixes that were seen to work come first, of those the one that moves the healthy part least; one that was seen to fail is only
+    said where nothing else is left. The order is the rule's otherwise."""
+    fixes = sorted(fixes, key=lambda fix: ({True: 0, None: 1, False: 2}[fix.verified], _moved(fix)))
+    useful = [fix for fix in fixes if fix.verified is not False]
+    return tuple(useful[:_MOST_FIXES] or fixes[:_MOST_FIXES])
+
+
+def _moved(fix: Fix) -> float:
+    """The order of magnitude by which a verified fix moves what was healthy; differences of rounding don't count."""
+    if not fix.verified or not fix.loss_change:
+        return -12.0
+    return max(-7.0, math.floor(math.log10(fix.loss_change)))
+
+
+def _relative(after: float | None, before: float) -> float | None:
+    return abs(after - before) / max(abs(before), 1e-12) if after is not None else None

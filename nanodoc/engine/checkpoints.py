@@ -1,0 +1,171 @@
+"""Weights of earlier steps and the batches since, in host memory: what it takes to ask when the weights went wrong.
+
+Three are kept at most: the start of the run, the last good one and the one before it. Good means that the loss had not grown by
+then. The copies cost less than a hundredth of the run's time and never more than a quarter of the free host memory.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.nn.parameter import is_lazy
+
+from nanodoc.engine.batches import tensor_leaves
+from nanodoc.engine.capsule import Keeper, StepCapsule, copy_optimizer, copy_weights
+from nanodoc.engine.memory import free_host_memory
+from nanodoc.engine.rng import RandomState
+from nanodoc.engine.step import StepRunner
+
+_SHARE_OF_TIME = 0.005  # and the bookkeeping stays below as much again
+_SHARE_OF_MEMORY = 0.25
+_KEPT = 3
+_MOST_STEPS = 512  # whose batches are kept
+_MOST_BATCH_BYTES = 1 << 29
+_MOST_SHARED = 64  # tensors of loader workers: each holds a file descriptor open
+_GREW = 2.0  # RULES: a loss of twice its start is growing
+
+
+@dataclass(frozen=True, slots=True)
+class PastStep:
+    """What running one step of the past again needs, besides the weights."""
+
+    step: int
+    batches: list[Any]
+    versions: list[int]
+    rng: RandomState
+    rates: list[list[float]]
+    """Learning rates when the step began, by optimizer and group."""
+    size: int
+    shared: int
+
+    @property
+    def intact(self) -> bool:
+        """Nobody has written into the batches since."""
+        return self.versions == [0 if t.is_inference() else t._version for _, t in tensor_leaves(self.batches)]
+
+
+class Checkpoints:
+    """Told of every step before it runs and after; holds what experiments on the run's past need."""
+
+    def __init__(self, runner: StepRunner, keeper: Keeper, *, every: int | None = None, enabled: bool = True) -> None:
+        self._runner = runner
+        self._keeper = keeper
+        self._every = every
+        self._named = list(runner.recipe.model.named_parameters())
+        self._parameters = [p for _, p in self._named]
+        self._first_loss: float | None = None
+        self._growing = False
+        self._elapsed = 0.0
+        self._spent = 0.0
+        self._cost = 0.0
+        self._memory: float | None = None  # bytes that may be taken
+        self.enabled = enabled
+        self.note = "" if enabled else "switched off"
+        """Why there are none, or fewer than asked for."""
+        self.first: StepCapsule | None = None
+        self.good: StepCapsule | None = None
+        self.previous: StepCapsule | None = None
+        self.past: deque[PastStep] = deque()
+        self._past_bytes = 0
+        self._past_shared = 0
+
+    def before_step(self, capsule: StepCapsule) -> float:
+        """Keeps the step's batches, and at times its weights. Returns the seconds it took."""
+        if not self.enabled:
+            return 0.0
+        began = time.perf_counter()
+        self._remember(capsule)
+        if self._due(capsule.step):
+            self._take(capsule)
+        return time.perf_counter() - began
+
+    def after_step(self, loss: float, seconds: float) -> None:
+        """A step that went well took `seconds`."""
+        self._elapsed += seconds
+        if self._first_loss is None:
+            self._first_loss = abs(loss)
+        self._growing = not math.isfinite(loss) or abs(loss) > _GREW * self._first_loss + 1e-6
+
+    def before(self, step: int) -> list[StepCapsule]:
+        """The checkpoints of earlier steps, the latest first."""
+        found = [one for one in (self.good, self.previous, self.first) if one is not None and one.step < step]
+        return list({one.step: one for one in found}.values())
+
+    def steps_between(self, first: int, last: int) -> list[PastStep] | None:
+        """The steps from `first` to `last`, both included; None where some of their batches are gone."""
+        steps = [one for one in self.past if first <= one.step <= last]
+        whole = len(steps) == last - first + 1
+        return steps if whole and all(one.intact for one in steps) else None
+
+    # -- keeping ---------------------------------------------------------------------------------------------------
+
+    def _remember(self, capsule: StepCapsule) -> None:
+        leaves = [tensor for _, tensor in tensor_leaves(capsule.batches)]
+        rates = [[float(group["lr"]) for group in o.param_groups if "lr" in group] for o in self._runner.recipe.optimizers]
+        size = sum(t.numel() * t.element_size() for t in leaves)
+        shared = sum(t.device.type == "cpu" and t.is_shared() for t in leaves)
+        self.past.append(PastStep(capsule.step, capsule.batches, capsule.batch_versions, capsule.rng, rates, size, shared))
+        self._past_bytes += size
+        self._past_shared += shared
+        while len(self.past) > 2 and (
+            len(self.past) > _MOST_STEPS or self._past_bytes > self._most_bytes() or self._past_shared > _MOST_SHARED
+        ):
+            gone = self.past.popleft()
+            self._past_bytes -= gone.size
+            self._past_shared -= gone.shared
+
+    def _most_bytes(self) -> float:
+        return min(_MOST_BATCH_BYTES, self._budget() / 2)
+
+    def _budget(self) -> float:
+        if self._memory is None:
+            free = free_host_memory()
+            self._memory = math.inf if free is None else _SHARE_OF_MEMORY * free
+        return self._memory
+
+    def _due(self, step: int) -> bool:
+        if self.first is None:
+            return not any(is_lazy(p) for p in self._parameters)
+        if self._growing:
+            return False
+        if self._every is not None:
+            return step % self._every == 0
+        return self._spent + self._cost <= _SHARE_OF_TIME * self._elapsed
+
+    def _take(self, capsule: StepCapsule) -> None:
+        kept = self._fitting()
+        if not kept:
+            self.enabled = self.first is not None
+            return
+        if self.first is not None and kept == 1:
+            return
+        began = time.perf_counter()
+        taken = replace(
+            self._keeper.take(capsule.step, capsule.batches, apart=True),
+            grads=capsule.grads,
+            weights=copy_weights(self._named, host=True),
+            optimizers=[copy_optimizer(o, host=True) for o in self._runner.recipe.optimizers],
+        )
+        if self.first is None:
+            self.first = taken
+        else:
+            self.previous, self.good = self.good if kept == _KEPT else None, taken
+        self._cost = time.perf_counter() - began
+        self._spent += self._cost
+
+    def _fitting(self) -> int:
+        """How many copies the memory allows."""
+        needed = sum(p.numel() * p.element_size() for p in self._parameters) + sum(map(_state_bytes, self._runner.recipe.optimizers))
+        fitting = min(_KEPT, int(min(self._budget() / 2 / max(needed, 1), _KEPT)))
+        if fitting < _KEPT:
+            self.note = f"of {_KEPT} copies of weights and optimizer states ({needed / 2**20:.0f} MiB each) an eighth of the free memory holds {fitting}"
+        return fitting
+
+
+def _state_bytes(optimizer: torch.optim.Optimizer) -> int:
+    return sum(v.numel() * v.element_size() for state in optimizer.state.values() for v in state.values() if isinstance(v, torch.Tensor))

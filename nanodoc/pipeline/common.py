@@ -1,0 +1,89 @@
+"""What the commands share: building the recipe under watch, and reports from evidence."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path
+
+import torch
+
+from nanodoc._version import __version__
+from nanodoc.config import Config
+from nanodoc.engine.build_facts import BuildFacts
+from nanodoc.engine.building import BuildWatch
+from nanodoc.errors import UsageError
+from nanodoc.evidence import Evidence
+from nanodoc.recipe.lines import line_of_key
+from nanodoc.recipe.loader import build_recipe, split_entrypoint
+from nanodoc.recipe.recipe import Recipe
+from nanodoc.report.model import Report, RunInfo, VitalSigns
+from nanodoc.report.ranking import rank
+from nanodoc.rules.registry import claims
+from nanodoc.trace.spans import shown_path
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a command tells how far it is: `step(step, steps, loss)` after each step, `say("trying float64 …")` while it examines."""
+
+    step: Callable[[int, int, float], None] = lambda step, steps, loss: None
+    say: Callable[[str], None] = lambda text: None
+
+
+def check_module(recipe: Recipe, module: str | None) -> None:
+    paths = [path for path, _ in recipe.model.named_modules()]
+    if module is not None and module not in paths:
+        near = get_close_matches(module, paths, 1, cutoff=0)
+        raise UsageError(f"the model has no module {module!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+
+
+def build_watched(entrypoint: str, config: Config) -> tuple[Recipe, BuildFacts]:
+    watch = BuildWatch()
+    with watch:
+        recipe = build_recipe(entrypoint, config.recipe)
+    if any(isinstance(module, torch.jit.ScriptModule) for module in recipe.model.modules()):
+        raise UsageError("the model holds TorchScript modules, which cannot be watched; return the plain module from the recipe")
+    path, name = split_entrypoint(entrypoint)
+    return recipe, replace(watch.settle(recipe.model), amp_at=line_of_key(path, name, "amp", shown_path(str(path))))
+
+
+def run_info(
+    entrypoint: str, command: str, config: Config, device: torch.device, amp: torch.dtype | None, requested: int, done: int, reproduced: str
+) -> RunInfo:
+    return RunInfo(
+        entrypoint=entrypoint,
+        command=command,
+        config=config.as_dict(),
+        device=str(device) if device.type == "cpu" else f"{device} ({torch.cuda.get_device_name(device)})",
+        amp=str(amp).removeprefix("torch.") if amp else None,
+        seed=config.seed,
+        steps_requested=requested,
+        steps_run=done,
+        torch=str(torch.__version__),
+        python=platform.python_version(),
+        reproduced=reproduced,
+    )
+
+
+def report_of(
+    info: RunInfo, evidence: Evidence, config: Config, vitals: VitalSigns, artifacts: dict[str, str | None],
+    not_checked: list[tuple[str, str]], interrupted: bool,
+) -> Report:  # fmt: skip
+    return Report(
+        nanodoc=__version__,
+        run=info,
+        findings=rank(claims(evidence, config.select, config.ignore)),
+        not_checked=tuple(not_checked),
+        vitals=vitals,
+        artifacts=artifacts,
+        interrupted=interrupted,
+    )
+
+
+def artifact_folder(config: Config) -> Path:
+    if config.snapshot_dir is not None:
+        return Path(config.snapshot_dir)
+    return Path(config.output).parent if config.output is not None else Path(".")

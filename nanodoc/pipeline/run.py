@@ -1,0 +1,136 @@
+"""`nanodoc run`: entrypoint → recipe → engine → experiments → rules → fixes → report."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from nanodoc.config import Config
+from nanodoc.differential.differential import Differential, Step
+from nanodoc.differential.experiments import Elsewhere
+from nanodoc.differential.trial import Budget
+from nanodoc.engine.course import Outcome
+from nanodoc.engine.failure import describe_failure
+from nanodoc.engine.history import History
+from nanodoc.engine.looks import LookOptions
+from nanodoc.engine.loop import Engine
+from nanodoc.engine.settings import pick_device, seed_everything, with_amp
+from nanodoc.engine.snapshot import write_snapshot
+from nanodoc.errors import UserCodeError
+from nanodoc.evidence import Evidence
+from nanodoc.pipeline.common import Progress, artifact_folder, build_watched, check_module, report_of, run_info
+from nanodoc.report.fixes import write_patch
+from nanodoc.report.model import Report, VitalSigns
+
+DEFAULT_STEPS = 100
+
+
+def run(entrypoint: str, config: Config, progress: Progress | None = None) -> Report:
+    """Runs the training an entrypoint names under watch, and returns what was found.
+
+    Raises `UsageError` for anything unusable; an exception of the user's own code is a finding of the report.
+    """
+    progress = progress or Progress()
+    device = pick_device(config.device)
+    if config.seed is not None:
+        seed_everything(config.seed)
+    try:
+        recipe, facts = build_watched(entrypoint, config)
+    except UserCodeError as error:
+        info = run_info(entrypoint, "run", config, device, None, config.steps or 0, 0, "not_run")
+        return report_of(info, Evidence(failure=describe_failure(error)), config, VitalSigns(), {}, [], False)
+    recipe, amp_dtype = with_amp(recipe, config.amp, device)
+    steps = config.steps or recipe.max_steps or DEFAULT_STEPS
+    check_module(recipe, config.module)
+    if config.abort_after_step is not None:
+        steps = min(steps, config.abort_after_step + 1)
+    folder = artifact_folder(config)
+    looks = LookOptions(
+        steps=config.trace_steps, folder=folder, frames=config.frames, most_frames=config.max_frames, module=config.module or ""
+    )
+    history = History(folder)
+    engine = Engine(
+        recipe, device, amp_dtype, steps=steps, history=history, build_facts=facts, looks=looks, leak_check=config.leak_check,
+        checkpoints=config.checkpoints, checkpoint_every=config.checkpoint_every,
+        progress=lambda step, loss: progress.step(step, steps, loss),
+    )  # fmt: skip
+    try:
+        outcome = engine.run()
+    finally:
+        history.close()
+    artifacts: dict[str, str | None] = {"history": str(history.path), "snapshot": None}
+    not_checked = list(outcome.notes)
+    if outcome.trace_files:
+        artifacts["traces"] = ", ".join(outcome.trace_files)
+    _snapshot(engine, outcome, entrypoint, config, amp_dtype, folder, artifacts, not_checked)
+    differential = _differential(engine, outcome, config, progress)
+    evidence = outcome.evidence if differential is None else differential.examine(outcome.evidence)
+    info = run_info(entrypoint, "run", config, device, amp_dtype, steps, outcome.steps_run, evidence.reproduced)
+    report = report_of(info, evidence, config, _vitals(outcome), artifacts, [], outcome.interrupted)
+    findings, interrupted = report.findings, outcome.interrupted
+    if differential is not None:
+        findings = differential.treat(findings)
+        interrupted = interrupted or differential.interrupted
+        not_checked += differential.notes
+    not_checked += _not_checked(outcome, steps)
+    report = replace(
+        report,
+        findings=findings,
+        frames=tuple(outcome.frames),
+        amp=evidence.amp_facts,
+        not_checked=tuple(not_checked),
+        interrupted=interrupted,
+    )
+    return write_patch(report, folder) if config.fix else report
+
+
+def _snapshot(
+    engine: Engine, outcome: Outcome, entrypoint: str, config: Config, amp_dtype: torch.dtype | None, folder: Path,
+    artifacts: dict[str, str | None], not_checked: list[tuple[str, str]],
+) -> None:  # fmt: skip
+    """Writes the step that tripped to disk."""
+    trip = outcome.evidence.trip
+    if outcome.capsule is None or trip is None:
+        return
+    told = {"loss": trip.loss, "grad_norm": trip.grad_norm, "amp": str(amp_dtype) if amp_dtype else None}
+    try:
+        path = write_snapshot(folder, engine.recipe, outcome.capsule, entrypoint, config.as_dict(), told, outcome.indices)
+        artifacts["snapshot"] = str(path)
+    except OSError as error:
+        not_checked.append(("snapshot", f"it could not be written: {error}"))
+
+
+def _differential(engine: Engine, outcome: Outcome, config: Config, progress: Progress) -> Differential | None:
+    """What experiments need; None where there is no step to make them on, or the user has interrupted."""
+    capsule = outcome.start
+    if capsule is None or outcome.interrupted:
+        return None
+    checkpoints = engine.checkpoints
+    elsewhere = Elsewhere(
+        other=lambda: engine.another(capsule),
+        earlier=checkpoints.before(capsule.step),
+        why_none=f"there is no checkpoint: {checkpoints.note}",
+    )
+    amp = outcome.evidence.amp_facts
+    step = Step(capsule, elsewhere, checkpoints, half=amp is not None and amp.dtype == "float16", indices=outcome.indices)
+    return Differential(engine.runner, engine.keeper, engine.replayer, step, Budget(config.budget), progress.say)
+
+
+def _vitals(outcome: Outcome) -> VitalSigns:
+    amp = outcome.evidence.amp_facts
+    return VitalSigns(
+        steps=outcome.steps_run, losses=tuple(outcome.losses), grad_norms=tuple(outcome.grad_norms),
+        skipped_steps=outcome.skipped, overhead=outcome.overhead,
+        scales=tuple(step.scale for step in amp.steps) if amp else (), calibration_skips=amp.calibration if amp else 0,
+    )  # fmt: skip
+
+
+def _not_checked(outcome: Outcome, steps: int) -> list[tuple[str, str]]:
+    found = []
+    if outcome.steps_run < steps and outcome.evidence.trip is None and outcome.evidence.failure is None and not outcome.notes:
+        found.append(("the remaining steps", f"the run ended after {outcome.steps_run} of {steps}"))
+    if outcome.evidence.amp is None:
+        found.append(("GradScaler", "amp is off"))
+    return found

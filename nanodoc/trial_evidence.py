@@ -1,0 +1,103 @@
+"""What experiments on a sick step and on the steps before it showed, as plain frozen facts for rules and reports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+PASSES, FAILS = "passes", "fails too"
+
+PRECISION, DATA, WEIGHTS, MATHEMATICS, ENVIRONMENT = "precision", "data", "weights", "mathematics", "environment"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Experiment:
+    """One thing changed, and what came of it. `key` is what `--experiment` takes; `outcome` is `PASSES`, `FAILS`, or says why it was
+    not run."""
+
+    key: str
+    name: str
+    outcome: str
+    loss: float | None = None
+    seconds: float | None = None
+
+    @property
+    def ran(self) -> bool:
+        return self.outcome in (PASSES, FAILS)
+
+    def row(self) -> Mapping[str, Any]:
+        """As the report shows it."""
+        return {"name": self.name, "outcome": self.outcome, "loss": self.loss, "seconds": self.seconds}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stretch:
+    """A stretch of the run's steps, run again with one thing changed."""
+
+    name: str
+    rate: float
+    """Times the learning rates."""
+    clip: float | None
+    """The gradient norm clipped to."""
+    passes: bool
+    """Every step was finite, and the loss did not grow."""
+    last_loss: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CourseFacts:
+    """How the run came to where it broke: growth that was measured, and stretches that were run again."""
+
+    start: int
+    """The step the stretches begin at."""
+    until: int
+    """The step that failed, the last of each stretch."""
+    repeated: bool
+    """Run again as it was, the stretch ended as the run had."""
+    stretches: tuple[Stretch, ...] = ()
+
+    def passing(self) -> tuple[Stretch, ...]:
+        return tuple(one for one in self.stretches if one.passes)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Growth:
+    """What had grown before a step broke. Ratios; None where they can't be told."""
+
+    loss: float | None = None
+    """Last finite loss over the first."""
+    norm: float | None = None
+    """Largest finite gradient norm of the last steps over the median of those before."""
+    weights: float | None = None
+    """Norm of all weights over what it was at step 0."""
+    fastest: str | None = None
+    """The parameter that grew most."""
+    fastest_ratio: float | None = None
+    began: int | None = None
+    """The step from which on the loss was more than twice its start."""
+    rate_first: float | None = None
+    rate_last: float | None = None
+    """Learning rates of the first optimizer's first group, at step 0 and at the step that broke."""
+
+    @property
+    def seen(self) -> bool:
+        """Loss (RULES: twice its start), gradients (RULES: ten times their median) or weights had grown out of all proportion."""
+        return (self.loss or 0) > 2 or (self.norm or 0) > 10 or (self.weights or 0) > 3 or (self.fastest_ratio or 0) > 30
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pattern:
+    """All experiments on one step, and what their pattern says."""
+
+    experiments: tuple[Experiment, ...] = ()
+    cause: str | None = None
+    """PRECISION, DATA, WEIGHTS, MATHEMATICS or ENVIRONMENT; None where the experiments don't decide."""
+    why: str = ""
+    growth: Growth | None = None
+    course: CourseFacts | None = None
+
+    def passes(self, key: str) -> bool | None:
+        """Whether the step passed with this change; None where it was not run."""
+        found = next((one for one in self.experiments if one.key == key and one.ran), None)
+        return None if found is None else found.outcome == PASSES
