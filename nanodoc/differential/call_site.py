@@ -24,7 +24,8 @@ _SPELLINGS = {
     "linalg_vector_norm": ("norm", "vector_norm", "linalg_vector_norm", "linalg_norm"), "norm": ("norm", "vector_norm", "linalg_vector_norm"),
     "linalg_eigh": ("linalg_eigh", "eigh", "linalg_eigvalsh", "eigvalsh"), "linalg_svd": ("linalg_svd", "svd", "linalg_svdvals", "svdvals"),
     "linalg_inv_ex": ("linalg_inv", "inv", "inverse", "linalg_inv_ex"), "linalg_cholesky_ex": ("linalg_cholesky", "cholesky", "linalg_cholesky_ex"),
-    "linalg_solve_ex": ("linalg_solve", "solve"), "xlogy": ("xlogy", "special_xlogy"),
+    "linalg_solve_ex": ("linalg_solve", "solve"), "nll_loss_forward": ("cross_entropy", "nll_loss"), "cdist_forward": ("cdist",),
+    "xlogy": ("xlogy", "special_xlogy"),
 }  # fmt: skip
 
 
@@ -260,6 +261,27 @@ def unmasked_at(where: SourceSpan, applied: Applied) -> Patch:
         if name == "multi_head_attention_forward":
             return func(*args, **{k: rows(v, true_masks=True) if k in ("attn_mask", "key_padding_mask") else v for k, v in kwargs.items()})
         return func(*args, **kwargs)
+
+    return _AtCall(where, change, exact=True)
+
+
+def lone_statistics_at(where: SourceSpan, applied: Applied) -> Patch:
+    """A std or var at this place that would divide by zero is the biased one."""
+
+    def change(func: Any, args: Any, kwargs: Any) -> Any:
+        if operator_of(func) not in ("std", "var", "std_mean", "var_mean"):
+            return func(*args, **kwargs)
+        biased = {key: value for key, value in kwargs.items() if key not in ("unbiased", "correction")}
+        shape = args[0].shape
+        dim = kwargs.get("dim", args[1] if len(args) > 1 and not isinstance(args[1], bool) else None)
+        dims = range(len(shape)) if dim is None else [dim] if isinstance(dim, int) else dim
+        count = 1
+        for one in dims:
+            count *= shape[one]
+        if count != 1:
+            return func(*args, **kwargs)
+        applied.yes = True
+        return func(*args, **biased, unbiased=False)
 
     return _AtCall(where, change, exact=True)
 

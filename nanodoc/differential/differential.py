@@ -135,7 +135,7 @@ class Differential:
             return finding  # loss and gradients are finite as it is (a probe saw the NaN): nothing that is tried could show anything
         if not on_weights and finding.severity == "critical" and finding.step is not None:
             finding = remedies.guilty_samples(finding)
-            self._decide(bool(finding.culprit.samples) and any("alone" in str(row["name"]) for row in finding.experiments))
+            self._decide(remedies.guilty)
         finding = remedies.on(finding)
         return replace(finding, cause=self.pattern.cause, cause_why=self.pattern.why)
 

@@ -55,10 +55,15 @@ def _weights(first: StepCapsule | None, now: Sequence[tuple[str, torch.Tensor]])
                 continue
             was, is_ = float(old.float().norm()), float(tensor.float().norm())
             before, after = before + was * was, after + is_ * is_
-            if was > 0 and tensor.dim() >= 2 and (best is None or is_ / was > best[0]):
-                best = (is_ / was, name)
-    total = math.sqrt(after / before) if before > 0 and math.isfinite(after) else None
+            ratio = _ratio(is_, was)
+            if ratio is not None and tensor.dim() >= 2 and (best is None or ratio > best[0]):
+                best = (ratio, name)
+    total = _ratio(math.sqrt(after), math.sqrt(before))
     return total, best[1] if best else None, best[0] if best else None
+
+
+def _ratio(after: float, before: float) -> float | None:
+    return after / before if before > 0 and math.isfinite(after) else None
 
 
 class Past:

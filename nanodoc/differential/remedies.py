@@ -10,7 +10,7 @@ from nanodoc.differential import patches
 from nanodoc.differential.call_site import Applied
 from nanodoc.differential.experiments import Elsewhere
 from nanodoc.differential.samples import GuiltySamples, not_bisectable, part
-from nanodoc.differential.trial import Say, StepTrials, Trial
+from nanodoc.differential.trial import Say, StepTrials, Trial, fails
 from nanodoc.engine.batches import batch_size
 from nanodoc.engine.capsule import StepCapsule
 from nanodoc.engine.skips import at_scale
@@ -20,6 +20,7 @@ from nanodoc.trial_evidence import Pattern
 _HALVINGS = 20
 _MORE = 1.5  # times the gradient norm that the clip left before
 _UNCHANGED = Remedy(kind="unchanged")
+LEFT_OUT = Fix(title="leave these samples out, or repair them in the data set", confidence="maybe", remedy=Remedy(kind="without-samples"))
 WITHOUT_FAILURE = {"loss-scale", "unscale-first"}  # what is tried on a step whose loss and gradients are finite without the scale
 _OF_THE_PAST = {"lower-rate", "clip"}  # tried on the steps before the one that failed
 _HARMLESS = 1e-3  # a fix may move the loss of healthy samples by this much, relative to it
@@ -47,6 +48,8 @@ class Remedies:
         self._others: tuple[StepCapsule, float, str] | None = None
         """Something healthy to measure a fix on, its loss, and what it is."""
         self._done: dict[Remedy, Trial] = {}
+        self.guilty = False
+        """Samples were found that fail alone while the others pass."""
 
     def unhealthy(self) -> bool:
         """The step as it was fails."""
@@ -59,31 +62,59 @@ class Remedies:
             if fix.remedy is not None:
                 self._say(f"trying: {fix.title} …")
             fixes.append(self._tried(fix, finding))
+        if self.guilty and not any(fix.verified for fix in fixes):
+            fixes.append(replace(LEFT_OUT, verified=True))
         return replace(finding, fixes=_best_first(fixes))
 
     def guilty_samples(self, finding: Finding) -> Finding:
         """The samples that alone make the step fail, where some do and the others don't."""
-        if not_bisectable(self._trials.runner.recipe.model, self._capsule) is not None or not self._trials.budget.allows(
-            self._trials.seconds
-        ):
+        if not self._trials.budget.allows(self._trials.seconds):
+            return finding
+        capsule, indices, before = self._capsule, self._indices, ""
+        if len(capsule.batches) > 1:
+            self._say("looking for the micro-batch that fails alone …")
+            number = self._guilty_micro_batch(capsule)
+            if number is None:
+                return finding
+            sizes = [batch_size(batch) or 0 for batch in capsule.batches]
+            first, before = sum(sizes[:number]), f"micro-batch {number}, "
+            capsule, indices = (
+                replace(capsule, batches=[capsule.batches[number]]),
+                indices[first : first + sizes[number]] if indices else None,
+            )
+            if sizes[number] == 1:
+                rest = replace(self._capsule, batches=[one for i, one in enumerate(self._capsule.batches) if i != number])
+                return self._blamed(finding, (0,), rest, indices, before)
+        if not_bisectable(self._trials.runner.recipe.model, capsule) is not None:
             return finding
         self._say("looking for the samples that fail alone …")
-        search = GuiltySamples(self._capsule, lambda rows: not self._trials.outcome(rows).healthy, self._trials.budget.part(_SEARCH))
+        search = GuiltySamples(capsule, lambda rows: fails(self._trials.outcome(rows)), self._trials.budget.part(_SEARCH))
         guilty = finding.culprit.samples
         if not search.confirm(guilty):
             guilty = search.search()
         if not guilty:
             return finding
-        rest = part(self._capsule, [row for row in range(batch_size(self._capsule.batches[0]) or 0) if row not in set(guilty)])
+        rest = part(capsule, [row for row in range(batch_size(capsule.batches[0]) or 0) if row not in set(guilty)])
+        return self._blamed(finding, guilty, rest, indices, before)
+
+    def _guilty_micro_batch(self, capsule: StepCapsule) -> int | None:
+        """The only one of several micro-batches that fails alone."""
+        failing = [i for i, batch in enumerate(capsule.batches) if fails(self._trials.outcome(replace(capsule, batches=[batch])))]
+        return failing[0] if len(failing) == 1 else None
+
+    def _blamed(self, finding: Finding, guilty: Sequence[int], rest: StepCapsule, indices: Sequence[int] | None, before: str) -> Finding:
         without = self._trials.outcome(rest)
+        if not without.healthy:
+            return finding
         if without.loss is not None:
             self._others = (rest, without.loss, OTHERS)
+        self.guilty = True
         named = ", ".join(map(str, guilty[:8])) + (", …" if len(guilty) > 8 else "")
         rows = (
-            {"name": f"sample{'s' if len(guilty) > 1 else ''} {named} alone", "outcome": "fails", "loss": None, "seconds": None},
+            {"name": f"{before}sample{'s' if len(guilty) > 1 else ''} {named} alone", "outcome": "fails", "loss": None, "seconds": None},
             {"name": "the batch without", "outcome": "passes", "loss": without.loss, "seconds": round(without.seconds, 4)},
         )
-        at = tuple(self._indices[row] for row in guilty if row < len(self._indices)) if self._indices else finding.culprit.dataset_indices
+        at = tuple(indices[row] for row in guilty if row < len(indices)) if indices else finding.culprit.dataset_indices
         culprit = replace(finding.culprit, samples=tuple(guilty), dataset_indices=at)
         return replace(finding, culprit=culprit, experiments=(*finding.experiments, *rows))
 
@@ -102,7 +133,7 @@ class Remedies:
         if remedy.kind == "without-samples":
             return self._left_out(fix, finding)
         if remedy.kind == "without-batch":
-            return replace(fix, verified=True) if self._pattern.passes("other-batch") else fix
+            return self._batch_left_out(fix)
         trial = self._try(remedy)
         if not trial.applied:
             return fix
@@ -125,12 +156,21 @@ class Remedies:
 
     def _left_out(self, fix: Fix, finding: Finding) -> Fix:
         """Verified by the batch without these samples, where they are known."""
+        if self.guilty:
+            return replace(fix, verified=True)
         samples = set(finding.culprit.samples)
         size = batch_size(self._capsule.batches[0]) or 0 if len(self._capsule.batches) == 1 else 0
         rest = [row for row in range(size) if row not in samples]
         if not samples or not rest or not_bisectable(self._trials.runner.recipe.model, self._capsule) is not None:
-            return replace(fix, verified=True) if self._pattern.passes("other-batch") and not rest else fix
-        return replace(fix, verified=self._trials.outcome(part(self._capsule, rest)).healthy)
+            return fix
+        without = self._trials.outcome(part(self._capsule, rest))
+        return replace(fix, verified=without.healthy) if without.applied else fix
+
+    def _batch_left_out(self, fix: Fix) -> Fix:
+        """Verified where this batch is smaller than another, and that one passes."""
+        other = self._elsewhere.other() if self._pattern.passes("other-batch") else None
+        sizes = [batch_size(capsule[0]) for capsule in (self._capsule.batches, other[1])] if other is not None else []
+        return replace(fix, verified=True) if len(sizes) == 2 and (sizes[0] or 0) < (sizes[1] or 0) else fix
 
     def _unscaled_first(self, fix: Fix) -> Fix:
         """Verified if the clip then leaves more of the gradients: without it, its limit is divided by the loss scale. Not tried where the
@@ -204,11 +244,19 @@ class Remedies:
 
 
 def _best_first(fixes: list[Fix]) -> tuple[Fix, ...]:
-    """Fixes that were seen to work come first, of those the one that moves the healthy part least; one that was seen to fail is only
-    said where nothing else is left. The order is the rule's otherwise."""
-    fixes = sorted(fixes, key=lambda fix: ({True: 0, None: 1, False: 2}[fix.verified], _moved(fix)))
-    useful = [fix for fix in fixes if fix.verified is not False]
-    return tuple(useful[:_MOST_FIXES] or fixes[:_MOST_FIXES])
+    """Fixes that were seen to work come first, of those the one that moves the healthy part least, and samples are left out last; one
+    that was seen to fail is only said where nothing else is left. Of several ways to do the same the best is said. The order is the
+    rule's otherwise."""
+    fixes = sorted(fixes, key=lambda fix: ({True: 0, None: 1, False: 2}[fix.verified], _leaves_out(fix), _moved(fix)))
+    best: dict[str, Fix] = {}
+    for fix in fixes:
+        best.setdefault(fix.title, fix)
+    useful = [fix for fix in best.values() if fix.verified is not False]
+    return tuple(useful[:_MOST_FIXES] or fixes[:1])
+
+
+def _leaves_out(fix: Fix) -> bool:
+    return bool(fix.verified) and fix.remedy is not None and fix.remedy.kind in ("without-samples", "without-batch")
 
 
 def _moved(fix: Fix) -> float:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from nanodoc.differential.bisect import minimal_failing
-from nanodoc.engine.batches import batch_size, map_tensors
+from nanodoc.engine.batches import batch_size, is_list_of_samples, map_tensors
 from nanodoc.engine.capsule import StepCapsule
 
 _MOST_RUNS = 80
@@ -18,6 +18,8 @@ _MOST_RUNS = 80
 
 def rows_of(batch: Any, size: int, rows: Sequence[int]) -> Any:
     """The batch with only these rows: of every tensor whose first dimension is `size`, and of every list of that many items."""
+    if is_list_of_samples(batch) and len(batch) == size:
+        return type(batch)(batch[row] for row in rows)
     index = torch.tensor(list(rows), dtype=torch.long)
 
     def picked(tensor: torch.Tensor) -> torch.Tensor:

@@ -92,6 +92,11 @@ class StepTrials:
         return Trial((applied is None or applied.yes) and fits, healthy, loss, seconds, replay.grad_norm, one_line(ended) if ended else "")
 
 
+def fails(trial: Trial) -> bool:
+    """The step failed as the unchanged one does; an exception of another kind (a part of a batch that doesn't fit together) says nothing."""
+    return trial.applied and not trial.healthy
+
+
 Say = Callable[[str], None]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Iterator
 
 from torch.nn.parameter import is_lazy
@@ -11,6 +12,14 @@ from nanodoc.engine.capsule import Keeper, copy_optimizer, copy_weights
 from nanodoc.engine.step import StepRunner
 
 _SMALL = 1 << 30  # bytes
+
+
+@contextlib.contextmanager
+def warnings_unsaid() -> Iterator[None]:
+    """Warnings were said in the run itself, and are not said again; a filter that makes errors of them still does."""
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda *args, **kwargs: None
+        yield
 
 
 @contextlib.contextmanager

@@ -63,9 +63,26 @@ def leading_size(value: Any) -> int:
     return next((tensor.shape[0] for _, tensor in tensor_leaves(value) if tensor.dim()), 0)
 
 
+def is_list_of_samples(value: Any) -> bool:
+    """A batch that was never stacked: a list of dicts, tuples or tensors that are alike but share no first dimension."""
+    if type(value) not in (list, tuple) or len(value) < 2 or len({type(item) for item in value}) > 1:
+        return False
+    first = value[0]
+    if isinstance(first, Mapping):
+        alike = all(item.keys() == first.keys() for item in value)
+    elif isinstance(first, torch.Tensor):
+        alike = True
+    else:
+        alike = type(first) in (list, tuple) and all(len(item) == len(first) for item in value)
+    sizes = {tensor.shape[0] for _, tensor in tensor_leaves(value) if tensor.dim()}
+    return alike and len(sizes) > 1
+
+
 def batch_size(value: Any) -> int | None:
-    """The length of the first dimension that most tensors of the batch share; None without any, or where no length prevails (a
-    graph's nodes and edges)."""
+    """The length of the first dimension that most tensors of the batch share, or of a list of samples; None without any, or where no
+    length prevails (a graph's nodes and edges)."""
+    if is_list_of_samples(value):
+        return len(value)
     counts: dict[int, int] = {}
     for _, tensor in tensor_leaves(value):
         if tensor.dim() >= 1:

@@ -30,6 +30,10 @@ class BuildFacts:
     """Parameters that a load_state_dict() has gone over."""
     layers: Mapping[str, Place] = field(default_factory=dict)
     casts: Mapping[str, Place] = field(default_factory=dict)
+    criterion: Place | None = None
+    """Where the recipe's criterion, one of torch's own layers, was made."""
+    criterion_at: SourceSpan | None = None
+    """Where the recipe names its criterion."""
     amp_at: SourceSpan | None = None
     """Where the recipe asks for mixed precision."""
     compiled: bool = False
@@ -60,6 +64,10 @@ class BuildFacts:
     def schedulers_built_at(self) -> tuple[SourceSpan | None, ...]:
         """The user's lines that made learning rate schedulers."""
         return tuple(_span(place) for place in self.schedulers)
+
+    def criterion_made_at(self) -> SourceSpan | None:
+        """The line that made the recipe's criterion, else the one that names it."""
+        return _span(self.criterion) or self.criterion_at
 
     def frozen_at(self, name: str) -> SourceSpan | None:
         """The line that switched off requires_grad of parameter `name`."""

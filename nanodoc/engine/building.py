@@ -229,8 +229,8 @@ class BuildWatch(TorchDispatchMode):
 
     # -- what is left ----------------------------------------------------------------------------------------------
 
-    def settle(self, model: torch.nn.Module) -> BuildFacts:
-        """What is known once `build()` has returned `model`; lets go of everything else."""
+    def settle(self, model: torch.nn.Module, criterion: Any = None) -> BuildFacts:
+        """What is known once `build()` has returned `model` and `criterion`; lets go of everything else."""
         never = {name for name, tensor in _named(model) if _storage(tensor) in self._unwritten}
         places = {}
         for path, module in model.named_modules():
@@ -250,6 +250,7 @@ class BuildWatch(TorchDispatchMode):
             frozen={name: self._frozen[id(p)] for name, p in model.named_parameters() if id(p) in self._frozen},
             loaded={name for name, p in model.named_parameters() if id(p) in self._loaded},
             layers={path: self._layers[id(m)] for path, m in model.named_modules() if id(m) in self._layers},
+            criterion=self._layers.get(id(criterion)) if isinstance(criterion, torch.nn.Module) else None,
             casts={name: self._casts[id(p)] for name, p in model.named_parameters() if id(p) in self._casts},
             compiled=self._compiled,
             grad_off=self._grad_off if not torch.is_grad_enabled() else None,

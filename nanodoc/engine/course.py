@@ -124,6 +124,7 @@ def gather(
         failure=trouble.failure,
         failure_step=steps if trouble.failure else None,
         optimizer_sites=tuple(build.optimizer_built_at(o) for o in recipe.optimizers),
+        criterion_site=build.criterion_made_at() if recipe.criterion is not None else None,
         scheduler_sites=build.schedulers_built_at(),
         learning_rates=tuple(float(o.param_groups[0]["lr"]) for o in recipe.optimizers),
         reproduced=examined.reproduced if examined else "not_run",

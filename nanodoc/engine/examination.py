@@ -68,7 +68,7 @@ class Examiner:
         reproduced, note = _compare(first, loss, grad_norm)
         if capsule.batch_was_mutated:
             note = "the step writes into its own batch, so the replay did not see what the first run saw"
-        loss_is_finite = all(map(math.isfinite, first.losses)) and first.error is None
+        loss_is_finite = (all(map(math.isfinite, first.losses)) or first.gradients_first) and first.error is None
         starts = self._symptoms(first, loss_is_finite)
         if not starts:
             return Examined((), (), reproduced, note)

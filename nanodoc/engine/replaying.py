@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from nanodoc import probing
+from nanodoc.engine.aside import warnings_unsaid
 from nanodoc.engine.batches import tensor_leaves, to_device
 from nanodoc.engine.capsule import Keeper, StepCapsule, copy_optimizer, copy_weights
 from nanodoc.engine.half_facts import GRADIENT_MARK
@@ -38,6 +40,13 @@ class Replay:
     grad_norm: float
     bad_parameters: list[str]
     error: UserCodeError | None
+    bad_since: int | None = None
+    """How many losses had been computed when a gradient was first seen not to be finite."""
+
+    @property
+    def gradients_first(self) -> bool:
+        """Gradients were sick while every loss until then was finite: a loss that is not finite later is their effect."""
+        return self.bad_since is not None and all(math.isfinite(loss) for loss in self.losses[: self.bad_since])
 
 
 class Replayer:
@@ -75,8 +84,12 @@ class Replayer:
         tracer = Tracer(self._model, leaves_of(self._model, batches), requests, half=half)
         bad: list[str] = []
 
+        bad_since: list[int] = []
+
         def on_gradients() -> None:
             self._mark_gradients(tracer, bad, every=half is not None)
+            if bad and not bad_since:
+                bad_since.append(len(losses))
 
         losses: list[torch.Tensor] = []
         error: UserCodeError | None = None
@@ -86,6 +99,7 @@ class Replayer:
             losses.append(loss.detach())
 
         with run_eagerly(), contextlib.ExitStack() as stack:
+            stack.enter_context(warnings_unsaid())
             stack.enter_context(_marking_probes(tracer))
             if half is not None:
                 stack.enter_context(half.watching(lambda: tracer.count))
@@ -109,7 +123,7 @@ class Replayer:
             half.finish()
         vitals = packed_vitals(losses, self._named)
         read = [float(loss) for loss in losses]
-        return Replay(trace, read, vitals.grad_norm, bad, error)
+        return Replay(trace, read, vitals.grad_norm, bad, error, bad_since[0] if bad_since else None)
 
     def replay_and_rewind(self, capsule: StepCapsule) -> Replay:
         """`replay`, after which model and optimizers are as they were before it."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from nanodoc.engine.aside import put_back
+from nanodoc.engine.aside import put_back, warnings_unsaid
 from nanodoc.engine.capsule import Keeper, StepCapsule
 from nanodoc.engine.checkpoints import PastStep
 from nanodoc.engine.observer import Observer
@@ -51,7 +51,7 @@ class CourseRunner:
         losses: list[float] = []
         norms: list[float] = []
         reason = ""
-        with put_back(self._runner, self._keeper, moving=True), self._clipping(clip):
+        with put_back(self._runner, self._keeper, moving=True), warnings_unsaid(), self._clipping(clip):
             self._keeper.restore(start)
             for past in steps:
                 if time.monotonic() > deadline:

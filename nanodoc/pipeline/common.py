@@ -47,7 +47,9 @@ def build_watched(entrypoint: str, config: Config) -> tuple[Recipe, BuildFacts]:
     if any(isinstance(module, torch.jit.ScriptModule) for module in recipe.model.modules()):
         raise UsageError("the model holds TorchScript modules, which cannot be watched; return the plain module from the recipe")
     path, name = split_entrypoint(entrypoint)
-    return recipe, replace(watch.settle(recipe.model), amp_at=line_of_key(path, name, "amp", shown_path(str(path))))
+    shown = shown_path(str(path))
+    facts = watch.settle(recipe.model, recipe.criterion)
+    return recipe, replace(facts, amp_at=line_of_key(path, name, "amp", shown), criterion_at=line_of_key(path, name, "criterion", shown))
 
 
 def run_info(

@@ -19,6 +19,7 @@ _DERIVATIVES = {
     "asin": ("±1", "1/sqrt(1 − x²)"),
     "acosh": ("1", "1/sqrt(x² − 1)"),
     "atanh": ("±1", "1/(1 − x²)"),
+    "xlogy": ("a second argument of zero", "log(y) and x/y"),
     "atan2": ("(0, 0)", "x/(x² + y²)"),
     "log": ("zero", "1/x"),
     "log2": ("zero", "1/(x·ln 2)"),

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from nanodoc.evidence import Birth, Evidence, OpFacts, SourceSpan
-from nanodoc.report.model import GROWTH, ChainLink, Culprit, Finding, Fix, Remedy
+from nanodoc.report.model import GROWTH, ChainLink, Culprit, Finding, Fix
 
-LEFT_OUT = Fix(title="leave these samples out, or repair them in the data set", confidence="maybe", remedy=Remedy(kind="without-samples"))
-"""Proposed where the values of single samples are at fault; only said where they are known and the rest was seen to pass."""
 RootKey = tuple[Any, ...]
 
 
@@ -97,7 +95,7 @@ def birth_claim(
             confidence=birth_confidence(evidence, birth, exact),
             title=title,
             explanation=" ".join(explanation.split()),
-            culprit=culprit_of(site, birth),
+            culprit=_blamed(evidence, culprit_of(site, birth)),
             phase=birth.phase,
             step=step,
             evidence=(*(_growth(birth) if growth else ()), *extra, *_called_from(site)),
@@ -107,6 +105,12 @@ def birth_claim(
             fixes=tuple(fixes),
         ),
     )
+
+
+def _blamed(evidence: Evidence, culprit: Culprit) -> Culprit:
+    """An op of the recipe's criterion has no line of the user's: the one that made the criterion is to blame."""
+    outside = culprit.location is None and not culprit.module and evidence.criterion_site is not None
+    return replace(culprit, location=evidence.criterion_site) if outside else culprit
 
 
 def _growth(birth: Birth) -> list[tuple[str, str]]:

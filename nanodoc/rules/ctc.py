@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nanodoc.evidence import Evidence
-from nanodoc.report.model import Fix
+from nanodoc.report.model import Fix, Remedy
 from nanodoc.rules.base import Claim, Rule, birth_claim
+from nanodoc.rules.patches import with_keyword
 
 
 def _impossible_ctc_alignment(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
@@ -28,7 +29,13 @@ def _impossible_ctc_alignment(rule: Rule, evidence: Evidence) -> Iterable[Claim]
             title="a CTC target that no alignment can reach has an infinite loss",
             explanation=text, exact=1.0 if too_long else 0.6, fit=20,
             extra=[("targets", int(notes.get("targets", 0))), ("longer than their input", too_long)],
-            fixes=[Fix(title="drop samples whose target is longer than its frames, or pass zero_infinity=True", confidence="likely")],
+            fixes=[
+                Fix(
+                    title="pass zero_infinity=True, which leaves such samples out of the loss", patch=with_keyword(site, "zero_infinity", True),
+                    remedy=Remedy(kind="keyword", location=site.location, op="ctc_loss", keyword="zero_infinity", value=1.0),
+                ),
+                Fix(title="drop samples whose target is longer than its frames", confidence="likely", remedy=Remedy(kind="without-samples")),
+            ],
         )  # fmt: skip
 
 

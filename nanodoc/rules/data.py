@@ -56,7 +56,9 @@ def _non_finite_input(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 chain=tuple(link(op) for op in leaf.chain),
                 effects=effects(evidence),
                 experiments=replay_row(evidence),
-                fixes=(
+                fixes=()
+                if leaf.kind != "batch"
+                else (
                     Fix(
                         title="drop or repair these samples in the data set, before they are batched",
                         confidence="likely",

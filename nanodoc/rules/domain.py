@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from nanodoc.evidence import Birth, Evidence, OpFacts, ValuesAt
 from nanodoc.report.model import Fix, Remedy
-from nanodoc.rules.base import LEFT_OUT, Claim, Rule, birth_claim, count, values
+from nanodoc.rules.base import Claim, Rule, birth_claim, count, values
 from nanodoc.rules.guards import guards
 from nanodoc.rules.patches import log_softmax
 
@@ -64,7 +65,7 @@ def _domain_error(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             f" (input from {site.inputs[0].label}).",
             exact=1.0,
             extra=[("input at the bad elements", values(at.minimum, at.maximum)), ("bad elements", at.count)],
-            fixes=[*guards(site, f"keep the argument of {site.short} inside its domain"), LEFT_OUT],
+            fixes=[*guards(site, f"keep the argument of {site.short} inside its domain")],
         )  # fmt: skip
 
 
@@ -100,8 +101,19 @@ def _division_by_zero(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             + (", and so is the dividend there." if zero_over_zero else ", which makes the quotient infinite."),
             exact=at.zeros / at.count if at.count else 0.0,
             extra=[("zero divisors at the bad elements", at.zeros), ("bad elements", at.count)],
-            fixes=guards(site, "keep the divisor away from zero"),
+            fixes=[*guards(site, "keep the divisor away from zero"), *_at_the_root(birth)],
         )  # fmt: skip
+
+
+def _at_the_root(birth: Birth) -> list[Fix]:
+    """A divisor that is the root of zero has an infinite gradient, too: the constant belongs under the root."""
+    for op in birth.upstream:
+        if op.short == "sqrt" and any(fact.zeros for fact in op.outputs):
+            return [
+                replace(fix, replaces=op.location)
+                for fix in guards(op, "keep the argument of the sqrt away from zero: its gradient there is infinite")
+            ]
+    return []
 
 
 def _log_of_zero(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
@@ -131,6 +143,8 @@ def _log_of_softmax(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         if site.short not in _LOGS or _probability_source(birth) != "softmax":
             continue
         at = _at_failure(site)
+        if site.short == "xlogy" or _masked_before(birth):
+            continue  # p·log(p) is 0 where p is; and where −inf was put into the scores, log_softmax gives it back
         if at is None or not (at.zeros or (at.maximum is not None and abs(at.maximum) < 1e-30)):
             continue
         yield birth_claim(
@@ -146,6 +160,12 @@ def _log_of_softmax(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 )
             ],
         )  # fmt: skip
+
+
+def _masked_before(birth: Birth) -> bool:
+    """The softmax was given −inf: its zeros are meant."""
+    softmax = next((op for op in birth.upstream if op.short in ("softmax", "safe_softmax")), None)
+    return softmax is not None and any(fact.neginf for fact in softmax.inputs)
 
 
 def _is_log_pole(site: OpFacts, at: ValuesAt) -> bool:

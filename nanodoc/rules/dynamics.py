@@ -43,8 +43,10 @@ def _claims(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if growth is not None and course is not None and course.repeated and course.passing():
         if broke and not growth.seen:
             return
-        if not broke and (len(evidence.optimizer_sites) > 1 or (growth.weights or 0) < _WEIGHTS):
-            return  # two losses that work against each other may both rise
+        if not broke and (growth.weights or 0) < _WEIGHTS:
+            return
+        if not broke and len(evidence.optimizer_sites) > 1 and min((growth.loss or 0) / _GROWTH, growth.norm or 0) < 10:
+            return  # two losses that work against each other may both rise, but not so far
     elif not (_grew_enormously(evidence) and overflow is not None):
         return
     yield _claim(rule, evidence, growth or Growth(), course, overflow, broke=broke)

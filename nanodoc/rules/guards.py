@@ -11,17 +11,18 @@ from nanodoc.rules.patches import guard
 
 _UNIT = "{x}.clamp(-1 + 1e-6, 1 - 1e-6)"
 _POSITIVE = ("{x}.clamp_min(1e-12)", "{x} + 1e-12")
+_LOG = (*_POSITIVE, "{x}.clamp_min(1e-37)")
 _ROW_MAXIMUM = "{x} - {x}.amax(-1, keepdim=True)"
 
 # op -> (position of the argument, candidates in the order of preference)
 _CANDIDATES: dict[str, tuple[int, tuple[str, ...]]] = {
     "sqrt": (0, _POSITIVE),
     "rsqrt": (0, _POSITIVE),
-    "log": (0, _POSITIVE),
-    "log2": (0, _POSITIVE),
-    "log10": (0, _POSITIVE),
+    "log": (0, _LOG),
+    "log2": (0, _LOG),
+    "log10": (0, _LOG),
     "log1p": (0, ("{x}.clamp_min(-1 + 1e-6)",)),
-    "xlogy": (1, _POSITIVE),
+    "xlogy": (1, _LOG),
     "logit": (0, ("{x}.clamp(1e-6, 1 - 1e-6)",)),
     "pow": (0, ("{x}.clamp_min(1e-6)", "{x} + 1e-12")),
     "acos": (0, (_UNIT,)),

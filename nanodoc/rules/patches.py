@@ -83,6 +83,19 @@ def with_keyword(op: OpFacts, name: str, value: bool, *, drop: tuple[str, ...] =
     return ast.unparse(tree)
 
 
+def unbiased_where_many(op: OpFacts) -> str | None:
+    """`x.std()` as `x.std(unbiased=x.numel() > 1)`; None with dimensions or keywords of its own."""
+    tree = _expression(op)
+    if not isinstance(tree, ast.Call) or not isinstance(tree.func, ast.Attribute) or not _names(tree, op) or tree.keywords:
+        return None
+    as_function = isinstance(tree.func.value, ast.Name) and tree.func.value.id in _NAMESPACES
+    x = tree.args[0] if as_function and len(tree.args) == 1 else tree.func.value if not as_function and not tree.args else None
+    if not isinstance(x, (ast.Name, ast.Attribute)):
+        return None
+    tree.keywords.append(ast.keyword(arg="unbiased", value=ast.parse(f"{ast.unparse(x)}.numel() > 1", mode="eval").body))
+    return ast.unparse(tree)
+
+
 def on_keyword(op: OpFacts, names: tuple[str, ...], template: str) -> str | None:
     """The underlined call, whatever it calls, with the one keyword of `names` that it gives replaced by `template`."""
     tree = _expression(op)

@@ -8,7 +8,7 @@ from nanodoc.evidence import Evidence
 from nanodoc.report.model import Fix, Remedy
 from nanodoc.rules.base import Claim, Rule, birth_claim
 from nanodoc.rules.failures import failure_claim
-from nanodoc.rules.patches import with_keyword
+from nanodoc.rules.patches import unbiased_where_many, with_keyword
 
 
 def _degenerate_statistics(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
@@ -29,6 +29,10 @@ def _degenerate_statistics(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 Fix(
                     title="drop the last, smaller batch (drop_last=True), or skip the normalisation for a single value", confidence="likely",
                     remedy=Remedy(kind="without-batch"),
+                ),
+                Fix(
+                    title=f"use the biased {what} of a single value, which is 0", patch=unbiased_where_many(site), confidence="likely",
+                    remedy=Remedy(kind="lone-statistics", location=site.location),
                 ),
                 Fix(
                     title="use the biased estimate", patch=with_keyword(site, "unbiased", False, drop=("correction",)), confidence="maybe",
