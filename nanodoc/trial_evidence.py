@@ -8,6 +8,8 @@ from typing import Any
 
 PASSES, FAILS = "passes", "fails too"
 
+UNBOUNDED = 1e4
+"""Times the loss at the start, below zero: a loss that fell so far has no lower bound."""
 PRECISION, DATA, WEIGHTS, MATHEMATICS, ENVIRONMENT = "precision", "data", "weights", "mathematics", "environment"
 
 
@@ -76,9 +78,9 @@ class Growth:
     fastest_ratio: float | None = None
     began: int | None = None
     """The step from which on the loss was more than twice its start."""
-    rate_first: float | None = None
-    rate_last: float | None = None
-    """Learning rates of the first optimizer's first group, at step 0 and at the step that broke."""
+    rate_given: float | None = None
+    rate_highest: float | None = None
+    """Learning rates of the first optimizer's first group: as it was made, and the highest until the loss had begun to grow."""
 
     @property
     def seen(self) -> bool:

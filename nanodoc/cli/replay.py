@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from nanodoc.cli.common import deliver, given, payload_on_stdout
-from nanodoc.cli.run import Amp, Device, FailOn, Format, Ignore, Output, Select
+from nanodoc.cli.common import deliver, given, payload_on_stdout, progress_bar
+from nanodoc.cli.run import Amp, BudgetOption, Device, FailOn, Format, Ignore, Quiet, Select, WriteFix
 from nanodoc.config import load_config
+from nanodoc.errors import UsageError
 from nanodoc.rules.registry import check_codes
+
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=NUMBER", help="optimizer.lr=1e-4, clip_grad_norm=1 or model.MODULE.ATTRIBUTE=…; can be given again."
+    ),
+]
 
 
 def replay(
@@ -19,18 +28,62 @@ def replay(
         str | None, typer.Option("--entrypoint", metavar="FILE.py:NAME", help="The recipe, if not the one the snapshot names.")
     ] = None,
     device: Device = None,
+    dtype: Annotated[
+        str | None, typer.Option("--dtype", help="Everything in float64, float32, bfloat16 or float16, without autocast.")
+    ] = None,
     amp: Amp = None,
+    no_amp: Annotated[bool, typer.Option("--no-amp", help="Without autocast and GradScaler, as --amp off.")] = False,
+    set_: Set = None,
+    samples: Annotated[str | None, typer.Option("--samples", help="Only these samples of the batch, such as 3,17.")] = None,
+    ops: Annotated[bool, typer.Option("--ops", help="A table of the ops between cause and symptom.")] = False,
+    experiment: Annotated[str | None, typer.Option("--experiment", help="Only this experiment, such as float64 or other-batch.")] = None,
+    minimise: Annotated[
+        bool,
+        typer.Option("--minimise", help="Find the smallest part of the batch that fails, and write it to --output (default: …-min.pt)."),
+    ] = False,
+    debug: Annotated[bool, typer.Option("--pdb", help="Stop in your own frame where the first non-finite value is made.")] = False,
     output_format: Format = None,
-    output: Output = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", help="Write the report to this file instead of stdout; with --minimise, the snapshot.")
+    ] = None,
     fail_on: FailOn = None,
     select: Select = None,
     ignore: Ignore = None,
+    budget: BudgetOption = None,
+    fix: WriteFix = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Re-run the step a snapshot holds and print its diagnosis."""
-    flags = given(device=device, amp=amp, output_format=output_format, output=output, fail_on=fail_on, select=select, ignore=ignore)
+    """Re-run the step a snapshot holds, changed as you like, and print its diagnosis."""
+    if no_amp and amp not in (None, "off"):
+        raise UsageError(f"--no-amp and --amp {amp} contradict each other")
+    flags = given(
+        device=device, amp="off" if no_amp else amp, output_format=output_format, output=output, fail_on=fail_on, select=select,
+        ignore=ignore, budget=budget, fix=fix or None, quiet=quiet or None,
+    )  # fmt: skip
     settings = load_config(None, flags)
     check_codes(settings.select + settings.ignore)
+    minimal = None
+    if minimise:
+        minimal = output or snapshot.with_name(f"{snapshot.stem}-min.pt")
+        settings = replace(settings, output=None)
+    rows = _rows(samples)
     with payload_on_stdout() as stdout:
         from nanodoc import pipeline
+        from nanodoc.pipeline.replay import ReplayOptions
 
-        deliver(pipeline.replay(snapshot, settings, entrypoint), settings, stdout)
+        options = ReplayOptions(
+            dtype=dtype, settings=tuple(set_ or ()), samples=rows, ops=ops, experiment=experiment, minimal=minimal, debug=debug
+        )
+        with progress_bar(settings.quiet or debug) as progress:
+            report = pipeline.replay(snapshot, settings, entrypoint, options, progress)
+        deliver(report, settings, stdout)
+
+
+def _rows(text: str | None) -> tuple[int, ...]:
+    try:
+        rows = tuple(int(item) for item in text.split(",")) if text is not None else ()
+    except ValueError:
+        raise UsageError(f"--samples {text!r}: write numbers separated by commas, such as 3,17") from None
+    if len(set(rows)) != len(rows):
+        raise UsageError(f"--samples {text!r} names a sample twice")
+    return rows

@@ -40,6 +40,27 @@ PATIENTS: tuple[Patient, ...] = (
         needs="sklearn",
     ),
     Patient(
+        name="house-prices",
+        file="house_prices",
+        story="a learning rate that only normalised features bear",
+        expect="divergence",
+        line="torch.optim.SGD",
+    ),
+    Patient(
+        name="one-cycle",
+        file="one_cycle",
+        story="a schedule that raises the learning rate beyond what the weights survive; nothing becomes NaN",
+        expect="divergence",
+        line="OneCycleLR",
+    ),
+    Patient(
+        name="unclipped",
+        file="unclipped",
+        story="a recurrent net whose gradients grow with the length of the sequence",
+        expect="exploding-gradients",
+        line="torch.optim.SGD",
+    ),
+    Patient(
         name="generalised-mean",
         file="pooling",
         story="generalised-mean pooling of a channel that is zero everywhere",

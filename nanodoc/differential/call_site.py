@@ -286,18 +286,6 @@ def lone_statistics_at(where: SourceSpan, applied: Applied) -> Patch:
     return _AtCall(where, change, exact=True)
 
 
-def variance_at(where: SourceSpan, applied: Applied) -> Patch:
-    """A std at this place becomes the root of the variance and 1e-12."""
-
-    def change(func: Any, args: Any, kwargs: Any) -> Any:
-        if operator_of(func) != "std":
-            return func(*args, **kwargs)
-        applied.yes = True
-        return torch.sqrt(torch.var(*args, **kwargs) + 1e-12)
-
-    return _AtCall(where, change, exact=True)
-
-
 def operator_of(func: Any) -> str:
     """`Tensor.__pow__`, `torch.pow` and `Tensor.pow_` as `pow`."""
     return str(getattr(func, "__name__", "")).strip("_")

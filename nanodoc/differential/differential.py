@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,7 +11,8 @@ from typing import Any
 from nanodoc.differential.experiments import Elsewhere, Experiments
 from nanodoc.differential.past import Past, growth_of
 from nanodoc.differential.remedies import WITHOUT_FAILURE, Remedies
-from nanodoc.differential.trial import Budget, Say, StepTrials
+from nanodoc.differential.samples import GuiltySamples, not_bisectable, part
+from nanodoc.differential.trial import Budget, Say, StepTrials, fails
 from nanodoc.differential.verdict import read
 from nanodoc.engine.capsule import Keeper, StepCapsule
 from nanodoc.engine.checkpoints import Checkpoints
@@ -19,7 +21,7 @@ from nanodoc.engine.skips import at_scale
 from nanodoc.engine.step import StepRunner
 from nanodoc.evidence import Evidence
 from nanodoc.report.model import Finding
-from nanodoc.trial_evidence import Pattern
+from nanodoc.trial_evidence import UNBOUNDED, Pattern
 
 _MOST_FINDINGS = 3  # whose fixes are tried
 _DIVERGING = 10.0  # times the loss at the start: when a finite run is worth being run again
@@ -40,7 +42,10 @@ class Step:
 class Differential:
     """Rules causes out by experiment on one step, and tries fixes on it. Ctrl-C ends it; what is known by then is kept."""
 
-    def __init__(self, runner: StepRunner, keeper: Keeper, replayer: Replayer, step: Step, budget: Budget, say: Say) -> None:
+    def __init__(
+        self, runner: StepRunner, keeper: Keeper, replayer: Replayer, step: Step, budget: Budget, say: Say, *, only: str | None = None
+    ) -> None:
+        self._only = only
         self._step = step
         self._say = say
         self._keeper = keeper
@@ -57,16 +62,26 @@ class Differential:
         try:
             if evidence.trip is not None or evidence.births or evidence.leaves or evidence.optimizers:
                 self._experiment(evidence)
-            elif self._diverging(evidence.losses):
-                self._look_back(evidence, len(evidence.losses) - 1, broke=False)
+            elif (way := _diverging(evidence.losses)) is not None:
+                self._look_back(evidence, len(evidence.losses) - 1, broke=False, repeat=way == "up")
         except KeyboardInterrupt:
             self._stopped()
         return replace(evidence, pattern=self.pattern)
 
+    def guilty_samples(self) -> tuple[tuple[int, ...], StepCapsule] | None:
+        """The samples of the only batch that fail alone while the others pass, and the step with them only."""
+        if not_bisectable(self._trials.runner.recipe.model, self._capsule) is not None:
+            return None
+        self._say("looking for the samples that fail alone …")
+        self.experiments.same()
+        search = GuiltySamples(self._capsule, lambda rows: fails(self._trials.outcome(rows)), self._trials.budget.deadline)
+        rows = search.search()
+        return (rows, part(self._capsule, rows)) if rows else None
+
     def treat(self, findings: Sequence[Finding]) -> tuple[Finding, ...]:
         """The findings with the experiments' rows, the guilty samples and their fixes tried."""
-        if not findings:
-            return ()
+        if not findings or self._only is not None:
+            return tuple(replace(one, experiments=(*one.experiments, *self._rows(one))) for one in findings)
         done = list(findings)
         remedies = Remedies(
             self._trials, self._step.capsule, self._step.elsewhere, self.pattern,
@@ -88,7 +103,7 @@ class Differential:
             self._look_back(evidence, self._step.capsule.step, broke=True)
             return
         found = []
-        for key in self.experiments.keys:
+        for key in self.experiments.keys if self._only is None else ("same-again", self._only):
             one = self.experiments.one(key)
             if one is not None:
                 found.append(one)
@@ -99,13 +114,15 @@ class Differential:
             self._look_back(evidence, self._step.capsule.step, broke=True)
         self._decide(None)
 
-    def _look_back(self, evidence: Evidence, until: int, *, broke: bool) -> None:
+    def _look_back(self, evidence: Evidence, until: int, *, broke: bool, repeat: bool = True) -> None:
         checkpoints = self._step.checkpoints
         if checkpoints is None:
             return
-        growth = growth_of(evidence.losses, evidence.grad_norms, checkpoints, self._named)
+        kept = self._step.capsule.weights if broke else None  # a train_step has moved the weights since
+        weights = [(name, p if old is None else old) for (name, p), old in zip(self._named, kept or [None] * len(self._named), strict=True)]
+        growth = growth_of(evidence.losses, evidence.grad_norms, checkpoints, weights)
         self.pattern = replace(self.pattern, growth=growth)
-        if not (growth.seen or evidence.optimizers) or until < 1 or self.pattern.passes("other-batch"):
+        if not repeat or not (growth.seen or evidence.optimizers) or until < 1 or self.pattern.passes("other-batch"):
             return
         course = Past(self._trials, checkpoints, self._say).course(until, broke=broke)
         if course is None and not checkpoints.before(until):
@@ -113,13 +130,6 @@ class Differential:
                 ("smaller learning rates", f"no checkpoint of an earlier step: {checkpoints.note or 'the run was too short'}")
             )
         self.pattern = replace(self.pattern, course=course)
-
-    def _diverging(self, losses: Sequence[float]) -> bool:
-        finite = [abs(loss) for loss in losses]
-        if len(finite) < 2 * _LAST or not all(map(math.isfinite, finite)):
-            return False
-        start, end = sorted(finite[:_LAST])[_LAST // 2], sorted(finite[-_LAST:])[_LAST // 2]
-        return end > _DIVERGING * start
 
     # -- after the rules -------------------------------------------------------------------------------------------
 
@@ -169,6 +179,16 @@ class Differential:
     def _stopped(self) -> None:
         self.interrupted = True
         self.notes.append(("further experiments", "interrupted"))
+
+
+def _diverging(losses: Sequence[float]) -> str | None:
+    """ "up" where a loss that began above 0 ends ten times as high, "down" where it has fallen far below any likelihood."""
+    if len(losses) < 2 * _LAST or not all(map(math.isfinite, losses)):
+        return None
+    start, end = losses[0], statistics.median(losses[-_LAST:])
+    if end < -UNBOUNDED * max(abs(start), 1.0):
+        return "down"
+    return "up" if start > 0 and end > _DIVERGING * start else None
 
 
 def _numeric(finding: Finding) -> bool:

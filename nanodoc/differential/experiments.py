@@ -32,6 +32,8 @@ class Elsewhere:
     """Checkpoints of earlier steps, the latest first."""
     why_none: str = ""
     """Why there are no checkpoints."""
+    first: str = "the weights of step 0"
+    """What the earliest of them is."""
 
 
 class NotRun(Exception):
@@ -104,7 +106,7 @@ class Experiments:
         earliest = min(self._elsewhere.earlier, key=lambda one: one.step, default=None)
         if earliest is None or earliest.step:
             raise NotRun(self._elsewhere.why_none if self._capsule.step else "")
-        return _NAMES["first-weights"], self._with_weights(earliest)
+        return self._elsewhere.first, self._with_weights(earliest)
 
     def _good_weights(self) -> tuple[str, Trial]:
         latest = next(iter(self._elsewhere.earlier), None)

@@ -32,15 +32,20 @@ def growth_of(
     norm = max(sizes[-_LAST:]) / statistics.median(earlier) if len(sizes) > 1 and statistics.median(earlier) > 0 else None
     total, fastest, ratio = _weights(checkpoints.first, weights)
     began = next((i for i, one in enumerate(finite) if one > _GREW * finite[0]), None) if finite else None
-    rates = (
-        [rate for step in (checkpoints.past[0], checkpoints.past[-1]) for rate in [next((r[0] for r in step.rates if r), None)]]
-        if checkpoints.past
-        else []
-    )
+    given, highest = _rates(checkpoints, began)
     return Growth(
-        loss=loss, norm=norm, weights=total, fastest=fastest, fastest_ratio=ratio, began=began,
-        rate_first=rates[0] if rates else None, rate_last=rates[-1] if rates else None,
-    )  # fmt: skip
+        loss=loss, norm=norm, weights=total, fastest=fastest, fastest_ratio=ratio, began=began, rate_given=given, rate_highest=highest
+    )
+
+
+def _rates(checkpoints: Checkpoints, began: int | None) -> tuple[float | None, float | None]:
+    """The first optimizer's learning rate as it was given, and the highest until the loss had begun to grow: a schedule may have raised
+    it, and some schedules do so before the first step."""
+    steps = [past for past in checkpoints.past if past.rates and past.rates[0]]
+    if not steps:
+        return None, None
+    until = [past.rates[0][0] for past in steps if began is None or past.step <= began + 1] or [steps[0].rates[0][0]]
+    return checkpoints.given_rate(), max(until)
 
 
 def _weights(first: StepCapsule | None, now: Sequence[tuple[str, torch.Tensor]]) -> tuple[float | None, str | None, float | None]:
@@ -97,7 +102,7 @@ class Past:
         repeated = not control.complete if broke else _grew(control)
         stretches: list[Stretch] = []
         for rate, clip in ((0.1, None), (1.0, _CLIP), (0.01, None)) if repeated else ():
-            if rate == 0.01 and any(one.passes for one in stretches):
+            if rate == 0.01 and any(one.passes and one.clip is None for one in stretches):
                 continue
             name = f"learning rate × {rate:g}" if clip is None else f"gradient norm clipped to {clip:g}"
             self._say(f"trying {name} from step {start.step} …")

@@ -55,7 +55,7 @@ def _at_call(remedy: Remedy, device: str, applied: Applied) -> Patch | None:
         return call_site.keyword_at(where, op, remedy.keyword, bool(remedy.value), applied)
     simple = {
         "log-softmax": call_site.log_softmax_at, "logsumexp": call_site.logsumexp_at, "kept-mean": call_site.kept_mean_at,
-        "empty-mean": call_site.empty_mean_at, "unmask-row": call_site.unmasked_at, "variance": call_site.variance_at, "lone-statistics": call_site.lone_statistics_at,
+        "empty-mean": call_site.empty_mean_at, "unmask-row": call_site.unmasked_at, "lone-statistics": call_site.lone_statistics_at,
     }.get(kind)  # fmt: skip
     return simple(where, applied) if simple is not None else None
 

@@ -184,7 +184,7 @@ class Remedies:
     def _change(self, remedy: Remedy, trial: Trial) -> tuple[float | None, str]:
         """How far the fix moves a loss that was healthy, relative to it, and whose loss that is."""
         same = self._try(_UNCHANGED)
-        if same.loss is not None and math.isfinite(same.loss):  # only the gradients were sick
+        if self._others is None and same.loss is not None and math.isfinite(same.loss):  # only the gradients were sick
             return _relative(trial.loss, same.loss), THE_STEP
         others = self._others or self._other_batch()
         if others is not None:

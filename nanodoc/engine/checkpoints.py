@@ -91,6 +91,15 @@ class Checkpoints:
             self._first_loss = abs(loss)
         self._growing = not math.isfinite(loss) or abs(loss) > _GREW * self._first_loss + 1e-6
 
+    def given_rate(self) -> float | None:
+        """The learning rate that the first optimizer was made with."""
+        optimizer = next(iter(self._runner.recipe.optimizers), None)
+        if optimizer is None:
+            return None
+        alone = len(optimizer.param_groups) == 1 and "lr" in optimizer.defaults  # groups may have rates of their own
+        first = next((past.rates[0][0] for past in self.past if past.rates and past.rates[0]), None)
+        return float(optimizer.defaults["lr"]) if alone else first
+
     def before(self, step: int) -> list[StepCapsule]:
         """The checkpoints of earlier steps, the latest first."""
         found = [one for one in (self.good, self.previous, self.first) if one is not None and one.step < step]

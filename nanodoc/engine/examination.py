@@ -7,7 +7,7 @@ and cause, the third at the roots, the fourth at the elements where they failed.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
@@ -17,7 +17,7 @@ import torch
 from nanodoc.engine.batches import batch_size, tensor_leaves
 from nanodoc.engine.capsule import StepCapsule
 from nanodoc.engine.replaying import PROBE_MARK, Replay, Replayer
-from nanodoc.evidence import Birth, LeafRoot, TensorFacts
+from nanodoc.evidence import Birth, LeafRoot, OpFacts, TensorFacts
 from nanodoc.trace.births import Root, RootSearch
 from nanodoc.trace.examine import Request, tensor_facts
 from nanodoc.trace.graph import StepTrace
@@ -28,6 +28,7 @@ from nanodoc.trace.tracer import Ref
 _MOST_ROOTS = 8
 _BEFORE_EXCEPTION = 16  # ops before an exception whose inputs count as what the code had just looked at
 _UPSTREAM = 16
+_JUST_BEFORE = 2
 _CHAIN = 8
 _MOST_SAMPLES = 64
 _FARTHEST = 64  # ancestors of an overflow, so that the way its values grew can be told
@@ -68,7 +69,7 @@ class Examiner:
         reproduced, note = _compare(first, loss, grad_norm)
         if capsule.batch_was_mutated:
             note = "the step writes into its own batch, so the replay did not see what the first run saw"
-        loss_is_finite = (all(map(math.isfinite, first.losses)) or first.gradients_first) and first.error is None
+        loss_is_finite = _loss_is_finite(first)
         starts = self._symptoms(first, loss_is_finite)
         if not starts:
             return Examined((), (), reproduced, note)
@@ -96,6 +97,21 @@ class Examiner:
             else:
                 births.append(self._birth(third, fourth, root, sites[root.index], masks.get(root.index), size, indices))
         return Examined(tuple(births), tuple(leaves), reproduced, note)
+
+    def ops_of_slice(self, capsule: StepCapsule) -> tuple[OpFacts, ...]:
+        """The ops from those right before a step's first non-finite values to its symptom, in the order in which they ran; () for a
+        healthy step."""
+        first = self._replayer.replay(capsule)
+        starts = self._symptoms(first, _loss_is_finite(first))
+        coarse = first.trace.coarse_slice(starts) if starts else []
+        before = {i for index in coarse for ref in first.trace.records[index].inputs for i in first.trace.ancestors(ref, _JUST_BEFORE)}
+        wanted = sorted({*coarse, *before})
+        trace = self._replayer.replay(capsule, {index: Request() for index in wanted}).trace
+        return tuple(trace.facts(index) for index in wanted if index in trace.details)
+
+    def stop_at_birth(self, capsule: StepCapsule, birth: Birth, reached: Callable[[], None]) -> None:
+        """Runs the step once more and calls `reached` when the op that is to blame has run."""
+        self._replayer.replay(capsule, {birth.site.index: Request(on_reached=reached)})
 
     def _symptoms(self, replay: Replay, loss_is_finite: bool) -> list[Ref]:
         marks = replay.trace.marks
@@ -230,6 +246,10 @@ class Examiner:
 
 
 # -- helpers -----------------------------------------------------------------------------------------------------------
+
+
+def _loss_is_finite(replay: Replay) -> bool:
+    return (all(map(math.isfinite, replay.losses)) or replay.gradients_first) and replay.error is None
 
 
 def _site(trace: StepTrace, root: Root) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import pickle
+import platform
 import re
 import tempfile
 import zipfile
@@ -56,15 +57,15 @@ def write_snapshot(
         "schedulers": [plain(scheduler.state_dict()) for scheduler in recipe.schedulers if hasattr(scheduler, "state_dict")],
         "indices": list(indices) if indices is not None else None,
         "torch": str(torch.__version__),
+        "machine": machine(next((str(p.device) for p in recipe.model.parameters()), "cpu")),
     }
-    return save(content, folder, capsule.step)
+    return save(content, free_name(folder, capsule.step))
 
 
-def save(content: Mapping[str, Any], folder: Path, step: int) -> Path:
-    """Writes a snapshot's content under a free name in `folder`. Raises `OSError`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = free_name(folder, step)
-    handle, temporary = tempfile.mkstemp(prefix=".nanodoc-", suffix=".tmp", dir=folder)
+def save(content: Mapping[str, Any], path: Path) -> Path:
+    """Writes a snapshot's content to `path`, whole or not at all. Raises `OSError`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(prefix=".nanodoc-", suffix=".tmp", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
             torch.save(dict(content), file)
@@ -75,6 +76,31 @@ def save(content: Mapping[str, Any], folder: Path, step: int) -> Path:
         Path(temporary).unlink(missing_ok=True)
         raise OSError(str(error)) from error
     return path
+
+
+def machine(device: str) -> dict[str, str]:
+    """What a replay elsewhere may differ in."""
+    return {
+        "device": device, "platform": f"{platform.system()} {platform.machine()}", "python": platform.python_version(),
+        "threads": str(torch.get_num_threads()),
+    }  # fmt: skip
+
+
+def differences(content: Mapping[str, Any], device: str) -> list[str]:
+    """What differs between where a snapshot was written and here."""
+    told = content.get("machine")
+    then = {str(key): str(value) for key, value in told.items()} if isinstance(told, Mapping) else {}
+    now = machine(device) | {"torch": str(torch.__version__)}
+    if content.get("torch"):
+        then["torch"] = str(content["torch"])
+    return [f"{key} {then[key][:60]} there, {now[key]} here" for key in now if key in then and then[key] != now[key]]
+
+
+def minimal(content: Mapping[str, Any], batches: list[Any], rows: Sequence[int]) -> dict[str, Any]:
+    """A snapshot's content with other batches: the samples `rows` of the first one."""
+    indices = content.get("indices")
+    kept = [indices[row] for row in rows if row < len(indices)] if isinstance(indices, list) else None
+    return {**content, "batches": [plain(batch) for batch in batches], "indices": kept}
 
 
 def read_snapshot(path: Path) -> dict[str, Any]:

@@ -1,8 +1,10 @@
-"""`nanodoc replay`: a snapshot's step again, with the experiments and fixes of its own."""
+"""`nanodoc replay`: a snapshot's step again, with changes, experiments and fixes of its own."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,104 +12,285 @@ import torch
 
 from nanodoc.config import Config
 from nanodoc.differential.differential import Differential, Step
-from nanodoc.differential.experiments import Elsewhere
+from nanodoc.differential.experiments import KEYS, Elsewhere
 from nanodoc.differential.trial import Budget
-from nanodoc.engine.capsule import Keeper
+from nanodoc.engine.batches import tensor_leaves
+from nanodoc.engine.capsule import Keeper, copy_optimizer, copy_weights
+from nanodoc.engine.checkpoints import PastStep
 from nanodoc.engine.examination import Examiner
 from nanodoc.engine.failure import describe_failure
-from nanodoc.engine.replaying import Replayer
+from nanodoc.engine.replaying import Replay, Replayer
+from nanodoc.engine.rerun import CourseRunner
+from nanodoc.engine.rng import RandomState
 from nanodoc.engine.settings import pick_device, seed_everything, with_amp
-from nanodoc.engine.snapshot import like, random_state, read_snapshot, restore_into
+from nanodoc.engine.snapshot import differences, like, minimal, random_state, read_snapshot, restore_into, save
 from nanodoc.engine.step import StepRunner
 from nanodoc.errors import UsageError, UserCodeError
-from nanodoc.evidence import Evidence, Trip
-from nanodoc.pipeline.common import build_watched, report_of, run_info
+from nanodoc.evidence import Birth, Evidence, Trip
+from nanodoc.pipeline.changes import cast, only, with_settings
+from nanodoc.pipeline.common import Progress, artifact_folder, build_watched, report_of, run_info
 from nanodoc.probes.gradients import really_nonfinite
 from nanodoc.recipe.loader import split_entrypoint
 from nanodoc.recipe.recipe import Recipe
+from nanodoc.report.fixes import write_patch
 from nanodoc.report.model import Report, VitalSigns
+from nanodoc.trace.stop import stop_here
+
+DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_MOST_BATCHES = 3  # of the recipe's data, looked through for one that is not the snapshot's
 
 
-def replay(path: Path, config: Config, entrypoint: str | None = None) -> Report:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReplayOptions:
+    """What to change and what to do. `settings` are texts such as "optimizer.lr=1e-4"; `samples` rows of the batch; `minimal` where the
+    smallest failing batch is written."""
+
+    dtype: str | None = None
+    settings: tuple[str, ...] = ()
+    samples: tuple[int, ...] = ()
+    ops: bool = False
+    experiment: str | None = None
+    minimal: Path | None = None
+    debug: bool = False
+
+
+def replay(
+    path: Path, config: Config, entrypoint: str | None = None, options: ReplayOptions | None = None, progress: Progress | None = None
+) -> Report:
     """Re-runs the step a snapshot holds under the tracer and returns the diagnosis. Raises `UsageError`."""
+    options, progress = options or ReplayOptions(), progress or Progress()
+    _check(options)
     content = read_snapshot(path)
     named = entrypoint or _trusted_entrypoint(content)
     device = pick_device(config.device)
     # the recipe is built as the run built it: what build() was given travels in the snapshot
     saved = _mapping(content, "config")
     config = replace(config, recipe=config.recipe or saved.get("recipe") or {}, amp=config.amp or saved.get("amp"))
+    if options.dtype is not None:
+        config = replace(config, amp="off")
     seed = config.seed if config.seed is not None else saved.get("seed")
     if isinstance(seed, int):
         seed_everything(seed)
-    step = int(content.get("step", 0))
     try:
         recipe, _ = build_watched(named, config)
     except UserCodeError as error:
         info = run_info(named, "replay", config, device, None, 1, 0, "not_run")
         return report_of(info, Evidence(failure=describe_failure(error)), config, VitalSigns(), {}, [], False)
+    default = torch.get_default_dtype()
+    try:
+        return _replayed(recipe, device, content, path, named, config, options, progress)
+    finally:
+        torch.set_default_dtype(default)  # --dtype float64 changes it
+
+
+def _replayed(
+    recipe: Recipe, device: torch.device, content: dict[str, Any], path: Path, named: str, config: Config, options: ReplayOptions,
+    progress: Progress,
+) -> Report:  # fmt: skip
     recipe, amp_dtype = with_amp(recipe, config.amp, device)
-    restore_into(recipe, content)
-    recipe.model.to(device)
-    evidence, vitals, differential = _replay_step(recipe, device, amp_dtype, content, step)
+    again = _Again(recipe, device, amp_dtype, content, options, progress, config)
+    evidence = again.differential.examine(again.evidence())
     info = run_info(named, "replay", config, device, amp_dtype, 1, 1, evidence.reproduced)
-    not_checked = []
-    if content.get("torch") not in (None, torch.__version__):
-        not_checked.append(("bitwise reproduction", f"the snapshot was written by torch {content['torch']}, this is {torch.__version__}"))
-    report = report_of(info, evidence, config, vitals, {"snapshot": str(path)}, not_checked, False)
-    return replace(report, findings=differential.treat(report.findings), interrupted=differential.interrupted)
+    artifacts: dict[str, str | None] = {"snapshot": str(path)}
+    report = report_of(info, evidence, config, again.vitals, artifacts, [], False)
+    findings = again.differential.treat(report.findings)
+    tried, notes = again.extras(artifacts)
+    differ = [("bitwise reproduction", "; ".join(found))] if (found := differences(content, str(device))) else []
+    report = replace(
+        report, findings=findings, tried=tried, ops=again.ops(), artifacts=artifacts, interrupted=again.differential.interrupted,
+        not_checked=(*differ, *notes, *again.differential.notes),
+    )  # fmt: skip
+    if options.debug:
+        again.debug(evidence.births)
+    return write_patch(report, artifact_folder(config)) if config.fix else report
 
 
-def _replay_step(
-    recipe: Recipe, device: torch.device, amp_dtype: torch.dtype | None, content: dict[str, Any], step: int
-) -> tuple[Evidence, VitalSigns, Differential]:
-    runner = StepRunner(recipe, device, amp_dtype)
-    keeper = Keeper(recipe, device)
-    capsule = keeper.take(step, _batches(recipe, content))
-    capsule.rng = random_state(content) or capsule.rng
-    replayer = Replayer(runner, keeper)
-    examiner = Examiner(replayer)
-    first = replayer.replay_and_rewind(capsule)
-    known = _mapping(content, "run")
-    loss = sum(first.losses) / len(first.losses) if first.losses else float("nan")
-    named = list(recipe.model.named_parameters())
-    sick_now = [name for name, p in named if not bool(torch.isfinite(p).all())]
-    failure = describe_failure(first.error) if first.error else None
-    unhealthy = bool(first.bad_parameters) or loss - loss != 0 or failure is not None
-    told = float(known.get("loss", loss)) if failure is None else None
-    examined = examiner.examine(capsule, told, known.get("grad_norm")) if unhealthy else None
-    trip = None
-    if unhealthy and failure is None:
-        trip = Trip(step=step, phase="backward" if loss - loss == 0 else "forward", loss=loss, grad_norm=first.grad_norm, bad_parameters=tuple(first.bad_parameters or really_nonfinite(named)), gradients_finite=not first.bad_parameters)  # fmt: skip
-    evidence = Evidence(
-        steps_run=1,
-        trip=trip,
-        births=examined.births if examined else (),
-        leaves=examined.leaves if examined else (),
-        failure=failure,
-        failure_step=step if failure else None,
-        reproduced=examined.reproduced if examined else "not_run",
-        reproduction_note=("the weights in the snapshot are already non-finite: " + ", ".join(sick_now[:4])) if sick_now else "",
-        losses=(loss,),
-        grad_norms=(first.grad_norm,),
-        amp=str(amp_dtype).removeprefix("torch.") if amp_dtype else None,
-        scaler=recipe.scaler is not None,
-    )
-    step_ = Step(capsule, Elsewhere(), half=amp_dtype == torch.float16)
-    differential = Differential(runner, keeper, replayer, step_, Budget(60.0), lambda text: None)
-    return differential.examine(evidence), VitalSigns(steps=1, losses=(loss,), grad_norms=(first.grad_norm,)), differential
+class _Again:
+    """The step of a snapshot in a freshly built recipe, with the changes that were asked for."""
+
+    def __init__(
+        self, recipe: Recipe, device: torch.device, amp_dtype: torch.dtype | None, content: dict[str, Any],
+        options: ReplayOptions, progress: Progress, config: Config,
+    ) -> None:  # fmt: skip
+        self._content = content
+        self._options = options
+        step = int(content.get("step", 0))
+        fresh = copy_weights(list(recipe.model.named_parameters()), host=True)
+        drawn = _drawn(recipe)
+        template = drawn[0] if drawn else None
+        restore_into(recipe, content)
+        recipe.model.to(device)
+        recipe = with_settings(recipe, options.settings)
+        batches = _batches(content, template)
+        others = [one for one in drawn if not _same(one, batches)]
+        dtype = DTYPES[options.dtype] if options.dtype is not None else None
+        if dtype is not None:
+            recipe.model.to(dtype)
+            torch.set_default_dtype(torch.float64 if dtype == torch.float64 else torch.get_default_dtype())
+            batches, others = [cast(batch, dtype) for batch in batches], [cast(one, dtype) for one in others]
+        self.runner = StepRunner(recipe, device, amp_dtype)
+        self.keeper = Keeper(recipe, device)
+        capsule = self.keeper.take(step, batches)
+        capsule.rng = random_state(content) or capsule.rng
+        self.capsule = only(capsule, options.samples)
+        self.replayer = Replayer(self.runner, self.keeper)
+        self.examiner = Examiner(self.replayer)
+        self.first = self.replayer.replay_and_rewind(self.capsule)
+        earlier = [replace(capsule, step=0, weights=fresh)] if step else []
+        elsewhere = Elsewhere(other=lambda: _other(others), earlier=earlier, first="the weights that build() gives")
+        rows = content.get("indices")
+        indices = [int(row) for row in rows] if isinstance(rows, list) else None
+        self._indices = [indices[row] for row in options.samples if row < len(indices)] if indices and options.samples else indices
+        self.differential = Differential(
+            self.runner, self.keeper, self.replayer, Step(self.capsule, elsewhere, half=amp_dtype == torch.float16, indices=self._indices),
+            Budget(config.budget), progress.say, only=options.experiment,
+        )  # fmt: skip
+        self.loss = _mean(self.first)
+        self.vitals = VitalSigns(steps=1, losses=(self.loss,), grad_norms=(self.first.grad_norm,))
+
+    def evidence(self) -> Evidence:
+        """What the step shows when it is run again."""
+        recipe, first, capsule = self.runner.recipe, self.first, self.capsule
+        known = _mapping(self._content, "run")
+        changed = bool(self._options.samples or self._options.settings or self._options.dtype)
+        named = list(recipe.model.named_parameters())
+        sick_now = [name for name, p in named if not bool(torch.isfinite(p).all())]
+        failure = describe_failure(first.error) if first.error else None
+        unhealthy = bool(first.bad_parameters) or not math.isfinite(self.loss) or failure is not None
+        told = None if failure is not None else self.loss if changed else float(known.get("loss", self.loss))
+        norm = None if changed else known.get("grad_norm")
+        examined = self.examiner.examine(capsule, told, norm, self._indices) if unhealthy else None
+        trip = None
+        if unhealthy and failure is None:
+            backward = math.isfinite(self.loss)
+            trip = Trip(
+                step=capsule.step, phase="backward" if backward else "forward", loss=self.loss, grad_norm=first.grad_norm,
+                bad_parameters=tuple(first.bad_parameters or really_nonfinite(named)), gradients_finite=not first.bad_parameters,
+            )  # fmt: skip
+        note = ("the weights in the snapshot are already non-finite: " + ", ".join(sick_now[:4])) if sick_now else ""
+        return Evidence(
+            steps_run=1,
+            trip=trip,
+            births=examined.births if examined else (),
+            leaves=examined.leaves if examined else (),
+            failure=failure,
+            failure_step=capsule.step if failure else None,
+            reproduced=examined.reproduced if examined else self._as_told(known, changed=changed),
+            reproduction_note=note,
+            losses=(self.loss,),
+            grad_norms=(first.grad_norm,),
+            amp=str(self.runner.amp_dtype).removeprefix("torch.") if self.runner.amp_dtype else None,
+            scaler=recipe.scaler is not None,
+        )
+
+    def _as_told(self, known: Mapping[str, Any], *, changed: bool) -> str:
+        """Whether a healthy replay met what the run had met."""
+        if changed or "loss" not in known:
+            return "not_run"
+        return "bitwise" if self.loss == known["loss"] and self.first.grad_norm == known.get("grad_norm") else "no"
+
+    def extras(self, artifacts: dict[str, str | None]) -> tuple[tuple[Mapping[str, Any], ...], list[tuple[str, str]]]:
+        """Rows and notes of what was asked for by an option."""
+        rows: list[Mapping[str, Any]] = []
+        notes: list[tuple[str, str]] = []
+        options = self._options
+        if options.experiment is not None:
+            one = self.differential.experiments.one(options.experiment)
+            rows += [one.row()] if one is not None else []
+            notes += [] if one is not None else [(options.experiment, "there is nothing here that it would change")]
+        if options.settings:
+            rows.append(self._updated())
+        if options.minimal is not None:
+            found = self.differential.guilty_samples()
+            if found is None:
+                notes.append(("--minimise", "no smaller batch was found that fails alone while the other samples pass"))
+            else:
+                try:
+                    save(minimal(self._content, found[1].batches, found[0]), options.minimal)
+                except OSError as error:
+                    raise UsageError(f"cannot write the minimal snapshot to {options.minimal}: {error}") from error
+                artifacts["minimal"] = str(options.minimal)
+                named = ", ".join(map(str, found[0]))
+                rows.append({"name": f"samples {named} alone", "outcome": "fails", "loss": None, "seconds": None})
+        return tuple(rows), notes
+
+    def _updated(self) -> Mapping[str, Any]:
+        """The optimizer's step with the new settings, and the same batch once more."""
+        named = list(self.runner.recipe.model.named_parameters())
+        start = replace(
+            self.capsule, weights=copy_weights(named), optimizers=[copy_optimizer(one) for one in self.runner.recipe.optimizers]
+        )
+        rates = [[float(group["lr"]) for group in o.param_groups if "lr" in group] for o in self.runner.recipe.optimizers]
+        past = PastStep(self.capsule.step, self.capsule.batches, self.capsule.batch_versions, self.capsule.rng, rates, 0, 0)
+        course = CourseRunner(self.runner, self.keeper).run(start, [past, past], math.inf)
+        name = f"this batch once more after a step with {', '.join(self._options.settings)}"
+        loss = course.losses[1] if len(course.losses) > 1 else None
+        return {"name": name, "outcome": "passes" if course.complete else "fails", "loss": loss, "seconds": round(course.seconds, 4)}
+
+    def ops(self) -> tuple[Any, ...]:
+        return self.examiner.ops_of_slice(self.capsule) if self._options.ops else ()
+
+    def debug(self, births: Sequence[Birth]) -> None:
+        """Opens the debugger at the first birth."""
+        if not births:
+            raise UsageError("--pdb: the step makes nothing non-finite here, there is nowhere to stop")
+        birth = births[0]
+        self.examiner.stop_at_birth(self.capsule, birth, lambda: stop_here(f"{birth.site.op} has run"))
+
+
+def _check(options: ReplayOptions) -> None:
+    """Refuses what can't be done before anything runs."""
+    if options.experiment is not None and options.experiment not in KEYS:
+        raise UsageError(f"no experiment {options.experiment!r}; there are " + ", ".join(KEYS))
+    if options.dtype is not None and options.dtype not in DTYPES:
+        raise UsageError(f"--dtype {options.dtype!r} is none of " + ", ".join(DTYPES))
+    if options.minimal is not None and options.minimal.exists():
+        raise UsageError(f"{options.minimal} exists already; name another file with --output")
+
+
+def _drawn(recipe: Recipe) -> list[Any]:
+    """The first batches of the recipe's own data, as many as it yields."""
+    found: list[Any] = []
+    try:
+        for batch in recipe.data:
+            found.append(batch)
+            if len(found) == _MOST_BATCHES:
+                break
+    except Exception:  # the data is the user's; without it only the containers' types and the other batch are missing
+        pass
+    return found
+
+
+def _other(batches: list[Any]) -> tuple[str, list[Any], RandomState | None] | None:
+    return ("the first of the data that is another one", [batches[0]], None) if batches else None
+
+
+def _same(batch: Any, batches: list[Any]) -> bool:
+    """The batch is one of the snapshot's."""
+    own = [tensor for _, tensor in tensor_leaves(batch)]
+    for one in batches:
+        theirs = [tensor for _, tensor in tensor_leaves(one)]
+        if len(own) == len(theirs) and all(
+            a.shape == b.shape and torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(own, theirs, strict=True)
+        ):
+            return True
+    return False
+
+
+def _batches(content: dict[str, Any], template: Any) -> list[Any]:
+    """The snapshot's batches in the containers the recipe's own data uses."""
+    if "batches" not in content:
+        return [(content["x"], content["y"]) if "y" in content else content["x"]]
+    return [like(batch, template) for batch in content["batches"]]
+
+
+def _mean(replay: Replay) -> float:
+    return sum(replay.losses) / len(replay.losses) if replay.losses else math.nan
 
 
 def _mapping(content: dict[str, Any], key: str) -> dict[str, Any]:
     value = content.get(key)
     return value if isinstance(value, dict) else {}
-
-
-def _batches(recipe: Recipe, content: dict[str, Any]) -> list[Any]:
-    """The snapshot's batches in the containers the recipe's own data uses."""
-    if "batches" not in content:
-        return [(content["x"], content["y"]) if "y" in content else content["x"]]
-    template = next(iter(recipe.data), None)
-    return [like(batch, template) for batch in content["batches"]]
 
 
 def _trusted_entrypoint(content: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from nanodoc.amp_evidence import AmpFacts
-from nanodoc.evidence import SourceSpan
+from nanodoc.evidence import OpFacts, SourceSpan, TensorFacts
 from nanodoc.frame_evidence import FrameTable
 
 SCHEMA = 1
@@ -57,7 +57,7 @@ class Remedy:
     "autocast-off", "constant" (`value` becomes `replacement` at `location`), "loss-scale" (halved from `value` until it works),
     "unscale-first", "argument" (argument `position` of `op` at `location` becomes what `template` makes of it), "keyword" (the call of `op`
     gets `keyword`, a flag that is `value`), "log-softmax", "logsumexp", "kept-mean", "empty-mean", "unmask-row" (all at `location`),
-    "initialise" (`parameters`), "lone-statistics" (the biased std or var of a single value), "variance" (std at `location` becomes the root of the variance), "without-samples", "without-batch", "lower-rate" (times `value`) or "clip" (to norm `value`)."""
+    "initialise" (`parameters`), "lone-statistics" (the biased std or var of a single value), "without-samples", "without-batch", "lower-rate" (times `value`) or "clip" (to norm `value`)."""
 
     kind: str
     module: str | None = None
@@ -207,6 +207,10 @@ class Report:
     """Who gets a gradient; only of `check-grad-graph`."""
     amp: AmpFacts | None = None
     """Mixed precision: the scale's course, and what half precision rounds to zero."""
+    tried: tuple[Mapping[str, Any], ...] = ()
+    """Experiments that were asked for by name, apart from those of a finding."""
+    ops: tuple[OpFacts, ...] = ()
+    """The ops between cause and symptom; only of `replay --ops`."""
     frames: tuple[FrameTable, ...] = ()
     """The module frames of the steps that were looked at; only with `--frames`."""
 
@@ -249,6 +253,8 @@ class Report:
             "graph": _graph(self.graph),
             "amp": _amp(self.amp),
             "frames": [_frames(table) for table in self.frames],
+            "tried": [dict(row) for row in self.tried],
+            "ops": [_op(op) for op in self.ops],
         }
 
 
@@ -280,6 +286,19 @@ def _amp(facts: AmpFacts | None) -> dict[str, Any] | None:
         "run_again": [asdict(skip) for skip in facts.retried],
         "flushed": [{"kind": f.kind, "name": f.name, "op": f.op, "share": f.share, "lost_norm": f.lost_norm} for f in facts.flushed if f.flushed],
         "headroom": [{"module": h.module, "op": h.op, "dtype": h.dtype, "absmax": h.absmax} for h in facts.headroom],
+    }  # fmt: skip
+
+
+def _op(op: OpFacts) -> dict[str, Any]:
+    inputs, outputs = [_tensor(fact) for fact in op.inputs], [_tensor(fact) for fact in op.outputs]
+    where = f"{op.location.file}:{op.location.line}" if op.location else None
+    return {"index": op.index, "op": op.op, "phase": op.phase, "module": op.module, "location": where, "inputs": inputs, "outputs": outputs}
+
+
+def _tensor(fact: TensorFacts) -> dict[str, Any]:
+    return {
+        "label": fact.label, "dtype": fact.dtype, "shape": list(fact.shape), "minimum": fact.minimum, "maximum": fact.maximum,
+        "nonfinite": fact.nonfinite,
     }  # fmt: skip
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -12,6 +13,7 @@ from rich.text import Text
 from nanodoc.report.fixes import changed_line
 from nanodoc.report.frames import frames_text
 from nanodoc.report.model import FLOAT32, GROWTH, SEVERITIES, Finding, Fix, Report, VitalSigns
+from nanodoc.report.ops import ops_text
 from nanodoc.report.text import clean
 from nanodoc.trial_evidence import DATA, ENVIRONMENT, MATHEMATICS, PRECISION, WEIGHTS
 
@@ -28,6 +30,7 @@ _CAUSES = {
     PRECISION: "precision", DATA: "the data", WEIGHTS: "weights that went wrong earlier", MATHEMATICS: "the mathematics of this op",
     ENVIRONMENT: "the environment",
 }  # fmt: skip
+_WRITTEN = {"patch": "git apply {}", "minimal": "nanodoc replay {}"}
 _BARS = "▁▂▃▄▅▆▇█"
 _SPARK = 40
 _SHOWN_EVIDENCE = 8
@@ -43,9 +46,31 @@ def render(report: Report, *, width: int = 120, color: bool = False, concise: bo
         out.append_text(_vitals(report))
         for table in report.frames:
             out.append_text(frames_text(table))
+        if report.ops:
+            out.append_text(ops_text(report.ops))
+        for row in report.tried:
+            out.append("  tried ").append(f"{clean(str(row.get('name')))}: {clean(str(row.get('outcome')))}{_loss(row)}\n")
         out.append_text(_blocks(report))
+        out.append_text(_left(report))
     out.append_text(_verdict(report))
     return _printed(out, width, color)
+
+
+def _left(report: Report) -> Text:
+    """What was not checked, and the files that were written."""
+    out = Text()
+    if report.not_checked:
+        out.append("not checked: " + "; ".join(f"{clean(what)} ({clean(why)})" for what, why in report.not_checked) + "\n", "dim")
+    for key, how in _WRITTEN.items():
+        path = report.artifacts.get(key)
+        if path:
+            out.append(f"wrote {clean(path)}: {how.format(clean(path))}\n")
+    return out
+
+
+def _loss(row: Mapping[str, Any]) -> str:
+    loss = row.get("loss")
+    return f" (loss {_number(float(loss))})" if loss is not None else ""
 
 
 def render_findings(report: Report, *, width: int = 120, color: bool = False) -> str:

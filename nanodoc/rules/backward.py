@@ -9,7 +9,7 @@ from nanodoc.report.model import Fix, Remedy
 from nanodoc.rules.base import Claim, Rule, birth_claim, count
 from nanodoc.rules.failures import failure_claim
 from nanodoc.rules.guards import guards, harmless
-from nanodoc.rules.patches import guard, sqrt_of_variance
+from nanodoc.rules.patches import guard
 
 # op -> (the singular point in words, the derivative)
 _DERIVATIVES = {
@@ -32,7 +32,6 @@ _DERIVATIVES = {
     "linalg_vector_norm": ("the zero vector", "x/|x|"),
     "hypot": ("(0, 0)", "x/hypot(x, y)"),
     "cdist_forward": ("two equal points", "(x − y)/|x − y|"),
-    "std": ("constant input", "(x − mean)/((n − 1)·std)"),
     "erfinv": ("±1", "sqrt(π)/2·exp(erfinv(x)²)"),
     "logit": ("0 or 1", "1/(x·(1 − x))"),
 }
@@ -77,15 +76,8 @@ def _infinite_gradient(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             + (" The gradient that arrives there is 0, and 0 · inf = NaN." if birth.zero_gradient else ""),
             exact=max(_singular_share(birth), 0.5),
             extra=[*_input_evidence(site), ("autograd node", birth.op.node), ("bad gradient elements", sum(f.nonfinite for f in birth.op.outputs))],
-            fixes=guards(site, title) or _other_fixes(site, title),
+            fixes=guards(site, title) or [Fix(title=title, confidence="likely")],
         )  # fmt: skip
-
-
-def _other_fixes(site: OpFacts, title: str) -> list[Fix]:
-    if site.short == "std":
-        remedy = Remedy(kind="variance", location=site.location)
-        return [Fix(title="take the root of the variance and a small constant", patch=sqrt_of_variance(site), remedy=remedy)]
-    return [Fix(title=title, confidence="likely")]
 
 
 def _unnamed(rule: Rule, evidence: Evidence, birth: Birth, site: OpFacts) -> Claim:
@@ -149,7 +141,7 @@ def _masked_branch_gradient(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 f"by the infinite derivative of {site.short}: 0 · inf = NaN at {count(bad, 'element')}."
             )
             title_ = f"replace the argument of {site.short} by a harmless value where it is masked, before {site.short} (a where inside and outside)"
-            fixes = guards(site, title_) or _other_fixes(site, title_)
+            fixes = guards(site, title_) or [Fix(title=title_, confidence="likely")]
         yield birth_claim(
             rule, evidence, birth, title=title, explanation=text,
             exact=1.0 if masked or source is not None else 0.7, fit=20,

@@ -10,13 +10,13 @@ from nanodoc.report.model import Culprit, Finding, Fix, Remedy
 from nanodoc.rules.base import Claim, Rule, confidence, effects, link, replay_row
 from nanodoc.rules.overflow import overflowed
 from nanodoc.rules.patches import number_in_call
-from nanodoc.trial_evidence import CourseFacts, Growth, Pattern
+from nanodoc.trial_evidence import UNBOUNDED, CourseFacts, Growth, Pattern
 
 # Without an experiment: far beyond any healthy spike, a loss a hundred times its start and values whose square nears float32's end.
 _GROWTH = 100.0
 _ENORMOUS = 1e12
 _RAISED = 1.5  # times the learning rate at the start: the schedule is part of the story
-_WEIGHTS = 2.0  # a finite run: how far the weights must have grown, for the loss alone may rise for many reasons
+_WEIGHTS = 5.0  # a finite run: how far the weights must have grown, for the loss alone may rise for many reasons
 
 
 def _divergence(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
@@ -37,6 +37,9 @@ def _by_clipping_alone(pattern: Pattern | None) -> bool:
 
 def _claims(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     pattern = evidence.pattern
+    if pattern is not None and pattern.growth is not None and _unbounded(evidence, pattern.growth):
+        yield _without_bound(rule, evidence, pattern.growth)
+        return
     growth, course = (pattern.growth, pattern.course) if pattern is not None else (None, None)
     broke = evidence.trip is not None or bool(evidence.births) or bool(evidence.optimizers)
     overflow = _overflow(evidence.births)
@@ -66,12 +69,42 @@ def _overflow(births: Iterable[Birth]) -> tuple[Birth, float] | None:
     return None
 
 
+def _unbounded(evidence: Evidence, growth: Growth) -> bool:
+    """The loss fell further and further below zero, and the weights grew all the while: it is minimised, and has no minimum."""
+    losses, norms = evidence.losses, evidence.grad_norms
+    if len(losses) < 2 or evidence.trip is not None or (growth.weights or 0) < _WEIGHTS or norms[-1] < 10 * norms[0]:
+        return False
+    return losses[-1] < -UNBOUNDED * max(abs(losses[0]), 1.0)
+
+
+def _without_bound(rule: Rule, evidence: Evidence, growth: Growth) -> Claim:
+    site = next((one for one in evidence.optimizer_sites if one is not None), None)
+    return Claim(
+        root=("optimizer", 0),
+        fit=30,
+        finding=Finding(
+            code=rule.code,
+            name=rule.name,
+            severity=rule.severity,
+            confidence=confidence(0.7, 0.6 if (growth.weights or 0) > 10 * _WEIGHTS else 0.3, 0.4 if len(evidence.losses) > 50 else 0.0),
+            title=f"the loss falls without bound: from {evidence.losses[0]:.3g} to {evidence.losses[-1]:.3g}",
+            explanation=f"The optimizer does what it is asked: the loss keeps falling while the weights grew {growth.weights:.3g}-fold and the gradient "
+            "norm grows with them. Some term of the loss has no lower bound.",
+            culprit=Culprit(kind="optimizer", location=site),
+            phase="optimizer",
+            step=len(evidence.losses) - 1,
+            evidence=(("loss at the start", evidence.losses[0]), ("last loss", evidence.losses[-1]), ("weights grew", f"{growth.weights:.3g}-fold")),
+            fixes=(Fix(title="look at the signs of the loss's terms: a penalty that is subtracted rewards large weights; a critic needs a bound", confidence="maybe"),),
+        ),
+    )  # fmt: skip
+
+
 def _claim(
     rule: Rule, evidence: Evidence, growth: Growth, course: CourseFacts | None, overflow: tuple[Birth, float] | None, *, broke: bool
 ) -> Claim:
     losses = [loss for loss in evidence.losses if math.isfinite(loss)]
     norms = [norm for norm in evidence.grad_norms if math.isfinite(norm)]
-    rate = growth.rate_last if growth.rate_last is not None else next(iter(evidence.learning_rates), None)
+    rate = growth.rate_highest if growth.rate_highest is not None else next(iter(evidence.learning_rates), None)
     site, raised = _site(evidence, growth)
     birth = overflow[0] if overflow else next(iter(evidence.births), None)
     step = evidence.trip.step if evidence.trip else evidence.failure_step
@@ -119,11 +152,11 @@ def _claim(
 
 def _site(evidence: Evidence, growth: Growth) -> tuple[SourceSpan | None, bool]:
     """The line that set the learning rate: the optimizer's, or the scheduler's where it had raised the rate."""
-    raised = growth.rate_first is not None and growth.rate_last is not None and growth.rate_last > _RAISED * growth.rate_first
+    raised = growth.rate_given is not None and growth.rate_highest is not None and growth.rate_highest > _RAISED * growth.rate_given
     scheduler = next((one for one in reversed(evidence.scheduler_sites) if one is not None), None)
     if raised and scheduler is not None:
         return scheduler, True
-    return next((one for one in evidence.optimizer_sites if one is not None), None), raised
+    return next((one for one in evidence.optimizer_sites if one is not None), None), False
 
 
 def _what_grew(growth: Growth) -> str:
@@ -143,7 +176,7 @@ def _explanation(growth: Growth, norms: list[float], birth: Birth | None, rate: 
     if growth.weights is not None and growth.weights > _WEIGHTS:
         parts.append(f"All weights together are {growth.weights:.3g} times as large as at step 0.")
     if raised:
-        parts.append(f"The schedule had raised the learning rate from {growth.rate_first:.3g} to {rate:.3g}.")
+        parts.append(f"The schedule had raised the learning rate from {growth.rate_given:.3g} to {rate:.3g}.")
     if birth is not None:
         parts.append(f"{_place(birth)} is where it ended; the updates are where it began.")
     return " ".join(parts) or "The loss kept growing."
@@ -167,6 +200,8 @@ def _fixes(evidence: Evidence, course: CourseFacts | None, rate: float | None, s
     lower = f"{rate * factor:.3g}" if rate is not None else None
     patch = number_in_call(site, "lr", lower) if site is not None and lower is not None and not raised else None
     title = f"lower the learning rate to {lower}" if lower is not None else f"multiply the learning rate by {factor:g}"
+    if raised and lower is not None:
+        title = f"let the schedule raise the learning rate to no more than {lower} here"
     found.append(Fix(title=title, patch=patch, confidence="likely", remedy=Remedy(kind="lower-rate", value=factor)))
     clip = next((one.clip for one in course.stretches if one.clip is not None), None)
     if clip is not None:

@@ -152,15 +152,6 @@ def sum_over_kept(op: OpFacts, ignore_index: int) -> str | None:
     return f"{ast.unparse(tree)} / ({ast.unparse(tree.args[1])} != {ignore_index}).sum().clamp(min=1)"
 
 
-def sqrt_of_variance(op: OpFacts) -> str | None:
-    """`x.std(...)` or `torch.std(x, ...)` as the root of the variance and a small constant."""
-    tree = _expression(op)
-    if not isinstance(tree, ast.Call) or not isinstance(tree.func, ast.Attribute) or tree.func.attr != "std":
-        return None
-    tree.func.attr = "var"
-    return f"({ast.unparse(tree)} + 1e-12).sqrt()"
-
-
 def log_softmax(op: OpFacts) -> str | None:
     """`torch.log(F.softmax(x, d))` and its spellings as `F.log_softmax(x, d)`; None where the softmax is elsewhere."""
     tree = _expression(op)

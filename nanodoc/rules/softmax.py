@@ -62,11 +62,10 @@ def _indeterminate_form(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
 
 
 def _unmasked(site: OpFacts) -> Fix:
-    title = "leave the rows unmasked in which everything is masked"
     remedy = Remedy(kind="unmask-row", location=site.location)
-    if site.short in ("softmax", "log_softmax", "safe_softmax"):
-        return Fix(title=title, patch=on_argument(site, "{x}.masked_fill({x}.isneginf().all(-1, keepdim=True), 0.0)"), remedy=remedy)
-    return Fix(title=title, patch=on_keyword(site, ("key_padding_mask",), "{x} & ~{x}.all(-1, keepdim=True)"), remedy=remedy)
+    patch = on_argument(site, "{x}.masked_fill({x}.isneginf().all(-1, keepdim=True), 0.0)") if site.short in _SOFTMAXES else None
+    patch = patch or on_keyword(site, ("key_padding_mask",), "{x} & ~{x}.all(-1, keepdim=True)")
+    return Fix(title="leave the rows unmasked in which everything is masked", patch=patch, remedy=remedy)
 
 
 def _without_inf(birth: Birth) -> list[Fix]:

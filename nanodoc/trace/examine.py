@@ -5,6 +5,7 @@ Used on the few ops a diagnosis is about, when the step is traced once more; not
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +35,8 @@ class Request:
     locate: bool = False
     """Also find the bad elements of the output and the inputs' values there."""
     gathers: list[tuple[int, Positions]] = field(default_factory=list)
+    on_reached: Callable[[], None] | None = None
+    """Called when the op has run, before the user's line goes on."""
 
 
 @dataclass(slots=True)

@@ -255,6 +255,8 @@ class Tracer(TorchDispatchMode):
                 out = func(*args, **kwargs) if kwargs else func(*args)
             else:
                 out, self._details[index] = examine_call(func, args, kwargs or {}, inputs, request)
+                if request.on_reached is not None:
+                    request.on_reached()
         except BaseException:
             self._records.append(Record(info, tuple(refs), phase, node_name, sequence, module, place, caller, 0, 0, False))
             raise

@@ -13,6 +13,7 @@ import torch
 from nanodoc import pipeline
 from nanodoc.clinic.catalogue import find_patient
 from nanodoc.config import Config
+from nanodoc.pipeline import graph
 from nanodoc.report.dot import render_dot
 from nanodoc.report.grad_tree import render_tree
 from tests.helpers import nanodoc
@@ -75,17 +76,17 @@ def test_no_optimizer_ever_steps(deep: Path) -> None:
 
     before = build_recipe("train.py:build", {}).model.state_dict()
     built: list[torch.nn.Module] = []
-    original = pipeline.run_graph_check
+    original = graph.run_graph_check
 
     def spy(recipe: object, *rest: object) -> object:
         built.append(recipe.model)  # type: ignore[attr-defined]
         return original(recipe, *rest)  # type: ignore[arg-type]
 
-    pipeline.run_graph_check = spy  # type: ignore[assignment]
+    graph.run_graph_check = spy  # type: ignore[assignment]
     try:
         pipeline.check_grad_graph("train.py:build", Config(device="cpu", steps=3))
     finally:
-        pipeline.run_graph_check = original
+        graph.run_graph_check = original
     assert all(torch.equal(before[name], value) for name, value in built[0].state_dict().items())
 
 

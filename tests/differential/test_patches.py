@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from nanodoc import Recipe
-from nanodoc.differential import patches
+from nanodoc.differential import call_site, precision
+from nanodoc.differential.call_site import Applied
 from nanodoc.evidence import SourceSpan
 from nanodoc.trace.spans import calling_places, resolve
 from nanodoc.trace.tracer import Tracer
@@ -51,8 +52,8 @@ def test_a_constant_is_changed_at_its_own_call_only(target: int, value: float) -
     index = [i for i, r in enumerate(trace.records) if r.info.name == name][number]
     where = trace.facts(index).location
     assert where is not None
-    applied = patches.Applied()
-    with patches.constant_at(where, value, 7.0, applied):
+    applied = Applied()
+    with call_site.constant_at(where, value, 7.0, applied):
         patched = program()
     assert applied.yes
     assert [i for i in range(4) if patched[i] != before[i]] == [target]
@@ -65,8 +66,8 @@ def test_a_module_in_float32() -> None:
     seen: list[torch.dtype] = []
     for layer in model:
         layer.register_forward_hook(lambda m, a, out: seen.append(out.dtype))
-    applied = patches.Applied()
-    with patches.float32_module(model[1], "cpu", applied), torch.autocast("cpu", dtype=torch.float16):
+    applied = Applied()
+    with precision.float32_module(model[1], "cpu", applied), torch.autocast("cpu", dtype=torch.float16):
         model(torch.ones(1, 4))
     assert applied.yes
     assert seen == [torch.float16, torch.float32, torch.float16]
@@ -77,7 +78,7 @@ def test_a_module_in_float32() -> None:
 def test_a_module_that_raises_leaves_autocast_as_it_was() -> None:
     model = nn.Linear(4, 4)
     with torch.autocast("cpu", dtype=torch.float16):
-        with pytest.raises(RuntimeError), patches.float32_module(model, "cpu", patches.Applied()):
+        with pytest.raises(RuntimeError), precision.float32_module(model, "cpu", Applied()):
             model(torch.ones(1, 5))
         assert torch.is_autocast_enabled("cpu")
 
@@ -88,7 +89,7 @@ def test_one_call_in_float32() -> None:
         return a * a, a * a
 
     where = span_of(program, "mul", 1)
-    with patches.float32_call(where, "cpu", patches.Applied()):
+    with call_site.float32_call(where, "cpu", Applied()):
         first, second = program()
     assert bool(torch.isinf(first).all())
     assert second.dtype == torch.float32
@@ -98,7 +99,7 @@ def test_one_call_in_float32() -> None:
 @pytest.mark.parametrize("dtype", [None, torch.bfloat16])
 def test_autocast_in_another_dtype(dtype: torch.dtype | None) -> None:
     model = nn.Linear(2, 2)
-    with patches.autocast_in(dtype, patches.Applied()), torch.autocast("cpu", dtype=torch.float16):
+    with precision.autocast_in(dtype, Applied()), torch.autocast("cpu", dtype=torch.float16):
         out = model(torch.ones(1, 2))
     assert out.dtype == (dtype or torch.float32)
     with torch.autocast("cpu", dtype=torch.float16):

@@ -11,10 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from nanodoc import pipeline
+from nanodoc import Recipe, pipeline
 from nanodoc.config import Config
-from nanodoc.differential import patches
-from nanodoc.differential.samples import rows_of
+from nanodoc.differential import call_site
+from nanodoc.differential.samples import GuiltySamples, rows_of
+from nanodoc.differential.templates import function_of
+from nanodoc.differential.trial import Budget, StepTrials, fails
+from nanodoc.engine.loop import Engine
 from nanodoc.report.model import Finding
 
 TRAIN = """\
@@ -101,13 +104,13 @@ def test_a_batch_of_as_many_fields_as_samples_is_no_list_of_samples() -> None:
     [("{x} + 1e-12", 1e-12), ("{x}.clamp_min(1e-3)", 1e-3), ("{x}.clamp(-1 + 1e-6, 1 - 1e-6)", 0.0)],
 )
 def test_a_guard_is_what_its_text_says(template: str, expected: float) -> None:
-    assert float(patches.guard_of(template)(torch.zeros(()))) == pytest.approx(expected)
+    assert float(function_of(template)(torch.zeros(()))) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("template", ["__import__('os').system('true')", "{x}.exp()", "{x} + y", "{x}.clamp_min(open('f'))"])
 def test_other_text_is_no_guard(template: str) -> None:
     with pytest.raises(ValueError, match="no "):
-        patches.guard_of(template)
+        function_of(template)
 
 
 def test_an_argument_is_guarded_at_its_own_call_only() -> None:
@@ -119,10 +122,10 @@ def test_an_argument_is_guarded_at_its_own_call_only() -> None:
         return [float(v) for v in (torch.log(x)[0], torch.log(x)[1], (1.0 / x)[0], x.log()[0])]
 
     where = span_of(program, "log", 1)
-    with patches.argument_at(where, "log", 0, "{x} + 1.0", patches.Applied()):
+    with call_site.argument_at(where, "log", 0, "{x} + 1.0", call_site.Applied()):
         assert program() == [float("-inf"), 0.0, float("inf"), float("-inf")]
     where = span_of(program, "reciprocal")
-    with patches.argument_at(where, "reciprocal", 0, "{x} + 1.0", patches.Applied()):
+    with call_site.argument_at(where, "reciprocal", 0, "{x} + 1.0", call_site.Applied()):
         assert program()[2] == 1.0
 
 
@@ -137,10 +140,44 @@ def test_log_softmax_in_place_of_log_of_softmax() -> None:
 
     where = span_of(program, "log")
     assert torch.isinf(program()).any()
-    applied = patches.Applied()
-    with patches.log_softmax_at(where, applied):
+    applied = call_site.Applied()
+    with call_site.log_softmax_at(where, applied):
         out = program()
     assert applied.yes
     assert torch.isfinite(out).all()
     out.sum().backward()
     assert torch.isfinite(logits.grad).all()  # type: ignore[arg-type]
+
+
+class Roots(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 3, bias=False)
+
+    def forward(self, batch: dict[str, Any]) -> torch.Tensor:
+        x = batch["x"] if isinstance(batch, dict) else torch.stack([item["x"][0] for item in batch])
+        return torch.sqrt(self.linear(x).pow(2).sum(1)).mean()
+
+
+@given(
+    st.integers(3, 14).flatmap(
+        lambda n: st.tuples(st.just(n), st.lists(st.integers(0, n - 1), min_size=1, max_size=(n - 1) // 2, unique=True))
+    ),
+    st.booleans(),
+)
+@settings(max_examples=25, deadline=None)
+def test_planted_samples_are_found(drawn: tuple[int, list[int]], as_list: bool) -> None:
+    """k zero rows in a random batch, stacked or a list of ragged samples: exactly these are named."""
+    size, bad = drawn
+    torch.manual_seed(size)
+    x = torch.randn(size, 3)
+    x[bad] = 0.0
+    batch: Any = [{"x": x[i : i + 1].repeat(1 + i % 2, 1)} for i in range(size)] if as_list else {"x": x, "ids": list(range(size))}
+    model = Roots()
+    recipe = Recipe(model=model, loss_fn=lambda m, b: m(b), data=[batch], optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+    engine = Engine(recipe, torch.device("cpu"), None, steps=1)
+    capsule = engine.run().start
+    assert capsule is not None
+    trials = StepTrials(engine.runner, engine.keeper, engine.replayer, Budget())
+    search = GuiltySamples(capsule, lambda rows: fails(trials.outcome(rows)), Budget().deadline)
+    assert search.search() == tuple(sorted(bad))

@@ -139,7 +139,7 @@ def test_a_failed_write_keeps_the_diagnosis(tmp_path: Path, monkeypatch: pytest.
     def full(*args: Any, **kwargs: Any) -> Path:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(pipeline, "write_snapshot", full)
+    monkeypatch.setattr("nanodoc.pipeline.run.write_snapshot", full)
     report = pipeline.run("train.py:build", Config())
     assert report.findings[0].name == "infinite-gradient"
     assert report.artifacts["snapshot"] is None
