@@ -53,6 +53,7 @@ class Differential:
         self._trials = StepTrials(runner, keeper, replayer, budget)
         self._capsule = at_scale(step.capsule, runner.device)
         self.experiments = Experiments(self._trials, self._capsule, step.elsewhere, half=step.half, say=say)
+        self._past = Past(self._trials, step.checkpoints, say) if step.checkpoints is not None else None
         self.pattern = Pattern()
         self.interrupted = False
         self.notes: list[tuple[str, str]] = []
@@ -85,7 +86,7 @@ class Differential:
         done = list(findings)
         remedies = Remedies(
             self._trials, self._step.capsule, self._step.elsewhere, self.pattern,
-            half=self._step.half, say=self._say, indices=self._step.indices,
+            half=self._step.half, say=self._say, indices=self._step.indices, past=self._past,
         )  # fmt: skip
         try:
             for number, finding in enumerate(findings[:_MOST_FINDINGS]):
@@ -112,11 +113,12 @@ class Differential:
                 break  # nothing that is tried could show anything
         if not self.pattern.passes("same-again"):
             self._look_back(evidence, self._step.capsule.step, broke=True)
-        self._decide(None)
+        if not evidence.probed:  # a NaN that only a probe saw leaves the step healthy, again and again
+            self._decide(None)
 
     def _look_back(self, evidence: Evidence, until: int, *, broke: bool, repeat: bool = True) -> None:
-        checkpoints = self._step.checkpoints
-        if checkpoints is None:
+        checkpoints, past = self._step.checkpoints, self._past
+        if checkpoints is None or past is None:
             return
         kept = self._step.capsule.weights if broke else None  # a train_step has moved the weights since
         weights = [(name, p if old is None else old) for (name, p), old in zip(self._named, kept or [None] * len(self._named), strict=True)]
@@ -124,7 +126,7 @@ class Differential:
         self.pattern = replace(self.pattern, growth=growth)
         if not repeat or not (growth.seen or evidence.optimizers) or until < 1 or self.pattern.passes("other-batch"):
             return
-        course = Past(self._trials, checkpoints, self._say).course(until, broke=broke)
+        course = past.course(until, broke=broke)
         if course is None and not checkpoints.before(until):
             self.notes.append(
                 ("smaller learning rates", f"no checkpoint of an earlier step: {checkpoints.note or 'the run was too short'}")
@@ -142,7 +144,8 @@ class Differential:
             return remedies.on(finding)
         finding = replace(finding, experiments=(*finding.experiments, *self._rows(finding)))
         if not on_weights and not remedies.unhealthy():
-            return finding  # loss and gradients are finite as it is (a probe saw the NaN): nothing that is tried could show anything
+            # loss and gradients are finite as it is (a probe saw the NaN, or it does not come again): nothing that is tried could show anything
+            return replace(finding, cause=self.pattern.cause, cause_why=self.pattern.why)
         if not on_weights and finding.severity == "critical" and finding.step is not None:
             finding = remedies.guilty_samples(finding)
             self._decide(remedies.guilty)

@@ -93,6 +93,16 @@ class Past:
                 return found
         return found
 
+    def with_option(self, until: int, name: str, value: float) -> bool | None:
+        """Whether the steps since the latest checkpoint before `until` stay finite with an optimizer option set; None where they can't be
+        run again."""
+        for start in self._checkpoints.before(until):
+            steps = self._checkpoints.steps_between(start.step, until)
+            if steps is not None and len(steps) <= _LONGEST:
+                course = self._courses.run(start, steps, self._budget.part(0.25), options={name: value})
+                return None if course.reason == "time" else course.complete
+        return None
+
     def _from(self, start: StepCapsule, steps: list[PastStep], broke: bool) -> CourseFacts | None:
         self._say(f"running steps {start.step} to {steps[-1].step} again …")
         deadline = self._budget.part(0.25)

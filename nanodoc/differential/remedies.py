@@ -9,6 +9,7 @@ from dataclasses import replace
 from nanodoc.differential import patches
 from nanodoc.differential.call_site import Applied
 from nanodoc.differential.experiments import Elsewhere
+from nanodoc.differential.past import Past
 from nanodoc.differential.samples import GuiltySamples, not_bisectable, part
 from nanodoc.differential.trial import Say, StepTrials, Trial, fails
 from nanodoc.engine.batches import batch_size
@@ -34,7 +35,7 @@ class Remedies:
 
     def __init__(
         self, trials: StepTrials, capsule: StepCapsule, elsewhere: Elsewhere, pattern: Pattern, *,
-        half: bool, say: Say, indices: Sequence[int] | None = None,
+        half: bool, say: Say, indices: Sequence[int] | None = None, past: Past | None = None,
     ) -> None:  # fmt: skip
         self._trials = trials
         self._elsewhere = elsewhere
@@ -45,6 +46,7 @@ class Remedies:
         self._half = half
         self._say = say
         self._indices = indices
+        self._past = past
         self._others: tuple[StepCapsule, float, str] | None = None
         """Something healthy to measure a fix on, its loss, and what it is."""
         self._done: dict[Remedy, Trial] = {}
@@ -130,6 +132,9 @@ class Remedies:
             return self._unscaled_first(fix)
         if remedy.kind in _OF_THE_PAST:
             return self._smaller_steps(fix, remedy)
+        if remedy.kind == "option" and remedy.keyword is not None and remedy.value is not None:
+            passes = self._past.with_option(self._scaled.step, remedy.keyword, remedy.value) if self._past is not None else None
+            return replace(fix, verified=passes)
         if remedy.kind == "without-samples":
             return self._left_out(fix, finding)
         if remedy.kind == "without-batch":

@@ -6,7 +6,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from nanodoc.differential.call_site import Applied, Patch
 from nanodoc.engine.aside import put_back
@@ -77,8 +77,6 @@ class StepTrials:
         with put_back(self.runner, self.keeper, moving=earlier):
             try:
                 with patch or contextlib.nullcontext():
-                    if not earlier:
-                        self._replayer.keep_weights(capsule := replace(capsule))
                     replay = self._replayer.replay(capsule, traced=False)
             except (UserCodeError, UsageError, RuntimeError) as error:  # the change itself doesn't fit this program
                 return Trial(applied=False, healthy=False, loss=None, seconds=time.perf_counter() - began, error=one_line(error))

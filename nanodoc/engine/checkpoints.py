@@ -26,6 +26,7 @@ _SHARE_OF_MEMORY = 0.25
 _KEPT = 3
 _MOST_STEPS = 512  # whose batches are kept
 _MOST_BATCH_BYTES = 1 << 29
+_MOST_DEVICE_BYTES = 1 << 26  # of batches that live on a device: its memory is the user's
 _MOST_SHARED = 64  # tensors of loader workers: each holds a file descriptor open
 _GREW = 2.0  # RULES: a loss of twice its start is growing
 
@@ -40,8 +41,9 @@ class PastStep:
     rng: RandomState
     rates: list[list[float]]
     """Learning rates when the step began, by optimizer and group."""
-    size: int
-    shared: int
+    size: int = 0
+    on_device: int = 0
+    shared: int = 0
 
     @property
     def intact(self) -> bool:
@@ -72,6 +74,7 @@ class Checkpoints:
         self.previous: StepCapsule | None = None
         self.past: deque[PastStep] = deque()
         self._past_bytes = 0
+        self._past_on_device = 0
         self._past_shared = 0
 
     def before_step(self, capsule: StepCapsule) -> float:
@@ -118,15 +121,22 @@ class Checkpoints:
         rates = [[float(group["lr"]) for group in o.param_groups if "lr" in group] for o in self._runner.recipe.optimizers]
         size = sum(t.numel() * t.element_size() for t in leaves)
         shared = sum(t.device.type == "cpu" and t.is_shared() for t in leaves)
-        self.past.append(PastStep(capsule.step, capsule.batches, capsule.batch_versions, capsule.rng, rates, size, shared))
-        self._past_bytes += size
-        self._past_shared += shared
+        on_device = sum(t.numel() * t.element_size() for t in leaves if t.device.type != "cpu")
+        self.past.append(PastStep(capsule.step, capsule.batches, capsule.batch_versions, capsule.rng, rates, size, on_device, shared))
+        self._weigh(size, on_device, shared)
         while len(self.past) > 2 and (
-            len(self.past) > _MOST_STEPS or self._past_bytes > self._most_bytes() or self._past_shared > _MOST_SHARED
+            len(self.past) > _MOST_STEPS
+            or self._past_bytes > self._most_bytes()
+            or self._past_on_device > _MOST_DEVICE_BYTES
+            or self._past_shared > _MOST_SHARED
         ):
             gone = self.past.popleft()
-            self._past_bytes -= gone.size
-            self._past_shared -= gone.shared
+            self._weigh(-gone.size, -gone.on_device, -gone.shared)
+
+    def _weigh(self, size: int, on_device: int, shared: int) -> None:
+        self._past_bytes += size
+        self._past_on_device += on_device
+        self._past_shared += shared
 
     def _most_bytes(self) -> float:
         return min(_MOST_BATCH_BYTES, self._budget() / 2)

@@ -57,7 +57,7 @@ class Remedy:
     "autocast-off", "constant" (`value` becomes `replacement` at `location`), "loss-scale" (halved from `value` until it works),
     "unscale-first", "argument" (argument `position` of `op` at `location` becomes what `template` makes of it), "keyword" (the call of `op`
     gets `keyword`, a flag that is `value`), "log-softmax", "logsumexp", "kept-mean", "empty-mean", "unmask-row" (all at `location`),
-    "initialise" (`parameters`), "lone-statistics" (the biased std or var of a single value), "without-samples", "without-batch", "lower-rate" (times `value`) or "clip" (to norm `value`)."""
+    "initialise" (`parameters`), "lone-statistics" (the biased std or var of a single value), "without-samples", "without-batch", "option" (the optimizer's `keyword` is `value`), "lower-rate" (times `value`) or "clip" (to norm `value`)."""
 
     kind: str
     module: str | None = None

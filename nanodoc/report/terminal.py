@@ -27,7 +27,7 @@ _STYLES = {
     "added": "green",
 }
 _CAUSES = {
-    PRECISION: "precision", DATA: "the data", WEIGHTS: "weights that went wrong earlier", MATHEMATICS: "the mathematics of this op",
+    PRECISION: "precision", DATA: "the data at hand", WEIGHTS: "weights that went wrong earlier", MATHEMATICS: "the mathematics of this op",
     ENVIRONMENT: "the environment",
 }  # fmt: skip
 _WRITTEN = {"patch": "git apply {}", "minimal": "nanodoc replay {}"}

@@ -108,7 +108,7 @@ def _claim(
     site, raised = _site(evidence, growth)
     birth = overflow[0] if overflow else next(iter(evidence.births), None)
     step = evidence.trip.step if evidence.trip else evidence.failure_step
-    ended = "before the step broke" if broke else "and kept growing"
+    ended = "before the step broke" if broke else "and did not come back"
     sizes = f"the loss grew from {losses[0]:.3g} to {losses[-1]:.3g}" if len(losses) > 1 and (growth.loss or 3) > 2 else _what_grew(growth)
     title = f"gradients exploded: {sizes} {ended}" if rule.code == "ND601" else f"the run diverged: {sizes} {ended}"
     return Claim(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +140,7 @@ def test_a_failed_write_keeps_the_diagnosis(tmp_path: Path, monkeypatch: pytest.
     def full(*args: Any, **kwargs: Any) -> Path:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr("nanodoc.pipeline.run.write_snapshot", full)
+    monkeypatch.setattr(sys.modules["nanodoc.pipeline.run"], "write_snapshot", full)
     report = pipeline.run("train.py:build", Config())
     assert report.findings[0].name == "infinite-gradient"
     assert report.artifacts["snapshot"] is None
