@@ -45,6 +45,7 @@ class Stretch:
     passes: bool
     """Every step was finite, and the loss did not grow."""
     last_loss: float | None
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

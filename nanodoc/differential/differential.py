@@ -21,7 +21,7 @@ from nanodoc.engine.skips import at_scale
 from nanodoc.engine.step import StepRunner
 from nanodoc.evidence import Evidence
 from nanodoc.report.model import Finding
-from nanodoc.trial_evidence import UNBOUNDED, Pattern
+from nanodoc.trial_evidence import FAILS, PASSES, UNBOUNDED, Experiment, Pattern
 
 _MOST_FINDINGS = 3  # whose fixes are tried
 _DIVERGING = 10.0  # times the loss at the start: when a finite run is worth being run again
@@ -63,6 +63,13 @@ class Differential:
         try:
             if evidence.trip is not None or evidence.births or evidence.leaves or evidence.optimizers:
                 self._experiment(evidence)
+            elif any(one.facts.nonfinite for one in evidence.sick_parameters):  # nothing was run: would the first step have failed?
+                trial = self.experiments.same()
+                first = Experiment(
+                    key="same-again", name="the first step", outcome=PASSES if trial.healthy else FAILS, loss=trial.loss,
+                    seconds=round(trial.seconds, 4),
+                )  # fmt: skip
+                self.pattern = replace(self.pattern, experiments=(first,))
             elif (way := _diverging(evidence.losses)) is not None:
                 self._look_back(evidence, len(evidence.losses) - 1, broke=False, repeat=way == "up")
         except KeyboardInterrupt:
@@ -81,17 +88,15 @@ class Differential:
 
     def treat(self, findings: Sequence[Finding]) -> tuple[Finding, ...]:
         """The findings with the experiments' rows, the guilty samples and their fixes tried."""
-        if not findings or self._only is not None:
-            return tuple(replace(one, experiments=(*one.experiments, *self._rows(one))) for one in findings)
-        done = list(findings)
+        done = [self._with_rows(one) for one in findings]
+        if not findings or self._only is not None or self.interrupted:
+            return tuple(done)
         remedies = Remedies(
             self._trials, self._step.capsule, self._step.elsewhere, self.pattern,
             half=self._step.half, say=self._say, indices=self._step.indices, past=self._past,
         )  # fmt: skip
         try:
-            for number, finding in enumerate(findings[:_MOST_FINDINGS]):
-                if self.interrupted:
-                    break
+            for number, finding in enumerate(done[:_MOST_FINDINGS]):
                 done[number] = self._treated(finding, remedies)
         except KeyboardInterrupt:
             self._stopped()
@@ -142,7 +147,6 @@ class Differential:
         on_weights = finding.culprit.kind == "optimizer" or finding.phase == "optimizer"
         if kinds and kinds <= WITHOUT_FAILURE:
             return remedies.on(finding)
-        finding = replace(finding, experiments=(*finding.experiments, *self._rows(finding)))
         if not on_weights and not remedies.unhealthy():
             # loss and gradients are finite as it is (a probe saw the NaN, or it does not come again): nothing that is tried could show anything
             return replace(finding, cause=self.pattern.cause, cause_why=self.pattern.why)
@@ -158,6 +162,12 @@ class Differential:
             return finding
         return remedies.on(finding)
 
+    def _with_rows(self, finding: Finding) -> Finding:
+        kinds = {fix.remedy.kind for fix in finding.fixes if fix.remedy is not None}
+        if not _numeric(finding) or (kinds and kinds <= WITHOUT_FAILURE):
+            return finding
+        return replace(finding, experiments=(*finding.experiments, *self._rows(finding)))
+
     def _rows(self, finding: Finding) -> list[Mapping[str, Any]]:
         """The experiments as rows; the examination's own replay is the first, and is not said twice."""
         known = {row.get("name") for row in finding.experiments}
@@ -169,7 +179,7 @@ class Differential:
                     "name": f"{one.name} from step {course.start}",
                     "outcome": "passes" if one.passes else "fails too",
                     "loss": one.last_loss,
-                    "seconds": None,
+                    "seconds": one.seconds,
                 }
                 for one in course.stretches
             ]

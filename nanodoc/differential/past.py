@@ -44,7 +44,7 @@ def _rates(checkpoints: Checkpoints, began: int | None) -> tuple[float | None, f
     steps = [past for past in checkpoints.past if past.rates and past.rates[0]]
     if not steps:
         return None, None
-    until = [past.rates[0][0] for past in steps if began is None or past.step <= began + 1] or [steps[0].rates[0][0]]
+    until = [float(past.rates[0][0]) for past in steps if began is None or past.step <= began + 1] or [float(steps[0].rates[0][0])]
     return checkpoints.given_rate(), max(until)
 
 
@@ -120,9 +120,8 @@ class Past:
             if course.reason == "time":
                 break
             passes = course.complete and not _grew(course)
-            stretches.append(
-                Stretch(name=name, rate=rate, clip=clip, passes=passes, last_loss=course.losses[-1] if course.losses else None)
-            )
+            last = course.losses[-1] if course.losses else None
+            stretches.append(Stretch(name=name, rate=rate, clip=clip, passes=passes, last_loss=last, seconds=round(course.seconds, 4)))
         return CourseFacts(start=start.step, until=steps[-1].step, repeated=repeated, stretches=tuple(stretches))
 
 

@@ -39,7 +39,7 @@ class PastStep:
     batches: list[Any]
     versions: list[int]
     rng: RandomState
-    rates: list[list[float]]
+    rates: list[list[float | torch.Tensor]]
     """Learning rates when the step began, by optimizer and group."""
     size: int = 0
     on_device: int = 0
@@ -100,8 +100,9 @@ class Checkpoints:
         if optimizer is None:
             return None
         alone = len(optimizer.param_groups) == 1 and "lr" in optimizer.defaults  # groups may have rates of their own
-        first = next((past.rates[0][0] for past in self.past if past.rates and past.rates[0]), None)
-        return float(optimizer.defaults["lr"]) if alone else first
+        if alone:
+            return float(optimizer.defaults["lr"])
+        return next((float(past.rates[0][0]) for past in self.past if past.rates and past.rates[0]), None)
 
     def before(self, step: int) -> list[StepCapsule]:
         """The checkpoints of earlier steps, the latest first."""
@@ -118,7 +119,7 @@ class Checkpoints:
 
     def _remember(self, capsule: StepCapsule) -> None:
         leaves = [tensor for _, tensor in tensor_leaves(capsule.batches)]
-        rates = [[float(group["lr"]) for group in o.param_groups if "lr" in group] for o in self._runner.recipe.optimizers]
+        rates = [[_rate(group["lr"]) for group in o.param_groups if "lr" in group] for o in self._runner.recipe.optimizers]
         size = sum(t.numel() * t.element_size() for t in leaves)
         shared = sum(t.device.type == "cpu" and t.is_shared() for t in leaves)
         on_device = sum(t.numel() * t.element_size() for t in leaves if t.device.type != "cpu")
@@ -184,6 +185,11 @@ class Checkpoints:
         if fitting < _KEPT:
             self.note = f"of {_KEPT} copies of weights and optimizer states ({needed / 2**20:.0f} MiB each) an eighth of the free memory holds {fitting}"
         return fitting
+
+
+def _rate(rate: Any) -> float | torch.Tensor:
+    """A learning rate as it is now; one on a device stays there, since reading it would wait for the device."""
+    return rate.detach().clone() if isinstance(rate, torch.Tensor) and rate.device.type != "cpu" else float(rate)
 
 
 def _state_bytes(optimizer: torch.optim.Optimizer) -> int:

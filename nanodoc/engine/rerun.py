@@ -80,7 +80,7 @@ class CourseRunner:
                 if isinstance(group["lr"], torch.Tensor):
                     group["lr"].fill_(known * rate)
                 else:
-                    group["lr"] = known * rate
+                    group["lr"] = float(known) * rate
                 group.update(options)
 
     @contextlib.contextmanager

@@ -220,7 +220,9 @@ class _Again:
         start = replace(
             self.capsule, weights=copy_weights(named), optimizers=[copy_optimizer(one) for one in self.runner.recipe.optimizers]
         )
-        rates = [[float(group["lr"]) for group in o.param_groups if "lr" in group] for o in self.runner.recipe.optimizers]
+        rates: list[list[float | torch.Tensor]] = [
+            [float(group["lr"]) for group in o.param_groups if "lr" in group] for o in self.runner.recipe.optimizers
+        ]
         past = PastStep(self.capsule.step, self.capsule.batches, self.capsule.batch_versions, self.capsule.rng, rates)
         course = CourseRunner(self.runner, self.keeper).run(start, [past, past], math.inf)
         name = f"this batch once more after a step with {', '.join(self._options.settings)}"

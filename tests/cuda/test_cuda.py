@@ -14,6 +14,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from nanodoc import Recipe
+from nanodoc.differential.differential import Differential, Step
+from nanodoc.differential.experiments import Elsewhere
+from nanodoc.differential.trial import Budget
 from nanodoc.engine.looks import LookOptions
 from nanodoc.engine.loop import Engine
 from nanodoc.probes.gradients import Scratch, packed_vitals
@@ -124,7 +127,8 @@ def test_a_monitored_amp_step_synchronises_once_more_than_a_bare_one(observed: b
         made, data=[batch], optimizer=torch.optim.AdamW(made.model.parameters()), scaler=torch.amp.GradScaler("cuda", init_scale=256.0),
         train_step=amp_step if observed else None,
     )  # fmt: skip
-    engine = Engine(recipe, device, None if observed else torch.float16, steps=10)
+    # a copy of the weights for experiments, once in many steps, is another copy to the host
+    engine = Engine(recipe, device, None if observed else torch.float16, steps=10, checkpoints=False)
     for number in range(4):
         assert engine._step(number) is None
     bare = synchronisations(lambda: amp_step(recipe.model, batch, recipe.optimizer, recipe.scaler))
@@ -137,3 +141,29 @@ def test_frames_on_a_gpu() -> None:
     (table,) = engine.run().frames
     assert all(t.absmax is not None for frame in table.frames for t in frame.tensors if t.dtype in ("float16", "float32"))
     assert any(t.flushed is not None for frame in table.frames for t in frame.tensors)
+
+
+def test_experiments_on_a_gpu() -> None:
+    """The step that fails on the GPU is run on the CPU and in float64, and everything comes back to where it was."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 4, bias=False)
+    data = [torch.randn(6, 4) for _ in range(4)]
+    data[2][1] = 0.0
+    recipe = Recipe(
+        model=model, loss_fn=lambda m, b: torch.sqrt(m(b).pow(2).sum(1)).mean(), data=data, optimizer=torch.optim.Adam(model.parameters())
+    )
+    engine = Engine(recipe, torch.device("cuda", 0), None, steps=4)
+    outcome = engine.run()
+    assert outcome.start is not None
+    before = model.weight.detach().clone()
+    elsewhere = Elsewhere(other=lambda: engine.another(outcome.start), earlier=engine.checkpoints.before(2))  # type: ignore[arg-type]
+    step = Step(outcome.start, elsewhere, engine.checkpoints)
+    differential = Differential(engine.runner, engine.keeper, engine.replayer, step, Budget(), lambda text: None)
+    pattern = differential.examine(outcome.evidence).pattern
+    assert pattern is not None
+    assert pattern.passes("cpu") is False
+    assert pattern.passes("float64") is False
+    assert pattern.passes("other-batch") is True
+    assert pattern.passes("first-weights") is False
+    assert model.weight.device.type == "cuda"
+    assert torch.equal(model.weight, before)

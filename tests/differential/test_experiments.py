@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from nanodoc import Recipe, pipeline
+from nanodoc.cli.common import exit_code
 from nanodoc.config import Config
 from nanodoc.differential.differential import Differential, Step
 from nanodoc.differential.experiments import KEYS, Elsewhere
@@ -253,3 +254,30 @@ def test_progress_says_what_is_tried(tmp_path: Path) -> None:
 def test_every_experiment_has_a_name_for_the_command_line() -> None:
     differential, _ = ready(sick_at_step_three())
     assert differential.experiments.keys == KEYS
+
+
+def test_an_interrupted_examination_is_a_partial_report(tmp_path: Path) -> None:
+    def say(text: str) -> None:
+        if "float64" in text:
+            raise KeyboardInterrupt
+
+    report = run(tmp_path, MICRO, Progress(say=say))
+    assert report.interrupted
+    assert exit_code(report, "critical") == 130
+    assert report.findings[0].name == "non-finite-input"
+    assert any(row["name"].startswith("another batch") for row in report.findings[0].experiments)
+
+
+def test_weights_that_must_change_places_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On another device a parameter can't just be given other data: its whole contents are exchanged, and exchanged back."""
+    recipe = sick_at_step_three()
+    objects = [id(p) for p in recipe.model.parameters()]
+    differential, evidence = ready(recipe)
+    monkeypatch.setattr(torch, "_has_compatible_shallow_copy_type", lambda one, other: False)
+    before = everything(recipe)
+    pattern = differential.examine(evidence).pattern
+    assert pattern is not None
+    assert pattern.passes("float64") is False
+    assert [id(p) for p in recipe.model.parameters()] == objects
+    after = everything(recipe)
+    assert all(torch.equal(before[key], after[key]) for key in before)

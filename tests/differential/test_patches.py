@@ -113,3 +113,26 @@ def test_places_are_those_of_the_user() -> None:
     assert span is not None
     assert span.function.endswith("test_places_are_those_of_the_user")
     assert Recipe is not None
+
+
+@settings(max_examples=15, deadline=None)
+@given(constants=st.lists(st.floats(0.5, 2.0), min_size=2, max_size=5), data=st.data())
+def test_an_argument_is_changed_at_its_own_line_only(
+    constants: list[float], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Programs of several equal calls: the patch of one leaves the others alone, and is gone afterwards."""
+    target = data.draw(st.integers(0, len(constants) - 1))
+    path = tmp_path_factory.mktemp("program") / "program.py"
+    calls = "\n".join(f"    out.append(torch.log(x + {c!r}))" for c in constants)
+    path.write_text(f"import torch\n\ndef program(x):\n    out = []\n{calls}\n    return [float(one) for one in out]\n")
+    space: dict[str, Any] = {}
+    exec(compile(path.read_text(), str(path), "exec"), space)
+    x = torch.zeros(())
+    before = space["program"](x)
+    where = span_of(lambda: space["program"](x), "log", target)
+    applied = Applied()
+    with call_site.argument_at(where, "log", 0, "{x} + 3.0", applied):
+        patched = space["program"](x)
+    assert applied.yes
+    assert [i for i in range(len(constants)) if patched[i] != before[i]] == [target]
+    assert space["program"](x) == before
