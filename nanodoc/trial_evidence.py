@@ -81,12 +81,18 @@ class Growth:
     """The step from which on the loss was more than twice its start."""
     rate_given: float | None = None
     rate_highest: float | None = None
-    """Learning rates of the first optimizer's first group: as it was made, and the highest until the loss had begun to grow."""
+    """Learning rates of the only optimizer: as it was made, and the highest until the loss had begun to grow; None where groups differ."""
+    only_rate: bool = False
+    """No other learning rate was ever used."""
+    steps: int = 0
+    """With a finite loss."""
 
     @property
     def seen(self) -> bool:
-        """Loss (RULES: twice its start), gradients (RULES: ten times their median) or weights had grown out of all proportion."""
-        return (self.loss or 0) > 2 or (self.norm or 0) > 10 or (self.weights or 0) > 3 or (self.fastest_ratio or 0) > 30
+        """Loss (RULES: twice its start) or gradients (RULES: ten times their median) had grown out of all proportion; weights, too, where a
+        step or two is no history to tell by. Weights alone may grow in a run that learns."""
+        short = self.steps < 3 and ((self.weights or 0) > 3 or (self.fastest_ratio or 0) > 30)
+        return (self.loss or 0) > 2 or (self.norm or 0) > 10 or short
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -49,7 +49,7 @@ PATIENTS: tuple[Patient, ...] = (
     Patient(
         name="one-cycle",
         file="one_cycle",
-        story="a schedule that raises the learning rate beyond what the weights survive; nothing becomes NaN",
+        story="a schedule that raises the learning rate beyond what the last layer survives",
         expect="divergence",
         line="OneCycleLR",
     ),

@@ -18,6 +18,7 @@ _LAST = 3  # steps before the one that broke
 _FIRST = 5
 _CLIP = 1.0  # the usual limit of the gradient norm
 _GREW = 2.0  # RULES, ND606: a loss of twice its start
+_SLACK = 0.1  # of the loss
 _LONGEST = 300  # steps run again
 
 
@@ -32,20 +33,27 @@ def growth_of(
     norm = max(sizes[-_LAST:]) / statistics.median(earlier) if len(sizes) > 1 and statistics.median(earlier) > 0 else None
     total, fastest, ratio = _weights(checkpoints.first, weights)
     began = next((i for i, one in enumerate(finite) if one > _GREW * finite[0]), None) if finite else None
-    given, highest = _rates(checkpoints, began)
+    given, highest, only = _rates(checkpoints, began)
     return Growth(
-        loss=loss, norm=norm, weights=total, fastest=fastest, fastest_ratio=ratio, began=began, rate_given=given, rate_highest=highest
-    )
+        loss=loss, norm=norm, weights=total, fastest=fastest, fastest_ratio=ratio, began=began, steps=len(finite),
+        rate_given=given, rate_highest=highest, only_rate=only,
+    )  # fmt: skip
 
 
-def _rates(checkpoints: Checkpoints, began: int | None) -> tuple[float | None, float | None]:
-    """The first optimizer's learning rate as it was given, and the highest until the loss had begun to grow: a schedule may have raised
-    it, and some schedules do so before the first step."""
-    steps = [past for past in checkpoints.past if past.rates and past.rates[0]]
-    if not steps:
-        return None, None
-    until = [float(past.rates[0][0]) for past in steps if began is None or past.step <= began + 1] or [float(steps[0].rates[0][0])]
-    return checkpoints.given_rate(), max(until)
+def _rates(checkpoints: Checkpoints, began: int | None) -> tuple[float | None, float | None, bool]:
+    """The only optimizer's learning rate as it was given, the highest until the loss had begun to grow (a schedule may have raised it,
+    and some schedules do so before the first step), and whether there was never another one; Nones where groups or optimizers differ."""
+    optimizers = checkpoints.optimizers
+    if len(optimizers) != 1 or not checkpoints.past:
+        return None, None, False
+    steps = [[float(rate) for rate in past.rates[0] if rate is not None] for past in checkpoints.past]
+    given = optimizers[0].defaults.get("lr")
+    if not isinstance(given, (int, float)) or any(len(set(rates)) != 1 for rates in steps):
+        return None, None, False
+    until = [rates[0] for rates, past in zip(steps, checkpoints.past, strict=True) if began is None or past.step <= began + 1] or [
+        steps[0][0]
+    ]
+    return float(given), max(until), all(rates[0] == given for rates in steps)
 
 
 def _weights(first: StepCapsule | None, now: Sequence[tuple[str, torch.Tensor]]) -> tuple[float | None, str | None, float | None]:
@@ -58,12 +66,12 @@ def _weights(first: StepCapsule | None, now: Sequence[tuple[str, torch.Tensor]])
         for (name, tensor), old in zip(now, first.weights, strict=True):
             if old is None or not tensor.is_floating_point():
                 continue
-            was, is_ = float(old.float().norm()), float(tensor.float().norm())
-            before, after = before + was * was, after + is_ * is_
+            was, is_ = float(old.double().norm()), float(tensor.double().norm())
+            before, after = math.hypot(before, was), math.hypot(after, is_)
             ratio = _ratio(is_, was)
             if ratio is not None and tensor.dim() >= 2 and (best is None or ratio > best[0]):
                 best = (ratio, name)
-    total = _ratio(math.sqrt(after), math.sqrt(before))
+    total = _ratio(after, before)
     return total, best[1] if best else None, best[0] if best else None
 
 
@@ -119,7 +127,7 @@ class Past:
             course = self._courses.run(start, steps, self._budget.part(0.25), rate=rate, clip=clip)
             if course.reason == "time":
                 break
-            passes = course.complete and not _grew(course)
+            passes = course.complete and (_learned(course) if rate < 0.1 else not _rose(course))
             last = course.losses[-1] if course.losses else None
             stretches.append(Stretch(name=name, rate=rate, clip=clip, passes=passes, last_loss=last, seconds=round(course.seconds, 4)))
         return CourseFacts(start=start.step, until=steps[-1].step, repeated=repeated, stretches=tuple(stretches))
@@ -127,8 +135,28 @@ class Past:
 
 def _grew(course: Course) -> bool:
     """The last losses are more than twice the first ones."""
-    losses = [abs(loss) for loss in course.losses]
-    if len(losses) < 2 or not all(map(math.isfinite, losses)):
-        return not all(map(math.isfinite, losses))
-    start = statistics.median(losses[: min(_FIRST, max(len(losses) // 4, 1))])
-    return statistics.median(losses[-min(_LAST, len(losses) - 1) :]) > _GREW * start
+    first, last = _ends(course)
+    return not (math.isfinite(first) and math.isfinite(last)) or abs(last) > _GREW * abs(first)
+
+
+def _rose(course: Course) -> bool:
+    """The last losses are higher than the first ones, by more than what batches differ in: a smaller step that only takes longer to
+    fail is no cure."""
+    first, last = _ends(course)
+    return not (math.isfinite(first) and math.isfinite(last)) or last > first + _SLACK * abs(first)
+
+
+def _learned(course: Course) -> bool:
+    """The loss fell: a hundredth of the learning rate keeps most runs from failing, by keeping them where they are."""
+    first, last = _ends(course)
+    return math.isfinite(first) and math.isfinite(last) and last < first - _SLACK * abs(first)
+
+
+def _ends(course: Course) -> tuple[float, float]:
+    """The median of the first and of the last losses."""
+    losses = course.losses
+    if len(losses) < 2:
+        return (losses[0], losses[0]) if losses else (math.nan, math.nan)
+    first = losses[: min(_FIRST, max(len(losses) // 4, 1))]
+    last = losses[-min(_LAST, len(losses) - 1) :]
+    return statistics.median(first), statistics.median(last)

@@ -21,10 +21,10 @@ def read(pattern: Pattern, *, guilty: bool | None = None) -> tuple[str | None, s
         return PRECISION, "it passes with autocast off"
     if guilty:
         return DATA, "the batch without these samples passes" + (", and so does another batch" if other else "")
+    if other:
+        return DATA, "another batch passes with the same weights" + (", and float64 bears this one" if exact else "")
     if exact and not (grew and first):
         return PRECISION, "it passes in float64"
-    if other:
-        return DATA, "another batch passes with the same weights"
     if first and other is False:
         return WEIGHTS, "this batch passes with the weights of step 0, and another batch fails with these weights"
     if other is False:

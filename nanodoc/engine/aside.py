@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 from torch.nn.parameter import is_lazy
 
-from nanodoc.engine.capsule import Keeper, copy_optimizer, copy_weights
+from nanodoc.engine.capsule import Keeper, copy_weights
+from nanodoc.engine.optimizers import copy_optimizer
 from nanodoc.engine.step import StepRunner
 
 _SMALL = 1 << 30  # bytes
@@ -37,6 +38,7 @@ def put_back(runner: StepRunner, keeper: Keeper, *, moving: bool = False) -> Ite
         now.weights = copy_weights(named)
     if runner.observing or moving:
         now.optimizers = [copy_optimizer(one) for one in recipe.optimizers]
+    now.outside = keeper.outside.keep()
     owned = [p for o in recipe.optimizers for group in o.param_groups for p in group["params"]]
     grads = [(p, p.grad) for p in {id(p): p for p in (*(p for _, p in named), *owned)}.values()]
     try:

@@ -60,7 +60,24 @@ def tensor_leaves(value: Any, path: str = "batch") -> Iterator[tuple[str, torch.
 
 def leading_size(value: Any) -> int:
     """The length of the first tensor's first dimension: the batch's size as far as a glance tells, 0 without any."""
-    return next((tensor.shape[0] for _, tensor in tensor_leaves(value) if tensor.dim()), 0)
+    return next((int(tensor.size(0)) for _, tensor in tensor_leaves(value) if tensor.dim()), 0)
+
+
+def other_leaves(value: Any) -> Iterator[Any]:
+    """Everything in a batch that is no tensor and no container."""
+    if isinstance(value, torch.Tensor):
+        return
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            yield from other_leaves(item)
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from other_leaves(item)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from other_leaves(getattr(value, field.name))
+    else:
+        yield value
 
 
 def is_list_of_samples(value: Any) -> bool:

@@ -7,14 +7,17 @@ is kept: random states, buffers, train/eval flags, plain attributes of the user'
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.nn.parameter import is_lazy
+from torch.optim.lr_scheduler import LRScheduler
 
 from nanodoc.engine.batches import tensor_leaves
+from nanodoc.engine.optimizers import copy_tensor, restore_optimizer
+from nanodoc.engine.outside import Outside, reachable
 from nanodoc.engine.rng import RandomKeeper, RandomState
 from nanodoc.recipe.recipe import Recipe
 
@@ -47,6 +50,8 @@ class StepCapsule:
     """Copies of the parameters, only where the loop has already stepped past them."""
     optimizers: list[dict[str, Any]] = field(default_factory=list)
     more_scalers: list[tuple[Any, dict[str, Any] | None]] = field(default_factory=list)
+    outside: list[Callable[[], None]] = field(default_factory=list)
+    """What puts back the state that the recipe's functions reach by name; only of a step that failed."""
 
     @property
     def batch_was_mutated(self) -> bool:
@@ -68,6 +73,9 @@ class Keeper:
         # torch's own layers hold nothing that a forward pass rebinds; the user's classes may count steps or keep state
         self._own: list[Any] = [m for m in self._modules if not type(m).__module__.startswith("torch.nn.")]
         self._own += _owners(recipe)
+        # schedulers that a train_step steps by itself
+        self._own += [value for value in reachable(recipe) if isinstance(value, LRScheduler)]
+        self.outside = Outside(recipe)
         self._parameters = list(recipe.model.parameters())
         self._buffered = [m for m in self._modules if m._buffers]
         self._random = RandomKeeper(device)
@@ -97,6 +105,8 @@ class Keeper:
             for module, name, buffer, saved in capsule.buffers:
                 module._buffers[name] = buffer
                 if buffer is not None and saved is not None and not _is_expanded(buffer):
+                    if buffer.shape != saved.shape:
+                        buffer.resize_(saved.shape)
                     buffer.data.copy_(saved)  # .data: the version counter of a buffer that backward saved stays as it was
             for module, training in zip(self._modules, capsule.training, strict=True):
                 module.training = training
@@ -117,6 +127,8 @@ class Keeper:
         for one, kept in capsule.more_scalers:
             if kept is not None:
                 _restore_scaler(one, kept)
+        for put_back in capsule.outside:
+            put_back()
         capsule.rng.restore(self._device)
         torch.set_grad_enabled(capsule.grad_enabled)
 
@@ -129,7 +141,7 @@ class Keeper:
                     kept.append((module, name, buffer, None))
                     continue
                 slot = self._slots.get((id(module), name))
-                if slot is None or slot.buffer is not buffer:
+                if slot is None or slot.buffer is not buffer or slot.saved.shape != buffer.shape:
                     slot = self._slots[id(module), name] = _Slot(buffer, buffer._version, buffer.detach().clone())
                 elif slot.small or slot.version != buffer._version:
                     slot.version = buffer._version
@@ -171,52 +183,7 @@ def _is_expanded(buffer: torch.Tensor) -> bool:
 
 def copy_weights(named: Sequence[tuple[str, torch.nn.Parameter]], *, host: bool = False) -> list[torch.Tensor | None]:
     """Copies of the parameters, with `host` in host memory; None for those of lazy modules that have no values yet."""
-    return [None if is_lazy(parameter) else _copy(parameter.detach(), host) for _, parameter in named]
-
-
-def copy_optimizer(optimizer: torch.optim.Optimizer, *, host: bool = False) -> dict[str, Any]:
-    """A copy of an optimizer's state and of its groups' options, with `host` in host memory."""
-    state = {p: {k: _copied(v, host) for k, v in s.items()} for p, s in optimizer.state.items()}
-    groups = [{k: _copied(v) for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
-    return {"state": state, "groups": groups}
-
-
-def _copy(tensor: torch.Tensor, host: bool) -> torch.Tensor:
-    return tensor.to("cpu", copy=True) if host else tensor.clone()
-
-
-def _copied(value: Any, host: bool = False) -> Any:
-    """A copy of one entry of an optimizer's state: L-BFGS keeps lists of tensors."""
-    if isinstance(value, torch.Tensor):
-        return _copy(value, host)
-    if type(value) in (list, tuple):
-        return type(value)(_copied(item, host) for item in value)
-    if type(value) is dict:
-        return {key: _copied(item, host) for key, item in value.items()}
-    return value
-
-
-def restore_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
-    """Puts back what `copy_optimizer` took; the copy itself stays untouched."""
-    now = dict(optimizer.state)
-    optimizer.state.clear()
-    for parameter, state in saved["state"].items():
-        before = now.get(parameter, {})
-        optimizer.state[parameter] = {k: _there(_copied(v), before.get(k), parameter) for k, v in state.items()}
-    for group, options in zip(optimizer.param_groups, saved["groups"], strict=True):
-        for key, option in options.items():
-            if isinstance(option, torch.Tensor) and isinstance(group.get(key), torch.Tensor):
-                group[key].detach().copy_(option)  # a learning rate that a compiled step reads: the same tensor must stay
-            else:
-                group[key] = _copied(option)
-
-
-def _there(value: Any, before: Any, parameter: torch.Tensor) -> Any:
-    """A copy from host memory on the device where the optimizer keeps this entry: its counters may stay on the host."""
-    if not isinstance(value, torch.Tensor):
-        return value
-    device = before.device if isinstance(before, torch.Tensor) else value.device if value.dim() == 0 else parameter.device
-    return value.to(device)
+    return [None if is_lazy(parameter) else copy_tensor(parameter.detach(), host) for _, parameter in named]
 
 
 def _versions(batches: Sequence[Any]) -> list[int]:

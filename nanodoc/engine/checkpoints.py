@@ -9,15 +9,16 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch.nn.parameter import is_lazy
 
-from nanodoc.engine.batches import tensor_leaves
-from nanodoc.engine.capsule import Keeper, StepCapsule, copy_optimizer, copy_weights
+from nanodoc.engine.batches import other_leaves, tensor_leaves
+from nanodoc.engine.capsule import Keeper, StepCapsule, copy_weights
 from nanodoc.engine.memory import free_host_memory
+from nanodoc.engine.optimizers import copy_optimizer, rate_of, state_bytes
 from nanodoc.engine.rng import RandomState
 from nanodoc.engine.step import StepRunner
 
@@ -28,6 +29,8 @@ _MOST_STEPS = 512  # whose batches are kept
 _MOST_BATCH_BYTES = 1 << 29
 _MOST_DEVICE_BYTES = 1 << 26  # of batches that live on a device: its memory is the user's
 _MOST_SHARED = 64  # tensors of loader workers: each holds a file descriptor open
+_SAMPLED = 3  # tensors of a batch whose values are compared
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _GREW = 2.0  # RULES: a loss of twice its start is growing
 
 
@@ -39,16 +42,23 @@ class PastStep:
     batches: list[Any]
     versions: list[int]
     rng: RandomState
-    rates: list[list[float | torch.Tensor]]
+    rates: list[list[float | torch.Tensor | None]]
     """Learning rates when the step began, by optimizer and group."""
-    size: int = 0
+    options: list[list[dict[str, Any]]] = field(default_factory=list)
+    """The groups' other options: some schedules move the momentum, too."""
+    samples: list[list[str]] = field(default_factory=list)
+    """A few values of each batch tensor, since memory that NumPy writes to counts no versions."""
+    memory: list[tuple[int, int]] = field(default_factory=list)
+    """(address, bytes) of every piece of memory that the batches keep alive."""
     on_device: int = 0
     shared: int = 0
 
     @property
     def intact(self) -> bool:
-        """Nobody has written into the batches since."""
-        return self.versions == [0 if t.is_inference() else t._version for _, t in tensor_leaves(self.batches)]
+        """Nobody has written into the batches since, as far as can be told."""
+        leaves = [tensor for _, tensor in tensor_leaves(self.batches)]
+        same = self.versions == [0 if t.is_inference() else t._version for t in leaves]
+        return same and self.samples == [_some_values(t) for t in leaves[:_SAMPLED]]
 
 
 class Checkpoints:
@@ -73,18 +83,24 @@ class Checkpoints:
         self.good: StepCapsule | None = None
         self.previous: StepCapsule | None = None
         self.past: deque[PastStep] = deque()
+        self._holders: dict[int, int] = {}
+        self._opaque = False
         self._past_bytes = 0
         self._past_on_device = 0
         self._past_shared = 0
 
     def before_step(self, capsule: StepCapsule) -> float:
-        """Keeps the step's batches, and at times its weights. Returns the seconds it took."""
+        """Keeps the step's batches, and at times its weights. Returns the seconds it took. Nothing raised here may end a healthy run."""
         if not self.enabled:
             return 0.0
         began = time.perf_counter()
-        self._remember(capsule)
-        if self._due(capsule.step):
-            self._take(capsule)
+        try:
+            self._remember(capsule)
+            if self._due(capsule.step):
+                self._take(capsule)
+        except (RuntimeError, ValueError, TypeError, AttributeError, NotImplementedError) as error:
+            self.enabled = False
+            self.note = f"the step's start could not be kept: {type(error).__name__}: {' '.join(str(error).split())[:100]}"
         return time.perf_counter() - began
 
     def after_step(self, loss: float, seconds: float) -> None:
@@ -94,15 +110,10 @@ class Checkpoints:
             self._first_loss = abs(loss)
         self._growing = not math.isfinite(loss) or abs(loss) > _GREW * self._first_loss + 1e-6
 
-    def given_rate(self) -> float | None:
-        """The learning rate that the first optimizer was made with."""
-        optimizer = next(iter(self._runner.recipe.optimizers), None)
-        if optimizer is None:
-            return None
-        alone = len(optimizer.param_groups) == 1 and "lr" in optimizer.defaults  # groups may have rates of their own
-        if alone:
-            return float(optimizer.defaults["lr"])
-        return next((float(past.rates[0][0]) for past in self.past if past.rates and past.rates[0]), None)
+    @property
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        """Those of the recipe."""
+        return self._runner.recipe.optimizers
 
     def before(self, step: int) -> list[StepCapsule]:
         """The checkpoints of earlier steps, the latest first."""
@@ -119,25 +130,42 @@ class Checkpoints:
 
     def _remember(self, capsule: StepCapsule) -> None:
         leaves = [tensor for _, tensor in tensor_leaves(capsule.batches)]
-        rates = [[_rate(group["lr"]) for group in o.param_groups if "lr" in group] for o in self._runner.recipe.optimizers]
-        size = sum(t.numel() * t.element_size() for t in leaves)
-        shared = sum(t.device.type == "cpu" and t.is_shared() for t in leaves)
+        rates = [[_rate(group) for group in o.param_groups] for o in self._runner.recipe.optimizers]
+        memory = [_memory(tensor) for tensor in leaves]
+        for other in other_leaves(capsule.batches):
+            if type(other).__module__ == "numpy":
+                base = getattr(other, "base", None)
+                memory.append((id(other if base is None else base), int(getattr(other if base is None else base, "nbytes", 0))))
+            elif not isinstance(other, _PLAIN):
+                self._opaque = True  # how much memory it holds can't be told
         on_device = sum(t.numel() * t.element_size() for t in leaves if t.device.type != "cpu")
-        self.past.append(PastStep(capsule.step, capsule.batches, capsule.batch_versions, capsule.rng, rates, size, on_device, shared))
-        self._weigh(size, on_device, shared)
+        past = PastStep(
+            capsule.step, capsule.batches, capsule.batch_versions, capsule.rng, rates,
+            [[_options(group) for group in o.param_groups] for o in self._runner.recipe.optimizers],
+            [_some_values(t) for t in leaves[:_SAMPLED]], memory, on_device, sum(map(_is_shared, leaves)),
+        )  # fmt: skip
+        self.past.append(past)
+        self._weigh(past, 1)
         while len(self.past) > 2 and (
-            len(self.past) > _MOST_STEPS
+            self._opaque
+            or len(self.past) > _MOST_STEPS
             or self._past_bytes > self._most_bytes()
             or self._past_on_device > _MOST_DEVICE_BYTES
             or self._past_shared > _MOST_SHARED
         ):
-            gone = self.past.popleft()
-            self._weigh(-gone.size, -gone.on_device, -gone.shared)
+            self._weigh(self.past.popleft(), -1)
 
-    def _weigh(self, size: int, on_device: int, shared: int) -> None:
-        self._past_bytes += size
-        self._past_on_device += on_device
-        self._past_shared += shared
+    def _weigh(self, past: PastStep, sign: int) -> None:
+        """Memory that several batches are views of counts once."""
+        for address, size in past.memory:
+            before = self._holders.get(address, 0)
+            self._holders[address] = before + sign
+            if before + sign == 0:
+                del self._holders[address]
+            if before == 0 or before + sign == 0:
+                self._past_bytes += sign * size
+        self._past_on_device += sign * past.on_device
+        self._past_shared += sign * past.shared
 
     def _most_bytes(self) -> float:
         return min(_MOST_BATCH_BYTES, self._budget() / 2)
@@ -180,17 +208,49 @@ class Checkpoints:
 
     def _fitting(self) -> int:
         """How many copies the memory allows."""
-        needed = sum(p.numel() * p.element_size() for p in self._parameters) + sum(map(_state_bytes, self._runner.recipe.optimizers))
+        needed = sum(p.numel() * p.element_size() for p in self._parameters) + sum(map(state_bytes, self._runner.recipe.optimizers))
         fitting = min(_KEPT, int(min(self._budget() / 2 / max(needed, 1), _KEPT)))
         if fitting < _KEPT:
             self.note = f"of {_KEPT} copies of weights and optimizer states ({needed / 2**20:.0f} MiB each) an eighth of the free memory holds {fitting}"
         return fitting
 
 
-def _rate(rate: Any) -> float | torch.Tensor:
+def _options(group: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in group.items() if type(value) in (int, float, bool, tuple) and key != "lr"}
+
+
+def _rate(group: dict[str, Any]) -> float | torch.Tensor | None:
     """A learning rate as it is now; one on a device stays there, since reading it would wait for the device."""
-    return rate.detach().clone() if isinstance(rate, torch.Tensor) and rate.device.type != "cpu" else float(rate)
+    rate = group.get("lr")
+    return rate.detach().clone() if isinstance(rate, torch.Tensor) and rate.device.type != "cpu" else rate_of(group)
 
 
-def _state_bytes(optimizer: torch.optim.Optimizer) -> int:
-    return sum(v.numel() * v.element_size() for state in optimizer.state.values() for v in state.values() if isinstance(v, torch.Tensor))
+def _memory(tensor: torch.Tensor) -> tuple[int, int]:
+    """(address, bytes) of what a tensor keeps alive: a slice keeps the whole."""
+    try:
+        storage = tensor.untyped_storage()
+        return storage.data_ptr() or id(tensor), storage.nbytes()
+    except (NotImplementedError, RuntimeError):  # sparse layouts have no storage of their own
+        return id(tensor), tensor.numel() * tensor.element_size()
+
+
+def _is_shared(tensor: torch.Tensor) -> bool:
+    try:
+        return tensor.device.type == "cpu" and tensor.layout is torch.strided and not tensor.is_nested and tensor.is_shared()
+    except (NotImplementedError, RuntimeError):
+        return False
+
+
+def _some_values(tensor: torch.Tensor) -> list[str]:
+    """Up to four values, evenly spread; [] for what is not plain host memory. NaN is written as its text, since it differs from itself."""
+    if tensor.device.type != "cpu" or tensor.layout is not torch.strided or tensor.is_nested or not tensor.numel() or tensor.is_quantized:
+        return []
+    flat = (
+        tensor.detach().reshape(-1)
+        if tensor.is_contiguous()
+        else tensor.detach()[0].reshape(-1)[:4]
+        if tensor.dim()
+        else tensor.detach().reshape(-1)
+    )
+    values = flat[:: max(1, flat.numel() // 4)][:4].tolist()
+    return [repr(value) for value in values]

@@ -14,6 +14,7 @@ from nanodoc.engine.checkpoints import Checkpoints
 from nanodoc.engine.examination import Examined
 from nanodoc.engine.graph_watch import GraphWatch
 from nanodoc.engine.history import History
+from nanodoc.engine.optimizers import rate_of
 from nanodoc.engine.step import StepRunner
 from nanodoc.evidence import Evidence, Failure, OptimizerFacts, ParameterFacts, ProbedFacts, Trip
 from nanodoc.frame_evidence import FrameTable
@@ -82,7 +83,7 @@ class Course:
             step=capsule.step,
             loss=vitals.loss,
             grad_norm=vitals.grad_norm,
-            lr=float(self._optimizers[0].param_groups[0]["lr"]) if self._optimizers else None,
+            lr=rate_of(self._optimizers[0].param_groups[0]) if self._optimizers else None,
             scale=scaler.scale if scaler else None,
             growth_tracker=scaler.growth_tracker if scaler else None,
             found_inf=[{"optimizer": o, "device": device, "found": found} for o, device, found in scaler.found_inf] if scaler else None,
@@ -126,7 +127,7 @@ def gather(
         optimizer_sites=tuple(build.optimizer_built_at(o) for o in recipe.optimizers),
         criterion_site=build.criterion_made_at() if recipe.criterion is not None else None,
         scheduler_sites=build.schedulers_built_at(),
-        learning_rates=tuple(float(o.param_groups[0]["lr"]) for o in recipe.optimizers),
+        learning_rates=tuple(rate for o in recipe.optimizers if (rate := rate_of(o.param_groups[0])) is not None),
         reproduced=examined.reproduced if examined else "not_run",
         reproduction_note=examined.note if examined else "",
         losses=tuple(course.losses),

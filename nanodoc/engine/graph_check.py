@@ -10,10 +10,11 @@ import torch
 
 from nanodoc.differential.graph_remedies import CallPatch, rebinds
 from nanodoc.engine.batches import to_device
-from nanodoc.engine.capsule import Keeper, StepCapsule, copy_optimizer, copy_weights
+from nanodoc.engine.capsule import Keeper, StepCapsule, copy_weights
 from nanodoc.engine.cut_reading import CutReader
 from nanodoc.engine.followed import FollowedStep
 from nanodoc.engine.observer import Observer
+from nanodoc.engine.optimizers import copy_optimizer
 from nanodoc.engine.saved import Overwritten
 from nanodoc.engine.step import StepRunner
 from nanodoc.errors import UsageError, UserCodeError

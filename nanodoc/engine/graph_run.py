@@ -8,10 +8,11 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from nanodoc.engine.build_facts import BuildFacts
-from nanodoc.engine.capsule import Keeper, StepCapsule, copy_optimizer, copy_weights, restore_optimizer
+from nanodoc.engine.capsule import Keeper, StepCapsule, copy_weights
 from nanodoc.engine.failure import describe_failure
 from nanodoc.engine.feed import Feed
 from nanodoc.engine.graph_check import GraphExaminer
+from nanodoc.engine.optimizers import copy_optimizer, restore_optimizer
 from nanodoc.engine.ownership import Ownership, fingerprint
 from nanodoc.engine.step import StepRunner
 from nanodoc.errors import UserCodeError

@@ -15,7 +15,9 @@ import torch
 from torch.amp.grad_scaler import GradScaler
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from nanodoc.engine.capsule import StepCapsule, copy_optimizer, copy_weights
+from nanodoc.engine.capsule import StepCapsule, copy_weights
+from nanodoc.engine.optimizers import copy_optimizer
+from nanodoc.engine.outside import Outside
 from nanodoc.probes.gradients import Scratch, Vitals, packed_vitals, really_nonfinite
 from nanodoc.recipe.recipe import Recipe
 
@@ -120,6 +122,8 @@ class Observer:
         if first and self._capsule.weights is None and (self._expected_steps > 1 or self.tripped is not None):
             self._capsule.weights = copy_weights(self._named)
             self._capsule.optimizers = [copy_optimizer(one) for one in self._recipe.optimizers]
+            if self.tripped is not None:  # what the step does after this, to a teacher or a second optimizer, is not clean
+                self._capsule.outside = Outside(self._recipe).keep()
 
 
 def _found_inf(optimizer: torch.optim.Optimizer) -> bool:

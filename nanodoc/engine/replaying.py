@@ -14,9 +14,10 @@ from torch.nn.parameter import is_lazy
 from nanodoc import probing
 from nanodoc.engine.aside import warnings_unsaid
 from nanodoc.engine.batches import tensor_leaves, to_device
-from nanodoc.engine.capsule import Keeper, StepCapsule, copy_optimizer, copy_weights
+from nanodoc.engine.capsule import Keeper, StepCapsule, copy_weights
 from nanodoc.engine.half_facts import GRADIENT_MARK
 from nanodoc.engine.observer import Observer
+from nanodoc.engine.optimizers import copy_optimizer
 from nanodoc.engine.step import StepRunner
 from nanodoc.errors import UsageError, UserCodeError
 from nanodoc.evidence import OpFacts
@@ -134,7 +135,9 @@ class Replayer:
             self._keeper.restore(capsule)
 
     def keep_weights(self, capsule: StepCapsule) -> None:
-        """A train_step moves the weights when it is replayed; every replay must start from the same ones."""
+        """A train_step moves the weights when it is replayed; every replay must start from the same ones, and from the same state outside."""
+        if not capsule.outside:
+            capsule.outside = self._keeper.outside.keep()
         if self._runner.observing and capsule.weights is None:
             capsule.weights = copy_weights(self._named)
             capsule.optimizers = [copy_optimizer(one) for one in self._runner.recipe.optimizers]

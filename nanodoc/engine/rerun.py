@@ -75,13 +75,17 @@ class CourseRunner:
 
     def _set(self, past: PastStep, rate: float, options: dict[str, Any]) -> None:
         past.rng.restore(self._runner.device)
-        for optimizer, rates in zip(self._runner.recipe.optimizers, past.rates, strict=True):
-            for group, known in zip((g for g in optimizer.param_groups if "lr" in g), rates, strict=False):
+        for number, optimizer in enumerate(self._runner.recipe.optimizers):
+            rates, known_options = past.rates[number], past.options[number] if past.options else []
+            for index, (group, known) in enumerate(zip(optimizer.param_groups, rates, strict=False)):
+                group.update(known_options[index] if index < len(known_options) else {})
+                group.update(options)
+                if known is None:
+                    continue
                 if isinstance(group["lr"], torch.Tensor):
                     group["lr"].fill_(known * rate)
                 else:
                     group["lr"] = float(known) * rate
-                group.update(options)
 
     @contextlib.contextmanager
     def _clipping(self, limit: float | None) -> Iterator[None]:

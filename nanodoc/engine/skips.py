@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from nanodoc.amp_evidence import ScalerStep
-from nanodoc.engine.capsule import StepCapsule, copy_optimizer, copy_weights
+from nanodoc.engine.capsule import StepCapsule, copy_weights
+from nanodoc.engine.optimizers import copy_optimizer
 from nanodoc.engine.step import StepRunner
 
 _LARGEST_COPY = 1 << 30  # bytes of weights

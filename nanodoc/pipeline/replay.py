@@ -15,10 +15,11 @@ from nanodoc.differential.differential import Differential, Step
 from nanodoc.differential.experiments import KEYS, Elsewhere
 from nanodoc.differential.trial import Budget
 from nanodoc.engine.batches import tensor_leaves
-from nanodoc.engine.capsule import Keeper, copy_optimizer, copy_weights
+from nanodoc.engine.capsule import Keeper, copy_weights
 from nanodoc.engine.checkpoints import PastStep
 from nanodoc.engine.examination import Examiner
 from nanodoc.engine.failure import describe_failure
+from nanodoc.engine.optimizers import copy_optimizer, rate_of
 from nanodoc.engine.replaying import Replay, Replayer
 from nanodoc.engine.rerun import CourseRunner
 from nanodoc.engine.rng import RandomState
@@ -220,8 +221,8 @@ class _Again:
         start = replace(
             self.capsule, weights=copy_weights(named), optimizers=[copy_optimizer(one) for one in self.runner.recipe.optimizers]
         )
-        rates: list[list[float | torch.Tensor]] = [
-            [float(group["lr"]) for group in o.param_groups if "lr" in group] for o in self.runner.recipe.optimizers
+        rates: list[list[float | torch.Tensor | None]] = [
+            [rate_of(group) for group in o.param_groups] for o in self.runner.recipe.optimizers
         ]
         past = PastStep(self.capsule.step, self.capsule.batches, self.capsule.batch_versions, self.capsule.rng, rates)
         course = CourseRunner(self.runner, self.keeper).run(start, [past, past], math.inf)

@@ -43,16 +43,33 @@ def _claims(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     growth, course = (pattern.growth, pattern.course) if pattern is not None else (None, None)
     broke = evidence.trip is not None or bool(evidence.births) or bool(evidence.optimizers)
     overflow = _overflow(evidence.births)
-    if growth is not None and course is not None and course.repeated and course.passing():
-        if broke and not growth.seen:
+    if growth is not None and course is not None and course.repeated:
+        if not course.passing() or not (growth.seen if broke else _went_off(evidence, growth, course)):
             return
-        if not broke and (growth.weights or 0) < _WEIGHTS:
-            return
-        if not broke and len(evidence.optimizer_sites) > 1 and min((growth.loss or 0) / _GROWTH, growth.norm or 0) < 10:
-            return  # two losses that work against each other may both rise, but not so far
-    elif not (_grew_enormously(evidence) and overflow is not None):
+    elif not (_grew_enormously(evidence) and overflow is not None and _not_refuted(evidence)):
         return
     yield _claim(rule, evidence, growth or Growth(), course, overflow, broke=broke)
+
+
+def _went_off(evidence: Evidence, growth: Growth, course: CourseFacts) -> bool:
+    """A run whose loss stayed finite: returns that grow as a policy learns, and values that leave a tiny initialisation, raise a loss
+    tenfold, too. Weights a thousand times as large, or a loss a million times, are beyond that; less needs more signs."""
+    loss, weights = growth.loss or 0.0, growth.weights or 0.0
+    if weights > 1000 or (loss > 1e6 and weights > _WEIGHTS):
+        return len(evidence.optimizer_sites) < 2 or loss > _GROWTH
+    losses = evidence.losses
+    tenth = max(len(losses) // 10, 3)
+    growing = sum(losses[-tenth:]) > sum(losses[-2 * tenth : -tenth])
+    cured = any(one.passes and one.rate >= 0.1 for one in course.stretches)
+    return len(evidence.optimizer_sites) < 2 and loss > _GROWTH and weights > 4 * _WEIGHTS and (growth.norm or 0) > 10 and growing and cured
+
+
+def _not_refuted(evidence: Evidence) -> bool:
+    """Where the past can't be run again, the experiments on the step must not speak against it, and something must have moved."""
+    pattern = evidence.pattern
+    if pattern is not None and (pattern.passes("other-batch") or pattern.passes("first-weights") is False):
+        return False
+    return not evidence.learning_rates or any(rate > 0 for rate in evidence.learning_rates)
 
 
 def _grew_enormously(evidence: Evidence) -> bool:
@@ -145,7 +162,7 @@ def _claim(
             chain=tuple(link(op) for op in birth.chain) if birth else (),
             effects=effects(evidence),
             experiments=replay_row(evidence),
-            fixes=tuple(_fixes(evidence, course, rate, site, raised=raised)),
+            fixes=tuple(_fixes(growth, course, rate, site, raised=raised)),
         ),
     )  # fmt: skip
 
@@ -192,16 +209,18 @@ def _slower(course: CourseFacts) -> float | None:
     return max((one.rate for one in course.stretches if one.passes and one.clip is None), default=None)
 
 
-def _fixes(evidence: Evidence, course: CourseFacts | None, rate: float | None, site: SourceSpan | None, *, raised: bool) -> list[Fix]:
+def _fixes(growth: Growth, course: CourseFacts | None, rate: float | None, site: SourceSpan | None, *, raised: bool) -> list[Fix]:
     if course is None:
         return [Fix(title="lower the learning rate, clip the gradient norm, or shrink the initial weights", confidence="likely")]
     found = []
     factor = _slower(course) or 0.1
-    lower = f"{rate * factor:.3g}" if rate is not None else None
-    patch = number_in_call(site, "lr", lower) if site is not None and lower is not None and not raised else None
-    title = f"lower the learning rate to {lower}" if lower is not None else f"multiply the learning rate by {factor:g}"
-    if raised and lower is not None:
-        title = f"let the schedule raise the learning rate to no more than {lower} here"
+    lower = f"{rate * factor:.3g}" if rate is not None and (growth.only_rate or raised) else None
+    patch = number_in_call(site, "lr", lower) if site is not None and lower is not None and growth.only_rate else None
+    title = f"multiply every learning rate by {factor:g}"
+    if lower is not None:
+        title = (
+            f"let the schedule raise the learning rate to no more than {lower} here" if raised else f"lower the learning rate to {lower}"
+        )
     found.append(Fix(title=title, patch=patch, confidence="likely", remedy=Remedy(kind="lower-rate", value=factor)))
     clip = next((one.clip for one in course.stretches if one.clip is not None), None)
     if clip is not None:
