@@ -44,7 +44,7 @@ class _AtCall(TorchFunctionMode):
         self._exact = exact
         self._where = where
         self._change = change
-        self._here: dict[Place, bool] = {}
+        self._here: dict[tuple[str, Place], bool] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(self._matches(place) for place in calling_places(2) if place is not None):
@@ -52,14 +52,15 @@ class _AtCall(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
     def _matches(self, place: Place) -> bool:
-        known = self._here.get(place)
+        key = (place[0].co_filename, place)  # equal code of two files compares equal
+        known = self._here.get(key)
         if known is None:
             span, where = resolve(*place), self._where
             same = span is not None and (span.file, span.line, span.end_line) == (where.file, where.line, where.end_line)
             # an argument of the call is evaluated inside its columns, and belongs to it
             if self._exact and span is not None:
                 same = same and (where.column, where.end_column) == (span.column, span.end_column)
-            known = self._here[place] = bool(
+            known = self._here[key] = bool(
                 same and span is not None and where.column <= span.column and span.end_column <= where.end_column
             )
         return known

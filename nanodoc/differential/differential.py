@@ -11,7 +11,7 @@ from typing import Any
 from nanodoc.differential.experiments import Elsewhere, Experiments
 from nanodoc.differential.past import Past, growth_of
 from nanodoc.differential.remedies import WITHOUT_FAILURE, Remedies
-from nanodoc.differential.samples import GuiltySamples, not_bisectable, part
+from nanodoc.differential.samples import GuiltySamples, not_bisectable
 from nanodoc.differential.trial import Budget, Say, StepTrials, fails
 from nanodoc.differential.verdict import read
 from nanodoc.engine.capsule import Keeper, StepCapsule
@@ -56,6 +56,8 @@ class Differential:
         self._past = Past(self._trials, step.checkpoints, say) if step.checkpoints is not None else None
         self.pattern = Pattern()
         self.interrupted = False
+        self.untold = False
+        """Replays of this step mean nothing, and no fix is tried by them."""
         self.notes: list[tuple[str, str]] = []
 
     def examine(self, evidence: Evidence) -> Evidence:
@@ -76,20 +78,19 @@ class Differential:
             self._stopped()
         return replace(evidence, pattern=self.pattern)
 
-    def guilty_samples(self) -> tuple[tuple[int, ...], StepCapsule] | None:
-        """The samples of the only batch that fail alone while the others pass, and the step with them only."""
+    def guilty_samples(self) -> tuple[int, ...] | None:
+        """The samples of the only batch that fail alone while the others pass."""
         if not_bisectable(self._trials.runner.recipe.model, self._capsule) is not None:
             return None
         self._say("looking for the samples that fail alone …")
         self.experiments.same()
         search = GuiltySamples(self._capsule, lambda rows: fails(self._trials.outcome(rows)), self._trials.budget.deadline)
-        rows = search.search()
-        return (rows, part(self._capsule, rows)) if rows else None
+        return search.search() or None
 
     def treat(self, findings: Sequence[Finding]) -> tuple[Finding, ...]:
         """The findings with the experiments' rows, the guilty samples and their fixes tried."""
         done = [self._with_rows(one) for one in findings]
-        if not findings or self._only is not None or self.interrupted:
+        if not findings or self._only is not None or self.interrupted or self.untold:
             return tuple(done)
         remedies = Remedies(
             self._trials, self._step.capsule, self._step.elsewhere, self.pattern,
@@ -114,12 +115,37 @@ class Differential:
             if one is not None:
                 found.append(one)
                 self.pattern = replace(self.pattern, experiments=tuple(found))
-            if key == "same-again" and one is not None and self.pattern.passes(key):
+            if key == "same-again" and (self.pattern.passes(key) or self._raises_anew(evidence)):
                 break  # nothing that is tried could show anything
+            if key == "other-batch" and self.pattern.passes(key) is False and self.experiments.moved_outside():
+                self._moved()
+                break
+        if self.untold:
+            return
         if not self.pattern.passes("same-again"):
             self._look_back(evidence, self._step.capsule.step, broke=True)
         if not evidence.probed:  # a NaN that only a probe saw leaves the step healthy, again and again
             self._decide(None)
+
+    def _raises_anew(self, evidence: Evidence) -> bool:
+        """Run again, the step ends in an exception that the run did not end in: it is not the same step any more."""
+        baseline = self.experiments.same()
+        if not baseline.error or evidence.failure is not None:
+            return False
+        self._untell("same again", f"not run: the step can't be run again, it raises {baseline.error}")
+        return True
+
+    def _moved(self) -> None:
+        self._untell(
+            "another batch",
+            "not run: a batch that passed in the run fails with the weights of step 0, too: state that nanodoc can't put back has moved",
+        )
+
+    def _untell(self, name: str, why: str) -> None:
+        """Replaces all rows but the first by the reason why they would mean nothing."""
+        first = self.pattern.experiments[:1] if name != "same again" else ()
+        self.pattern = replace(self.pattern, experiments=(*first, Experiment(key="other-batch", name=name, outcome=why)))
+        self.untold = True
 
     def _look_back(self, evidence: Evidence, until: int, *, broke: bool, repeat: bool = True) -> None:
         checkpoints, past = self._step.checkpoints, self._past

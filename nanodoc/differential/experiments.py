@@ -79,9 +79,11 @@ class Experiments:
         if key not in self._makers:
             raise UsageError(f"no experiment {key!r}; there are " + ", ".join(self._makers))
         self._say(f"trying {_NAMES[key]} …")
-        if key != "same-again" and not self._trials.budget.allows(self._trials.seconds):
-            return Experiment(key=key, name=_NAMES[key], outcome="not run: the time for the examination is up (--budget)")
         try:
+            if key != "same-again" and not self._trials.budget.allows(self._trials.seconds):
+                if key in self._pointless():
+                    return None
+                raise NotRun("the time for the examination is up (--budget)")
             name, trial = self._makers[key]()
         except NotRun as reason:
             return Experiment(key=key, name=_NAMES[key], outcome=f"not run: {reason}") if str(reason) else None
@@ -89,6 +91,15 @@ class Experiments:
             return Experiment(key=key, name=name, outcome=f"not run: {trial.error}" if trial.error else "not run: it changes nothing here")
         outcome = PASSES if trial.healthy else FAILS
         return Experiment(key=key, name=name, outcome=outcome, loss=trial.loss, seconds=round(trial.seconds, 4))
+
+    def moved_outside(self) -> bool:
+        """A batch that passed in the run, and fails now, fails with the weights of step 0 as well: something else has changed since."""
+        found = self._elsewhere.other()
+        earliest = min(self._elsewhere.earlier, key=lambda one: one.step, default=None)
+        if found is None or found[2] is None or earliest is None or earliest.step:
+            return False  # it was not run, or there are no such weights
+        trial = self._with_weights(earliest, replace(self._capsule, batches=found[1], rng=found[2]))
+        return trial.applied and not trial.healthy
 
     # -- the experiments -------------------------------------------------------------------------------------------
 
@@ -105,7 +116,7 @@ class Experiments:
     def _first_weights(self) -> tuple[str, Trial]:
         earliest = min(self._elsewhere.earlier, key=lambda one: one.step, default=None)
         if earliest is None or earliest.step:
-            raise NotRun(self._elsewhere.why_none if self._capsule.step else "")
+            raise NotRun((self._elsewhere.why_none or "there is no checkpoint of step 0") if self._capsule.step else "")
         return self._elsewhere.first, self._with_weights(earliest)
 
     def _good_weights(self) -> tuple[str, Trial]:
@@ -114,9 +125,9 @@ class Experiments:
             raise NotRun("")
         return f"the weights of the last good checkpoint (step {latest.step})", self._with_weights(latest)
 
-    def _with_weights(self, checkpoint: StepCapsule) -> Trial:
+    def _with_weights(self, checkpoint: StepCapsule, capsule: StepCapsule | None = None) -> Trial:
         return self._trials.outcome(
-            replace(self._capsule, weights=checkpoint.weights, buffers=checkpoint.buffers, optimizers=checkpoint.optimizers)
+            replace(capsule or self._capsule, weights=checkpoint.weights, buffers=checkpoint.buffers, optimizers=checkpoint.optimizers)
         )
 
     def _autocast_off(self) -> tuple[str, Trial]:
@@ -140,6 +151,11 @@ class Experiments:
             raise NotRun(f"it needs {needed / 2**30:.1f} GiB, more than a quarter of the free memory")
         with self._changed(precision.double) as capsule:
             return _NAMES["float64"], self._trials.outcome(capsule, precision.autocast_in(None, Applied()))
+
+    def _pointless(self) -> set[str]:
+        """Experiments that would change nothing here."""
+        found = set() if self._half else {"autocast-off", "bfloat16"}
+        return found | {"cpu"} if self._trials.runner.device.type == "cpu" else found
 
     def _eval_mode(self) -> tuple[str, Trial]:
         modules = list(self._trials.runner.recipe.model.modules())

@@ -15,7 +15,7 @@ from nanodoc.differential.trial import Say, StepTrials, Trial, fails
 from nanodoc.engine.batches import batch_size
 from nanodoc.engine.capsule import StepCapsule
 from nanodoc.engine.skips import at_scale
-from nanodoc.report.model import ANOTHER_BATCH, FLOAT32, OTHERS, THE_STEP, Finding, Fix, Remedy
+from nanodoc.report.model import ANOTHER_BATCH, FLOAT32, FLOAT64, OTHERS, THE_STEP, UNMEASURED, Finding, Fix, Remedy
 from nanodoc.trial_evidence import Pattern
 
 _HALVINGS = 20
@@ -23,6 +23,7 @@ _MORE = 1.5  # times the gradient norm that the clip left before
 _UNCHANGED = Remedy(kind="unchanged")
 LEFT_OUT = Fix(title="leave these samples out, or repair them in the data set", confidence="maybe", remedy=Remedy(kind="without-samples"))
 WITHOUT_FAILURE = {"loss-scale", "unscale-first"}  # what is tried on a step whose loss and gradients are finite without the scale
+_CHANGES_VALUES = {"argument", "constant", "keyword"}  # more than the values that are not finite
 _OF_THE_PAST = {"lower-rate", "clip"}  # tried on the steps before the one that failed
 _HARMLESS = 1e-3  # a fix may move the loss of healthy samples by this much, relative to it
 _PRECISION = 2e-2  # one that computes in another dtype by this: bfloat16 has three significant digits
@@ -145,6 +146,8 @@ class Remedies:
         if not trial.healthy:
             return replace(fix, verified=False)
         change, whose = self._change(remedy, trial)
+        if change is None and remedy.kind in _CHANGES_VALUES:
+            return replace(fix, loss_of=UNMEASURED)  # finite, but perhaps another model
         limit = _PRECISION if remedy.kind in patches.IN_ANOTHER_DTYPE else _HARMLESS
         return replace(fix, verified=change is None or change < limit, loss_change=change, loss_of=whose)
 
@@ -199,6 +202,9 @@ class Remedies:
                 return _relative(after.loss, before) if after.healthy else math.inf, whose
             untouched = self._trials.outcome(capsule)  # nothing to change there: the fix leaves it alone
             return (0.0 if untouched.healthy else math.inf), whose
+        bears = next((one for one in self._pattern.experiments if one.key == "float64" and self._pattern.passes("float64")), None)
+        if bears is not None and bears.loss is not None and not self._half:
+            return _relative(trial.loss, bears.loss), FLOAT64
         exact = self._try(Remedy(kind="autocast-off")) if self._half else None
         if exact is None or not (exact.applied and exact.healthy) or exact.loss is None:
             return None, ""

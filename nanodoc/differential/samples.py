@@ -14,6 +14,7 @@ from nanodoc.engine.batches import batch_size, is_list_of_samples, map_tensors
 from nanodoc.engine.capsule import StepCapsule
 
 _MOST_RUNS = 80
+_CONTROLS = 2
 
 
 def rows_of(batch: Any, size: int, rows: Sequence[int]) -> Any:
@@ -39,7 +40,7 @@ def rows_of(batch: Any, size: int, rows: Sequence[int]) -> Any:
 
 
 def _has_rows(item: Any, size: int) -> bool:
-    return isinstance(item, torch.Tensor) and item.dim() > 0 and item.shape[0] == size
+    return isinstance(item, torch.Tensor) and item.dim() > 0 and not item.is_nested and item.shape[0] == size
 
 
 def not_bisectable(model: torch.nn.Module, capsule: StepCapsule) -> str | None:
@@ -72,7 +73,14 @@ class GuiltySamples:
     def confirm(self, suspects: Sequence[int]) -> bool:
         """These samples alone fail, and the others don't."""
         others = [row for row in range(self._size) if row not in set(suspects)]
-        return bool(suspects) and bool(others) and self._fail(suspects) and not self._fail(others)
+        few = 0 < len(suspects) <= max(self._size // 2, 1)
+        return few and bool(others) and self._fail(suspects) and not self._fail(others) and self._others_bear_it(suspects)
+
+    def _others_bear_it(self, guilty: Sequence[int]) -> bool:
+        """As many of the others pass alone: a batch this small is not what fails (a mean of no pairs, a variance of one)."""
+        others = [row for row in range(self._size) if row not in set(guilty)]
+        controls = [others[start : start + len(guilty)] for start in range(0, _CONTROLS * len(guilty), len(guilty))]
+        return not any(len(rows) == len(guilty) and self._fail(rows) for rows in controls)
 
     def search(self) -> tuple[int, ...]:
         """A minimal failing subset without which the rest is healthy, or () where the batch has none (or time ran out)."""
@@ -84,7 +92,7 @@ class GuiltySamples:
             if not proven or not rest or time.monotonic() > self._deadline or len(guilty) > self._size // 2:
                 return ()
             if not self._fail(rest):
-                return tuple(sorted(guilty))
+                return tuple(sorted(guilty)) if self._others_bear_it(guilty) else ()
             more, proven = minimal_failing(rest, self._fail, most=_MOST_RUNS)
             guilty += more
         return ()

@@ -91,7 +91,7 @@ def is_list_of_samples(value: Any) -> bool:
         alike = True
     else:
         alike = type(first) in (list, tuple) and all(len(item) == len(first) for item in value)
-    sizes = {tensor.shape[0] for _, tensor in tensor_leaves(value) if tensor.dim()}
+    sizes = {int(tensor.size(0)) for _, tensor in tensor_leaves(value) if tensor.dim()}
     return alike and len(sizes) > 1
 
 
@@ -103,6 +103,7 @@ def batch_size(value: Any) -> int | None:
     counts: dict[int, int] = {}
     for _, tensor in tensor_leaves(value):
         if tensor.dim() >= 1:
-            counts[tensor.shape[0]] = counts.get(tensor.shape[0], 0) + 1
+            size = int(tensor.size(0))  # a nested tensor has no shape
+            counts[size] = counts.get(size, 0) + 1
     best = sorted(counts, key=lambda size: -counts[size])[:2]
     return None if not best or (len(best) == 2 and counts[best[0]] == counts[best[1]]) else best[0]

@@ -9,12 +9,13 @@ import platform
 import re
 import tempfile
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from nanodoc.config import AMP
 from nanodoc.engine.capsule import StepCapsule
 from nanodoc.engine.rng import RandomState
 from nanodoc.errors import UsageError
@@ -59,12 +60,12 @@ def write_snapshot(
         "torch": str(torch.__version__),
         "machine": machine(next((str(p.device) for p in recipe.model.parameters()), "cpu")),
     }
+    folder.mkdir(parents=True, exist_ok=True)
     return save(content, free_name(folder, capsule.step))
 
 
 def save(content: Mapping[str, Any], path: Path) -> Path:
     """Writes a snapshot's content to `path`, whole or not at all. Raises `OSError`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(prefix=".nanodoc-", suffix=".tmp", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -96,11 +97,9 @@ def differences(content: Mapping[str, Any], device: str) -> list[str]:
     return [f"{key} {then[key][:60]} there, {now[key]} here" for key in now if key in then and then[key] != now[key]]
 
 
-def minimal(content: Mapping[str, Any], batches: list[Any], rows: Sequence[int]) -> dict[str, Any]:
-    """A snapshot's content with other batches: the samples `rows` of the first one."""
-    indices = content.get("indices")
-    kept = [indices[row] for row in rows if row < len(indices)] if isinstance(indices, list) else None
-    return {**content, "batches": [plain(batch) for batch in batches], "indices": kept}
+def minimal(content: Mapping[str, Any], batches: list[Any], indices: Sequence[int] | None) -> dict[str, Any]:
+    """A snapshot's content with other batches, and the data set's indices of their samples."""
+    return {**content, "batches": [plain(batch) for batch in batches], "indices": list(indices) if indices is not None else None}
 
 
 def read_snapshot(path: Path) -> dict[str, Any]:
@@ -122,9 +121,68 @@ def read_snapshot(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path} is not a snapshot, or is truncated: {_first_line(error)}") from error
     if not isinstance(content, dict) or not ("nanodoc_snapshot" in content or {"x", "state"} <= set(content)):
         raise UsageError(f'{path} is no nanodoc snapshot: it needs the keys nanodoc writes, or "x", "y" and "state"')
-    if content.get("nanodoc_snapshot", FORMAT) != FORMAT:
-        raise UsageError(f"{path} is a snapshot of format {content['nanodoc_snapshot']}; this nanodoc reads format {FORMAT}")
+    version = content.get("nanodoc_snapshot", FORMAT)
+    if type(version) is not int or version != FORMAT:
+        raise UsageError(f"{path} is a snapshot of format {str(version)[:20]}; this nanodoc reads format {FORMAT}")
+    for key, (fits, what) in _SHAPE.items():
+        if key in content and not fits(content[key]):
+            raise UsageError(f"{path} is no snapshot that nanodoc wrote: its {key!r} is not {what}")
     return content
+
+
+def _is_mapping(value: object) -> bool:
+    return isinstance(value, dict) and all(isinstance(key, str) for key in value)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_run(value: object) -> bool:
+    if not isinstance(value, dict):
+        return False
+    return all(value.get(key) is None or _is_number(value[key]) for key in ("loss", "grad_norm"))
+
+
+def _is_config(value: object) -> bool:
+    if not isinstance(value, dict):
+        return False
+    seed = value.get("seed")
+    fits = seed is None or (type(seed) is int and 0 <= seed < 2**63)
+    return fits and value.get("amp") in (None, *AMP) and isinstance(value.get("recipe", {}), (dict, type(None)))
+
+
+def _is_rng(value: object) -> bool:
+    if not isinstance(value, dict):
+        return False
+    python, numpy, cpu, device = (value.get(key) for key in ("python", "numpy", "cpu", "device"))
+    words = (
+        isinstance(python, (tuple, list))
+        and len(python) == 3
+        and isinstance(python[1], (tuple, list))
+        and all(type(w) is int for w in python[1])
+    )
+    arrays = numpy is None or (isinstance(numpy, (tuple, list)) and len(numpy) == 5 and isinstance(numpy[1], torch.Tensor))
+    states = all(one is None or (isinstance(one, torch.Tensor) and one.dtype == torch.uint8) for one in (cpu, device))
+    return words and arrays and states and cpu is not None
+
+
+# what every key of a stranger's file must look like before anything of it is used
+_SHAPE: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "step": (lambda v: type(v) is int and 0 <= v < 2**53, "a step number"),
+    "entrypoint": (lambda v: isinstance(v, str) and "\0" not in v, "FILE.py:NAME"),
+    "config": (_is_config, "a configuration"),
+    "run": (_is_run, "a mapping of numbers"),
+    "batches": (lambda v: isinstance(v, list) and bool(v), "a list of batches"),
+    "rng": (_is_rng, "a set of random states"),
+    "model": (_is_mapping, "a state_dict"),
+    "attributes": (lambda v: _is_mapping(v) and all(isinstance(one, dict) for one in v.values()), "a mapping of modules"),
+    "training": (lambda v: isinstance(v, list) and all(isinstance(one, bool) for one in v), "a list of flags"),
+    "optimizers": (lambda v: isinstance(v, list), "a list of state_dicts"),
+    "indices": (lambda v: v is None or (isinstance(v, list) and all(type(one) is int for one in v)), "a list of indices"),
+    "torch": (lambda v: isinstance(v, str), "a version"),
+    "machine": (_is_mapping, "a mapping"),
+}
 
 
 def restore_into(recipe: Recipe, content: Mapping[str, Any]) -> None:
@@ -138,7 +196,7 @@ def restore_into(recipe: Recipe, content: Mapping[str, Any]) -> None:
             optimizer.load_state_dict(saved)
         if recipe.scaler is not None and content.get("scaler"):
             recipe.scaler.load_state_dict(content["scaler"])
-    except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (RuntimeError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise UsageError(f"the snapshot does not fit the recipe: {_first_line(error)}") from error
     modules = dict(recipe.model.named_modules())
     for path, attributes in content.get("attributes", {}).items():
@@ -219,6 +277,7 @@ def _attributes(model: torch.nn.Module, capsule: StepCapsule) -> dict[str, dict[
     return {
         paths[id(module)]: {k: v for k, v in values.items() if type(v) in (bool, int, float, str) and k != "training"}
         for module, values, _ in capsule.attributes
+        if id(module) in paths  # a trainer's or a scheduler's are not the model's
     }
 
 

@@ -45,7 +45,7 @@ def _set_option(recipe: Recipe, number: int | None, name: str, value: float, set
     if number is not None and number >= len(recipe.optimizers):
         raise UsageError(f"--set {setting!r}: the recipe has {len(recipe.optimizers)} optimizers, numbered from 0")
     groups = [g for i, o in enumerate(recipe.optimizers) if number in (None, i) for g in o.param_groups]
-    known = [group for group in groups if name in group]
+    known = [group for group in groups if isinstance(group.get(name), (int, float))]
     if not known:
         words = sorted({key for group in groups for key, old in group.items() if isinstance(old, (int, float))})
         raise UsageError(f"--set {setting!r}: no optimizer has the option {name!r}; there are {', '.join(words) or 'none'}")

@@ -22,7 +22,7 @@ from nanodoc.engine.failure import describe_failure
 from nanodoc.engine.optimizers import copy_optimizer, rate_of
 from nanodoc.engine.replaying import Replay, Replayer
 from nanodoc.engine.rerun import CourseRunner
-from nanodoc.engine.rng import RandomState
+from nanodoc.engine.rng import RandomKeeper, RandomState
 from nanodoc.engine.settings import pick_device, seed_everything, with_amp
 from nanodoc.engine.snapshot import differences, like, minimal, random_state, read_snapshot, restore_into, save
 from nanodoc.engine.step import StepRunner
@@ -124,6 +124,7 @@ class _Again:
         recipe = with_settings(recipe, options.settings)
         batches = _batches(content, template)
         others = [one for one in drawn if not _same(one, batches)]
+        saved_batches = batches
         dtype = DTYPES[options.dtype] if options.dtype is not None else None
         if dtype is not None:
             recipe.model.to(dtype)
@@ -132,7 +133,8 @@ class _Again:
         self.runner = StepRunner(recipe, device, amp_dtype)
         self.keeper = Keeper(recipe, device)
         capsule = self.keeper.take(step, batches)
-        capsule.rng = random_state(content) or capsule.rng
+        capsule.rng = _restorable(random_state(content), device) or capsule.rng
+        self._whole = replace(capsule, batches=saved_batches)
         self.capsule = only(capsule, options.samples)
         self.replayer = Replayer(self.runner, self.keeper)
         self.examiner = Examiner(self.replayer)
@@ -141,6 +143,7 @@ class _Again:
         elsewhere = Elsewhere(other=lambda: _other(others), earlier=earlier, first="the weights that build() gives")
         rows = content.get("indices")
         indices = [int(row) for row in rows] if isinstance(rows, list) else None
+        self._all_indices = indices
         self._indices = [indices[row] for row in options.samples if row < len(indices)] if indices and options.samples else indices
         self.differential = Differential(
             self.runner, self.keeper, self.replayer, Step(self.capsule, elsewhere, half=amp_dtype == torch.float16, indices=self._indices),
@@ -206,12 +209,15 @@ class _Again:
             if found is None:
                 notes.append(("--minimise", "no smaller batch was found that fails alone while the other samples pass"))
             else:
+                chosen = [options.samples[row] if options.samples else row for row in found]
+                smallest = only(self._whole, chosen)  # of the snapshot's own batch: --dtype has changed this one
+                indices = [self._all_indices[row] for row in chosen if row < len(self._all_indices)] if self._all_indices else None
                 try:
-                    save(minimal(self._content, found[1].batches, found[0]), options.minimal)
+                    save(minimal(self._content, smallest.batches, indices), options.minimal)
                 except OSError as error:
                     raise UsageError(f"cannot write the minimal snapshot to {options.minimal}: {error}") from error
                 artifacts["minimal"] = str(options.minimal)
-                named = ", ".join(map(str, found[0]))
+                named = ", ".join(map(str, chosen))
                 rows.append({"name": f"samples {named} alone", "outcome": "fails", "loss": None, "seconds": None})
         return tuple(rows), notes
 
@@ -285,6 +291,20 @@ def _batches(content: dict[str, Any], template: Any) -> list[Any]:
     if "batches" not in content:
         return [(content["x"], content["y"]) if "y" in content else content["x"]]
     return [like(batch, template) for batch in content["batches"]]
+
+
+def _restorable(rng: RandomState | None, device: torch.device) -> RandomState | None:
+    """The snapshot's random states. Raises `UsageError` for ones that no generator takes."""
+    if rng is None:
+        return None
+    before = RandomKeeper(device).take()
+    try:
+        rng.restore(device)
+    except (TypeError, ValueError, RuntimeError, IndexError) as error:
+        raise UsageError(f"the snapshot's random states are of no use: {str(error).splitlines()[0][:100]}") from error
+    finally:
+        before.restore(device)
+    return rng
 
 
 def _mean(replay: Replay) -> float:

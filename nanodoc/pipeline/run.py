@@ -111,7 +111,7 @@ def _differential(engine: Engine, outcome: Outcome, config: Config, progress: Pr
     elsewhere = Elsewhere(
         other=lambda: engine.another(capsule),
         earlier=checkpoints.before(capsule.step),
-        why_none=f"there is no checkpoint: {checkpoints.note}",
+        why_none=f"there is no checkpoint of step 0: {checkpoints.note}" if checkpoints.note else "",
     )
     amp = outcome.evidence.amp_facts
     step = Step(capsule, elsewhere, checkpoints, half=amp is not None and amp.dtype == "float16", indices=outcome.indices)

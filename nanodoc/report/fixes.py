@@ -19,7 +19,20 @@ def changed_line(finding: Finding, fix: Fix) -> tuple[SourceSpan, str, str] | No
         return None
     line = where.code
     first, last = where.column - 1 - where.indent, where.end_column - 1 - where.indent
-    return where, line, line[:first] + fix.patch + line[last:]
+    return where, line, line[:first] + _in_place(fix.patch, where.expression, line[:first], line[last:]) + line[last:]
+
+
+def _in_place(patch: str, old: str, before: str, after: str) -> str:
+    """The new expression as it stands where the old one stood: in brackets where an operator of the line would tear it apart."""
+    try:
+        new, known = ast.parse(patch, mode="eval").body, ast.parse(old, mode="eval").body
+    except SyntaxError:
+        return patch
+    if not isinstance(new, (ast.BinOp, ast.UnaryOp, ast.Compare, ast.BoolOp, ast.IfExp)) or type(new) is type(known):
+        return patch
+    left, right = before.rstrip(), after.lstrip()
+    alone = (not left or left[-1] in "=([{,:" or left.endswith("return")) and (not right or right[0] in ")]},:#;")
+    return patch if alone else f"({patch})"
 
 
 def write_patch(report: Report, folder: Path) -> Report:
@@ -31,9 +44,9 @@ def write_patch(report: Report, folder: Path) -> Report:
         if (change := next((c for fix in finding.fixes if fix.verified and (c := changed_line(finding, fix)) is not None), None))
         is not None
     ]
-    text = _unified(wanted)
+    text, left_out = _unified(wanted)
     if not text:
-        why = "no fix of one line was verified" if report.findings else "nothing was found"
+        why = left_out or ("no fix of one line was verified" if report.findings else "nothing was found")
         return replace(report, not_checked=(*report.not_checked, ("--fix", why)))
     path, number = folder / "nanodoc.patch", 2
     while path.exists():
@@ -47,26 +60,32 @@ def write_patch(report: Report, folder: Path) -> Report:
     return replace(report, artifacts={**report.artifacts, "patch": str(path)})
 
 
-def _unified(changes: Iterable[tuple[SourceSpan, str, str]]) -> str:
-    """One unified diff; a line is changed once, and a file that would no longer parse is left out."""
+def _unified(changes: Iterable[tuple[SourceSpan, str, str]]) -> tuple[str, str]:
+    """One unified diff, and why a file was left out: one that can't be read as UTF-8, or would no longer parse. A line is changed once."""
     by_file: dict[str, dict[int, tuple[str, str]]] = {}
     for where, old, new in changes:
         by_file.setdefault(where.file, {}).setdefault(where.line, (old, new))
     parts: list[str] = []
+    left_out = ""
     for name, lines in sorted(by_file.items()):
         try:
             with open(name, encoding="utf-8", newline="") as file:
-                before = file.read().splitlines(keepends=True)
+                text = file.read()
         except (OSError, UnicodeDecodeError):
+            left_out = f"{name} can't be read as UTF-8"
             continue
+        before = [line + "\n" for line in text.split("\n")]  # a form feed ends no line of Python
+        before[-1] = before[-1][:-1]
+        before = before if before[-1] else before[:-1]
         after = list(before)
         for number, (old, new) in lines.items():
             if number <= len(before) and old in before[number - 1]:  # the file may have changed since
                 after[number - 1] = before[number - 1].replace(old, new, 1)
         try:
-            ast.parse("".join(after))
+            ast.parse("".join(after).removeprefix("\ufeff"))
         except SyntaxError:
+            left_out = f"{name} would no longer parse"
             continue
         shown = name.lstrip("/") if Path(name).is_absolute() else name
         parts += difflib.unified_diff(before, after, f"a/{shown}", f"b/{shown}")
-    return "".join(part if part.endswith("\n") else part + "\n\\ No newline at end of file\n" for part in parts)
+    return "".join(part if part.endswith("\n") else part + "\n\\ No newline at end of file\n" for part in parts), left_out

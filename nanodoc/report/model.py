@@ -14,9 +14,10 @@ from nanodoc.frame_evidence import FrameTable
 SCHEMA = 1
 GROWTH = "growth"
 """Label of the evidence that tells how a value grew until it overflowed."""
-OTHERS, ANOTHER_BATCH, THE_STEP, FLOAT32 = "the other samples'", "another batch's", "the step's", "float32's"
+OTHERS, ANOTHER_BATCH, THE_STEP = "the other samples'", "another batch's", "the step's"
+FLOAT32, FLOAT64, UNMEASURED = "float32's", "float64's", "nothing"
 """Whose loss a fix was compared on: where the guilty samples are known, where another batch passes, where only the gradients were sick,
-and where half precision is at fault."""
+and where half precision, or float32, is at fault; `UNMEASURED` where the step stays finite and nothing healthy is there to compare."""
 SEVERITIES = ("critical", "warning", "info")  # gravest first
 
 

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from nanodoc.report.fixes import changed_line
 from nanodoc.report.frames import frames_text
-from nanodoc.report.model import FLOAT32, GROWTH, SEVERITIES, Finding, Fix, Report, VitalSigns
+from nanodoc.report.model import FLOAT32, FLOAT64, GROWTH, SEVERITIES, UNMEASURED, Finding, Fix, Report, VitalSigns
 from nanodoc.report.ops import ops_text
 from nanodoc.report.text import clean
 from nanodoc.trial_evidence import DATA, ENVIRONMENT, MATHEMATICS, PRECISION, WEIGHTS
@@ -271,11 +271,14 @@ def _help(out: Text, gutter: str, finding: Finding, fix: Fix) -> None:
 
 def _status(fix: Fix) -> str:
     if not fix.verified:
-        return "not tried" if fix.verified is None else "tried, does not help"
+        if fix.verified is None:
+            return "stays finite, but there is nothing healthy to measure it on" if fix.loss_of == UNMEASURED else "not tried"
+        return "tried, does not help"
     if fix.loss_change is None:
         return "verified by replay"
-    if fix.loss_of == FLOAT32:
-        return "verified by replay, " + (f"loss {fix.loss_change:.0e} from float32's" if fix.loss_change else "loss as in float32")
+    if fix.loss_of in (FLOAT32, FLOAT64):
+        dtype = fix.loss_of.removesuffix("'s")
+        return "verified by replay, " + (f"loss {fix.loss_change:.0e} from {dtype}'s" if fix.loss_change else f"loss as in {dtype}")
     return f"verified by replay, {fix.loss_of} loss " + (f"moves by {fix.loss_change:.0e}" if fix.loss_change else "stays the same")
 
 

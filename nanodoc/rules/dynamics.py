@@ -16,6 +16,7 @@ from nanodoc.trial_evidence import UNBOUNDED, CourseFacts, Growth, Pattern
 _GROWTH = 100.0
 _ENORMOUS = 1e12
 _RAISED = 1.5  # times the learning rate at the start: the schedule is part of the story
+_LOST = 1e6  # times the loss at the start
 _WEIGHTS = 5.0  # a finite run: how far the weights must have grown, for the loss alone may rise for many reasons
 
 
@@ -44,7 +45,8 @@ def _claims(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     broke = evidence.trip is not None or bool(evidence.births) or bool(evidence.optimizers)
     overflow = _overflow(evidence.births)
     if growth is not None and course is not None and course.repeated:
-        if not course.passing() or not (growth.seen if broke else _went_off(evidence, growth, course)):
+        lost = not broke and (growth.loss or 0) > _LOST and (growth.weights or 0) > 1000  # a fact, whatever helps
+        if not lost and (not course.passing() or not (growth.seen if broke else _went_off(evidence, growth, course))):
             return
     elif not (_grew_enormously(evidence) and overflow is not None and _not_refuted(evidence)):
         return
@@ -55,7 +57,7 @@ def _went_off(evidence: Evidence, growth: Growth, course: CourseFacts) -> bool:
     """A run whose loss stayed finite: returns that grow as a policy learns, and values that leave a tiny initialisation, raise a loss
     tenfold, too. Weights a thousand times as large, or a loss a million times, are beyond that; less needs more signs."""
     loss, weights = growth.loss or 0.0, growth.weights or 0.0
-    if weights > 1000 or (loss > 1e6 and weights > _WEIGHTS):
+    if weights > 1000 or (loss > _LOST and weights > _WEIGHTS):
         return len(evidence.optimizer_sites) < 2 or loss > _GROWTH
     losses = evidence.losses
     tenth = max(len(losses) // 10, 3)
@@ -212,6 +214,13 @@ def _slower(course: CourseFacts) -> float | None:
 def _fixes(growth: Growth, course: CourseFacts | None, rate: float | None, site: SourceSpan | None, *, raised: bool) -> list[Fix]:
     if course is None:
         return [Fix(title="lower the learning rate, clip the gradient norm, or shrink the initial weights", confidence="likely")]
+    if not course.passing():
+        return [
+            Fix(
+                title="look at the sign of the loss (or maximize=True), and for gradients that are never cleared: smaller steps don't help",
+                confidence="maybe",
+            )
+        ]
     found = []
     factor = _slower(course) or 0.1
     lower = f"{rate * factor:.3g}" if rate is not None and (growth.only_rate or raised) else None

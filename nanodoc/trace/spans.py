@@ -93,9 +93,14 @@ def calling_places(depth: int) -> tuple[Place | None, Place | None]:
     return library, None
 
 
-@lru_cache(maxsize=4096)
 def resolve(code: CodeType, lasti: int) -> SourceSpan | None:
     """The source span of the instruction at `lasti` in `code`, or None where the compiler kept no position."""
+    return _resolve(code.co_filename, code, lasti)
+
+
+@lru_cache(maxsize=4096)
+def _resolve(filename: str, code: CodeType, lasti: int) -> SourceSpan | None:
+    """By file, too: equal code of two files compares equal."""
     positions = list(code.co_positions())
     index = lasti // 2
     if not 0 <= index < len(positions):
