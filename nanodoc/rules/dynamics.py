@@ -45,12 +45,18 @@ def _claims(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     broke = evidence.trip is not None or bool(evidence.births) or bool(evidence.optimizers)
     overflow = _overflow(evidence.births)
     if growth is not None and course is not None and course.repeated:
-        lost = not broke and (growth.loss or 0) > _LOST and (growth.weights or 0) > 1000  # a fact, whatever helps
+        lost = not broke and _lost(growth)
         if not lost and (not course.passing() or not (growth.seen if broke else _went_off(evidence, growth, course))):
             return
     elif not (_grew_enormously(evidence) and overflow is not None and _not_refuted(evidence)):
         return
     yield _claim(rule, evidence, growth or Growth(), course, overflow, broke=broke)
+
+
+def _lost(growth: Growth) -> bool:
+    """Growth that is a fact, whatever helps against it."""
+    loss, weights = growth.loss or 0.0, growth.weights or 0.0
+    return (loss > _LOST and weights > 1e3) or (loss > _GROWTH and weights > 1e4)
 
 
 def _went_off(evidence: Evidence, growth: Growth, course: CourseFacts) -> bool:
@@ -215,12 +221,10 @@ def _fixes(growth: Growth, course: CourseFacts | None, rate: float | None, site:
     if course is None:
         return [Fix(title="lower the learning rate, clip the gradient norm, or shrink the initial weights", confidence="likely")]
     if not course.passing():
-        return [
-            Fix(
-                title="look at the sign of the loss (or maximize=True), and for gradients that are never cleared: smaller steps don't help",
-                confidence="maybe",
-            )
-        ]
+        title = (
+            "look at the learning rate and its schedule, at the sign of the loss (maximize=True), and for gradients that are never cleared"
+        )
+        return [Fix(title=title, confidence="maybe")]
     found = []
     factor = _slower(course) or 0.1
     lower = f"{rate * factor:.3g}" if rate is not None and (growth.only_rate or raised) else None

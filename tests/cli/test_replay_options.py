@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +13,14 @@ from typing import Any
 import pytest
 import torch
 
+from nanodoc import pipeline
+from nanodoc.cli.app import app
+from nanodoc.config import Config
+from nanodoc.errors import UsageError
+from nanodoc.pipeline.replay import ReplayOptions
+from nanodoc.report.machine import render_json
+from nanodoc.report.model import Report
+from nanodoc.report.terminal import render
 from tests.helpers import nanodoc, report_of
 
 TRAIN = """
@@ -35,17 +46,36 @@ def build():
 """
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    (tmp_path / "train.py").write_text(TRAIN)
-    report = report_of(nanodoc("run", "train.py:build", "--output-format", "json", cwd=tmp_path))
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "train.py").write_text(TRAIN)
+    report = report_of(nanodoc("run", "train.py:build", "--output-format", "json", cwd=folder))
     assert report["artifacts"]["snapshot"] == "nanodoc-step2.pt"
     assert report["findings"][0]["culprit"]["dataset_indices"] == [19]
+    return folder
+
+
+@pytest.fixture
+def folder(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("train.py", "nanodoc-step2.pt"):
+        shutil.copy(made / name, tmp_path / name)
+    monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 def replay(folder: Path, *options: str, snapshot: str = "nanodoc-step2.pt") -> dict[str, Any]:
-    return report_of(nanodoc("replay", snapshot, "--output-format", "json", *options, cwd=folder))
+    """The command in this process, for speed; its report."""
+    seen: list[Report] = []
+
+    def deliver(report: Report, config: Config, stdout: Any) -> None:
+        seen.append(report)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys.modules["nanodoc.cli.replay"], "deliver", deliver)
+        app(["replay", snapshot, "--quiet", *options], standalone_mode=False)
+    parsed: dict[str, Any] = json.loads(render_json(seen[0]))
+    return parsed
 
 
 def test_the_same_experiments_as_in_the_run(folder: Path) -> None:
@@ -87,7 +117,11 @@ def test_the_ops_between_cause_and_symptom(folder: Path) -> None:
     assert any(op["op"] == "aten.div.Tensor" and op["phase"] == "backward" for op in ops)
     assert any(op["location"] == "train.py:12" for op in ops)
     assert sum(fact["nonfinite"] for op in ops for fact in op["outputs"]) > 0
-    text = nanodoc("replay", "nanodoc-step2.pt", "--ops", cwd=folder).stdout
+
+
+def test_the_table_of_ops_is_printed(folder: Path) -> None:
+    report = pipeline.replay(folder / "nanodoc-step2.pt", Config(device="cpu"), None, ReplayOptions(ops=True))
+    text = render(report)
     assert "non-finite" in text
     assert "div (backward)" in text
 
@@ -112,9 +146,8 @@ def test_the_smallest_failing_batch(folder: Path) -> None:
     again = replay(folder, snapshot="min.pt")
     assert again["findings"][0]["name"] == "infinite-gradient"
     assert again["findings"][0]["culprit"]["location"]["line"] == 12
-    refused = nanodoc("replay", "nanodoc-step2.pt", "--minimise", "--output", "min.pt", cwd=folder)
-    assert refused.returncode == 2
-    assert "min.pt exists already" in refused.stderr
+    with pytest.raises(UsageError, match=r"min\.pt exists already"):
+        replay(folder, "--minimise", "--output", "min.pt")
 
 
 def test_the_debugger_stops_in_the_users_frame(folder: Path) -> None:
@@ -147,10 +180,10 @@ def test_the_debugger_stops_in_the_users_frame(folder: Path) -> None:
     ],
 )
 def test_bad_input_is_one_line(folder: Path, options: tuple[str, ...], said: str) -> None:
-    done = nanodoc("replay", "nanodoc-step2.pt", *options, cwd=folder)
-    assert done.returncode == 2
-    assert said in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
+    with pytest.raises(UsageError, match=re.escape(said)) as refused:
+        replay(folder, *options)
+    assert refused.value.exit_code == 2
+    assert "\n" not in str(refused.value)
 
 
 def test_what_differs_from_where_it_was_written_is_said(folder: Path) -> None:
@@ -161,3 +194,11 @@ def test_what_differs_from_where_it_was_written_is_said(folder: Path) -> None:
     (why,) = [one["why"] for one in replay(folder, snapshot="there.pt")["not_checked"] if one["what"] == "bitwise reproduction"]
     assert "device cuda:0 there, cpu here" in why
     assert "torch 2.99.0 there" in why
+
+
+def test_the_smallest_of_some_samples_is_numbered_as_in_the_snapshot(folder: Path) -> None:
+    report = replay(folder, "--samples", "2,3", "--dtype", "float64", "--minimise", "--output", "min.pt")
+    assert report["tried"][-1]["name"] == "samples 3 alone"
+    content = torch.load(folder / "min.pt", weights_only=True)
+    assert content["indices"] == [19]
+    assert content["batches"][0].dtype == torch.float32

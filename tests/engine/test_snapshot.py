@@ -146,3 +146,25 @@ def test_a_failed_write_keeps_the_diagnosis(tmp_path: Path, monkeypatch: pytest.
     assert report.artifacts["snapshot"] is None
     assert any(what == "snapshot" and "no space left" in why for what, why in report.not_checked)
     assert not list(tmp_path.glob(".nanodoc-*"))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("indices", ["a"]), ("indices", [float("nan")]), ("step", "x"), ("step", float("inf")), ("run", {"loss": "x"}), ("batches", None),
+        ("batches", []), ("entrypoint", "od\0d.py:x"), ("config", {"seed": 2**70}), ("config", {"amp": "evil"}), ("rng", {}),
+        ("rng", {"python": "x", "cpu": torch.zeros(1)}), ("attributes", [1]), ("attributes", {"": [1]}), ("training", torch.zeros(2)),
+        ("nanodoc_snapshot", torch.zeros(3)), ("torch", torch.zeros(3)), ("machine", [1]), ("model", 5), ("optimizers", 5),
+    ],
+)  # fmt: skip
+def test_a_strangers_file_is_refused_in_one_line(snapshot: Path, tmp_path: Path, key: str, value: Any) -> None:
+    from nanodoc.engine.snapshot import read_snapshot
+    from nanodoc.errors import UsageError
+
+    content = torch.load(snapshot, weights_only=True)
+    content[key] = value
+    path = tmp_path / "hostile.pt"
+    torch.save(content, path)
+    with pytest.raises(UsageError) as refused:
+        read_snapshot(path)
+    assert "\n" not in str(refused.value)
