@@ -6,6 +6,7 @@ then. The copies cost less than a hundredth of the run's time and never more tha
 
 from __future__ import annotations
 
+import ctypes
 import math
 import time
 from collections import deque
@@ -29,7 +30,8 @@ _MOST_STEPS = 512  # whose batches are kept
 _MOST_BATCH_BYTES = 1 << 29
 _MOST_DEVICE_BYTES = 1 << 26  # of batches that live on a device: its memory is the user's
 _MOST_SHARED = 64  # tensors of loader workers: each holds a file descriptor open
-_SAMPLED = 3  # tensors of a batch whose values are compared
+_SAMPLED = 3  # tensors of a batch whose memory is compared
+_FEW_BYTES = 32
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _GREW = 2.0  # RULES: a loss of twice its start is growing
 
@@ -46,8 +48,8 @@ class PastStep:
     """Learning rates when the step began, by optimizer and group."""
     options: list[list[dict[str, Any]]] = field(default_factory=list)
     """The groups' other options: some schedules move the momentum, too."""
-    samples: list[list[str]] = field(default_factory=list)
-    """A few values of each batch tensor, since memory that NumPy writes to counts no versions."""
+    samples: list[bytes] = field(default_factory=list)
+    """A few bytes of the batch's tensors, since memory that NumPy writes to counts no versions."""
     memory: list[tuple[int, int]] = field(default_factory=list)
     """(address, bytes) of every piece of memory that the batches keep alive."""
     on_device: int = 0
@@ -58,7 +60,7 @@ class PastStep:
         """Nobody has written into the batches since, as far as can be told."""
         leaves = [tensor for _, tensor in tensor_leaves(self.batches)]
         same = self.versions == [0 if t.is_inference() else t._version for t in leaves]
-        return same and self.samples == [_some_values(t) for t in leaves[:_SAMPLED]]
+        return same and self.samples == [_some_bytes(t) for t in leaves[:_SAMPLED]]
 
 
 class Checkpoints:
@@ -142,7 +144,7 @@ class Checkpoints:
         past = PastStep(
             capsule.step, capsule.batches, capsule.batch_versions, capsule.rng, rates,
             [[_options(group) for group in o.param_groups] for o in self._runner.recipe.optimizers],
-            [_some_values(t) for t in leaves[:_SAMPLED]], memory, on_device, sum(map(_is_shared, leaves)),
+            [_some_bytes(t) for t in leaves[:_SAMPLED]], memory, on_device, sum(map(_is_shared, leaves)),
         )  # fmt: skip
         self.past.append(past)
         self._weigh(past, 1)
@@ -241,16 +243,14 @@ def _is_shared(tensor: torch.Tensor) -> bool:
         return False
 
 
-def _some_values(tensor: torch.Tensor) -> list[str]:
-    """Up to four values, evenly spread; [] for what is not plain host memory. NaN is written as its text, since it differs from itself."""
-    if tensor.device.type != "cpu" or tensor.layout is not torch.strided or tensor.is_nested or not tensor.numel() or tensor.is_quantized:
-        return []
-    flat = (
-        tensor.detach().reshape(-1)
-        if tensor.is_contiguous()
-        else tensor.detach()[0].reshape(-1)[:4]
-        if tensor.dim()
-        else tensor.detach().reshape(-1)
-    )
-    values = flat[:: max(1, flat.numel() // 4)][:4].tolist()
-    return [repr(value) for value in values]
+def _some_bytes(tensor: torch.Tensor) -> bytes:
+    """The first and the last few bytes; b"" for what is not plain host memory in one piece."""
+    plain = tensor.device.type == "cpu" and tensor.layout is torch.strided and not tensor.is_nested and tensor.numel()
+    if not plain or not tensor.is_contiguous():
+        return b""
+    try:
+        start, size = tensor.data_ptr(), tensor.numel() * tensor.element_size()
+    except RuntimeError:  # no memory of its own
+        return b""
+    few = min(size, _FEW_BYTES)
+    return ctypes.string_at(start, few) + ctypes.string_at(start + size - few, few) if start else b""
