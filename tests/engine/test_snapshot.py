@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -39,11 +40,18 @@ def build():
 """
 
 
-@pytest.fixture
-def snapshot(tmp_path: Path) -> Path:
-    (tmp_path / "train.py").write_text(SICK)
-    report = report_of(nanodoc("run", "train.py:build", "--output-format", "json", cwd=tmp_path))
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "train.py").write_text(SICK)
+    report = report_of(nanodoc("run", "train.py:build", "--output-format", "json", cwd=folder))
     assert report["artifacts"]["snapshot"] == "nanodoc-step2.pt"
+    return folder
+
+
+@pytest.fixture
+def snapshot(made: Path, tmp_path: Path) -> Path:
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
     return tmp_path / "nanodoc-step2.pt"
 
 
