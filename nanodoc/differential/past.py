@@ -17,8 +17,11 @@ from nanodoc.trial_evidence import CourseFacts, Growth, Stretch
 _LAST = 3  # steps before the one that broke
 _FIRST = 5
 _CLIP = 1.0  # the usual limit of the gradient norm
+# (times the learning rates, gradient norm clipped to); the smaller rates only where no larger one did
+_CHANGES: tuple[tuple[float, float | None], ...] = ((0.1, None), (1.0, _CLIP), (0.01, None), (1e-3, None), (1e-4, None))
 _GREW = 2.0  # RULES, ND606: a loss of twice its start
-_SLACK = 0.1  # of the loss
+_FAR = 10.0  # times the first losses; single batches differ by less
+_SLACK = 0.02  # of the loss, of one and the same batch
 _LONGEST = 300  # steps run again
 
 
@@ -119,15 +122,15 @@ class Past:
             return None
         repeated = not control.complete if broke else _grew(control)
         stretches: list[Stretch] = []
-        for rate, clip in ((0.1, None), (1.0, _CLIP), (0.01, None)) if repeated else ():
-            if rate == 0.01 and any(one.passes and one.clip is None for one in stretches):
+        for rate, clip in _CHANGES if repeated else ():
+            if rate < 0.1 and any(one.passes and one.clip is None for one in stretches):
                 continue
             name = f"learning rate × {rate:g}" if clip is None else f"gradient norm clipped to {clip:g}"
             self._say(f"trying {name} from step {start.step} …")
             course = self._courses.run(start, steps, self._budget.part(0.25), rate=rate, clip=clip)
             if course.reason == "time":
                 break
-            passes = course.complete and (_learned(course) if rate < 0.1 else not _rose(course))
+            passes = course.complete and not _spiked(course) and (_learned(course) if rate < 0.1 else not _rose(course))
             last = course.losses[-1] if course.losses else None
             stretches.append(Stretch(name=name, rate=rate, clip=clip, passes=passes, last_loss=last, seconds=round(course.seconds, 4)))
         return CourseFacts(start=start.step, until=steps[-1].step, repeated=repeated, stretches=tuple(stretches))
@@ -139,17 +142,23 @@ def _grew(course: Course) -> bool:
     return not (math.isfinite(first) and math.isfinite(last)) or abs(last) > _GREW * abs(first)
 
 
+def _spiked(course: Course) -> bool:
+    """Some loss on the way, or the last ones, were far above the first: inputs that grow, or one batch that is far off, do that whatever
+    the learning rate."""
+    first, _ = _ends(course)
+    return _grew(course) or max(map(abs, course.losses)) > _FAR * abs(first)
+
+
 def _rose(course: Course) -> bool:
-    """The last losses are higher than the first ones, by more than what batches differ in: a smaller step that only takes longer to
-    fail is no cure."""
-    first, last = _ends(course)
-    return not (math.isfinite(first) and math.isfinite(last)) or last > first + _SLACK * abs(first)
+    """The loss of the first batch is higher afterwards: a smaller step that only takes longer to fail is no cure."""
+    first = course.losses[0]
+    return not math.isfinite(course.again) or course.again > first + _SLACK * abs(first)
 
 
 def _learned(course: Course) -> bool:
-    """The loss fell: a hundredth of the learning rate keeps most runs from failing, by keeping them where they are."""
-    first, last = _ends(course)
-    return math.isfinite(first) and math.isfinite(last) and last < first - _SLACK * abs(first)
+    """The loss of the first batch fell: a hundredth of the learning rate keeps most runs from failing, by keeping them where they are."""
+    first = course.losses[0]
+    return math.isfinite(course.again) and course.again < first - _SLACK * abs(first)
 
 
 def _ends(course: Course) -> tuple[float, float]:

@@ -31,6 +31,8 @@ class Course:
     """Every step was run, and its loss, gradients and weights were finite."""
     reason: str = ""
     """Why it ended early: "not finite", "exception" or "time"."""
+    again: float = math.nan
+    """The loss of the first step's batch when the stretch was over: what it says of learning, no other batch's loss disturbs."""
 
 
 class CourseRunner:
@@ -50,7 +52,7 @@ class CourseRunner:
         began = time.perf_counter()
         losses: list[float] = []
         norms: list[float] = []
-        reason = ""
+        reason, again = "", math.nan
         with put_back(self._runner, self._keeper, moving=True), warnings_unsaid(), self._clipping(clip):
             self._keeper.restore(start)
             for past in steps:
@@ -71,7 +73,16 @@ class CourseRunner:
             else:
                 if not all(bool(torch.isfinite(p).all()) for _, p in self._named):
                     reason = "not finite"
-        return Course(losses, norms, time.perf_counter() - began, not reason, reason)
+                else:
+                    again = self._first_again(steps[0], rate, options or {})
+        return Course(losses, norms, time.perf_counter() - began, not reason, reason, again)
+
+    def _first_again(self, past: PastStep, rate: float, options: dict[str, Any]) -> float:
+        self._set(past, rate, options)
+        try:
+            return self._step(past)[0]
+        except (UserCodeError, UsageError, RuntimeError):
+            return math.nan
 
     def _set(self, past: PastStep, rate: float, options: dict[str, Any]) -> None:
         past.rng.restore(self._runner.device)

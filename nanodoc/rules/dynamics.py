@@ -45,7 +45,7 @@ def _claims(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     broke = evidence.trip is not None or bool(evidence.births) or bool(evidence.optimizers)
     overflow = _overflow(evidence.births)
     if growth is not None and course is not None and course.repeated:
-        lost = not broke and _lost(growth)
+        lost = not broke and _lost(evidence, growth)
         if not lost and (not course.passing() or not (growth.seen if broke else _went_off(evidence, growth, course))):
             return
     elif not (_grew_enormously(evidence) and overflow is not None and _not_refuted(evidence)):
@@ -53,16 +53,23 @@ def _claims(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     yield _claim(rule, evidence, growth or Growth(), course, overflow, broke=broke)
 
 
-def _lost(growth: Growth) -> bool:
+def _rise(evidence: Evidence) -> float:
+    """The last losses over the first, or over 1 where that one was near zero: a loss that begins at 1e-5 grows a millionfold in health."""
+    return max(map(abs, evidence.losses[-3:])) / max(abs(evidence.losses[0]), 1.0)
+
+
+def _lost(evidence: Evidence, growth: Growth) -> bool:
     """Growth that is a fact, whatever helps against it."""
-    loss, weights = growth.loss or 0.0, growth.weights or 0.0
+    loss, weights = _rise(evidence), growth.weights or 0.0
     return (loss > _LOST and weights > 1e3) or (loss > _GROWTH and weights > 1e4)
 
 
 def _went_off(evidence: Evidence, growth: Growth, course: CourseFacts) -> bool:
     """A run whose loss stayed finite: returns that grow as a policy learns, and values that leave a tiny initialisation, raise a loss
     tenfold, too. Weights a thousand times as large, or a loss a million times, are beyond that; less needs more signs."""
-    loss, weights = growth.loss or 0.0, growth.weights or 0.0
+    loss, weights = _rise(evidence), growth.weights or 0.0
+    if loss < 10:
+        return False
     if weights > 1000 or (loss > _LOST and weights > _WEIGHTS):
         return len(evidence.optimizer_sites) < 2 or loss > _GROWTH
     losses = evidence.losses

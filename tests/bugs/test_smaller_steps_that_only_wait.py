@@ -113,3 +113,42 @@ def test_of_several_rates_none_is_picked(optimizer: str, tmp_path: Path) -> None
 def test_an_ascent_is_not_cured_by_smaller_steps(tmp_path: Path) -> None:
     finding = run(tmp_path, "optimizer = torch.optim.SGD(model.parameters(), lr=0.05, maximize=True)")
     assert not any(fix.verified for fix in finding.fixes)
+
+
+def test_inputs_that_grow_are_not_the_learning_rate() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(4, 1)
+    data = [torch.randn(16, 4) * 10.0**step for step in range(30)]
+    recipe = Recipe(
+        model=model, loss_fn=lambda m, x: m(x).pow(2).mean(), data=data, optimizer=torch.optim.SGD(model.parameters(), lr=1e-30)
+    )
+    findings = found(recipe, 30)
+    assert findings
+    assert findings[0].name not in ("divergence", "exploding-gradients")
+
+
+def test_one_batch_that_is_far_off_is_not_the_learning_rate() -> None:
+    """Its update blows the weights up, whatever the learning rate: the batch is at fault."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 1))
+    data = [torch.randn(16, 4) for _ in range(30)]
+    data[20][3] = 1e9
+    recipe = Recipe(
+        model=model, loss_fn=lambda m, x: (m(x) - x[:, :1]).pow(2).mean(), data=data, optimizer=torch.optim.SGD(model.parameters(), lr=0.05)
+    )
+    findings = found(recipe, 30)
+    assert findings
+    assert findings[0].name not in ("divergence", "exploding-gradients")
+
+
+def test_a_loss_that_begins_near_zero_may_grow() -> None:
+    """Targets that move away from a tiny initialisation: a millionfold loss, and nothing is wrong."""
+    torch.manual_seed(0)
+    model = nn.Linear(4, 1)
+    nn.init.normal_(model.weight, std=1e-4)
+    nn.init.zeros_(model.bias)
+    data = [(x := torch.randn(32, 4), x.sum(1, keepdim=True) * 1e-3 * 1.1**step) for step in range(120)]
+    recipe = Recipe(
+        model=model, loss_fn=lambda m, b: F.mse_loss(m(b[0]), b[1]), data=data, optimizer=torch.optim.Adam(model.parameters(), lr=1e-3)
+    )
+    assert found(recipe, 120) == ()
