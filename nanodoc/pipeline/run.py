@@ -131,6 +131,8 @@ def _not_checked(outcome: Outcome, steps: int) -> list[tuple[str, str]]:
     found = []
     if outcome.steps_run < steps and outcome.evidence.trip is None and outcome.evidence.failure is None and not outcome.notes:
         found.append(("the remaining steps", f"the run ended after {outcome.steps_run} of {steps}"))
+    if outcome.checkpoints is not None and outcome.checkpoints.note:
+        found.append(("earlier weights", outcome.checkpoints.note))
     if outcome.evidence.amp is None:
         found.append(("GradScaler", "amp is off"))
     return found

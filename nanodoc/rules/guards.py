@@ -43,7 +43,6 @@ _CANDIDATES: dict[str, tuple[int, tuple[str, ...]]] = {
     "cosh": (0, ("{x}.clamp(-80, 80)",)),
     "sinh": (0, ("{x}.clamp(-80, 80)",)),
 }
-_SINGLE = {"cdist_forward": "cdist", "linalg_vector_norm": "norm"}
 
 
 def guards(op: OpFacts, title: str) -> list[Fix]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from nanodoc import Recipe
+from nanodoc import Recipe, pipeline
+from nanodoc.clinic.catalogue import find_patient
+from nanodoc.config import Config
 from nanodoc.engine.checkpoints import Checkpoints
 from nanodoc.engine.loop import Engine
 from nanodoc.engine.rerun import CourseRunner
@@ -181,3 +184,11 @@ def test_time_ends_a_stretch() -> None:
     course = CourseRunner(StepRunner(what, torch.device("cpu"), None), run.keeper).run(run.checkpoints.first, steps, deadline=0.0)
     assert course.reason == "time"
     assert not course.complete
+
+
+def test_too_little_memory_is_said_in_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nanodoc.engine.checkpoints.free_host_memory", lambda: 100)
+    patient = find_patient("half-epsilon")
+    report = pipeline.run(patient.entrypoint(healthy=True), Config(device="cpu", snapshot_dir=str(tmp_path)))
+    (why,) = [why for what, why in report.not_checked if what == "earlier weights"]
+    assert "an eighth of the free memory holds 0" in why
