@@ -56,6 +56,18 @@ class Config:
     """Seconds that experiments and fixes to be tried may take together."""
     fix: bool = False
     """Whether to write the verified one-line fixes as a .patch file."""
+    stats: bool = False
+    """Whether to print the tables of parameters and layers."""
+    log_every: int | None = None
+    """Look at every so many steps more closely; None: as often as costs less than a hundredth of the time."""
+    overfit_batch: bool = False
+    """Train on the first batch alone, and on the same with its inputs zeroed."""
+    preflight: bool | None = None
+    """True: run one step only, and list what was checked. None: check the first step's indices and labels as it runs. False: don't."""
+    tensorboard: str | None = None
+    """Folder for TensorBoard's event files."""
+    live: bool = False
+    """Whether to show the vital signs on the terminal while the run goes on."""
     leak_check: bool = True
     """Whether to try, when the run is over, if samples of a batch influence each other (ND513)."""
     quiet: bool = False
@@ -66,7 +78,7 @@ class Config:
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
 
-_LEAST = {"steps": 1, "seed": 0, "max_frames": 1, "checkpoint_every": 1, "abort_after_step": 0}
+_LEAST = {"steps": 1, "seed": 0, "max_frames": 1, "checkpoint_every": 1, "abort_after_step": 0, "log_every": 1}
 _KEYS = tuple(f.name for f in fields(Config))
 
 
@@ -144,7 +156,9 @@ def _checked(key: str, value: Any, source: str) -> Any:
         return _step_list(value, refuse)
     elif key == "budget":
         return _seconds(value, refuse)
-    elif key in ("quiet", "leak_check", "frames", "checkpoints", "fix"):
+    elif key == "preflight" and value is None:
+        return None
+    elif key in ("quiet", "leak_check", "frames", "checkpoints", "fix", "stats", "overfit_batch", "preflight", "live"):
         if not isinstance(value, bool):
             raise refuse("true or false")
     elif key == "recipe":

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nanodoc.amp_evidence import AmpFacts
+    from nanodoc.call_evidence import InspectionFacts, RangeFacts
     from nanodoc.graph_evidence import GraphFacts, GrowingFacts, LeakFacts, OwnershipFacts
+    from nanodoc.loop_evidence import CourseStats, DataFacts, LoopFacts, OverfitFacts
     from nanodoc.trial_evidence import Pattern
 
 
@@ -293,5 +295,14 @@ class Evidence:
     """Of a run with autocast, a GradScaler or half-precision parameters."""
     pattern: Pattern | None = None
     """What experiments on the step that failed, and on those before it, showed."""
+    inspection: InspectionFacts | None = None
+    """What the last steps call and make, looked at when the run was over."""
+    ranges: tuple[RangeFacts, ...] = ()
+    """Indices and labels out of range, on the first step or on the one that raised."""
+    loop: LoopFacts | None = None
+    stats: CourseStats | None = None
+    data: DataFacts | None = None
+    overfit: OverfitFacts | None = None
+    """What came of training on one batch alone, where that was tried."""
     grad_off_since_build: bool = False
     grad_switched_off_at: SourceSpan | None = None

@@ -48,8 +48,15 @@ def payload_on_stdout() -> Iterator[TextIO]:
 
 
 @contextlib.contextmanager
-def progress_bar(quiet: bool) -> Iterator[Progress | None]:
-    """A bar on stderr for runs that take a while, and what the examination is trying; None when quiet or when stderr is no terminal."""
+def progress_bar(quiet: bool, live: bool = False) -> Iterator[Progress | None]:
+    """A bar on stderr for runs that take a while, and what the examination is trying; with `live`, the vital signs instead. None when
+    quiet or when stderr is no terminal."""
+    from nanodoc.cli.live import live_view, wanted
+
+    if wanted(live):
+        with live_view() as progress:
+            yield progress
+        return
     if quiet or not sys.stderr.isatty():
         yield None
         return

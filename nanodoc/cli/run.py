@@ -49,6 +49,23 @@ Checkpoints = Annotated[
 BudgetOption = Annotated[
     str | None, typer.Option("--budget", help="Time for experiments and for trying fixes, such as 60s or 2m (default: 60s).")
 ]
+Stats = Annotated[bool, typer.Option("--stats", help="Print a table of every parameter (gradient, update ratio) and every layer's output.")]
+LogEvery = Annotated[
+    int | None,
+    typer.Option("--log-every", help="Look at every so many steps more closely (default: as often as costs under 1 % of the time)."),
+]
+OverfitBatch = Annotated[
+    bool, typer.Option("--overfit-batch", help="Train on the first batch alone, and on the same with its inputs zeroed.")
+]
+Preflight = Annotated[
+    bool | None,
+    typer.Option(
+        "--preflight/--no-preflight",
+        help="One step only, and a list of checks: batch, ids, labels, modes, loss, gradients, optimizer (default: indices and labels of the first step).",
+    ),
+]
+Tensorboard = Annotated[Path | None, typer.Option("--tensorboard", help="Folder for TensorBoard's event files (extra: tensorboard).")]
+Live = Annotated[bool, typer.Option("--live", help="Show the vital signs on the terminal while the run goes on.")]
 WriteFix = Annotated[bool, typer.Option("--fix", help="Write verified one-line fixes to nanodoc.patch, for `git apply`.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")]
 
@@ -76,19 +93,27 @@ def run(
     checkpoints: Checkpoints = None,
     budget: BudgetOption = None,
     fix: WriteFix = False,
+    stats: Stats = False,
+    log_every: LogEvery = None,
+    overfit_batch: OverfitBatch = False,
+    preflight: Preflight = None,
+    tensorboard: Tensorboard = None,
+    live: Live = False,
     quiet: Quiet = False,
 ) -> None:
     """Run some training steps under watch and print a ranked diagnosis."""
     flags = given(
         steps=steps, device=device, seed=seed, amp=amp, output_format=output_format, output=output, snapshot_dir=snapshot_dir,
         fail_on=fail_on, select=select, ignore=ignore, trace_steps=trace_steps, frames=frames or None, max_frames=max_frames,
-        module=module, abort_after_step=abort_after_step, leak_check=leak_check, checkpoint_every=checkpoint_every, checkpoints=checkpoints, budget=budget, fix=fix or None, quiet=quiet or None,
+        module=module, abort_after_step=abort_after_step, leak_check=leak_check, checkpoint_every=checkpoint_every, checkpoints=checkpoints, budget=budget, fix=fix or None,
+        stats=stats or None, log_every=log_every, overfit_batch=overfit_batch or None, preflight=preflight, tensorboard=tensorboard, live=live or None,
+        quiet=quiet or None,
     )  # fmt: skip
     settings = load_config(config, flags)
     check_codes(settings.select + settings.ignore)
     with payload_on_stdout() as stdout:
         from nanodoc import pipeline
 
-        with progress_bar(settings.quiet) as progress:
+        with progress_bar(settings.quiet, settings.live) as progress:
             report = pipeline.run(entrypoint, settings, progress)
         deliver(report, settings, stdout)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from nanodoc.differential.experiments import Elsewhere, Experiments
+from nanodoc.differential.overfit import Overfit
 from nanodoc.differential.past import Past, growth_of
 from nanodoc.differential.remedies import WITHOUT_FAILURE, Remedies
 from nanodoc.differential.samples import GuiltySamples, not_bisectable
@@ -20,6 +21,8 @@ from nanodoc.engine.replaying import Replayer
 from nanodoc.engine.skips import at_scale
 from nanodoc.engine.step import StepRunner
 from nanodoc.evidence import Evidence
+from nanodoc.loop_evidence import OverfitFacts
+from nanodoc.plateau import stuck_at_chance
 from nanodoc.report.model import Finding
 from nanodoc.trial_evidence import FAILS, PASSES, UNBOUNDED, Experiment, Pattern
 
@@ -54,6 +57,7 @@ class Differential:
         self._capsule = at_scale(step.capsule, runner.device)
         self.experiments = Experiments(self._trials, self._capsule, step.elsewhere, half=step.half, say=say)
         self._past = Past(self._trials, step.checkpoints, say) if step.checkpoints is not None else None
+        self._overfit = Overfit(self._trials, step.checkpoints, say) if step.checkpoints is not None else None
         self.pattern = Pattern()
         self.interrupted = False
         self.untold = False
@@ -72,11 +76,23 @@ class Differential:
                     seconds=round(trial.seconds, 4),
                 )  # fmt: skip
                 self.pattern = replace(self.pattern, experiments=(first,))
+            elif stuck_at_chance(evidence) is not None and self._overfit is not None:
+                evidence = replace(evidence, overfit=self._overfit.facts())
             elif (way := _diverging(evidence.losses)) is not None:
                 self._look_back(evidence, len(evidence.losses) - 1, broke=False, repeat=way == "up")
         except KeyboardInterrupt:
             self._stopped()
         return replace(evidence, pattern=self.pattern)
+
+    def overfit(self, evidence: Evidence) -> Evidence:
+        """The evidence of a run on one batch alone, with its control."""
+        losses = evidence.losses
+        if self._overfit is None or len(losses) < 2 or evidence.trip is not None or evidence.failure is not None:
+            return evidence
+        zeroed, paths = self._overfit.control(evidence.inspection, len(losses))
+        last = statistics.median(losses[-3:])
+        facts = OverfitFacts(steps=len(losses), first=losses[0], last=last, zeroed_last=zeroed, zeroed=paths, asked=True)
+        return replace(evidence, overfit=facts)
 
     def guilty_samples(self) -> tuple[int, ...] | None:
         """The samples of the only batch that fail alone while the others pass."""

@@ -15,10 +15,10 @@ from torch.nn.parameter import is_lazy
 from nanodoc.amp_evidence import AmpFacts, HalfParameter, ScalerStep, SkippedStep
 from nanodoc.engine.aside import put_back
 from nanodoc.engine.build_facts import BuildFacts
+from nanodoc.engine.call_watch import CallWatch
 from nanodoc.engine.capsule import Keeper, StepCapsule
 from nanodoc.engine.half_facts import HalfFacts, half_facts
 from nanodoc.engine.replaying import Replayer
-from nanodoc.engine.scaler_watch import ScalerWatch
 from nanodoc.engine.skips import KeptSkip, SkipWatch, at_scale
 from nanodoc.engine.step import StepRunner
 from nanodoc.probes.scaler import ScalerReading, read_scaler
@@ -43,7 +43,7 @@ class AmpWatch:
         self._replayer = replayer
         self._build = build
         self._named = list(runner.recipe.model.named_parameters())
-        self.calls = ScalerWatch(runner.recipe.optimizers)
+        self.calls = CallWatch(runner.recipe.optimizers, self._named)
         self.skips = SkipWatch(runner)
         self._autocast: str | None = str(runner.amp_dtype).removeprefix("torch.") if runner.amp_dtype else None
         self._half = HalfFacts()

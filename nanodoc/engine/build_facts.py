@@ -21,8 +21,10 @@ class BuildFacts:
     attributes: Mapping[tuple[int, str], Place] = field(default_factory=dict)
     replaced: Mapping[tuple[int, str], Place] = field(default_factory=dict)
     optimizers: Mapping[int, Place] = field(default_factory=dict)
-    schedulers: tuple[Place, ...] = ()
-    """Where the learning rate's schedulers were made, in that order."""
+    schedulers: Mapping[int, Place] = field(default_factory=dict)
+    """Where the learning rate's schedulers were made, by identity, in that order."""
+    eval_at: Mapping[int, Place] = field(default_factory=dict)
+    """Where modules, by identity, were last put into eval mode."""
     built: list[torch.optim.Optimizer] = field(default_factory=list)
     """Every optimizer that was made and is still alive."""
     frozen: Mapping[str, Place] = field(default_factory=dict)
@@ -63,7 +65,11 @@ class BuildFacts:
 
     def schedulers_built_at(self) -> tuple[SourceSpan | None, ...]:
         """The user's lines that made learning rate schedulers."""
-        return tuple(_span(place) for place in self.schedulers)
+        return tuple(_span(place) for place in self.schedulers.values())
+
+    def scheduler_built_at(self, scheduler: object) -> SourceSpan | None:
+        """The user's line that made `scheduler`."""
+        return _span(self.schedulers.get(id(scheduler)))
 
     def criterion_made_at(self) -> SourceSpan | None:
         """The line that made the recipe's criterion, else the one that names it."""

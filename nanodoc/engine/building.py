@@ -37,6 +37,7 @@ class BuildWatch(TorchDispatchMode):
         self._replaced: dict[tuple[int, str], Place] = {}
         self._optimizers: dict[int, Place] = {}
         self._schedulers: dict[int, Place] = {}
+        self._eval_at: dict[int, Place] = {}
         self._built: list[weakref.ref[torch.optim.Optimizer]] = []
         self._frozen: dict[int, Place] = {}
         self._loaded: set[int] = set()
@@ -63,6 +64,7 @@ class BuildWatch(TorchDispatchMode):
         self._patch(module, "__init__", self._making(module.__init__))
         for name in _CASTS:
             self._patch(module, name, self._casting(getattr(module, name)))
+        self._patch(module, "train", self._changing_mode(module.train))
         self._patch(module, "load_state_dict", self._loading(module.load_state_dict))
         self._patch(optimizer, "__init__", self._optimizing(optimizer.__init__))
         self._patch(LRScheduler, "__init__", self._scheduling(LRScheduler.__init__))
@@ -163,6 +165,17 @@ class BuildWatch(TorchDispatchMode):
 
         return cast
 
+    def _changing_mode(self, original: Callable[..., Any]) -> Any:
+        def train(module: torch.nn.Module, mode: bool = True) -> torch.nn.Module:
+            out: torch.nn.Module = original(module, mode)
+            if mode:
+                self._eval_at.pop(id(module), None)
+            else:
+                self._note(self._eval_at, id(module), module)
+            return out
+
+        return train
+
     def _loading(self, original: Callable[..., Any]) -> Any:
         def load_state_dict(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
             out = original(module, *args, **kwargs)
@@ -245,7 +258,8 @@ class BuildWatch(TorchDispatchMode):
             attributes={key: place for key, place in self._attributes.items() if key[0] in modules},
             replaced={key: place for key, place in self._replaced.items() if key[0] in modules},
             optimizers=dict(self._optimizers),
-            schedulers=tuple(self._schedulers.values()),
+            schedulers=dict(self._schedulers),
+            eval_at={key: place for key, place in self._eval_at.items() if key in modules},
             built=[one for ref in self._built if (one := ref()) is not None],
             frozen={name: self._frozen[id(p)] for name, p in model.named_parameters() if id(p) in self._frozen},
             loaded={name for name, p in model.named_parameters() if id(p) in self._loaded},

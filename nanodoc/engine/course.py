@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import statistics
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from nanodoc.amp_evidence import ScalerStep
 from nanodoc.engine.amp_watch import AmpWatch
@@ -13,6 +16,7 @@ from nanodoc.engine.capsule import StepCapsule
 from nanodoc.engine.checkpoints import Checkpoints
 from nanodoc.engine.examination import Examined
 from nanodoc.engine.graph_watch import GraphWatch
+from nanodoc.engine.health import HealthWatch
 from nanodoc.engine.history import History
 from nanodoc.engine.optimizers import rate_of
 from nanodoc.engine.step import StepRunner
@@ -48,11 +52,24 @@ class Outcome:
     overhead: float | None
     start: StepCapsule | None = None
     checkpoints: Checkpoints | None = None
+    samples_per_second: float | None = None
     indices: list[int] | None = None
     """The data set's indices of the samples of `capsule`, where known."""
     notes: list[tuple[str, str]] = field(default_factory=list)
     trace_files: list[str] = field(default_factory=list)
     frames: list[FrameTable] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Now:
+    """A run's vital signs so far."""
+
+    losses: Sequence[float]
+    grad_norms: Sequence[float]
+    rates: Sequence[float]
+    update_ratios: Sequence[float]
+    samples_per_second: float | None
+    load_share: float
 
 
 class Course:
@@ -67,23 +84,36 @@ class Course:
         self.own_seconds = 0.0
         """Seconds spent on watching, as part of `step_seconds`."""
         self.step_seconds = 0.0
+        self._throughputs: list[float] = []
 
-    def step(self, capsule: StepCapsule, vitals: Vitals, scaler: ScalerStep | None, seconds: float, *, left_out: bool) -> None:
-        """A step that went well. `left_out`: the training code itself decided not to step."""
+    def step(
+        self,
+        capsule: StepCapsule,
+        vitals: Vitals,
+        scaler: ScalerStep | None,
+        seconds: float,
+        *,
+        left_out: bool,
+        extra: Mapping[str, Any] | None = None,
+    ) -> None:
+        """A step that went well. `left_out`: the training code itself decided not to step; `extra` goes into the history."""
         skipped = left_out or bool(scaler and scaler.skipped)
         self.step_seconds += seconds
+        size = sum(leading_size(batch) for batch in capsule.batches)
+        if size and seconds > 0:
+            self._throughputs.append(size / seconds)
         self.skipped += skipped
         self.losses.append(vitals.loss)
         self.grad_norms.append(vitals.grad_norm)
         if self._history is None:
             return
         at = time.perf_counter()
-        size = sum(leading_size(batch) for batch in capsule.batches)
         self._history.step(
             step=capsule.step,
             loss=vitals.loss,
             grad_norm=vitals.grad_norm,
             lr=rate_of(self._optimizers[0].param_groups[0]) if self._optimizers else None,
+            **(extra or {}),
             scale=scaler.scale if scaler else None,
             growth_tracker=scaler.growth_tracker if scaler else None,
             found_inf=[{"optimizer": o, "device": device, "found": found} for o, device, found in scaler.found_inf] if scaler else None,
@@ -101,6 +131,16 @@ class Course:
         if self._history is not None:
             self._history.step(step=capsule.step, loss=vitals.loss, grad_norm=vitals.grad_norm, tripped=True)
 
+    def looked(self, inside: float, behind: float) -> None:
+        """A step was looked at more closely: seconds within the step's own time, and after it."""
+        self.own_seconds += inside + behind
+        self.step_seconds += behind
+
+    @property
+    def samples_per_second(self) -> float | None:
+        """Of the median step."""
+        return statistics.median(self._throughputs) if self._throughputs else None
+
     @property
     def overhead(self) -> float | None:
         """Step time with the watching over step time without."""
@@ -110,7 +150,7 @@ class Course:
 
 def gather(
     runner: StepRunner, course: Course, trouble: Trouble, sick: tuple[ParameterFacts, ...], steps: int,
-    graph: GraphWatch, amp: AmpWatch, build: BuildFacts, *, grad_off: bool,
+    graph: GraphWatch, amp: AmpWatch, health: HealthWatch, build: BuildFacts, *, grad_off: bool,
 ) -> Evidence:  # fmt: skip
     """Everything the rules may judge, when the run has ended."""
     recipe, examined = runner.recipe, trouble.examined
@@ -143,6 +183,11 @@ def gather(
         ownership=graph.ownership.facts(len(course.losses)) if not (trouble.trip or sick) else None,
         leak=graph.leak,
         growing=graph.growing,
+        inspection=health.inspection,
+        ranges=health.ranges,
+        loop=health.loop(),
+        stats=health.stats,
+        data=health.data,
         grad_off_since_build=grad_off,
         grad_switched_off_at=graph.switched_off_at(),
     )

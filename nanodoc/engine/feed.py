@@ -75,3 +75,18 @@ def _watch_indices(data: Any, iterator: Any) -> deque[list[int] | None] | None:
 
     iterator._next_index = watched
     return queue
+
+
+class OneBatch:
+    """Data whose first batch comes again and again."""
+
+    def __init__(self, data: Any) -> None:
+        self._data = data
+        self._batch: list[Any] = []
+
+    def __iter__(self) -> Iterator[Any]:
+        if not self._batch:
+            for batch in self._data:
+                self._batch.append(batch)
+                break
+        yield from self._batch

@@ -30,7 +30,9 @@ class FollowedStep:
     """What one followed run of a step showed. Run the step inside `watching()`, telling `on_loss` of every loss before its
     backward and calling `note_gradients` where gradients are complete; then the rest is there."""
 
-    def __init__(self, recipe: Recipe, batches: Sequence[Any], *, saved: bool = False, shaken: Place | None = None) -> None:
+    def __init__(
+        self, recipe: Recipe, batches: Sequence[Any], *, saved: bool = False, shaken: Place | None = None, ranges: bool = False
+    ) -> None:
         model = recipe.model
         self.named = [(name, p) for name, p in model.named_parameters() if not is_lazy(p)]
         leaves = [
@@ -40,7 +42,7 @@ class FollowedStep:
         ]
         self.flow = FlowLog(self.named)
         self._tracer = Tracer(model, leaves, flow=self.flow)
-        self.functions = FunctionWatch(self._tracer, self.flow, shaken)
+        self.functions = FunctionWatch(self._tracer, self.flow, shaken, check_ranges=ranges)
         self.custom = CustomNodes()
         self.saved = SavedTensorWatch(self._tracer) if saved else None
         self.kept = KeptTensors(recipe)

@@ -17,6 +17,7 @@ import torch
 from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from nanodoc.call_evidence import RangeFacts
 from nanodoc.differential.leak import ModelCall, find_leak
 from nanodoc.engine.aside import put_back
 from nanodoc.engine.batches import batch_size
@@ -41,12 +42,13 @@ _ZERO_STEPS = 3  # a gradient that is exactly zero at the start is normal (LoRA,
 class GraphWatch:
     """One run's watch. The engine tells it of every step; the facts are there when the run has ended."""
 
-    def __init__(self, runner: StepRunner, keeper: Keeper, build: BuildFacts, *, leak_check: bool) -> None:
+    def __init__(self, runner: StepRunner, keeper: Keeper, build: BuildFacts, *, leak_check: bool, range_check: bool = True) -> None:
         self._runner = runner
         self._keeper = keeper
         self._build = build
         self._named = list(runner.recipe.model.named_parameters())
         self._call = ModelCall() if leak_check else None
+        self._range_check = range_check
         self._examiner = GraphExaminer(runner, keeper)
         self._with_gradient: set[str] = set()
         self._nonzero: set[str] = set()
@@ -76,12 +78,12 @@ class GraphWatch:
         if capsule.step:
             return None
         recipe = self._runner.recipe
-        if self._build.is_compiled(recipe.model) or self._fused():
+        if self._build.is_compiled(recipe.model) or self.fused():
             return None
-        self._followed = FollowedStep(recipe, capsule.batches)
+        self._followed = FollowedStep(recipe, capsule.batches, ranges=self._range_check)
         return self._followed
 
-    def _fused(self) -> bool:
+    def fused(self) -> bool:
         """Attention layers in eval mode leave their fused path while a function mode watches, and round otherwise."""
         recipe = self._runner.recipe
         beside = [value for f in (recipe.loss_fn, recipe.criterion, recipe.train_step) for _, _, value in variables_of(f)]
@@ -172,6 +174,11 @@ class GraphWatch:
                 where: list[SourceSpan | None] = []
                 self._aside(lambda name=name, where=where: where.append(self._examiner.keeper_of(last, name)))  # type: ignore[misc]  # bound now
                 self.growing = (*self.growing, GrowingFacts(name=name, nodes=nodes, kept_at=where[0]))
+
+    @property
+    def ranges(self) -> tuple[RangeFacts, ...]:
+        """Indices and labels that were out of range on the first step."""
+        return tuple(self._followed.functions.ranges) if self._followed is not None else ()
 
     # -- what is known at the end --------------------------------------------------------------------------------------
 

@@ -18,17 +18,19 @@ from nanodoc.engine.aside import put_back
 from nanodoc.engine.build_facts import BuildFacts
 from nanodoc.engine.capsule import Keeper, StepCapsule
 from nanodoc.engine.checkpoints import Checkpoints
-from nanodoc.engine.course import Course, Outcome, Trouble, gather
+from nanodoc.engine.course import Course, Now, Outcome, Trouble, gather
 from nanodoc.engine.examination import Examiner
 from nanodoc.engine.failure import describe_failure
 from nanodoc.engine.feed import Feed
 from nanodoc.engine.graph_watch import GraphWatch
+from nanodoc.engine.health import HealthWatch, per_pass
 from nanodoc.engine.history import History
 from nanodoc.engine.looks import LookOptions, Looks
 from nanodoc.engine.observed import ObservedStep
 from nanodoc.engine.observer import Observer
 from nanodoc.engine.replaying import Replayer
 from nanodoc.engine.rng import RandomState
+from nanodoc.engine.sampling import Sampler
 from nanodoc.engine.spots import SpotWatch
 from nanodoc.engine.state_check import optimizer_facts, sick_before_start
 from nanodoc.engine.step import StepRunner
@@ -56,8 +58,11 @@ class Engine:
         build_facts: BuildFacts | None = None,
         looks: LookOptions | None = None,
         leak_check: bool = True,
+        range_check: bool = True,
         checkpoints: bool = True,
         checkpoint_every: int | None = None,
+        samples: bool = True,
+        sample_every: int | None = None,
         progress: Callable[[int, float], None] | None = None,
     ) -> None:
         recipe.model.to(device)
@@ -68,9 +73,13 @@ class Engine:
         self.replayer = replayer = Replayer(self.runner, self.keeper)
         self.examiner = Examiner(replayer)
         self.checkpoints = Checkpoints(self.runner, self.keeper, every=checkpoint_every, enabled=checkpoints)
-        self._graph = GraphWatch(self.runner, self.keeper, self._build, leak_check=leak_check)
+        self._graph = GraphWatch(self.runner, self.keeper, self._build, leak_check=leak_check, range_check=range_check)
         self.amp = AmpWatch(self.runner, self.keeper, replayer, self._build)
         compiled = self._build.is_compiled(recipe.model)
+        sampler = Sampler(
+            recipe.model, recipe.optimizers, every=sample_every, hooks=lambda: not compiled and not self._graph.fused(), enabled=samples
+        )
+        self.health = HealthWatch(self.runner, self.keeper, self._build, self.amp.calls.conduct, self.checkpoints, sampler)
         self.looks = Looks(self.runner, self.keeper, replayer, self.amp, looks or LookOptions(), compiled=compiled)
         self._spots = SpotWatch()
         self._named = list(recipe.model.named_parameters())
@@ -97,7 +106,7 @@ class Engine:
         trouble = Trouble()
         step = 0
         self._graph.begin()
-        with self._interruptible(), self._graph.watching(), self.amp.watching(), self._spots.listening():
+        with self._interruptible(), self._graph.watching(), self.amp.watching(), self._spots.listening(), self.health.watching():
             while step < self._steps and not (self._interrupted or hopeless or self.amp.skips.hopeless):
                 trouble_or_end = self._step(step)
                 if trouble_or_end is None:
@@ -119,13 +128,34 @@ class Engine:
             next((birth.growth for birth in trouble.examined.births if birth.op.upcast_absmax is not None), ()) if trouble.examined else ()
         )
         self.looks.at_end(trouble.capsule or self._last, failed=trouble.capsule is not None, growth=growth)
+        self.health.ranges = self._graph.ranges
+        whole = trouble.capsule is None and trouble.failure is None and not trouble.optimizers and step > 0
+        self.health.at_end(
+            self._last,
+            whole=whole,
+            failed=trouble.capsule if trouble.failure is not None else None,
+            per_pass=per_pass(self.recipe.data),
+            step_seconds=self.course.step_seconds,
+            steps=step,
+        )
         return self._outcome(trouble, tuple(sick), step)
+
+    def now(self) -> Now:
+        """The vital signs so far."""
+        course, health = self.course, self.health
+        waited = health.load_seconds / max(health.load_seconds + course.step_seconds, 1e-9)
+        return Now(
+            losses=course.losses, grad_norms=course.grad_norms, rates=health.highest_rates, samples_per_second=course.samples_per_second,
+            update_ratios=[math.hypot(*one.group_ratios) for one in health.sampler.samples if one.group_ratios], load_share=waited,
+        )  # fmt: skip
 
     def _step(self, step: int) -> Trouble | str | None:
         """One step; None to go on, a trouble, or "end" when the data has run out."""
         try:
             passes = self._feed.passes
+            at = time.perf_counter()
             batches = self._next_batches()
+            self.health.loaded(time.perf_counter() - at)
             if batches is None:
                 self._notes.append(("further steps", f"the data is a one-shot iterator and ended after {step} steps"))
                 return "end"
@@ -134,18 +164,22 @@ class Engine:
                 self.runner.schedule()
             capsule = self._capsule(step, batches)
             self._graph.before_step(capsule)
+            self.health.before_step(step)
             self._spots.begin_step()
             self.course.own_seconds += self.checkpoints.before_step(capsule)
             self._last = capsule
         except UserCodeError as error:
             return Trouble(failure=describe_failure(error))
         try:
-            with self._graph.first_call(step), self.looks.watching(capsule):
+            with self._graph.first_call(step), self.looks.watching(capsule), self.health.sampler.watching(step):
                 trouble = self._observe(capsule, began) if self.runner.observing else self._drive(capsule, began)
         except UserCodeError as error:
             return self._examine_failure(capsule, error)
         if trouble is None:
-            self.checkpoints.after_step(self.course.losses[-1], time.perf_counter() - began)
+            sampler, seconds = self.health.sampler, time.perf_counter() - began
+            self.course.looked(sampler.inside, sampler.behind)
+            sampler.after_step(seconds - sampler.inside - sampler.behind)
+            self.checkpoints.after_step(self.course.losses[-1], seconds)
         if self._progress is not None:
             self._progress(step, self.course.losses[-1])
         return trouble
@@ -165,12 +199,14 @@ class Engine:
                 return self._examine_trip(capsule, vitals, bad)
         scaler_step = self.amp.note(capsule, reading, vitals.extras)
         norms = dict(zip(vitals.names, vitals.norms, strict=True))
+        self.health.sampler.gradients()
         self.course.own_seconds += time.perf_counter() - at
         began += self._graph.after_backward(capsule, norms)
         self.runner.update()
         if self.recipe.scheduler_interval == "step":
             self.runner.schedule()
-        self.course.step(capsule, vitals, scaler_step, time.perf_counter() - began, left_out=False)
+        self.health.after_step(capsule.step, vitals)
+        self.course.step(capsule, vitals, scaler_step, time.perf_counter() - began, left_out=False, extra=self.health.line())
         return None
 
     def _compute(self, capsule: StepCapsule) -> list[torch.Tensor]:
@@ -186,6 +222,7 @@ class Engine:
         followed = None if self.looks.wants(capsule.step) else self._graph.follow(capsule)
         calls = self.amp.calls.at(capsule.step)
         if followed is None:
+            observer.on_gradients = self.health.sampler.gradients
             with calls, observer:
                 return self.runner.call_train_step(capsule.batches[0])
         observer.on_loss, observer.on_gradients = followed.on_loss, followed.note_gradients
@@ -224,7 +261,8 @@ class Engine:
         began += self._graph.after_backward(capsule, norms)
         if not left_out:
             self._skips_in_a_row = 0
-        self.course.step(capsule, vitals, scaler_step, time.perf_counter() - began, left_out=left_out)
+        self.health.after_step(capsule.step, vitals)
+        self.course.step(capsule, vitals, scaler_step, time.perf_counter() - began, left_out=left_out, extra=self.health.line())
         return None
 
     # -- parts of a step -------------------------------------------------------------------------------------------
@@ -317,7 +355,7 @@ class Engine:
     def _outcome(self, trouble: Trouble, sick: tuple[ParameterFacts, ...], steps: int) -> Outcome:
         course = self.course
         evidence = gather(
-            self.runner, course, trouble, sick, steps, self._graph, self.amp, self._build, grad_off=not torch.is_grad_enabled()
+            self.runner, course, trouble, sick, steps, self._graph, self.amp, self.health, self._build, grad_off=not torch.is_grad_enabled()
         )
         return Outcome(
             evidence=evidence,
@@ -329,9 +367,10 @@ class Engine:
             capsule=trouble.capsule,
             start=trouble.capsule or next((kept.capsule for kept in self.amp.skips.kept()), None) or self._last,
             overhead=course.overhead,
+            samples_per_second=course.samples_per_second,
             checkpoints=self.checkpoints,
             indices=self._indices if trouble.capsule is not None and trouble.capsule is self._last else None,
-            notes=self._notes + self._graph.notes + self.amp.notes + self.looks.notes,
+            notes=self._notes + self._graph.notes + self.amp.notes + self.looks.notes + self.health.notes,
             trace_files=self.looks.files,
             frames=self.looks.tables,
         )

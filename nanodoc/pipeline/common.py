@@ -14,6 +14,7 @@ from nanodoc._version import __version__
 from nanodoc.config import Config
 from nanodoc.engine.build_facts import BuildFacts
 from nanodoc.engine.building import BuildWatch
+from nanodoc.engine.course import Now
 from nanodoc.errors import UsageError
 from nanodoc.evidence import Evidence
 from nanodoc.recipe.lines import line_of_key
@@ -31,6 +32,8 @@ class Progress:
 
     step: Callable[[int, int, float], None] = lambda step, steps, loss: None
     say: Callable[[str], None] = lambda text: None
+    live: Callable[[int, int, Now], None] | None = None
+    """`live(step, steps, vital signs so far)`, where somebody watches."""
 
 
 def check_module(recipe: Recipe, module: str | None) -> None:

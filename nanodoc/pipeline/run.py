@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from nanodoc.differential.experiments import Elsewhere
 from nanodoc.differential.trial import Budget
 from nanodoc.engine.course import Outcome
 from nanodoc.engine.failure import describe_failure
+from nanodoc.engine.feed import OneBatch
 from nanodoc.engine.history import History
 from nanodoc.engine.looks import LookOptions
 from nanodoc.engine.loop import Engine
@@ -21,10 +23,13 @@ from nanodoc.engine.snapshot import write_snapshot
 from nanodoc.errors import UserCodeError
 from nanodoc.evidence import Evidence
 from nanodoc.pipeline.common import Progress, artifact_folder, build_watched, check_module, report_of, run_info
+from nanodoc.preflight import preflight
 from nanodoc.report.fixes import write_patch
 from nanodoc.report.model import Report, VitalSigns
+from nanodoc.report.tensorboard import check_tensorboard, write_tensorboard
 
 DEFAULT_STEPS = 100
+DEFAULT_LOG_EVERY = 10  # with --stats
 
 
 def run(entrypoint: str, config: Config, progress: Progress | None = None) -> Report:
@@ -33,6 +38,8 @@ def run(entrypoint: str, config: Config, progress: Progress | None = None) -> Re
     Raises `UsageError` for anything unusable; an exception of the user's own code is a finding of the report.
     """
     progress = progress or Progress()
+    if config.tensorboard is not None:
+        check_tensorboard()
     device = pick_device(config.device)
     if config.seed is not None:
         seed_everything(config.seed)
@@ -42,8 +49,12 @@ def run(entrypoint: str, config: Config, progress: Progress | None = None) -> Re
         info = run_info(entrypoint, "run", config, device, None, config.steps or 0, 0, "not_run")
         return report_of(info, Evidence(failure=describe_failure(error)), config, VitalSigns(), {}, [], False)
     recipe, amp_dtype = with_amp(recipe, config.amp, device)
+    if config.overfit_batch:
+        recipe = replace(recipe, data=OneBatch(recipe.data), accumulate=1)
     steps = config.steps or recipe.max_steps or DEFAULT_STEPS
     check_module(recipe, config.module)
+    if config.preflight:
+        steps = 1
     if config.abort_after_step is not None:
         steps = min(steps, config.abort_after_step + 1)
     folder = artifact_folder(config)
@@ -51,10 +62,17 @@ def run(entrypoint: str, config: Config, progress: Progress | None = None) -> Re
         steps=config.trace_steps, folder=folder, frames=config.frames, most_frames=config.max_frames, module=config.module or ""
     )
     history = History(folder)
+
+    def told(step: int, loss: float) -> None:
+        progress.step(step, steps, loss)
+        if progress.live is not None:
+            progress.live(step, steps, engine.now())
+
     engine = Engine(
         recipe, device, amp_dtype, steps=steps, history=history, build_facts=facts, looks=looks, leak_check=config.leak_check,
-        checkpoints=config.checkpoints, checkpoint_every=config.checkpoint_every,
-        progress=lambda step, loss: progress.step(step, steps, loss),
+        range_check=config.preflight is not False,
+        checkpoints=config.checkpoints, checkpoint_every=config.checkpoint_every, sample_every=config.log_every or (DEFAULT_LOG_EVERY if config.stats else None),
+        progress=told,
     )  # fmt: skip
     try:
         outcome = engine.run()
@@ -62,11 +80,15 @@ def run(entrypoint: str, config: Config, progress: Progress | None = None) -> Re
         history.close()
     artifacts: dict[str, str | None] = {"history": str(history.path), "snapshot": None}
     not_checked = list(outcome.notes)
+    if config.tensorboard is not None:
+        artifacts["tensorboard"] = str(write_tensorboard(history.path, Path(config.tensorboard)))
     if outcome.trace_files:
         artifacts["traces"] = ", ".join(outcome.trace_files)
     _snapshot(engine, outcome, entrypoint, config, amp_dtype, folder, artifacts, not_checked)
     differential = _differential(engine, outcome, config, progress)
     evidence = outcome.evidence if differential is None else differential.examine(outcome.evidence)
+    if config.overfit_batch and differential is not None:
+        evidence = differential.overfit(evidence)
     info = run_info(entrypoint, "run", config, device, amp_dtype, steps, outcome.steps_run, evidence.reproduced)
     report = report_of(info, evidence, config, _vitals(outcome), artifacts, [], outcome.interrupted)
     findings, interrupted = report.findings, outcome.interrupted
@@ -79,6 +101,9 @@ def run(entrypoint: str, config: Config, progress: Progress | None = None) -> Re
         report,
         findings=findings,
         frames=tuple(outcome.frames),
+        stats=evidence.stats if config.stats else None,
+        preflight=preflight(evidence, findings) if config.preflight else (),
+        overfit=evidence.overfit if config.overfit_batch else None,
         amp=evidence.amp_facts,
         not_checked=tuple(not_checked),
         interrupted=interrupted,
@@ -119,10 +144,14 @@ def _differential(engine: Engine, outcome: Outcome, config: Config, progress: Pr
 
 
 def _vitals(outcome: Outcome) -> VitalSigns:
-    amp = outcome.evidence.amp_facts
+    amp, stats, data = outcome.evidence.amp_facts, outcome.evidence.stats, outcome.evidence.data
     return VitalSigns(
         steps=outcome.steps_run, losses=tuple(outcome.losses), grad_norms=tuple(outcome.grad_norms),
         skipped_steps=outcome.skipped, overhead=outcome.overhead,
+        rates=tuple(max(rates) for rates in stats.rates if rates) if stats is not None else (),
+        update_ratios=tuple(math.hypot(*ratios) for _, ratios in stats.group_ratios if any(ratios)) if stats is not None else (),
+        load_share=data.load_share if data is not None else None, samples_per_second=outcome.samples_per_second,
+        peak_memory=stats.peak_memory if stats is not None else None,
         scales=tuple(step.scale for step in amp.steps) if amp else (), calibration_skips=amp.calibration if amp else 0,
     )  # fmt: skip
 

@@ -10,6 +10,7 @@ from typing import Any
 from nanodoc.amp_evidence import AmpFacts
 from nanodoc.evidence import OpFacts, SourceSpan, TensorFacts
 from nanodoc.frame_evidence import FrameTable
+from nanodoc.loop_evidence import CourseStats, OverfitFacts
 
 SCHEMA = 1
 GROWTH = "growth"
@@ -152,8 +153,29 @@ class VitalSigns:
     overhead: float | None = None
     scales: tuple[float, ...] = ()
     """The loss scale of each step."""
+    rates: tuple[float, ...] = ()
+    """The highest learning rate of each step."""
+    update_ratios: tuple[float, ...] = ()
+    """|Δw|/|w| of all weights together, of the steps that were sampled."""
+    load_share: float | None = None
+    """Share of the time spent waiting for data."""
+    samples_per_second: float | None = None
+    peak_memory: int | None = None
+    """Bytes: the allocator's peak on CUDA, the largest resident set of the process on the CPU."""
     calibration_skips: int = 0
     """Of the skipped steps, those in a row that the run began with."""
+
+
+OK, PROBLEM, SKIPPED = "ok", "problem", "not checked"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Check:
+    """One line of the list. `state` is OK, PROBLEM or SKIPPED."""
+
+    name: str
+    state: str
+    text: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -214,6 +236,12 @@ class Report:
     """The ops between cause and symptom; only of `replay --ops`."""
     frames: tuple[FrameTable, ...] = ()
     """The module frames of the steps that were looked at; only with `--frames`."""
+    preflight: tuple[Check, ...] = ()
+    """What was checked of the first step; only with `--preflight`."""
+    overfit: OverfitFacts | None = None
+    """What came of training on one batch alone; only with `--overfit-batch`."""
+    stats: CourseStats | None = None
+    """Every parameter and every layer; only with `--stats`."""
 
     @property
     def verdict(self) -> str:
@@ -248,12 +276,21 @@ class Report:
                 "calibration_skips": self.vitals.calibration_skips,
                 "scale_first": self.vitals.scales[0] if self.vitals.scales else None,
                 "scale_last": self.vitals.scales[-1] if self.vitals.scales else None,
+                "learning_rate_first": self.vitals.rates[0] if self.vitals.rates else None,
+                "learning_rate_last": self.vitals.rates[-1] if self.vitals.rates else None,
+                "update_ratio_last": self.vitals.update_ratios[-1] if self.vitals.update_ratios else None,
+                "load_share": round(self.vitals.load_share, 4) if self.vitals.load_share is not None else None,
+                "samples_per_second": round(self.vitals.samples_per_second, 2) if self.vitals.samples_per_second is not None else None,
+                "peak_memory": self.vitals.peak_memory,
                 "overhead": round(self.vitals.overhead, 4) if self.vitals.overhead is not None else None,
             },
             "artifacts": {"snapshot": None, "history": None, **self.artifacts},
             "graph": _graph(self.graph),
             "amp": _amp(self.amp),
             "frames": [_frames(table) for table in self.frames],
+            "preflight": [asdict(check) for check in self.preflight],
+            "overfit": asdict(self.overfit) if self.overfit is not None else None,
+            "stats": _stats(self.stats),
             "tried": [dict(row) for row in self.tried],
             "ops": [_op(op) for op in self.ops],
         }
@@ -288,6 +325,17 @@ def _amp(facts: AmpFacts | None) -> dict[str, Any] | None:
         "flushed": [{"kind": f.kind, "name": f.name, "op": f.op, "share": f.share, "lost_norm": f.lost_norm} for f in facts.flushed if f.flushed],
         "headroom": [{"module": h.module, "op": h.op, "dtype": h.dtype, "absmax": h.absmax} for h in facts.headroom],
     }  # fmt: skip
+
+
+def _stats(stats: CourseStats | None) -> dict[str, Any] | None:
+    if stats is None:
+        return None
+    return {
+        "sampled": list(stats.sampled),
+        "update_ratios": [{"step": step, "groups": list(ratios)} for step, ratios in stats.group_ratios],
+        "parameters": [asdict(p) for p in stats.parameters],
+        "layers": [asdict(layer) for layer in stats.layers],
+    }
 
 
 def _op(op: OpFacts) -> dict[str, Any]:

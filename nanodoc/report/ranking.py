@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from nanodoc.rules.base import Claim
 
 _MOST_FINDINGS = 20
+_CAUSES = ("line", "op", "loop", "optimizer", "rate", "data", "init", "mode", "scaler-call", "owner")
 _BLOWING_UP = (STEPPED_SCALED, BACKWARD_AFTER_UNSCALE)
 
 
@@ -41,6 +42,12 @@ def _without_effects(claims: list[Claim]) -> list[Claim]:
         claims = [claim for claim in claims if claim.root[0] not in ("line", "op", "optimizer")]
     if "optimizer" in kinds:
         claims = [claim for claim in claims if claim.root[0] == "optimizer"]
+    # what layers came to has its cause in the loop, the loss, the data; what the model as a whole came to, in any of these
+    serious = [claim for claim in claims if claim.finding.severity != "info"]
+    if any(claim.symptom == 0 and claim.root[0] in _CAUSES for claim in serious):
+        claims = [claim for claim in claims if claim.symptom == 0]
+    elif any(claim.symptom < 2 for claim in serious):
+        claims = [claim for claim in claims if claim.symptom < 2]
     if kinds & {"line", "op", "leaf"}:
         claims = [claim for claim in claims if claim.root[0] not in ("failure", "probe") or claim.fit > 0]
     return claims

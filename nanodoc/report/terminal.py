@@ -10,10 +10,12 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from nanodoc.loop_evidence import OverfitFacts
 from nanodoc.report.fixes import changed_line
 from nanodoc.report.frames import frames_text
-from nanodoc.report.model import FLOAT32, FLOAT64, GROWTH, SEVERITIES, UNMEASURED, Finding, Fix, Report, VitalSigns
+from nanodoc.report.model import FLOAT32, FLOAT64, GROWTH, OK, PROBLEM, SEVERITIES, SKIPPED, UNMEASURED, Finding, Fix, Report, VitalSigns
 from nanodoc.report.ops import ops_text
+from nanodoc.report.stats import stats_text
 from nanodoc.report.text import clean
 from nanodoc.trial_evidence import DATA, ENVIRONMENT, MATHEMATICS, PRECISION, WEIGHTS
 
@@ -30,7 +32,7 @@ _CAUSES = {
     PRECISION: "precision", DATA: "the data at hand", WEIGHTS: "weights that went wrong earlier", MATHEMATICS: "the mathematics of this op",
     ENVIRONMENT: "the environment",
 }  # fmt: skip
-_WRITTEN = {"patch": "git apply {}", "minimal": "nanodoc replay {}"}
+_WRITTEN = {"patch": "git apply {}", "minimal": "nanodoc replay {}", "tensorboard": "tensorboard --logdir {}"}
 _BARS = "▁▂▃▄▅▆▇█"
 _SPARK = 40
 _SHOWN_EVIDENCE = 8
@@ -46,6 +48,11 @@ def render(report: Report, *, width: int = 120, color: bool = False, concise: bo
         out.append_text(_vitals(report))
         for table in report.frames:
             out.append_text(frames_text(table))
+        for check in report.preflight:
+            mark, style = {OK: ("✓", "green"), PROBLEM: ("✗", "bold red"), SKIPPED: ("·", "dim")}[check.state]
+            out.append(f"  {mark} ", style).append(f"{check.name:<13}{clean(check.text)}\n")
+        if report.stats is not None:
+            out.append_text(stats_text(report.stats))
         if report.ops:
             out.append_text(ops_text(report.ops))
         for row in report.tried:
@@ -116,11 +123,30 @@ def _vitals(report: Report) -> Text:
         finite = [norm for norm in norms if math.isfinite(norm)]
         out.append(f"  gradient norm  {sparkline(norms)}  {_number(norms[0])} → {_number(norms[-1])}")
         out.append(f"  (max {_number(max(finite))})\n" if finite else "\n")
+    if len(set(vitals.rates)) > 1:
+        out.append(f"  learning rate  {sparkline(vitals.rates)}  {_number(vitals.rates[0])} → {_number(vitals.rates[-1])}")
+        out.append(f"  (max {_number(max(vitals.rates))})\n")
+    if len(vitals.update_ratios) > 1:
+        ratios = vitals.update_ratios
+        out.append(f"  |Δw|/|w|       {sparkline(ratios)}  {_number(ratios[0])} → {_number(ratios[-1])}  ({len(ratios)} steps sampled)\n")
+    if vitals.samples_per_second is not None:
+        waiting = f", {vitals.load_share:.0%} of the time waiting for data" if vitals.load_share is not None else ""
+        memory = f", peak memory {vitals.peak_memory / 2**20:.0f} MiB" if vitals.peak_memory else ""
+        out.append(f"  throughput     {_number(vitals.samples_per_second)} samples/s{waiting}{memory}\n")
+    if report.overfit is not None:
+        out.append(f"  one batch      {_overfit(report.overfit)}\n")
     if vitals.scales:
         out.append(f"  loss scale     {sparkline(vitals.scales)}  {_number(vitals.scales[0])} → {_number(vitals.scales[-1])}\n")
     if vitals.skipped_steps:
         out.append(f"  skipped steps  {vitals.skipped_steps} ({_skipped(vitals)})\n")
     return out
+
+
+def _overfit(one: OverfitFacts) -> str:
+    text = f"{'fitted' if one.fits else 'not fitted'}: {_number(one.first)} → {_number(one.last)} in {one.steps} steps"
+    if one.zeroed_last is None:
+        return text + " (inputs could not be told from targets, so there is no control with zeroed inputs)"
+    return f"{text}; with {clean(', '.join(one.zeroed))} zeroed {_number(one.zeroed_last)}"
 
 
 def _skipped(vitals: VitalSigns) -> str:

@@ -22,6 +22,8 @@ class Claim:
     finding: Finding
     order: int = 0
     """Position of the root in the step; of equal findings the earlier cause comes first."""
+    symptom: int = 0
+    """0 a cause; 1 what some layers came to; 2 what the model as a whole came to. A symptom is no finding beside a cause of not learning."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,6 +8,7 @@ from nanodoc.errors import UsageError
 from nanodoc.evidence import Evidence
 from nanodoc.rules import (
     backward,
+    batches,
     ctc,
     data,
     domain,
@@ -20,12 +21,17 @@ from nanodoc.rules import (
     half,
     in_place,
     leak,
+    learning,
+    loop_conduct,
+    loss_wiring,
     optimizer,
     overflow,
     ownership,
     parameters,
     probe,
+    ranges,
     scaler,
+    schedule,
     softmax,
     statistics,
 )
@@ -33,6 +39,8 @@ from nanodoc.rules.base import Claim, Rule
 
 _FAMILIES = (
     data,
+    ranges,
+    batches,
     domain,
     overflow,
     softmax,
@@ -49,6 +57,10 @@ _FAMILIES = (
     gradient_shape,
     ownership,
     leak,
+    learning,
+    schedule,
+    loop_conduct,
+    loss_wiring,
     half,
     scaler,
     failures,

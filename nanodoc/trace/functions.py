@@ -15,9 +15,11 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from nanodoc.call_evidence import RangeFacts
 from nanodoc.evidence import SourceSpan
 from nanodoc.trace.flow import MOST_VALUES, FlowLog, Region
 from nanodoc.trace.ops import tensors_in
+from nanodoc.trace.ranges import RANGED, out_of_range
 from nanodoc.trace.spans import Place, calling_places, shown_path
 
 _Tensor = torch.Tensor
@@ -35,15 +37,18 @@ _WORDS = ("no_grad", "inference_mode", "set_grad_enabled", "enable_grad")
 class FunctionWatch(TorchFunctionMode):
     """Tells the tracer of exports, imports and regions. `failing` holds the tensors of the call that raised last.
 
-    With `shaken`, an experiment: what the exports at that place hand to Python is changed a little, so that whatever
+    With `check_ranges`, indices and labels are looked at before they are used. With `shaken`, an experiment: what the exports at that place hand to Python is changed a little, so that whatever
     depends on it changes too.
     """
 
-    def __init__(self, tracer: Any, flow: FlowLog, shaken: Place | None = None) -> None:
+    def __init__(self, tracer: Any, flow: FlowLog, shaken: Place | None = None, *, check_ranges: bool = False) -> None:
         super().__init__()
+        self._check_ranges = check_ranges
         self._shaken = shaken
         self._tracer = tracer
         self._flow = flow
+        self.ranges: list[RangeFacts] = []
+        """Indices and labels out of range."""
         self.failing: tuple[str, list[torch.Tensor]] | None = None
         self._inference: tuple[Callable[..., Any], Callable[..., Any]] = (torch.inference_mode.__enter__, torch.inference_mode.__exit__)
 
@@ -84,6 +89,8 @@ class FunctionWatch(TorchFunctionMode):
             if func in _IMPORTS:
                 return self._import(func, args, kwargs)
             name = getattr(func, "__name__", "")
+            if self._check_ranges and name in RANGED:
+                self._check_range(name, args, kwargs)
             if name in ("requires_grad_", "__set__"):
                 return self._freeze(func, name, args, kwargs)
             return func(*args, **kwargs)
@@ -91,6 +98,16 @@ class FunctionWatch(TorchFunctionMode):
             if self.failing is None or not _same(self.failing[1], args):
                 self.failing = (getattr(func, "__name__", str(func)), tensors_in(args))
             raise
+
+    def _check_range(self, name: str, args: Any, kwargs: Any) -> None:
+        """Looks at indices before the kernel does. A device that would be lost to them is kept from it."""
+        with self._tracer.paused():
+            found = out_of_range(name, args, kwargs, self._tracer.module)
+        if found is None:
+            return
+        self.ranges.append(found)
+        if args and isinstance(args[0], _Tensor) and args[0].is_cuda:
+            raise IndexError(f"{name}: index {found.value} is out of range for {found.size} entries (seen before the device's assert)")
 
     def _switch(self, func: Any, args: Any, kwargs: Any) -> Any:
         flow, was_on = self._flow, torch.is_grad_enabled()

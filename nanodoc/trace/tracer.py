@@ -180,6 +180,11 @@ class Tracer(TorchDispatchMode):
             self._flow.made(index, tensor, storage)
         return index
 
+    @property
+    def module(self) -> tuple[str, str] | None:
+        """Path and type of the module that is being called."""
+        return self._modules.modules[self._stack[-1]] if self._stack and self._stack[-1] >= 0 else None
+
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """Ops inside are run but not recorded: our own looks at the step."""

@@ -85,7 +85,7 @@ def seeded(build: Callable[[], Recipe]) -> Recipe:
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("how", ["driven", "observed", "traced", "framed"])
+@pytest.mark.parametrize("how", ["driven", "observed", "traced", "framed", "sampled"])
 def test_twenty_steps_are_bitwise_the_same(name: str, how: str, tmp_path: Path) -> None:
     bare = seeded(MODELS[name])
     bare_loop(bare)
@@ -96,7 +96,7 @@ def test_twenty_steps_are_bitwise_the_same(name: str, how: str, tmp_path: Path) 
         watched = replace(watched, train_step=train_step)
     history = History(tmp_path)
     looks = LookOptions(steps=(0, 3, 7) if how in ("traced", "framed") else (), folder=tmp_path, frames=how == "framed")
-    outcome = run_engine(watched, STEPS, history=history, looks=looks)
+    outcome = run_engine(watched, STEPS, history=history, looks=looks, sample_every=1 if how == "sampled" else None)
     history.close()
     assert outcome.steps_run == STEPS
     assert_same(everything(watched), expected)

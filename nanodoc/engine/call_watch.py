@@ -1,6 +1,7 @@
-"""Wraps what a user's own train_step calls on its GradScaler, its optimizers, its losses and torch's clipping, for one call of it.
+"""Wraps what a user's own train_step calls on its GradScaler, its optimizers and schedules, its losses, its model and torch's clipping,
+for one call of it.
 
-The calls go through unchanged; `CallOrder` judges when they came. Frames of this file are looked through when a user's line is
+The calls go through unchanged; `CallOrder` judges when those of a scaler came, `Conduct` the others. Frames of this file are looked through when a user's line is
 sought (see `trace.spans`).
 """
 
@@ -16,23 +17,27 @@ import torch
 import torch.autograd.graph
 import torch.nn.utils.clip_grad as clip_grad
 from torch.amp.grad_scaler import GradScaler
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from nanodoc.engine.conduct import Conduct
 from nanodoc.engine.scaler_order import CallOrder
 from nanodoc.trace.spans import Place, calling_places
 
 _MARK = "nanodoc: scaled"  # in the metadata of the autograd node that multiplied by the scale
 _FARTHEST = 64  # nodes from the loss to the multiplication; a division by the number of micro-batches lies between, not a model
+_NEAR = 3  # nodes from the loss
 _MOST_LOSSES = 16
 
 
-class ScalerWatch:
+class CallWatch:
     """A context manager around each call of a train_step; `installed` around the run saves putting the wrappers in place each time."""
 
-    def __init__(self, optimizers: list[torch.optim.Optimizer]) -> None:
+    def __init__(self, optimizers: list[torch.optim.Optimizer], named: list[tuple[str, torch.nn.Parameter]] | None = None) -> None:
         self.order = CallOrder(optimizers)
+        self.conduct = Conduct(named or [])
         self._originals: list[tuple[Any, str, Any]] = []
-        self._hook: Any = None
+        self._hooks: list[Any] = []
         self._active = False
         """A train_step of the run is being called; outside of it (a replay) the wrappers only pass through."""
         self._only_now = False
@@ -47,7 +52,7 @@ class ScalerWatch:
         self.before_update: list[torch.Tensor] | None = None
         """Scale and growth tracker as they were before this train_step's first update()."""
 
-    def at(self, step: int) -> ScalerWatch:
+    def at(self, step: int) -> CallWatch:
         """Sets the number of the step that is about to run."""
         self._step = step
         return self
@@ -61,8 +66,9 @@ class ScalerWatch:
         finally:
             self._uninstall()
 
-    def __enter__(self) -> ScalerWatch:
+    def __enter__(self) -> CallWatch:
         self.order.begin(self._step)
+        self.conduct.begin(self._step)
         self.taken, self.left_out, self.unscaled, self.before_update, self._made_at = [], [], [], None, None
         self._only_now = not self._originals
         if self._only_now:
@@ -75,6 +81,7 @@ class ScalerWatch:
         if self._only_now:
             self._uninstall()
         self.order.end(self._made_at)
+        self.conduct.end()
 
     def _install(self) -> None:
         self._wrap(GradScaler, "__init__", self._making)
@@ -88,13 +95,20 @@ class ScalerWatch:
         self._wrap(torch.nn.Module, "zero_grad", self._clearing_module)
         self._wrap(clip_grad, "_clip_grads_with_norm_", self._clipping)
         self._wrap(clip_grad, "_group_tensors_by_device_and_dtype", self._grouping)
-        self._hook = register_optimizer_step_pre_hook(self._before_optimizer)
+        self._wrap(LRScheduler, "step", self._scheduling)
+        self._wrap(torch.nn.Module, "train", self._changing_mode)
+        self._hooks = [
+            register_optimizer_step_pre_hook(self._before_optimizer),
+            register_optimizer_step_post_hook(self._after_optimizer),
+        ]
 
     def _uninstall(self) -> None:
         for owner, name, original in reversed(self._originals):
             setattr(owner, name, original)
         self._originals = []
-        self._hook.remove()
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
 
     def _wrap(self, owner: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
         original = getattr(owner, name, None)
@@ -157,6 +171,7 @@ class ScalerWatch:
                 return original(scaler, optimizer, *args, **kwargs)
             place = _here()
             self.order.called("step", optimizer, place)
+            self.conduct.attempted()
             before, self._inside_step = len(self.taken), True
             try:
                 out = original(scaler, optimizer, *args, **kwargs)
@@ -204,12 +219,14 @@ class ScalerWatch:
             if isinstance(tensors, Iterator):
                 tensors = list(tensors)
             place, before = _here(), self.order.before_backward()
+            self.conduct.before_backward()
             single = isinstance(tensors, (torch.Tensor, torch.autograd.graph.GradientEdge))
             scalers = [scaler for root in ([tensors] if single else tensors) if (scaler := _scaled_by(root)) is not None]
             given = args[0] if args else kwargs.get("grad_tensors")
             out = original(tensors, *args, **kwargs)
             handed = any(one is not None for one in (given if isinstance(given, (list, tuple)) else [given]))
             self.order.backward(place, before, next(iter(scalers), None), given=handed)
+            self.conduct.after_backward(place, divided=not single or _divided(tensors))
             return out
 
         return backward
@@ -219,13 +236,35 @@ class ScalerWatch:
         if not self._active:
             return
         self.taken.append(self.order.position(optimizer))
+        place = _here()
+        self.conduct.before_step(optimizer, place)
         if not self._inside_step:
-            self.order.stepped_by_itself(optimizer, _here())
+            self.order.stepped_by_itself(optimizer, place)
+
+    def _after_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if self._active:
+            self.conduct.after_step(optimizer, _here())
+
+    def _scheduling(self, original: Any) -> Any:
+        def step(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+            self.conduct.scheduled(scheduler, _here())
+            return original(scheduler, *args, **kwargs)
+
+        return step
+
+    def _changing_mode(self, original: Any) -> Any:
+        def train(module: torch.nn.Module, mode: bool = True) -> torch.nn.Module:
+            self.conduct.mode_set(module, mode, _here())
+            out: torch.nn.Module = original(module, mode)
+            return out
+
+        return train
 
     def _clearing(self, original: Any) -> Any:
         def zero_grad(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
             original(optimizer, *args, **kwargs)
             self.order.cleared(optimizer)
+            self.conduct.cleared(p for group in optimizer.param_groups for p in group["params"])
 
         return zero_grad
 
@@ -233,13 +272,16 @@ class ScalerWatch:
         def zero_grad(module: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
             original(module, *args, **kwargs)
             self.order.module_cleared(module.parameters())
+            self.conduct.cleared(module.parameters())
 
         return zero_grad
 
     def _clipping(self, original: Any) -> Any:
         def clip(parameters: Any, max_norm: float, total_norm: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
             parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-            self.order.clipped([p.grad for p in parameters if p.grad is not None], "norm", total_norm, float(max_norm), _here())
+            grads, place = [p.grad for p in parameters if p.grad is not None], _here()
+            self.order.clipped(grads, "norm", total_norm, float(max_norm), place)
+            self.conduct.clipped(grads, place)
             untouched = self.order.untouched()
             out = original(parameters, max_norm, total_norm, *args, **kwargs)
             self.order.after_clip(untouched)
@@ -258,6 +300,7 @@ class ScalerWatch:
                     norms = torch._foreach_norm(grads, float("inf"))
                     largest = torch.stack([norm.float().to(grads[0].device) for norm in norms]).max()
                 self.order.clipped(grads, "value", largest, float(frame.f_locals.get("clip_value", 0.0)), _here())
+                self.conduct.clipped(grads, _here())
             return original(lists, *args, **kwargs)
 
         return group
@@ -267,6 +310,18 @@ def _here() -> Place | None:
     """The user's line that made the wrapped call."""
     own, caller = calling_places(2)
     return caller or own
+
+
+def _divided(root: Any) -> bool:
+    """The loss was multiplied or divided last, as a part of a mean over micro-batches is."""
+    node = root.node if isinstance(root, torch.autograd.graph.GradientEdge) else getattr(root, "grad_fn", None)
+    for _ in range(_NEAR):
+        if node is None:
+            return False
+        if type(node).__name__ in ("DivBackward0", "MulBackward0") and _MARK not in getattr(node, "metadata", {}):
+            return True
+        node = node.next_functions[0][0] if node.next_functions else None
+    return False
 
 
 def _scaled_by(root: Any) -> int | None:

@@ -1,0 +1,174 @@
+"""What a run watches about learning itself: its rates, its data, its warnings, its loop's conduct, and, when it is over, what the
+last steps call and which units are dead."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from torch.optim.lr_scheduler import LRScheduler
+
+from nanodoc.call_evidence import InspectionFacts, RangeFacts
+from nanodoc.engine.build_facts import BuildFacts
+from nanodoc.engine.capsule import Keeper, StepCapsule
+from nanodoc.engine.checkpoints import Checkpoints
+from nanodoc.engine.conduct import Conduct
+from nanodoc.engine.course_stats import course_stats, peak_memory
+from nanodoc.engine.inspection import Inspector
+from nanodoc.engine.optimizers import rate_of
+from nanodoc.engine.outside import reachable
+from nanodoc.engine.sampling import Sampler
+from nanodoc.engine.step import StepRunner
+from nanodoc.engine.warning_watch import WarningWatch
+from nanodoc.evidence import SourceSpan
+from nanodoc.loop_evidence import CourseStats, DataFacts, LoopFacts, ModeChange, SchedulerFacts
+from nanodoc.probes.data import data_facts
+from nanodoc.probes.gradients import Vitals
+from nanodoc.trace.spans import resolve
+
+_KEPT_NORMS = 256
+"""Steps whose gradient norms are kept by parameter; when there are twice as many, every other one goes."""
+
+
+class HealthWatch:
+    """One run's watch. The engine tells it of every step; the facts are complete when `at_end` has run."""
+
+    def __init__(
+        self, runner: StepRunner, keeper: Keeper, build: BuildFacts, conduct: Conduct, checkpoints: Checkpoints, sampler: Sampler
+    ) -> None:
+        self.sampler = sampler
+        self._runner = runner
+        self._recipe = runner.recipe
+        self._build = build
+        self._conduct = conduct
+        self._checkpoints = checkpoints
+        self._inspector = Inspector(runner, keeper, build)
+        self.warnings = WarningWatch()
+        self._rates: list[tuple[float, ...]] = []
+        self._norms: list[tuple[int, Vitals]] = []
+        self._every = 1
+        self._training: list[tuple[int, bool]] = []
+        self.load_seconds = self._loading = 0.0
+        self._told: Any = None
+        self.ranges: tuple[RangeFacts, ...] = ()
+        self.inspection: InspectionFacts | None = None
+        self.data: DataFacts | None = None
+        self.stats: CourseStats | None = None
+        self.notes: list[tuple[str, str]] = []
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Around the run."""
+        with self.warnings.watching():
+            yield
+
+    def before_step(self, step: int) -> None:
+        self.warnings.step = step
+        self._rates.append(tuple(rate_of(group) or 0.0 for o in self._recipe.optimizers for group in o.param_groups))
+        training = self._recipe.model.training
+        if not self._training or self._training[-1][1] != training:
+            self._training.append((step, training))
+
+    @property
+    def highest_rates(self) -> list[float]:
+        """The highest learning rate of each step so far."""
+        return [max(rates, default=0.0) for rates in self._rates]
+
+    def loaded(self, seconds: float) -> None:
+        """The next batch came after so many seconds."""
+        self.load_seconds += seconds
+        self._loading = seconds
+
+    def line(self) -> dict[str, Any]:
+        """What the history says of this step besides loss and gradients."""
+        found: dict[str, Any] = {"load_seconds": self._loading}
+        rates = self._rates[-1] if self._rates else ()
+        if len(rates) > 1:
+            found["learning_rates"] = list(rates)
+        if self._runner.device.type == "cuda":
+            found["peak_memory"] = peak_memory(self._runner.device)
+        if self.sampler.latest is not None and self.sampler.latest is not self._told:  # of the sampled step before this one
+            self._told = latest = self.sampler.latest
+            found["sampled"] = {
+                "step": latest.step,
+                "update_ratios": list(latest.group_ratios),
+                "layers": {layer.module: [layer.mean, layer.std, layer.zeros] for layer in latest.layers},
+            }
+        return found
+
+    def after_step(self, step: int, vitals: Vitals) -> None:
+        if step % self._every:
+            return
+        self._norms.append((step, vitals))
+        if len(self._norms) >= 2 * _KEPT_NORMS:
+            self._norms, self._every = self._norms[::2], 2 * self._every
+
+    # -- when the run is over ------------------------------------------------------------------------------------------
+
+    def at_end(
+        self, last: StepCapsule | None, *, whole: bool, failed: StepCapsule | None, per_pass: int | None, step_seconds: float, steps: int
+    ) -> None:
+        """`whole`: nothing broke, so that the last step can be run once more; `failed` is the start of a step that raised."""
+        past = list(self._checkpoints.past)
+        batches = [one.batches[0] if len(one.batches) == 1 else one.batches for one in past if one.intact]
+        if not batches and last is not None:
+            batches = [last.batches[0] if len(last.batches) == 1 else last.batches]
+        self.data = data_facts(batches, per_pass=per_pass, load_seconds=self.load_seconds, step_seconds=step_seconds, steps=steps)
+        if failed is not None:
+            self.ranges = self.ranges or self._inspector.ranges(failed)
+        if whole and last is not None:
+            self.inspection, reason = self._inspector.inspect(last, past)
+            if reason:
+                self.notes.append(("calls, activations and outputs", reason))
+        self.stats = course_stats(
+            self._recipe.model,
+            self._rates,
+            self._norms,
+            self.sampler.samples,
+            self._checkpoints.first,
+            self.inspection,
+            self._runner.device,
+        )
+
+    def loop(self) -> LoopFacts:
+        return LoopFacts(
+            misuses=self._conduct.misuses(), schedulers=tuple(self._schedulers()), warnings=self.warnings.facts(),
+            mode_changes=tuple(self._mode_changes()), training_at=tuple(self._training), observed=self._runner.observing,
+        )  # fmt: skip
+
+    def _schedulers(self) -> Iterator[SchedulerFacts]:
+        watched = {id(one.scheduler): one for one in self._conduct.schedules}
+        known = [*self._recipe.schedulers, *(value for value in reachable(self._recipe) if isinstance(value, LRScheduler))]
+        known += [one.scheduler for one in self._conduct.schedules]
+        for scheduler in {id(one): one for one in known}.values():
+            seen = watched.get(id(scheduler))
+            period = getattr(scheduler, "T_max", getattr(scheduler, "total_steps", None))
+            last = getattr(scheduler, "last_epoch", None)
+            yield SchedulerFacts(
+                type=type(scheduler).__name__, built_at=self._build.scheduler_built_at(scheduler),
+                last_epoch=last if isinstance(last, int) else None, period=period if isinstance(period, int) else None,
+                stepped_at=_span(seen.place) if seen is not None else None, stepped_first=seen.first if seen is not None else False,
+                steps=seen.steps if seen is not None else 0,
+            )  # fmt: skip
+
+    def _mode_changes(self) -> Iterator[ModeChange]:
+        names = {id(module): name for name, module in self._recipe.model.named_modules()}
+        for identity, place in self._build.eval_at.items():
+            if identity in names and identity not in self._conduct.eval_at:
+                yield ModeChange(module=names[identity], location=_span(place), step=None)
+        for identity, (called_at, step) in self._conduct.eval_at.items():
+            if identity in names:
+                yield ModeChange(module=names[identity], location=_span(called_at), step=step)
+
+
+def _span(place: Any) -> SourceSpan | None:
+    return resolve(*place) if place is not None else None
+
+
+def per_pass(data: Any) -> int | None:
+    """Batches of one pass over the data."""
+    try:
+        return len(data)
+    except (TypeError, NotImplementedError):
+        return None

@@ -1,0 +1,359 @@
+"""ND111, ND612, ND620, ND627: what is wired to the loss in a way that computes, falls, and means something else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+
+from nanodoc.call_evidence import ArgumentFacts, CallFacts, StepCalls
+from nanodoc.evidence import Evidence, SourceSpan
+from nanodoc.report.model import Culprit, Finding, Fix
+from nanodoc.rules.base import Claim, Rule, confidence, location_key
+from nanodoc.rules.loss_docs import DOCS
+
+_LATE = 8_000  # before who owns what, after every finding about values
+_NORMALISERS = ("softmax", "sigmoid")
+_APPLIES = {
+    "cross_entropy": "log_softmax",
+    "binary_cross_entropy_with_logits": "sigmoid",
+    "multilabel_soft_margin_loss": "sigmoid",
+    "sigmoid_focal_loss": "sigmoid",
+}
+_WANTS_LOGS = ("nll_loss", "kl_div")
+_PAIRED = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
+_BY_HAND = ("sub", "mul", "truediv", "div")
+_LAYERS = ("linear", "matmul", "conv1d", "conv2d", "conv3d", "bilinear", "addmm", "mm", "bmm", "einsum")
+_PROBABLE = 1e-3
+"""A log-probability exceeds zero by no more than rounding does."""
+
+
+def _calls(evidence: Evidence) -> StepCalls | None:
+    return evidence.inspection.calls if evidence.inspection is not None else None
+
+
+# -- ND111 ---------------------------------------------------------------------------------------------------------------
+
+
+def _broadcast_loss(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    calls = _calls(evidence)
+    if calls is None:
+        return
+    reaching = calls.reaching_the_loss()
+    for call in calls.calls:
+        if call.index not in reaching or len(call.arguments) < 2:
+            continue
+        first, second = call.arguments[:2]
+        if not _outer(first.shape, second.shape):
+            continue
+        if call.name in _PAIRED or (call.name in _BY_HAND and _by_accident(calls, call, first, second)):
+            yield _broadcast(rule, evidence, calls, call)
+            return
+
+
+def _outer(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Broadcast against each other, both grow: (N, 1) with (N,) becomes (N, N)."""
+    if not one or not other or len(one) == len(other):
+        return False
+    result = [max(a, b) for a, b in zip(_padded(one, other), _padded(other, one), strict=True)]
+    size = math.prod(result)
+    return size > math.prod(one) and size > math.prod(other) and math.prod(one) == math.prod(other)
+
+
+def _padded(shape: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
+    return (1,) * (len(other) - len(shape)) + shape
+
+
+def _by_accident(calls: StepCalls, call: CallFacts, first: ArgumentFacts, second: ArgumentFacts) -> bool:
+    """One side learns, the other comes from the batch, and nobody put the extra dimension there in the same line: who writes
+    `a[:, None] - b` means all pairs."""
+    if first.requires_grad == second.requires_grad:
+        return False
+    learns, given = (first, second) if first.requires_grad else (second, first)
+    source, other = calls.origin(learns), calls.origin(given)
+    if not isinstance(source, CallFacts):  # a parameter by itself, such as a vector of frequencies
+        return False
+    from_batch = isinstance(other, ArgumentFacts) and (other.leaf or "").startswith("batch")
+    if not from_batch and call.name != "mul" and not (isinstance(other, CallFacts) and not other.requires_grad):
+        return False
+    for argument in (first, second):
+        for step in calls.path(argument):
+            if (
+                step.name in ("unsqueeze", "getitem")
+                and step.view
+                and _same_line(step, call)
+                and len(step.shape) > len(step.arguments[0].shape)
+            ):
+                return False
+    return True
+
+
+def _same_line(one: CallFacts, other: CallFacts) -> bool:
+    a, b = one.site, other.site
+    return a is not None and b is not None and (a.file, a.line) == (b.file, b.line)
+
+
+def _broadcast(rule: Rule, evidence: Evidence, calls: StepCalls, call: CallFacts) -> Claim:
+    first, second = call.arguments[:2]
+    one, other = list(first.shape), list(second.shape)
+    rows = math.prod(first.shape)
+    learns = first if first.requires_grad or not second.requires_grad else second
+    wide, name = (first, "the first argument") if len(first.shape) > len(second.shape) else (second, "the second argument")
+    warned = _warned(evidence, "target size")
+    cure = "squeeze(-1)" if wide.shape[-1:] == (1,) else f"view({', '.join(map(str, other if wide is first else one))})"
+    which = "the prediction" if wide is learns else "the target"
+    return Claim(
+        root=location_key(call.site) or ("broadcast",),
+        fit=30,
+        order=_LATE,
+        finding=Finding(
+            code=rule.code,
+            name=rule.name,
+            severity=rule.severity,
+            confidence=confidence(0.8, 0.5 if call.name in _PAIRED else 0.2, 0.5 if warned else 0.0),
+            title=f"{call.name} of shapes {tuple(one)} and {tuple(other)} compares every prediction with every target",
+            explanation=f"The two broadcast against each other to {rows}×{rows} pairs instead of {rows}: the loss is lowest where every prediction "
+            "is the mean of all targets, so the model learns that mean and nothing else.",
+            culprit=_culprit(call, evidence),
+            phase="forward",
+            step=0,
+            evidence=(("shapes", f"{one} and {other}"), *((("torch warned", warned),) if warned else ())),
+            fixes=(
+                Fix(title=f"give both the same shape: .{cure} on {which} ({name})", confidence="likely"),
+            ),
+        ),
+    )  # fmt: skip
+
+
+def _warned(evidence: Evidence, words: str) -> str:
+    found = evidence.loop.warnings if evidence.loop is not None else ()
+    return next((one.message[:160] for one in found if words in one.message), "")
+
+
+# -- ND612, ND627 --------------------------------------------------------------------------------------------------------
+
+
+def _double_softmax(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    calls = _calls(evidence)
+    if calls is None:
+        return
+    reaching = calls.reaching_the_loss()
+    for call in calls.calls:
+        if call.index not in reaching or not call.arguments:
+            continue
+        given = call.arguments[0]
+        made = calls.origin(given)
+        if not isinstance(made, CallFacts) or made.name not in _NORMALISERS or not given.requires_grad or not made.arguments:
+            continue
+        if call.name in _APPLIES:
+            yield _normalised_twice(rule, evidence, call, made, _APPLIES[call.name])
+            return
+        if call.name in _WANTS_LOGS:
+            yield _log_missing(rule, evidence, call, made)
+            return
+        if call.name == "log_softmax" and made.name == "softmax" and call.options.get("dim") == made.options.get("dim"):
+            yield _normalised_twice(rule, evidence, call, made, "softmax")
+            return
+
+
+def _normalised_twice(rule: Rule, evidence: Evidence, call: CallFacts, made: CallFacts, applies: str) -> Claim:
+    classes = call.notes.get("classes")
+    floor = None
+    if classes and made.name == "softmax" and classes > 1:
+        floor = math.log(classes - 1 + math.e) - 1  # all probability on the right class
+    elif classes and made.name == "sigmoid" and classes > 1:
+        floor = math.log(1 + (classes - 1) * math.exp(-1))  # 1 for the right class, 0 for the others
+    notes: list[tuple[str, object]] = [(f"{made.name} at", _where(made)), ("given to", f"{call.name} at {_where(call)}")]
+    if floor is not None:
+        notes.append(("lowest loss possible", round(floor, 4)))
+    shape, dim = made.arguments[0].shape, made.options.get("dim")
+    if made.name == "softmax" and len(shape) > 1 and dim == 0:
+        notes.append(("softmax over", f"dimension 0 of {list(shape)}, the batch"))
+    cap = f" The loss cannot fall below {floor:.3g}, however right the model is." if floor is not None else ""
+    return _claim(
+        rule, evidence, call, made,
+        title=f"{made.name} before {call.name}, which applies {applies} itself",
+        explanation=f"{call.name} takes the model's raw outputs (logits). Given probabilities between 0 and 1 it sees almost no difference between "
+        f"classes, and gradients pass through two of them.{cap}",
+        notes=notes,
+        fix=f"leave the {made.name} out in training and return the logits; apply it where probabilities are read",
+    )  # fmt: skip
+
+
+def _log_missing(rule: Rule, evidence: Evidence, call: CallFacts, made: CallFacts) -> Claim:
+    return _claim(
+        rule, evidence, call, made,
+        title=f"{call.name} is given the {made.name}'s probabilities, and wants their logarithm",
+        explanation=f"{call.name} expects log-probabilities. With probabilities it is linear in them: the loss is negative or nearly flat, and the "
+        "gradient vanishes exactly where the model is most wrong.",
+        notes=[(f"{made.name} at", _where(made)), ("given to", f"{call.name} at {_where(call)}"), ("its value", call.notes.get("value"))],
+        fix=f"{'log_softmax' if made.name == 'softmax' else 'logsigmoid'} instead of {made.name}"
+        + (", or cross_entropy on the logits" if call.name == "nll_loss" else ""),
+    )  # fmt: skip
+
+
+def _claim(
+    rule: Rule,
+    evidence: Evidence,
+    call: CallFacts,
+    made: CallFacts,
+    *,
+    title: str,
+    explanation: str,
+    notes: list[tuple[str, object]],
+    fix: str,
+) -> Claim:
+    blamed = made if made.site is not None else call
+    return Claim(
+        root=location_key(blamed.site) or ("normalised", call.index),
+        fit=30,
+        order=_LATE,
+        finding=Finding(
+            code=rule.code,
+            name=rule.name,
+            severity=rule.severity,
+            confidence=confidence(0.8, 0.6, 0.3 if blamed.site is not None else 0.0),
+            title=title,
+            explanation=explanation,
+            culprit=_culprit(blamed, evidence),
+            phase="forward",
+            step=0,
+            evidence=tuple((label, value) for label, value in notes if value is not None),
+            fixes=(Fix(title=fix, confidence="likely"),),
+        ),
+    )
+
+
+def _not_log_probabilities(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    calls = _calls(evidence)
+    if calls is None:
+        return
+    reaching = calls.reaching_the_loss()
+    for call in calls.calls:
+        if call.index not in reaching or call.name not in _WANTS_LOGS or not call.arguments or not call.arguments[0].requires_grad:
+            continue
+        largest = call.notes.get("input_max")
+        made = calls.origin(call.arguments[0])
+        if largest is None or largest <= _PROBABLE or (isinstance(made, CallFacts) and made.name in _NORMALISERS):
+            continue
+        yield Claim(
+            root=location_key(call.site) or ("logs", call.index),
+            fit=20,
+            order=_LATE,
+            finding=Finding(
+                code=rule.code,
+                name=rule.name,
+                severity=rule.severity,
+                confidence=confidence(0.8, 0.6),
+                title=f"{call.name} is given values up to {largest:.3g}; log-probabilities are at most 0",
+                explanation=f"{call.name} applies no softmax. On raw outputs it has no lower bound: they grow for ever, right or wrong.",
+                culprit=_culprit(call, evidence),
+                phase="forward",
+                step=evidence.inspection.step if evidence.inspection else None,
+                evidence=(("largest input", largest), ("its value", call.notes.get("value"))),
+                fixes=(
+                    Fix(
+                        title="cross_entropy on the logits" if call.name == "nll_loss" else "log_softmax(..., dim=-1) on the input first",
+                        confidence="likely",
+                    ),
+                ),
+            ),
+        )
+        return
+
+
+# -- ND620 ---------------------------------------------------------------------------------------------------------------
+
+
+def _singleton_softmax(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    calls = _calls(evidence)
+    if calls is None:
+        return
+    reaching = calls.reaching_the_loss()
+    for call in calls.calls:
+        if call.index not in reaching or call.name not in ("softmax", "log_softmax") or not call.arguments:
+            continue
+        shape, dim = call.arguments[0].shape, call.options.get("dim")
+        if not isinstance(dim, int) or not shape or not -len(shape) <= dim < len(shape) or not call.arguments[0].requires_grad:
+            continue
+        if shape[dim] != 1 or math.prod(shape) == 1 or not _made_by_a_layer(calls, call.arguments[0]):
+            continue
+        others = [f"dim={i} ({size})" for i, size in enumerate(shape) if size > 1 and i > 0]
+        fix = f"normalise over the dimension that holds what competes: {', '.join(others)}" if others else "sigmoid for a single output"
+        yield Claim(
+            root=location_key(call.site) or ("softmax", call.index),
+            fit=30,
+            order=_LATE,
+            finding=Finding(
+                code=rule.code,
+                name=rule.name,
+                severity=rule.severity,
+                confidence=confidence(0.85, 0.5),
+                title=f"{call.name} over a dimension of size 1 is always {1 if call.name == 'softmax' else 0}",
+                explanation=f"Its input is {list(shape)} and dim={dim} has one element: whatever the layers before it compute, the result is the same, "
+                "and no gradient comes back to them.",
+                culprit=_culprit(call, evidence),
+                phase="forward",
+                step=0,
+                evidence=(("input shape", str(list(shape))), ("dim", dim), *_zero_gradients(evidence)),
+                fixes=(Fix(title=fix, confidence="likely"),),
+            ),
+        )
+
+
+def _made_by_a_layer(calls: StepCalls, argument: ArgumentFacts) -> bool:
+    """The dimension is a layer's one output. Attention over a single key is no mistake."""
+    made = calls.origin(argument, elementwise=True)
+    return isinstance(made, CallFacts) and made.name in _LAYERS and any(one.made_by is None and one.requires_grad for one in made.arguments)
+
+
+def _zero_gradients(evidence: Evidence) -> Iterator[tuple[str, object]]:
+    if evidence.always_zero:
+        yield "gradient exactly zero in every step", ", ".join(evidence.always_zero[:4])
+
+
+# -- shared --------------------------------------------------------------------------------------------------------------
+
+
+def _culprit(call: CallFacts, evidence: Evidence) -> Culprit:
+    site: SourceSpan | None = call.site or (evidence.criterion_site if not call.module else None)
+    return Culprit(kind="op", op=call.name, module=call.module, module_type=call.module_type, location=site)
+
+
+def _where(call: CallFacts) -> str:
+    return f"{call.site.file}:{call.site.line}" if call.site is not None else "the recipe's criterion"
+
+
+RULES = (
+    Rule(
+        code="ND111",
+        name="broadcast-loss",
+        severity="critical",
+        summary="prediction and target of different shape broadcast against each other",
+        check=_broadcast_loss,
+        doc=DOCS["ND111"],
+    ),
+    Rule(
+        code="ND612",
+        name="double-softmax",
+        severity="critical",
+        summary="softmax or sigmoid before a loss that applies it itself",
+        check=_double_softmax,
+        doc=DOCS["ND612"],
+    ),
+    Rule(
+        code="ND620",
+        name="singleton-softmax",
+        severity="critical",
+        summary="softmax over a dimension of size 1 is constant",
+        check=_singleton_softmax,
+        doc=DOCS["ND620"],
+    ),
+    Rule(
+        code="ND627",
+        name="not-log-probabilities",
+        severity="critical",
+        summary="nll_loss or kl_div of values that are no log-probabilities",
+        check=_not_log_probabilities,
+        doc=DOCS["ND627"],
+    ),
+)

@@ -1,0 +1,174 @@
+"""ND609: a learning rate that leaves no room to learn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nanodoc.evidence import Evidence, SourceSpan
+from nanodoc.loop_evidence import SchedulerFacts
+from nanodoc.report.model import Culprit, Finding, Fix
+from nanodoc.rules.base import Claim, Rule, confidence
+
+_LATE = 7_500
+_SHORTEST = 10  # steps that a schedule can be judged by
+_GONE = 1e-4  # of its peak: a step that moves nothing
+_HALF = 0.5  # of the run; every schedule that ends at zero is near zero at its end
+_EARLY = 0.25
+_BY_EPOCH = ("StepLR", "MultiStepLR", "ExponentialLR", "MultiplicativeLR", "PolynomialLR")
+_FEW = 4  # batches a pass: less is no difference
+_RISES = 1.5  # times the lowest rate
+
+
+def _learning_rate_range(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    stats, loop = evidence.stats, evidence.loop
+    if stats is None or loop is None or len(stats.rates) < _SHORTEST or not evidence.optimizer_sites:
+        return
+    steps = [max(rates) if rates else 0.0 for rates in stats.rates]
+    peak = max(steps)
+    scheduler = next(iter(loop.schedulers), None)
+    if peak == 0:
+        yield _zero(rule, evidence, scheduler)
+        return
+    top = steps.index(peak)
+    gone = next((i for i in range(top, len(steps)) if all(rate < _GONE * peak for rate in steps[i:])), None)
+    if gone is not None and len(steps) - gone >= _HALF * len(steps):
+        yield _vanished(rule, evidence, scheduler, steps, gone)
+        return
+    for one in loop.schedulers:
+        if _meant_for_batches(one, evidence, len(steps)):
+            yield _by_epoch(rule, one, steps)
+            return
+        if one.type == "CosineAnnealingLR" and one.period and one.last_epoch and one.last_epoch > 1.1 * one.period + 1:
+            lowest = min(steps)
+            if max(steps[steps.index(lowest) :]) > _RISES * lowest + 1e-12:
+                yield _beyond(rule, one, steps)
+                return
+
+
+def _claim(rule: Rule, *, title: str, explanation: str, location: SourceSpan | None, step: int, notes: list[tuple[str, object]], fix: str,
+           severity: str, weight: float) -> Claim:  # fmt: skip
+    return Claim(
+        root=("rate",),
+        fit=20,
+        order=_LATE,
+        finding=Finding(
+            code=rule.code,
+            name=rule.name,
+            severity=severity,
+            confidence=confidence(weight, 0.5),
+            title=title,
+            explanation=explanation,
+            culprit=Culprit(kind="optimizer", location=location),
+            phase="optimizer",
+            step=step,
+            evidence=tuple((label, value) for label, value in notes if value),
+            fixes=(Fix(title=fix, confidence="likely"),),
+        ),
+    )
+
+
+def _meant_for_batches(one: SchedulerFacts, evidence: Evidence, steps: int) -> bool:
+    """A one-cycle schedule whose length counts batches, and which stepped with every pass over the data."""
+    per_pass = evidence.data.per_pass if evidence.data is not None else None
+    if one.type != "OneCycleLR" or not one.period or one.last_epoch is None or not per_pass or per_pass < _FEW:
+        return False
+    return one.period % per_pass == 0 and steps >= per_pass and one.last_epoch <= steps / per_pass + 1
+
+
+def _by_epoch(rule: Rule, one: SchedulerFacts, steps: list[float]) -> Claim:
+    return _claim(
+        rule, severity="critical", weight=0.75,
+        title=f"OneCycleLR with {one.period} steps has stepped {one.last_epoch} times in {len(steps)} batches",
+        explanation="Its length counts batches, and it steps once per pass over the data: the learning rate stays at the foot of its cycle "
+        f"({min(steps):.3g} … {max(steps):.3g}).",
+        location=one.stepped_at or one.built_at, step=0,
+        notes=[("length of the schedule", one.period), ("its steps so far", one.last_epoch), ("batches so far", len(steps))],
+        fix='step it after every batch ("scheduler_interval": "step"), or build it with total_steps=epochs',
+    )  # fmt: skip
+
+
+def _zero(rule: Rule, evidence: Evidence, scheduler: SchedulerFacts | None) -> Claim:
+    site = scheduler.built_at if scheduler is not None else None
+    return _claim(
+        rule, severity="critical", weight=0.9,
+        title="the learning rate is 0 in every step",
+        explanation=f"No parameter has moved in {len(evidence.losses)} steps.",
+        location=site or next((one for one in evidence.optimizer_sites if one is not None), None),
+        step=0, notes=[("schedule", scheduler.type if scheduler else "")],
+        fix="give the optimizer a learning rate, or look at what the schedule makes of it",
+    )  # fmt: skip
+
+
+def _vanished(rule: Rule, evidence: Evidence, scheduler: SchedulerFacts | None, steps: list[float], gone: int) -> Claim:
+    by_batch = scheduler is not None and scheduler.type in _BY_EPOCH
+    stepped = scheduler.stepped_at if scheduler is not None else None
+    built = scheduler.built_at if scheduler is not None else None
+    where = stepped if by_batch and stepped is not None else built or stepped
+    if where is None:
+        where = next((one for one in evidence.optimizer_sites if one is not None), None)
+    name = scheduler.type if scheduler is not None else "the training code"
+    early = gone <= _EARLY * len(steps)
+    other = built if where is not built else stepped
+    notes: list[tuple[str, object]] = [
+        ("learning rate", f"{steps[0]:.3g} → {max(steps):.3g} → {steps[-1]:.3g}"),
+        ("steps at its end", f"{len(steps) - gone} of {len(steps)}"),
+        (
+            "made at" if other is built else "stepped at",
+            f"{other.file}:{other.line}: {other.code.splitlines()[0]}" if other is not None else "",
+        ),
+    ]
+    every = " It is a schedule for epochs, and steps with every batch." if by_batch and early else ""
+    return _claim(
+        rule, severity="critical" if early else "warning", weight=0.85 if early else 0.6,
+        title=f"the learning rate is gone after {gone} of {len(steps)} steps",
+        explanation=f"{name} brought it from {max(steps):.3g} to below {_GONE * max(steps):.1g} by step {gone}; since then nothing moves.{every}",
+        location=where, step=gone, notes=notes,
+        fix="step the schedule once per epoch, or make it as long as the run" if by_batch else "make the schedule as long as the run",
+    )  # fmt: skip
+
+
+def _beyond(rule: Rule, one: SchedulerFacts, steps: list[float]) -> Claim:
+    period, last = one.period or 0, one.last_epoch or 0
+    return _claim(
+        rule, severity="warning", weight=0.8,
+        title=f"CosineAnnealingLR with T_max={period} was stepped {last} times: the rate goes down and up again",
+        explanation=f"The cosine reaches its end at {period} steps and then climbs back: T_max is the length of the whole decay, counted in calls of "
+        "scheduler.step().",
+        location=one.built_at or one.stepped_at, step=period,
+        notes=[("learning rate", f"between {min(steps):.3g} and {max(steps):.3g}"), ("T_max", period), ("steps of the schedule", last)],
+        fix="T_max = epochs × batches per epoch where it steps with every batch; CosineAnnealingWarmRestarts if restarts are meant",
+    )  # fmt: skip
+
+
+RULES = (
+    Rule(
+        code="ND609",
+        name="learning-rate-range",
+        severity="critical",
+        summary="a learning rate that is zero, or goes there at once",
+        check=_learning_rate_range,
+        doc="""\
+## What it checks
+The learning rates of all steps: 0 throughout; below a ten-thousandth of their peak for half the run or more (critical where that begins
+within the first quarter, else a warning); a CosineAnnealingLR stepped beyond its T_max, after which it climbs again.
+
+## Why it matters
+A schedule meant for epochs that steps with every batch ends after a few batches. The loss looks like a plateau.
+
+## Example
+    scheduler = ExponentialLR(optimizer, gamma=0.5)
+    for batch in loader:
+        ...
+        scheduler.step()
+
+## Fix
+Step it once per epoch, or choose its length in batches.
+
+## Options
+None.
+
+## See also
+ND614 scheduler-order, ND605 update-ratio
+""",
+    ),
+)

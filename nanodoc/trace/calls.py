@@ -1,0 +1,195 @@
+"""The public functions that one step calls, seen above autograd: names as users write them, shapes, and who made which argument.
+
+The dispatcher sees `_log_softmax` and `nll_loss_forward`; what a user means is `cross_entropy`. Tensors are known by weak references;
+nothing of the step is kept alive.
+"""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from nanodoc.call_evidence import ArgumentFacts, CallFacts, RangeFacts, StepCalls
+from nanodoc.trace.modules import ModuleStack
+from nanodoc.trace.ops import outputs_of, tensors_in
+from nanodoc.trace.ranges import RANGED, out_of_range
+from nanodoc.trace.spans import Place, calling_places, resolve
+
+Measure = Callable[[str, list[torch.Tensor], dict[str, Any], Any, list[ArgumentFacts]], dict[str, float]]
+
+_MOST_CALLS = 50_000
+# What rules ask for, and where torch's C functions take it.
+_OPTIONS = ("dim", "reduction", "ignore_index", "label_smoothing", "training", "p", "log_target", "num_embeddings", "padding_idx")
+_POSITIONS = {("softmax", 1): "dim", ("log_softmax", 1): "dim"}
+_SIMPLE = (int, float, bool, str, type(None))
+
+
+class CallLog(TorchFunctionMode):
+    """A context manager around a step; `finish` then gives the calls. `measure(name, tensors, options, output, arguments)` is asked about
+    every call while its values are there."""
+
+    def __init__(self, model: torch.nn.Module, leaves: Iterable[tuple[str, torch.Tensor]], measure: Measure | None = None) -> None:
+        super().__init__()
+        self._stack = ModuleStack(model)
+        self._measure = measure
+        self._made: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
+        self._leaves: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
+        self._addresses: dict[int, str] = {}
+        self._calls: list[tuple[Any, ...]] = []
+        self._losses: list[int] = []
+        self.ranges: list[RangeFacts] = []
+        """Indices and labels out of range."""
+        for name, tensor in leaves:
+            self._leaves[id(tensor)] = (weakref.ref(tensor), name)
+            address = _address(tensor)
+            if address:
+                self._addresses[address] = name
+
+    def __enter__(self) -> CallLog:
+        self._stack.__enter__()
+        return super().__enter__()  # type: ignore[no-any-return]  # unannotated in torch
+
+    def __exit__(self, *exc: Any) -> None:
+        super().__exit__(*exc)
+        self._stack.__exit__()
+
+    def on_loss(self, loss: torch.Tensor) -> None:
+        """`loss` is about to be differentiated."""
+        made = self._maker(loss)
+        if made is not None:
+            self._losses.append(made)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if len(self._calls) >= _MOST_CALLS or torch._C._current_autograd_node() is not None:  # a checkpoint's recompute
+            return func(*args, **kwargs)
+        name = plain_name(func)
+        if name in RANGED:
+            path = self._stack.modules[self._stack.current] if self._stack.current >= 0 else None
+            found = out_of_range(name, args, kwargs, path)
+            if found is not None:
+                self.ranges.append(found)
+        given = _given(args, kwargs)
+        before = [self._argument(tensor) for tensor in given]
+        out = func(*args, **kwargs)
+        made = outputs_of(out) if not isinstance(out, torch.Tensor) else [out]
+        if not made:
+            return out
+        if name == "get" and not (given and _shares(made[0], given[0])):
+            return out  # an attribute: .grad, .grad_fn
+        options = _options(func, name, args, kwargs)
+        notes = self._measure(name, given, options, out, before) if self._measure is not None else {}
+        own, caller = calling_places(2)
+        index = len(self._calls)
+        in_place = any(made[0] is one for one in given)
+        view = bool(given) and not in_place and _shares(made[0], given[0])
+        self._calls.append(
+            (name, self._stack.current, own, caller, tuple(before), tuple(made[0].shape), made[0].requires_grad, view, options, notes)
+        )
+        for tensor in made:
+            self._made[id(tensor)] = (weakref.ref(tensor), index)
+        return out
+
+    def _argument(self, tensor: torch.Tensor) -> ArgumentFacts:
+        made = self._maker(tensor)
+        return ArgumentFacts(
+            shape=() if tensor.is_nested else tuple(tensor.shape),
+            dtype=str(tensor.dtype).removeprefix("torch."),
+            requires_grad=tensor.requires_grad,
+            made_by=made,
+            leaf=self._leaf(tensor) if made is None else None,
+        )
+
+    def _maker(self, tensor: torch.Tensor) -> int | None:
+        known = self._made.get(id(tensor))
+        return known[1] if known is not None and known[0]() is tensor else None
+
+    def _leaf(self, tensor: torch.Tensor) -> str | None:
+        known = self._leaves.get(id(tensor))
+        if known is not None and known[0]() is tensor:
+            return known[1]
+        return self._addresses.get(_address(tensor))  # a detached alias
+
+    def made_of(self, argument: ArgumentFacts) -> tuple[str, ArgumentFacts | None] | None:
+        """(name, first argument) of the call that made `argument`."""
+        if argument.made_by is None:
+            return None
+        name, before = self._calls[argument.made_by][0], self._calls[argument.made_by][4]
+        return name, before[0] if before else None
+
+    def finish(self) -> StepCalls:
+        modules = self._stack.modules
+        calls = []
+        for index, (name, module, own, caller, before, shape, grad, view, options, notes) in enumerate(self._calls):
+            path, kind = modules[module] if module >= 0 else (None, None)
+            calls.append(
+                CallFacts(
+                    index=index,
+                    name=name,
+                    module=path,
+                    module_type=kind,
+                    location=_span(own),
+                    called_from=_span(caller),
+                    arguments=before,
+                    shape=shape,
+                    requires_grad=grad,
+                    view=view,
+                    options=options,
+                    notes=notes,
+                )
+            )
+        return StepCalls(calls=tuple(calls), losses=tuple(self._losses))
+
+
+def _span(place: Place | None) -> Any:
+    return resolve(*place) if place is not None else None
+
+
+@cache
+def plain_name(func: Any) -> str:
+    """`__rsub__` and `relu_` are `sub` and `relu` to a reader."""
+    name = str(getattr(func, "__name__", func)).strip("_")
+    return {"rsub": "sub", "rmul": "mul", "radd": "add", "rtruediv": "truediv", "isub": "sub", "imul": "mul", "iadd": "add"}.get(name, name)
+
+
+@cache
+def _signature(func: Any) -> tuple[str, ...] | None:
+    try:
+        return tuple(inspect.signature(func).parameters)
+    except (TypeError, ValueError):
+        return None
+
+
+def _options(func: Any, name: str, args: Any, kwargs: Any) -> dict[str, Any]:
+    names = _signature(func) if getattr(func, "__code__", None) is not None else None
+    found = {}
+    for position, value in enumerate(args):
+        word = names[position] if names and position < len(names) else _POSITIONS.get((name, position))
+        if word in _OPTIONS and isinstance(value, _SIMPLE):
+            found[word] = value
+    found.update({key: value for key, value in kwargs.items() if key in _OPTIONS and isinstance(value, _SIMPLE)})
+    return found
+
+
+def _given(args: Any, kwargs: Any) -> list[torch.Tensor]:
+    found = tensors_in(args)
+    # weights of a loss are no arguments to compare shapes with
+    return found + tensors_in(value for key, value in kwargs.items() if key not in ("weight", "pos_weight", "out"))
+
+
+def _address(tensor: torch.Tensor) -> int:
+    try:
+        return int(tensor.untyped_storage().data_ptr()) if tensor.layout is torch.strided and not tensor.is_nested else 0
+    except (RuntimeError, NotImplementedError):
+        return 0
+
+
+def _shares(one: torch.Tensor, other: torch.Tensor) -> bool:
+    address = _address(one)
+    return address != 0 and address == _address(other) and one is not other

@@ -1,0 +1,70 @@
+"""Indices and labels that reach beyond what they index, found before the kernel that would assert on them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from nanodoc.call_evidence import RangeFacts
+from nanodoc.trace.spans import calling_places, resolve
+
+RANGED = frozenset(("embedding", "embedding_bag", "cross_entropy", "nll_loss", "one_hot", "index_select", "gather", "take_along_dim"))
+_LABELS = ("cross_entropy", "nll_loss")
+_MOST_SAMPLES = 16
+
+
+def out_of_range(name: str, args: Any, kwargs: Any, module: tuple[str, str] | None) -> RangeFacts | None:
+    """The indices of this call that are out of range; None where all are fine, or the call can't be judged."""
+    try:
+        with torch.no_grad(), torch._C.DisableTorchFunction():
+            found = _judged(name, args, kwargs)
+            if found is None:
+                return None
+            indices, size, ignored = found
+            bad = ((indices < 0) | (indices >= size)) & (indices != ignored) if ignored is not None else (indices < 0) | (indices >= size)
+            if not bool(bad.any()):
+                return None
+            first = bad.nonzero()[0].tolist()
+            values = indices[bad]
+            samples = (
+                bad.flatten(1).any(1).nonzero().flatten()[:_MOST_SAMPLES].tolist()
+                if indices.dim() > 1
+                else bad.nonzero().flatten()[:_MOST_SAMPLES].tolist()
+            )
+            own, caller = calling_places(3)
+            return RangeFacts(
+                function=name, label=name in _LABELS, size=size, value=int(indices[tuple(first)]), position=tuple(first), count=int(bad.sum()),
+                minimum=int(values.min()), maximum=int(values.max()), shape=tuple(indices.shape), samples=tuple(samples),
+                module=module[0] if module else None, module_type=module[1] if module else None,
+                location=resolve(*own) if own else None, called_from=resolve(*caller) if caller else None,
+            )  # fmt: skip
+    except (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError):  # the call itself is wrong: it will say so
+        return None
+
+
+def _judged(name: str, args: Any, kwargs: Any) -> tuple[torch.Tensor, int, int | None] | None:
+    """(indices, how many there are to choose from, a value that stands for none)"""
+    values = list(args) + [
+        kwargs[key] for key in ("input", "target", "weight", "dim", "index", "num_classes") if key in kwargs and not args
+    ]
+    if name in ("embedding", "embedding_bag"):
+        ids, weight = args[0], args[1] if len(args) > 1 else kwargs.get("weight")
+        return (ids, int(weight.shape[0]), None) if _integers(ids) and isinstance(weight, torch.Tensor) else None
+    if name in _LABELS:
+        logits, target = values[0], values[1] if len(values) > 1 else kwargs.get("target")
+        ignored = kwargs.get("ignore_index", -100)
+        if not _integers(target) or not isinstance(logits, torch.Tensor):
+            return None
+        return target, int(logits.shape[1] if logits.dim() > 1 else logits.shape[0]), int(ignored)
+    if name == "one_hot":
+        classes = args[1] if len(args) > 1 else kwargs.get("num_classes", -1)
+        return (args[0], int(classes), None) if _integers(args[0]) and classes > 0 else None
+    if name in ("index_select", "gather", "take_along_dim") and len(args) >= 3 and isinstance(args[0], torch.Tensor):
+        dim, index = (args[1], args[2]) if name != "take_along_dim" else (args[2], args[1])
+        return (index, int(args[0].shape[dim]), None) if _integers(index) and isinstance(dim, int) else None
+    return None
+
+
+def _integers(tensor: Any) -> bool:
+    return isinstance(tensor, torch.Tensor) and tensor.dtype in (torch.int64, torch.int32) and tensor.numel() > 0 and not tensor.is_nested
