@@ -227,6 +227,8 @@ class InspectionFacts:
     units: tuple[UnitFacts, ...] = ()
     output: OutputFacts | None = None
     modes: tuple[ModeFacts, ...] = ()
+    training: bool = True
+    """The model as a whole was in training mode when such a layer ran."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

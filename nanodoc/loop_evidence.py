@@ -106,7 +106,7 @@ class ParameterStats:
     moved: float | None = None
     """How far it has moved since step 0, relative to its norm then (to 1 where that was zero); None where it isn't known."""
     identical_rows: bool = False
-    """All its rows (the weights of its units) are bitwise the same."""
+    """All its rows (the weights of its units) are the same, up to rounding."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -160,6 +160,8 @@ class DataFacts:
     leaves: tuple[BatchLeaf, ...] = ()
     identical: int = 0
     """Pairs of successive batches of one pass that are bitwise the same, though each was made anew."""
+    loader: bool = False
+    """They come from a DataLoader, which makes each batch anew."""
     per_pass: int | None = None
     """Batches of one pass over the data, where known."""
     load_share: float | None = None

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import DataLoader
 
 from nanodoc.call_evidence import InspectionFacts, RangeFacts
 from nanodoc.engine.build_facts import BuildFacts
@@ -114,7 +115,14 @@ class HealthWatch:
         batches = [one.batches[0] if len(one.batches) == 1 else one.batches for one in past if one.intact]
         if not batches and last is not None:
             batches = [last.batches[0] if len(last.batches) == 1 else last.batches]
-        self.data = data_facts(batches, per_pass=per_pass, load_seconds=self.load_seconds, step_seconds=step_seconds, steps=steps)
+        self.data = data_facts(
+            batches,
+            loader=loader_of(self._recipe.data) is not None,
+            per_pass=per_pass,
+            load_seconds=self.load_seconds,
+            step_seconds=step_seconds,
+            steps=steps,
+        )
         if failed is not None:
             self.ranges = self.ranges or self._inspector.ranges(failed)
         if whole and last is not None:
@@ -166,9 +174,19 @@ def _span(place: Any) -> SourceSpan | None:
     return resolve(*place) if place is not None else None
 
 
+def loader_of(data: Any) -> Any:
+    """The DataLoader that the data is, or that it holds: a wrapper's attribute, a generator's variable."""
+    if isinstance(data, DataLoader):
+        return data
+    frame = getattr(data, "gi_frame", None)
+    held = [*vars(data).values()] if hasattr(data, "__dict__") else []
+    held += list(frame.f_locals.values()) if frame is not None else []
+    return next((one for one in held if isinstance(one, DataLoader)), None)
+
+
 def per_pass(data: Any) -> int | None:
     """Batches of one pass over the data."""
     try:
-        return len(data)
+        return len(loader_of(data) or data)
     except (TypeError, NotImplementedError):
         return None

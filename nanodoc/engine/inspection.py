@@ -64,6 +64,7 @@ class Inspector:
                 return None, f"the last step raised {type(cause).__name__} when it was run again"
         return InspectionFacts(
             step=last.step, calls=calls, batches=looked + 1, units=tuple(_units(calls, probe)), output=watch.output(last), modes=tuple(watch.modes),
+            training=watch.training,
         ), ""  # fmt: skip
 
     def ranges(self, capsule: StepCapsule) -> tuple[RangeFacts, ...]:
@@ -107,6 +108,7 @@ class _ModelWatch:
         self._handles: list[Any] = []
         self._output: torch.Tensor | None = None
         self._seen: dict[str, ModeFacts] = {}
+        self.training = True
 
     def begin(self) -> None:
         self._handles.append(self._model.register_forward_hook(self._returned, always_call=False))
@@ -130,6 +132,7 @@ class _ModelWatch:
                 return
         elif not getattr(module, "track_running_stats", False):
             return
+        self.training = self._model.training
         parent = self._model.get_submodule(name.rpartition(".")[0])
         learns = any(p.requires_grad for p in parent.parameters())
         self._seen[name] = ModeFacts(

@@ -15,7 +15,9 @@ _MOST_BATCHES = 8
 _MOST_ELEMENTS = 4_000_000  # of one leaf of one batch
 
 
-def data_facts(batches: Sequence[Any], *, per_pass: int | None, load_seconds: float, step_seconds: float, steps: int) -> DataFacts:
+def data_facts(
+    batches: Sequence[Any], *, loader: bool, per_pass: int | None, load_seconds: float, step_seconds: float, steps: int
+) -> DataFacts:
     """`batches` in the order they came, each what one step was given."""
     total = load_seconds + step_seconds
     chosen = list(batches)[-_MOST_BATCHES:]
@@ -28,7 +30,7 @@ def data_facts(batches: Sequence[Any], *, per_pass: int | None, load_seconds: fl
         found = tuple(_leaf(path, tensors) for path, tensors in leaves.items())
         identical = _identical(chosen)
     return DataFacts(
-        batches=len(chosen), leaves=found, identical=identical, per_pass=per_pass,
+        batches=len(chosen), leaves=found, identical=identical, loader=loader, per_pass=per_pass,
         load_share=load_seconds / total if total > 0 and steps else None, load_seconds=load_seconds / steps if steps else 0.0,
     )  # fmt: skip
 

@@ -95,7 +95,7 @@ def _constant_batch(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     data, calls = evidence.data, _calls(evidence)
     if data is None or data.batches < 3:
         return
-    if data.identical >= data.batches - 1:
+    if data.loader and data.per_pass != 1 and data.identical >= data.batches - 1:
         yield _claim(
             rule, None, severity="critical",
             title=f"all of the last {data.batches} batches are the same",

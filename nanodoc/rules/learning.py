@@ -254,7 +254,7 @@ def _poor_initialisation(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     yield _claim(
         rule, ("init", first.name),
         title=f"all {first.shape[0]} units of {first.name} have the same weights",
-        explanation=f"They began alike, so they get the same gradient and stay alike: after {count(len(evidence.losses), 'step')} the rows are still equal to the last bit. "
+        explanation=f"They began alike, so they get the same gradient and stay alike: after {count(len(evidence.losses), 'step')} the rows still differ by rounding only. "
         "The layer computes one number, many times.",
         culprit=Culprit(kind="parameter", parameter=first.name, module=module, module_type=first.module_type),
         phase="setup", step=0, weight=confidence(0.85, 0.5), order=_LATE - 500, fit=20,

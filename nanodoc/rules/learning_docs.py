@@ -104,7 +104,7 @@ ND617 cannot-overfit-one-batch
 """,
     "ND610": """\
 ## What it checks
-Weights whose rows are equal to the last bit when the run ends, although they have moved.
+Weights whose rows are equal, up to rounding, when the run ends, although they have moved.
 
 ## Why it matters
 Units that begin alike get equal gradients and stay alike: the layer is as good as one unit.

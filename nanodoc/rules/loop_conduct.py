@@ -161,7 +161,7 @@ def _wrong_mode(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         return
     learning = [one for one in inspection.modes if one.trainable]
     idle = [one for one in learning if not one.training]
-    if not idle or len(idle) < len(learning):  # some parts in eval mode are put there on purpose
+    if not idle or len(idle) < len(learning) or inspection.training:  # some parts in eval mode are put there on purpose
         return
     change = _change(loop, {one.module for one in idle})
     since = next((step for step, training in reversed(loop.training_at) if not training), None)

@@ -1,0 +1,71 @@
+"""Learning rates that leave no room to learn, and schedules that end at zero as they should."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.optim import lr_scheduler as schedules
+
+from nanodoc import Recipe
+from nanodoc.report.model import Finding
+from tests.helpers import diagnose
+
+
+def run(make: Callable[[Any], Any] | None, *, lr: float = 0.1, steps: int = 60, every: str = "step") -> tuple[Finding, ...]:
+    torch.manual_seed(0)
+    x = torch.randn(8, 16, 6)
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    recipe = Recipe(
+        model=model, loss_fn=lambda model, batch: F.cross_entropy(model(batch[0]), batch[1]), optimizer=optimizer,
+        scheduler=make(optimizer) if make else None, scheduler_interval=every, data=list(zip(x, x[:, :, :3].argmax(2), strict=True)),
+    )  # fmt: skip
+    return diagnose(recipe, steps)
+
+
+@pytest.mark.parametrize(
+    ("make", "severity"),
+    [
+        (lambda o: schedules.ExponentialLR(o, 0.4), "critical"),
+        (lambda o: schedules.StepLR(o, 1, 0.1), "critical"),
+        (lambda o: schedules.MultiStepLR(o, [2, 4, 6, 8], 0.05), "critical"),
+        (lambda o: schedules.LambdaLR(o, lambda step: max(0.0, 1 - step / 25)), "warning"),
+        (lambda o: schedules.CosineAnnealingLR(o, 15), "warning"),
+        (lambda o: schedules.LambdaLR(o, lambda step: float(step // 1000)), "critical"),
+    ],
+)
+def test_schedules_that_leave_nothing(make: Any, severity: str) -> None:
+    found = run(make)
+    assert [(one.code, one.severity) for one in found] == [("ND609", severity)]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda o: schedules.CosineAnnealingLR(o, 60),
+        lambda o: schedules.OneCycleLR(o, 0.2, total_steps=61),
+        lambda o: schedules.LinearLR(o, 0.0001, 1.0, 40),
+        lambda o: schedules.CosineAnnealingWarmRestarts(o, 15),
+        lambda o: schedules.CyclicLR(o, 0.001, 0.1, 10),
+        lambda o: schedules.PolynomialLR(o, 60, 2.0),
+        lambda o: schedules.StepLR(o, 20, 0.1),
+        lambda o: schedules.LambdaLR(o, lambda step: min(1.0, step / 200)),
+        None,
+    ],
+)  # fmt: skip
+def test_schedules_that_end_as_they_should(make: Any) -> None:
+    assert run(make) == ()
+
+
+def test_no_learning_rate_at_all() -> None:
+    assert [one.code for one in run(None, lr=0.0)] == ["ND609"]
+
+
+def test_one_cycle_counted_in_batches_and_stepped_by_epochs() -> None:
+    assert [one.code for one in run(lambda o: schedules.OneCycleLR(o, 0.2, epochs=10, steps_per_epoch=8), every="epoch")] == ["ND609"]
+    assert run(lambda o: schedules.OneCycleLR(o, 0.2, total_steps=10), every="epoch") == ()
