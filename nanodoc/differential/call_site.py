@@ -143,6 +143,19 @@ def keyword_at(where: SourceSpan, op: str, name: str, value: Any, applied: Appli
     return _AtCall(where, change, exact=True)
 
 
+def identity_at(where: SourceSpan, op: str, applied: Applied) -> Patch:
+    """The calls of `op` at this place give back their first argument."""
+
+    def change(func: Any, args: Any, kwargs: Any) -> Any:
+        value = args[0] if args else kwargs.get("input")
+        if operator_of(func) != op or not isinstance(value, torch.Tensor):
+            return func(*args, **kwargs)
+        applied.yes = True
+        return value
+
+    return _AtCall(where, change)
+
+
 def log_softmax_at(where: SourceSpan, applied: Applied) -> Patch:
     """A log at this place, of what a softmax gave, becomes one log_softmax."""
     return _log_of("softmax", where, applied)

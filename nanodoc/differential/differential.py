@@ -59,6 +59,7 @@ class Differential:
         self._past = Past(self._trials, step.checkpoints, say) if step.checkpoints is not None else None
         self._overfit = Overfit(self._trials, step.checkpoints, say) if step.checkpoints is not None else None
         self.pattern = Pattern()
+        self._losses: Sequence[float] = ()
         self.interrupted = False
         self.untold = False
         """Replays of this step mean nothing, and no fix is tried by them."""
@@ -66,6 +67,7 @@ class Differential:
 
     def examine(self, evidence: Evidence) -> Evidence:
         """The evidence with the pattern of the experiments, where something non-finite was met or the loss had grown."""
+        self._losses = evidence.losses
         try:
             if evidence.trip is not None or evidence.births or evidence.leaves or evidence.optimizers:
                 self._experiment(evidence)
@@ -110,7 +112,7 @@ class Differential:
             return tuple(done)
         remedies = Remedies(
             self._trials, self._step.capsule, self._step.elsewhere, self.pattern,
-            half=self._step.half, say=self._say, indices=self._step.indices, past=self._past,
+            half=self._step.half, say=self._say, indices=self._step.indices, past=self._past, losses=self._losses,
         )  # fmt: skip
         try:
             for number, finding in enumerate(done[:_MOST_FINDINGS]):
@@ -199,8 +201,8 @@ class Differential:
         return replace(finding, cause=self.pattern.cause, cause_why=self.pattern.why)
 
     def _fixes_only(self, finding: Finding, remedies: Remedies) -> Finding:
-        kinds = {fix.remedy.kind for fix in finding.fixes if fix.remedy is not None}
-        if not kinds or (not kinds <= WITHOUT_FAILURE and not remedies.unhealthy()):
+        kinds = {fix.remedy.kind for fix in finding.fixes if fix.remedy is not None and not fix.remedy.whole_run}
+        if not any(fix.remedy is not None for fix in finding.fixes) or (not kinds <= WITHOUT_FAILURE and not remedies.unhealthy()):
             return finding
         return remedies.on(finding)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -103,6 +105,18 @@ class Past:
             if found is not None and (found.passing() or not found.repeated):
                 return found
         return found
+
+    def with_patch(self, patch: Callable[[], contextlib.AbstractContextManager[Any]]) -> Course | None:
+        """All steps from step 0 (the first few hundred of them) with a patch in place; None where they can't be run again."""
+        start, past = self._checkpoints.first, self._checkpoints.past
+        if start is None or not past:
+            return None
+        steps = self._checkpoints.steps_between(start.step, min(past[-1].step, start.step + _LONGEST - 1))
+        if start.step or not steps:
+            return None
+        with patch():
+            course = self._courses.run(start, steps, self._budget.part(0.5))
+        return course if course.reason != "time" else None
 
     def with_option(self, until: int, name: str, value: float) -> bool | None:
         """Whether the steps since the latest checkpoint before `until` stay finite with an optimizer option set; None where they can't be

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import torch.nn.utils.clip_grad as clip_grad
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from nanodoc.differential import call_site, precision
 from nanodoc.differential.call_site import Applied, Patch
@@ -39,6 +40,8 @@ def patch_for(remedy: Remedy, runner: StepRunner, keeper: Keeper, applied: Appli
         return contextlib.nullcontext()
     if kind == "initialise" and remedy.parameters:
         return initialised(model, remedy.parameters, applied)
+    if kind == "clear-gradients":
+        return cleared_after_steps(applied)
     return _at_call(remedy, device, applied) if where is not None else None
 
 
@@ -51,6 +54,8 @@ def _at_call(remedy: Remedy, device: str, applied: Applied) -> Patch | None:
         return call_site.constant_at(where, remedy.value, remedy.replacement, applied)
     if kind == "argument" and op and remedy.template is not None:
         return call_site.argument_at(where, op, remedy.position, remedy.template, applied)
+    if kind == "identity" and op:
+        return call_site.identity_at(where, op, applied)
     if kind == "keyword" and op and remedy.keyword is not None:
         return call_site.keyword_at(where, op, remedy.keyword, bool(remedy.value), applied)
     simple = {
@@ -79,6 +84,21 @@ def initialised(model: torch.nn.Module, names: Sequence[str], applied: Applied) 
     finally:
         for parameter, values in zip(parameters, before, strict=True):
             parameter.data.copy_(values)
+
+
+@contextlib.contextmanager
+def cleared_after_steps(applied: Applied) -> Iterator[None]:
+    """Every optimizer's gradients are cleared when it has stepped."""
+
+    def clear(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        applied.yes = True
+        optimizer.zero_grad()
+
+    hook = register_optimizer_step_post_hook(clear)
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 @contextlib.contextmanager

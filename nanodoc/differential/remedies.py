@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -27,6 +29,8 @@ _CHANGES_VALUES = {"argument", "constant", "keyword"}  # more than the values th
 _OF_THE_PAST = {"lower-rate", "clip"}  # tried on the steps before the one that failed
 _HARMLESS = 1e-3  # a fix may move the loss of healthy samples by this much, relative to it
 _PRECISION = 2e-2  # one that computes in another dtype by this: bfloat16 has three significant digits
+_SHORTEST = 10  # steps that can show where a loss goes
+_CLEARLY = 0.1  # of the loss
 _SEARCH = 0.25  # share of the time left that the search of guilty samples may take
 _MOST_FIXES = 3  # shown of those that were tried
 
@@ -36,7 +40,7 @@ class Remedies:
 
     def __init__(
         self, trials: StepTrials, capsule: StepCapsule, elsewhere: Elsewhere, pattern: Pattern, *,
-        half: bool, say: Say, indices: Sequence[int] | None = None, past: Past | None = None,
+        half: bool, say: Say, indices: Sequence[int] | None = None, past: Past | None = None, losses: Sequence[float] = (),
     ) -> None:  # fmt: skip
         self._trials = trials
         self._elsewhere = elsewhere
@@ -48,6 +52,7 @@ class Remedies:
         self._say = say
         self._indices = indices
         self._past = past
+        self._losses = losses
         self._others: tuple[StepCapsule, float, str] | None = None
         """Something healthy to measure a fix on, its loss, and what it is."""
         self._done: dict[Remedy, Trial] = {}
@@ -127,6 +132,8 @@ class Remedies:
         remedy = fix.remedy
         if remedy is None or not self._trials.budget.allows(self._trials.seconds):
             return fix
+        if remedy.whole_run:
+            return self._on_the_run(fix, remedy)
         if remedy.kind == "loss-scale":
             return self._scale_that_works(fix)
         if remedy.kind == "unscale-first":
@@ -150,6 +157,24 @@ class Remedies:
             return replace(fix, loss_of=UNMEASURED)  # finite, but perhaps another model
         limit = _PRECISION if remedy.kind in patches.IN_ANOTHER_DTYPE else _HARMLESS
         return replace(fix, verified=change is None or change < limit, loss_change=change, loss_of=whose)
+
+    def _on_the_run(self, fix: Fix, remedy: Remedy) -> Fix:
+        """All steps from the first, with the fix in place: the last losses must be lower than the run's own."""
+        if self._past is None:
+            return fix
+        applied = Applied()
+        course = self._past.with_patch(
+            lambda: patches.patch_for(remedy, self._trials.runner, self._trials.keeper, applied) or contextlib.nullcontext()
+        )
+        if course is None or not applied.yes or len(course.losses) < _SHORTEST:
+            return fix
+        own, number = self._losses[: len(course.losses)], max(len(course.losses) // 10, 3)
+        before, after = statistics.median(own[-number:]), statistics.median(course.losses[-number:])
+        if not course.complete:
+            return fix
+        lower = not math.isfinite(before) or after < before - _CLEARLY * abs(before)
+        told = f"the same {len(course.losses)} steps end at a loss of {after:.3g} instead of {before:.3g}"
+        return replace(fix, verified=True if lower else None, outcome=told)
 
     def _smaller_steps(self, fix: Fix, remedy: Remedy) -> Fix:
         course = self._pattern.course

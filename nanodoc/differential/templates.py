@@ -13,7 +13,7 @@ _OPERATORS: dict[type[Any], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
     ast.LtE: operator.le, ast.Lt: operator.lt, ast.GtE: operator.ge, ast.Gt: operator.gt, ast.Eq: operator.eq,
 }  # fmt: skip
-_METHODS = {"clamp_min", "clamp_max", "clamp", "masked_fill", "nan_to_num", "amax", "isneginf", "isinf", "abs", "all"}
+_METHODS = {"clamp_min", "clamp_max", "clamp", "masked_fill", "nan_to_num", "amax", "isneginf", "isinf", "abs", "all", "squeeze"}
 _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {"linspace": torch.linspace, "diag": torch.diag, "eye": torch.eye}
 
 

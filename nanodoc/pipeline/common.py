@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -34,6 +36,17 @@ class Progress:
     say: Callable[[str], None] = lambda text: None
     live: Callable[[int, int, Now], None] | None = None
     """`live(step, steps, vital signs so far)`, where somebody watches."""
+
+
+@contextlib.contextmanager
+def kept_going(what: str, notes: list[tuple[str, str]]) -> Iterator[None]:
+    """An error of our own must not lose the report that is known already: it is noted as what was not checked. NANODOC_DEBUG=1 raises it."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, UsageError) or os.environ.get("NANODOC_DEBUG"):
+            raise
+        notes.append((what, f"an error of nanodoc's own ended them: {type(error).__name__}: {' '.join(str(error).split())[:120]}"))
 
 
 def check_module(recipe: Recipe, module: str | None) -> None:

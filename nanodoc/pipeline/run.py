@@ -22,7 +22,7 @@ from nanodoc.engine.settings import pick_device, seed_everything, with_amp
 from nanodoc.engine.snapshot import write_snapshot
 from nanodoc.errors import UserCodeError
 from nanodoc.evidence import Evidence
-from nanodoc.pipeline.common import Progress, artifact_folder, build_watched, check_module, report_of, run_info
+from nanodoc.pipeline.common import Progress, artifact_folder, build_watched, check_module, kept_going, report_of, run_info
 from nanodoc.preflight import preflight
 from nanodoc.report.fixes import write_patch
 from nanodoc.report.model import Report, VitalSigns
@@ -86,14 +86,17 @@ def run(entrypoint: str, config: Config, progress: Progress | None = None) -> Re
         artifacts["traces"] = ", ".join(outcome.trace_files)
     _snapshot(engine, outcome, entrypoint, config, amp_dtype, folder, artifacts, not_checked)
     differential = _differential(engine, outcome, config, progress)
-    evidence = outcome.evidence if differential is None else differential.examine(outcome.evidence)
-    if config.overfit_batch and differential is not None:
-        evidence = differential.overfit(evidence)
+    evidence = outcome.evidence
+    if differential is not None:
+        with kept_going("experiments", not_checked):
+            evidence = differential.examine(evidence)
+            evidence = differential.overfit(evidence) if config.overfit_batch else evidence
     info = run_info(entrypoint, "run", config, device, amp_dtype, steps, outcome.steps_run, evidence.reproduced)
     report = report_of(info, evidence, config, _vitals(outcome), artifacts, [], outcome.interrupted)
     findings, interrupted = report.findings, outcome.interrupted
     if differential is not None:
-        findings = differential.treat(findings)
+        with kept_going("fixes", not_checked):
+            findings = differential.treat(findings)
         interrupted = interrupted or differential.interrupted
         not_checked += differential.notes
     not_checked += _not_checked(outcome, steps)

@@ -59,7 +59,7 @@ class Remedy:
     "autocast-off", "constant" (`value` becomes `replacement` at `location`), "loss-scale" (halved from `value` until it works),
     "unscale-first", "argument" (argument `position` of `op` at `location` becomes what `template` makes of it), "keyword" (the call of `op`
     gets `keyword`, a flag that is `value`), "log-softmax", "logsumexp", "kept-mean", "empty-mean", "unmask-row" (all at `location`),
-    "initialise" (`parameters`), "lone-statistics" (the biased std or var of a single value), "without-samples", "without-batch", "option" (the optimizer's `keyword` is `value`), "lower-rate" (times `value`) or "clip" (to norm `value`)."""
+    "initialise" (`parameters`), "lone-statistics" (the biased std or var of a single value), "without-samples", "without-batch", "identity" (the call of `op` at `location` gives back what it is given), "clear-gradients" (after every optimizer step), "option" (the optimizer's `keyword` is `value`), "lower-rate" (times `value`) or "clip" (to norm `value`)."""
 
     kind: str
     module: str | None = None
@@ -71,6 +71,8 @@ class Remedy:
     template: str | None = None
     keyword: str | None = None
     parameters: tuple[str, ...] = ()
+    whole_run: bool = False
+    """To be tried on all the run's steps, from step 0: a silent mistake shows in where the loss ends."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,6 +88,8 @@ class Fix:
     """How far the fix moves a loss that was healthy, relative to it."""
     loss_of: str = ""
     """Whose loss that is; not part of the public report."""
+    outcome: str = ""
+    """What the run's steps came to with it."""
     remedy: Remedy | None = None
     """How to try it; not part of the public report."""
     replaces: SourceSpan | None = None

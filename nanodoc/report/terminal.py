@@ -296,6 +296,8 @@ def _help(out: Text, gutter: str, finding: Finding, fix: Fix) -> None:
 
 
 def _status(fix: Fix) -> str:
+    if fix.outcome:
+        return f"verified by replay: {fix.outcome}" if fix.verified else f"tried: {fix.outcome}"
     if not fix.verified:
         if fix.verified is None:
             return "stays finite, but there is nothing healthy to measure it on" if fix.loss_of == UNMEASURED else "not tried"

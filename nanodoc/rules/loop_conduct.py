@@ -17,7 +17,7 @@ from nanodoc.loop_evidence import (
     LoopMisuse,
     ModeChange,
 )
-from nanodoc.report.model import Culprit, Finding, Fix
+from nanodoc.report.model import Culprit, Finding, Fix, Remedy
 from nanodoc.rules.base import Claim, Rule, confidence, count, effects, location_key
 from nanodoc.rules.loop_docs import DOCS
 
@@ -37,7 +37,7 @@ def _misuse(evidence: Evidence, kind: str) -> LoopMisuse | None:
 
 def _finding(
     rule: Rule, evidence: Evidence, misuse: LoopMisuse, *, title: str, explanation: str, fix: str, root: tuple[object, ...] = (),
-    severity: str | None = None, notes: tuple[tuple[str, object], ...] = (), weight: float = 0.85,
+    severity: str | None = None, notes: tuple[tuple[str, object], ...] = (), weight: float = 0.85, remedy: Remedy | None = None,
 ) -> Claim:  # fmt: skip
     other = misuse.other
     extra = (("the backward before it", _line(other)),) if other is not None and misuse.kind in (CARRIED, DISCARDED) else ()
@@ -58,7 +58,7 @@ def _finding(
             step=misuse.first_step,
             evidence=(("on", f"{misuse.steps} of {misuse.watched} steps watched"), *extra, *notes),
             effects=effects(evidence),
-            fixes=(Fix(title=fix, confidence="likely"),),
+            fixes=(Fix(title=fix, confidence="likely", remedy=remedy),),
         ),
     )
 
@@ -83,6 +83,7 @@ def _accumulating_gradients(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         explanation=f"When this optimizer stepped, the gradients of {whom} still held those of its previous step: backward() adds to .grad, and nothing "
         "cleared it in between.",
         fix="call optimizer.zero_grad() once per optimizer step, before backward()",
+        remedy=Remedy(kind="clear-gradients", whole_run=True),
         notes=growth,
     )  # fmt: skip
 

@@ -6,10 +6,11 @@ import math
 from collections.abc import Iterable, Iterator
 
 from nanodoc.call_evidence import ArgumentFacts, CallFacts, StepCalls
-from nanodoc.evidence import Evidence, SourceSpan
-from nanodoc.report.model import Culprit, Finding, Fix
+from nanodoc.evidence import Evidence, OpFacts, SourceSpan
+from nanodoc.report.model import Culprit, Finding, Fix, Remedy
 from nanodoc.rules.base import Claim, Rule, confidence, location_key
 from nanodoc.rules.loss_docs import DOCS
+from nanodoc.rules.patches import on_argument, unwrapped
 
 _LATE = 8_000  # before who owns what, after every finding about values
 _NORMALISERS = ("softmax", "sigmoid")
@@ -117,11 +118,18 @@ def _broadcast(rule: Rule, evidence: Evidence, calls: StepCalls, call: CallFacts
             phase="forward",
             step=0,
             evidence=(("shapes", f"{one} and {other}"), *((("torch warned", warned),) if warned else ())),
-            fixes=(
-                Fix(title=f"give both the same shape: .{cure} on {which} ({name})", confidence="likely"),
-            ),
+            fixes=(_same_shape(call, 0 if wide is first else 1, cure, f"give both the same shape: .{cure} on {which} ({name})"),),
         ),
     )  # fmt: skip
+
+
+def _same_shape(call: CallFacts, position: int, cure: str, title: str) -> Fix:
+    if not cure.startswith("squeeze"):
+        return Fix(title=title, confidence="likely")
+    template = f"{{x}}.{cure}"
+    patch = on_argument(op_of(call), template, position=position)
+    remedy = Remedy(kind="argument", location=call.site, op=call.name, position=position, template=template, whole_run=True)
+    return Fix(title=title, patch=patch, confidence="likely", remedy=remedy if call.site is not None else None)
 
 
 def _warned(evidence: Evidence, words: str) -> str:
@@ -218,9 +226,21 @@ def _claim(
             phase="forward",
             step=0,
             evidence=tuple((label, value) for label, value in notes if value is not None),
-            fixes=(Fix(title=fix, confidence="likely"),),
+            fixes=(_without(blamed, fix),),
         ),
     )
+
+
+def _without(call: CallFacts, title: str) -> Fix:
+    """The fix that takes the call out, where what comes instead needs no other call."""
+    remedy = Remedy(kind="identity", location=call.site, op=call.name, whole_run=True) if call.site is not None else None
+    leaves = title.startswith("leave")
+    return Fix(title=title, patch=unwrapped(op_of(call)) if leaves else None, confidence="likely", remedy=remedy if leaves else None)
+
+
+def op_of(call: CallFacts) -> OpFacts:
+    """A call as an op, for what rewrites the user's expression."""
+    return OpFacts(index=call.index, op=call.name, phase="forward", module=call.module, module_type=call.module_type, location=call.site)
 
 
 def _not_log_probabilities(rule: Rule, evidence: Evidence) -> Iterable[Claim]:

@@ -152,6 +152,16 @@ def sum_over_kept(op: OpFacts, ignore_index: int) -> str | None:
     return f"{ast.unparse(tree)} / ({ast.unparse(tree.args[1])} != {ignore_index}).sum().clamp(min=1)"
 
 
+def unwrapped(op: OpFacts) -> str | None:
+    """`F.softmax(x, dim=1)` and `x.softmax(1)` as `x`; None for anything else."""
+    tree = _expression(op)
+    if not isinstance(tree, ast.Call) or not isinstance(tree.func, ast.Attribute) or tree.func.attr != op.short:
+        return None
+    as_function = isinstance(tree.func.value, ast.Name) and tree.func.value.id in _NAMESPACES
+    inner = tree.args[0] if as_function and tree.args else tree.func.value if not as_function else None
+    return ast.unparse(inner) if inner is not None else None
+
+
 def log_softmax(op: OpFacts) -> str | None:
     """`torch.log(F.softmax(x, d))` and its spellings as `F.log_softmax(x, d)`; None where the softmax is elsewhere."""
     tree = _expression(op)

@@ -24,8 +24,8 @@ def recipe(clears):
         "model": model,
         "train_step": train_step,
         "data": DataLoader(TensorDataset(x, y), batch_size=32),
-        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
-        "max_steps": 40,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.3),
+        "max_steps": 80,
     }
 
 
