@@ -339,6 +339,13 @@ PATIENTS: tuple[Patient, ...] = (
         line="model.eval()",
     ),
     Patient(
+        name="hot-optimizer",
+        file="hot_optimizer",
+        story="a learning rate too high to learn with, and nothing overflows",
+        expect="learning-rate-range",
+        line="torch.optim.Adam(model.parameters(), lr=0.3)",
+    ),
+    Patient(
         name="impatient-schedule",
         file="impatient_schedule",
         story="a schedule for epochs that steps with every batch",

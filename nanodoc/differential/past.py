@@ -93,6 +93,24 @@ class Past:
         self._checkpoints = checkpoints
         self._say = say
 
+    def slower(self, until: int) -> CourseFacts | None:
+        """All steps from step 0 with a tenth of the learning rate, in a run that stayed finite and came no lower; None where they can't be
+        run again."""
+        start = self._checkpoints.first
+        steps = self._checkpoints.steps_between(0, until) if start is not None and start.step == 0 else None
+        if start is None or not steps or len(steps) > _LONGEST:
+            return None
+        rate, clip = _CHANGES[0]
+        self._say(f"trying learning rate × {rate:g} from step 0 …")
+        course = self._courses.run(start, steps, self._budget.part(0.5), rate=rate, clip=clip)
+        if course.reason == "time" or not course.losses:
+            return None
+        last = statistics.median(course.losses[-max(len(course.losses) // 4, 1) :])
+        stretch = Stretch(
+            name=f"learning rate × {rate:g}", rate=rate, clip=clip, passes=course.complete, last_loss=last, seconds=round(course.seconds, 4)
+        )
+        return CourseFacts(start=0, until=until, repeated=True, stretches=(stretch,))
+
     def course(self, until: int, *, broke: bool) -> CourseFacts | None:
         """Stretches that end with step `until`: as it was, with smaller learning rates, with clipping. `broke`: the run's own ended in a
         loss or gradient that is not finite; otherwise its loss had only grown. None where the steps since a checkpoint can't be run again."""

@@ -88,7 +88,7 @@ class Fix:
     """How far the fix moves a loss that was healthy, relative to it."""
     loss_of: str = ""
     """Whose loss that is; not part of the public report."""
-    outcome: str = ""
+    outcome: str | None = None
     """What the run's steps came to with it."""
     remedy: Remedy | None = None
     """How to try it; not part of the public report."""

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 
 from nanodoc.evidence import Birth, Evidence, SourceSpan
+from nanodoc.plateau import no_better
 from nanodoc.report.model import Culprit, Finding, Fix, Remedy
 from nanodoc.rules.base import Claim, Rule, confidence, effects, link, replay_row
 from nanodoc.rules.overflow import overflowed
@@ -16,6 +17,7 @@ from nanodoc.trial_evidence import UNBOUNDED, CourseFacts, Growth, Pattern
 _GROWTH = 100.0
 _ENORMOUS = 1e12
 _RAISED = 1.5  # times the learning rate at the start: the schedule is part of the story
+_TENFOLD = 10.0  # times the loss at the start
 _LOST = 1e6  # times the loss at the start
 _WEIGHTS = 5.0  # a finite run: how far the weights must have grown, for the loss alone may rise for many reasons
 
@@ -42,6 +44,8 @@ def _claims(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         yield _without_bound(rule, evidence, pattern.growth)
         return
     growth, course = (pattern.growth, pattern.course) if pattern is not None else (None, None)
+    if no_better(evidence) and not _lost(evidence, growth or Growth()) and _rise(evidence) < _TENFOLD:
+        return  # ND609 says what a smaller rate does
     broke = evidence.trip is not None or bool(evidence.births) or bool(evidence.optimizers)
     overflow = _overflow(evidence.births)
     if growth is not None and course is not None and course.repeated:

@@ -9,6 +9,7 @@ from nanodoc.evidence import Evidence
 from nanodoc.rules import (
     backward,
     batches,
+    courses,
     ctc,
     data,
     domain,
@@ -51,6 +52,7 @@ _FAMILIES = (
     backward,
     optimizer,
     dynamics,
+    courses,
     graph,
     graph_reuse,
     in_place,

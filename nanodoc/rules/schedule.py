@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from nanodoc.evidence import Evidence, SourceSpan
 from nanodoc.loop_evidence import SchedulerFacts
+from nanodoc.plateau import late_loss, no_better
 from nanodoc.report.model import Culprit, Finding, Fix
 from nanodoc.rules.base import Claim, Rule, confidence
+from nanodoc.rules.patches import number_in_call
 
 _LATE = 7_500
 _SHORTEST = 10  # steps that a schedule can be judged by
@@ -16,6 +19,7 @@ _HALF = 0.5  # of the run; every schedule that ends at zero is near zero at its 
 _EARLY = 0.25
 _BY_EPOCH = ("StepLR", "MultiStepLR", "ExponentialLR", "MultiplicativeLR", "PolynomialLR")
 _FEW = 4  # batches a pass: less is no difference
+_SLOWER = 0.1
 _RISES = 1.5  # times the lowest rate
 
 
@@ -34,6 +38,10 @@ def _learning_rate_range(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if gone is not None and len(steps) - gone >= _HALF * len(steps):
         yield _vanished(rule, evidence, scheduler, steps, gone)
         return
+    high = _too_high(rule, evidence)
+    if high is not None:
+        yield high
+        return
     for one in loop.schedulers:
         if _meant_for_batches(one, evidence, len(steps)):
             yield _by_epoch(rule, one, steps)
@@ -43,6 +51,33 @@ def _learning_rate_range(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             if max(steps[steps.index(lowest) :]) > _RISES * lowest + 1e-12:
                 yield _beyond(rule, one, steps)
                 return
+
+
+def _too_high(rule: Rule, evidence: Evidence) -> Claim | None:
+    """A supervised loss that came no lower, and with a tenth of the learning rate ends at half of it on the same batches."""
+    course = evidence.pattern.course if evidence.pattern is not None else None
+    if course is None or not no_better(evidence):
+        return None
+    late = late_loss(evidence.losses)
+    slower = next((one for one in course.stretches if one.passes and one.rate == _SLOWER and one.last_loss is not None), None)
+    if slower is None or slower.last_loss is None or slower.last_loss > late / 2:
+        return None
+    rate = evidence.learning_rates[0] if evidence.learning_rates else None
+    site = next((one for one in evidence.optimizer_sites if one is not None), None)
+    lower = f"{rate * _SLOWER:.3g}" if rate else None
+    patch = number_in_call(site, "lr", lower) if site is not None and lower is not None else None
+    told = f"the same {len(evidence.losses)} steps end at a loss of {slower.last_loss:.3g} instead of {late:.3g}"
+    claim = _claim(
+        rule, severity="critical", weight=0.85,
+        title=f"the learning rate is too high: the loss went from {evidence.losses[0]:.3g} to {late:.3g}",
+        explanation=f"With a tenth of it {told}.", location=site, step=len(evidence.losses) - 1,
+        notes=[("learning rate", rate), ("loss at the start", evidence.losses[0]), ("loss of the last quarter", late), ("with a tenth of the rate", slower.last_loss)],
+        fix="",
+    )  # fmt: skip
+    fix = Fix(
+        title=f"lower the learning rate to {lower}" if lower else "a tenth of the learning rate", patch=patch, verified=True, outcome=told
+    )
+    return replace(claim, order=_LATE + 1_500, finding=replace(claim.finding, fixes=(fix,)))
 
 
 def _claim(rule: Rule, *, title: str, explanation: str, location: SourceSpan | None, step: int, notes: list[tuple[str, object]], fix: str,
@@ -145,12 +180,14 @@ RULES = (
         code="ND609",
         name="learning-rate-range",
         severity="critical",
-        summary="a learning rate that is zero, or goes there at once",
+        summary="a learning rate that is zero, goes there at once, or is too high to learn with",
         check=_learning_rate_range,
         doc="""\
 ## What it checks
 The learning rates of all steps: 0 throughout; below a ten-thousandth of their peak for half the run or more (critical where that begins
-within the first quarter, else a warning); a CosineAnnealingLR stepped beyond its T_max, after which it climbs again.
+within the first quarter, else a warning); a CosineAnnealingLR stepped beyond its T_max, after which it climbs again; a OneCycleLR counted
+in batches and stepped by epochs. A supervised loss that came no lower in 30 steps and more is run again from step 0 with a tenth of the
+learning rate: where that ends at half of it and less, the rate was too high.
 
 ## Why it matters
 A schedule meant for epochs that steps with every batch ends after a few batches. The loss looks like a plateau.

@@ -29,7 +29,7 @@ def test_the_same_steps_end_lower_with_the_fix(name: str, patch: str | None, tmp
     fix = report.findings[0].fixes[0]
     assert fix.verified
     assert fix.patch == patch
-    assert "steps end at a loss of" in fix.outcome
+    assert "steps end at a loss of" in (fix.outcome or "")
     assert f"verified by replay: {fix.outcome}" in render(report)
 
 

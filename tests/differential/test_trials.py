@@ -38,7 +38,7 @@ def test_the_dtype_is_found_by_experiment(tmp_path: Path) -> None:
 def test_how_a_fix_is_tried_is_not_in_the_public_report(tmp_path: Path) -> None:
     report = pipeline.run(find_patient("half-overflow").entrypoint(), Config(device="cpu", snapshot_dir=str(tmp_path)))
     (fix, *_) = report.as_dict()["findings"][0]["fixes"]
-    assert set(fix) == {"title", "patch", "verified", "confidence", "loss_change"}
+    assert set(fix) == {"title", "patch", "verified", "confidence", "loss_change", "outcome"}
 
 
 def test_what_is_wrong_in_every_dtype_is_said_to_fail_there(tmp_path: Path) -> None:

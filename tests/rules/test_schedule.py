@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,9 @@ import torch.nn.functional as F
 from torch import nn
 from torch.optim import lr_scheduler as schedules
 
-from nanodoc import Recipe
+from nanodoc import Recipe, pipeline
+from nanodoc.clinic.catalogue import find_patient
+from nanodoc.config import Config
 from nanodoc.report.model import Finding
 from tests.helpers import diagnose
 
@@ -69,3 +72,31 @@ def test_no_learning_rate_at_all() -> None:
 def test_one_cycle_counted_in_batches_and_stepped_by_epochs() -> None:
     assert [one.code for one in run(lambda o: schedules.OneCycleLR(o, 0.2, epochs=10, steps_per_epoch=8), every="epoch")] == ["ND609"]
     assert run(lambda o: schedules.OneCycleLR(o, 0.2, total_steps=10), every="epoch") == ()
+
+
+RANDOM_LABELS = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+def build():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(10, 16), nn.Tanh(), nn.Linear(16, 4))
+    return {"model": model, "data": [(torch.randn(32, 10), torch.randint(0, 4, (32,))) for _ in range(40)], "max_steps": 40,
+            "loss_fn": lambda model, batch: F.cross_entropy(model(batch[0]), batch[1]),
+            "optimizer": torch.optim.Adam(model.parameters(), lr=1e-3)}
+"""
+
+
+def test_a_learning_rate_too_high_to_learn_with_is_shown_by_a_lower_one(tmp_path: Path) -> None:
+    report = pipeline.run(find_patient("hot-optimizer").entrypoint(), Config(device="cpu", snapshot_dir=str(tmp_path)))
+    fix = report.findings[0].fixes[0]
+    assert fix.verified
+    assert fix.patch == "torch.optim.Adam(model.parameters(), lr=0.03)"
+    assert "steps end at a loss of" in (fix.outcome or "")
+
+
+def test_random_labels_are_nobodys_learning_rate(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(RANDOM_LABELS)
+    report = pipeline.run(f"{tmp_path / 'train.py'}:build", Config(device="cpu", snapshot_dir=str(tmp_path)))
+    assert report.findings == ()
