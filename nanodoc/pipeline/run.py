@@ -105,6 +105,7 @@ def run(entrypoint: str, config: Config, progress: Progress | None = None) -> Re
         findings=findings,
         frames=tuple(outcome.frames),
         stats=evidence.stats if config.stats else None,
+        warnings=evidence.loop.warnings if evidence.loop is not None else (),
         preflight=preflight(evidence, findings) if config.preflight else (),
         overfit=evidence.overfit if config.overfit_batch else None,
         amp=evidence.amp_facts,

@@ -10,7 +10,7 @@ from typing import Any
 from nanodoc.amp_evidence import AmpFacts
 from nanodoc.evidence import OpFacts, SourceSpan, TensorFacts
 from nanodoc.frame_evidence import FrameTable
-from nanodoc.loop_evidence import CourseStats, OverfitFacts
+from nanodoc.loop_evidence import CourseStats, OverfitFacts, WarningFacts
 
 SCHEMA = 1
 GROWTH = "growth"
@@ -240,6 +240,8 @@ class Report:
     """The ops between cause and symptom; only of `replay --ops`."""
     frames: tuple[FrameTable, ...] = ()
     """The module frames of the steps that were looked at; only with `--frames`."""
+    warnings: tuple[WarningFacts, ...] = ()
+    """What torch and the training code warned of during the run."""
     preflight: tuple[Check, ...] = ()
     """What was checked of the first step; only with `--preflight`."""
     overfit: OverfitFacts | None = None
@@ -292,6 +294,7 @@ class Report:
             "graph": _graph(self.graph),
             "amp": _amp(self.amp),
             "frames": [_frames(table) for table in self.frames],
+            "warnings": [asdict(one) for one in self.warnings],
             "preflight": [asdict(check) for check in self.preflight],
             "overfit": asdict(self.overfit) if self.overfit is not None else None,
             "stats": _stats(self.stats),

@@ -36,6 +36,8 @@ _WRITTEN = {"patch": "git apply {}", "minimal": "nanodoc replay {}", "tensorboar
 _BARS = "▁▂▃▄▅▆▇█"
 _SPARK = 40
 _SHOWN_EVIDENCE = 8
+_TOLD = ("UserWarning", "RuntimeWarning")
+_MOST_WARNINGS, _LONGEST_WARNING = 3, 160
 
 
 def render(report: Report, *, width: int = 120, color: bool = False, concise: bool = False) -> str:
@@ -66,6 +68,9 @@ def render(report: Report, *, width: int = 120, color: bool = False, concise: bo
 def _left(report: Report) -> Text:
     """What was not checked, and the files that were written."""
     out = Text()
+    for one in [one for one in report.warnings if one.location is not None and one.category in _TOLD][:_MOST_WARNINGS]:
+        place = f"{clean(one.location.file)}:{one.location.line}" if one.location is not None else ""
+        out.append(f"warned at {place}: {clean(one.message[:_LONGEST_WARNING])}\n", "dim")
     if report.not_checked:
         out.append("not checked: " + "; ".join(f"{clean(what)} ({clean(why)})" for what, why in report.not_checked) + "\n", "dim")
     for key, how in _WRITTEN.items():

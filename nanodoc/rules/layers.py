@@ -1,0 +1,255 @@
+"""ND602–ND605, ND610, ND625, ND629: layers, units and parameters that do not learn."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable
+
+from nanodoc.call_evidence import CallFacts, StepCalls, UnitFacts
+from nanodoc.evidence import Evidence
+from nanodoc.loop_evidence import ParameterStats
+from nanodoc.report.model import Culprit
+from nanodoc.rules.base import Claim, Rule, confidence, count, location_key
+from nanodoc.rules.learning_base import CLASSIFIES, LATE, SHORTEST, at_call, learning_claim, learning_rule, loss_call
+
+_DEAD = 0.5  # RULES, ND603
+_FEWEST_UNITS = 4
+_FEWEST_VALUES = 64  # per unit: a unit that is zero on a handful of samples is not dead
+_SATURATED = 0.5  # RULES, ND604
+_VANISHED = 1e-3  # RULES, ND602: gradient norm of the first layers over that of the last
+_SMALL = 1e-7  # RULES, ND602: mean |g|
+_UNREACHABLE = 0.1  # share of the targets
+
+
+# -- ND602 ---------------------------------------------------------------------------------------------------------------
+
+
+def _layers(evidence: Evidence) -> list[ParameterStats]:
+    """Weights of layers, in the model's order; embeddings get gradients for some rows only."""
+    stats = evidence.stats
+    if stats is None:
+        return []
+    weights = [p for p in stats.parameters if p.trainable and len(p.shape) >= 2 and p.grad_norm is not None]
+    return [p for p in weights if "Embedding" not in p.module_type and math.prod(p.shape[1:]) > 1]
+
+
+def _vanishing_gradients(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    layers = _layers(evidence)
+    if len(layers) < 4 or len(evidence.losses) < SHORTEST:
+        return
+    norms = [p.grad_norm or 0.0 for p in layers]
+    quarter = max(len(norms) // 4, 1)
+    first, last = statistics.median(norms[:quarter]), statistics.median(norms[-quarter:])
+    if last == 0 or first == 0 or first / last >= _VANISHED or _falls(norms) < 0.8:
+        return
+    front = layers[0]
+    mean = (front.grad_norm or 0.0) / math.sqrt(math.prod(front.shape))
+    module = front.name.rpartition(".")[0]
+    yield learning_claim(
+        rule, ("gradients", "vanish"), symptom=1,
+        title=f"gradients vanish on their way to the first layers: {first:.2g} there, {last:.2g} in the last",
+        explanation=f"From layer to layer the gradient norm falls, to {first / last:.1g} of its size at the input side: the first layers stay as they were "
+        "initialised.",
+        culprit=Culprit(kind="module", module=module, module_type=front.module_type, parameter=front.name),
+        weight=confidence(0.7, 0.5 if mean < _SMALL else 0.2, 0.3 if first / last < 1e-5 else 0.0),
+        phase="backward", step=0,
+        notes=[("gradient norms, first to last", " → ".join(f"{norm:.1e}" for norm in norms[:: max(len(norms) // 6, 1)])), ("mean |gradient| of the first", mean)],
+        fix="ReLU-like activations, residual connections or normalisation between the layers; initialise for the activation used",
+    )  # fmt: skip
+
+
+def _falls(norms: list[float]) -> float:
+    """Share of the pairs of layers in which the one nearer the input has the smaller gradient."""
+    pairs = [(a, b) for i, a in enumerate(norms) for b in norms[i + 1 :]]
+    return sum(a < b for a, b in pairs) / len(pairs)
+
+
+# -- ND603, ND604, ND629 -------------------------------------------------------------------------------------------------
+
+
+def _dead_units(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    inspection = evidence.inspection
+    if inspection is None or len(evidence.losses) < SHORTEST:
+        return
+    for one in inspection.units:
+        if not one.saturated and one.units >= 1 and one.values >= _FEWEST_VALUES * one.units and one.call.name not in ("sigmoid", "tanh"):
+            claim = _dead(rule, evidence, one)
+            if claim is not None:
+                yield claim
+                return
+
+
+def _dead(rule: Rule, evidence: Evidence, one: UnitFacts) -> Claim | None:
+    call, inspection = one.call, evidence.inspection
+    assert inspection is not None
+    whole = one.dead == one.units
+    if whole:
+        title = (
+            f"{call.name} returns 0 for every sample: all {one.units} units are dead"
+            if one.units > 1
+            else f"{call.name} returns 0 for every sample"
+        )
+        why = "Its input is negative everywhere, where its derivative is 0: no gradient comes through it any more, and nothing can change that."
+    elif one.output and one.dead and _feeds_a_classifier(inspection.calls, call):
+        title = f"{call.name} on the outputs: {one.dead} of {one.units} classes are 0 for every sample"
+        why = "A loss over logits needs them to go below zero; where this one clips, the class gets no gradient."
+    elif one.output or one.dead <= _DEAD * one.units or one.units < _FEWEST_UNITS or inspection.batches < 2:
+        return None
+    else:
+        title = f"{one.dead} of {one.units} units are dead after {call.name}"
+        why = f"They were 0 for every sample of {count(inspection.batches, 'batch').replace('batchs', 'batches')}: they get no gradient and add nothing."
+    serious = whole or one.output
+    return learning_claim(
+        rule, location_key(call.site) or ("units", call.module), symptom=0 if one.output else 1,
+        title=title, explanation=why, culprit=at_call(call, evidence), severity="critical" if serious else "warning", step=inspection.step,
+        weight=confidence(0.8 if serious else 0.6, 0.4 if inspection.batches > 2 else 0.1, 0.4 if whole else 0.0), fit=30 if serious else 20,
+        notes=[("dead units", f"{one.dead} of {one.units}"), ("values looked at", one.values), ("batches", inspection.batches)],
+        fix="no activation on the output" if one.output else "a lower learning rate, LeakyReLU or GELU, and an initialisation meant for ReLU (kaiming)",
+    )  # fmt: skip
+
+
+def _feeds_a_classifier(calls: StepCalls, call: CallFacts) -> bool:
+    loss = loss_call(calls, (*CLASSIFIES, "binary_cross_entropy_with_logits"))
+    if loss is None or not loss.arguments:
+        return False
+    made = calls.origin(loss.arguments[0])
+    return isinstance(made, CallFacts) and made.index == call.index
+
+
+def _saturated_activations(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    inspection = evidence.inspection
+    if inspection is None or len(evidence.losses) < SHORTEST:
+        return
+    calls = inspection.calls
+    gates = {one.made_by for call in calls.calls if call.name == "mul" for one in call.arguments}
+    for one in inspection.units:
+        if one.saturated <= _SATURATED or one.output or one.call.index in gates or one.values < _FEWEST_VALUES * _FEWEST_UNITS:
+            continue
+        yield learning_claim(
+            rule, location_key(one.call.site) or ("units", one.call.module), symptom=1,
+            title=f"{one.saturated:.0%} of {one.call.name}'s outputs lie in its flat part",
+            explanation="There its derivative is below 0.01: what comes back to the layers before it is a hundredth of the gradient, and less.",
+            culprit=at_call(one.call, evidence), severity=rule.severity, step=inspection.step,
+            weight=confidence(0.6, 0.5 if one.saturated > 0.9 else 0.2, 0.3 if inspection.batches > 1 else 0.0),
+            notes=[("share in the flat part", round(one.saturated, 3)), ("values looked at", one.values)],
+            fix="normalise the inputs, smaller initial weights, or normalisation before the activation",
+        )  # fmt: skip
+        return
+
+
+def _unreachable_target(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    inspection = evidence.inspection
+    if inspection is None:
+        return
+    calls = inspection.calls
+    loss = loss_call(calls, ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"))
+    made = calls.origin(loss.arguments[0]) if loss is not None and len(loss.arguments) > 1 else None
+    if loss is None or not isinstance(made, CallFacts) or not loss.arguments[0].requires_grad or loss.arguments[1].requires_grad:
+        return
+    low, high = {"relu": (0.0, math.inf), "sigmoid": (0.0, 1.0), "tanh": (-1.0, 1.0), "softmax": (0.0, 1.0)}.get(
+        made.name, (-math.inf, math.inf)
+    )
+    label = {"relu": "below_0", "sigmoid": "outside_01", "softmax": "outside_01", "tanh": "outside_11"}.get(made.name)
+    share = loss.notes.get(f"target_{label}", 0.0) if label else 0.0
+    if share < _UNREACHABLE:
+        return
+    yield learning_claim(
+        rule, location_key(made.site) or ("units", made.module),
+        title=f"{made.name} on the output cannot reach {share:.0%} of the targets",
+        explanation=f"{made.name} returns values in [{low:g}, {high:g}]; the targets go from {loss.notes.get('target_min', math.nan):.3g} to "
+        f"{loss.notes.get('target_max', math.nan):.3g}. The model is pushed into the flat part of its last activation.",
+        culprit=at_call(made, evidence), step=0, weight=confidence(0.8, 0.5 if share > 0.3 else 0.1), fit=25,
+        notes=[("targets out of reach", f"{share:.0%}")],
+        fix="no activation on the output of a regression, or targets scaled to its range",
+    )  # fmt: skip
+
+
+# -- ND605, ND610 --------------------------------------------------------------------------------------------------------
+
+
+def _update_ratio(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    stats = evidence.stats
+    if stats is None or len(evidence.losses) < SHORTEST or not evidence.optimizer_sites or evidence.trip is not None:
+        return
+    if not stats.rates or any(not rates or min(rates) == 0 for rates in stats.rates):  # a warm-up, or a group that is frozen by its rate
+        return
+    missing = {p.name for p in evidence.ownership.missing} if evidence.ownership is not None else set()
+    still = [p for p in stats.parameters if p.trainable and p.moved == 0.0 and _is_felt(p) and p.name not in missing]
+    moving = [p for p in stats.parameters if p.moved]
+    if not still or any(one.kind in ("discarded", "never-stepped") for one in (evidence.loop.misuses if evidence.loop else ())):
+        return
+    first = still[0]
+    yield learning_claim(
+        rule, ("updates", "none"), symptom=1,
+        title=f"{count(len(still), 'parameter')} {'has' if len(still) == 1 else 'have'} not moved by a bit in {len(evidence.losses)} steps: {_names(still)}",
+        explanation=f"They get gradients (norm {first.grad_norm:.2g} for {first.name}), an optimizer holds them, and the learning rate is not zero: what the updates "
+        "add is too small to change the values in their dtype, or something puts the values back.",
+        culprit=Culprit(kind="parameter", parameter=first.name, module=first.name.rpartition(".")[0], module_type=first.module_type, location=next(
+            (one for one in evidence.optimizer_sites if one is not None), None)),
+        phase="optimizer", step=len(evidence.losses) - 1, weight=confidence(0.7, 0.4 if len(still) > 2 or not moving else 0.1),
+        notes=[("not moved", _names(still)), ("learning rate", f"{max(stats.rates[-1]):.3g}")],
+        fix="keep the weights in float32 (autocast instead of half-precision parameters), or raise the learning rate",
+    )  # fmt: skip
+
+
+def _is_felt(parameter: ParameterStats) -> bool:
+    """A gradient that is more than rounding: that of a bias before BatchNorm is nothing else."""
+    return len(parameter.shape) >= 2 and (parameter.grad_norm or 0.0) / math.sqrt(math.prod(parameter.shape)) > _SMALL
+
+
+def _names(parameters: list[ParameterStats]) -> str:
+    shown = ", ".join(p.name for p in parameters[:4])
+    return shown + (f" and {len(parameters) - 4} more" if len(parameters) > 4 else "")
+
+
+def _poor_initialisation(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    stats = evidence.stats
+    if stats is None or len(evidence.losses) < SHORTEST:
+        return
+    same = [p for p in stats.parameters if p.trainable and p.identical_rows and p.moved and p.grad_norm]
+    if not same:
+        return
+    first = same[0]
+    module = first.name.rpartition(".")[0]
+    yield learning_claim(
+        rule, ("init", first.name),
+        title=f"all {first.shape[0]} units of {first.name} have the same weights",
+        explanation=f"They began alike, so they get the same gradient and stay alike: after {count(len(evidence.losses), 'step')} the rows still differ by rounding only. "
+        "The layer computes one number, many times.",
+        culprit=Culprit(kind="parameter", parameter=first.name, module=module, module_type=first.module_type),
+        phase="setup", step=0, weight=confidence(0.85, 0.5), order=LATE - 500, fit=20,
+        notes=[("also", _names(same[1:]) if len(same) > 1 else None)],
+        fix="initialise with random values (nn.init.kaiming_uniform_, xavier_uniform_); constants are for biases",
+    )  # fmt: skip
+
+
+def _frozen_statistics(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    inspection = evidence.inspection
+    if inspection is None:
+        return
+    still = [one for one in inspection.modes if one.momentum == 0 and one.training]
+    if still:
+        first = still[0]
+        yield learning_claim(
+            rule, location_key(first.made_at) or ("statistics", first.module),
+            title=f"{first.module_type} with momentum 0 never updates its running statistics" + (f" ({len(still)} layers)" if len(still) > 1 else ""),
+            explanation="In training it normalises by the batch; in eval mode it will normalise by running statistics that are still mean 0 and variance 1. "
+            "torch's momentum is the share of the new value, not of the old.",
+            culprit=Culprit(kind="module", module=first.module, module_type=first.module_type, location=first.made_at),
+            weight=confidence(0.9, 0.4), step=0, notes=[("momentum", 0.0)],
+            fix="momentum=0.1 (torch's 0.1 is what other libraries call 0.9)",
+        )  # fmt: skip
+
+
+RULES = (
+    learning_rule(
+        "ND602", "vanishing-gradients", "warning", "gradients shrink to nothing on their way to the first layers", _vanishing_gradients
+    ),
+    learning_rule("ND603", "dead-units", "warning", "units that are zero for every sample", _dead_units),
+    learning_rule("ND604", "saturated-activations", "warning", "sigmoid or tanh in its flat part", _saturated_activations),
+    learning_rule("ND605", "update-ratio", "warning", "updates too small to change a weight", _update_ratio),
+    learning_rule("ND610", "poor-initialisation", "critical", "all units of a layer have the same weights", _poor_initialisation),
+    learning_rule("ND625", "frozen-statistics", "warning", "batch norm statistics that never move", _frozen_statistics),
+    learning_rule("ND629", "unreachable-target", "critical", "an output activation that cannot produce the targets", _unreachable_target),
+)
