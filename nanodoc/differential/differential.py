@@ -68,6 +68,9 @@ class Differential:
     def examine(self, evidence: Evidence) -> Evidence:
         """The evidence with the pattern of the experiments, where something non-finite was met or the loss had grown."""
         self._losses = evidence.losses
+        if evidence.loop is not None and evidence.loop.writes_files:  # many steps run again would write over what they wrote
+            self._past = self._overfit = None
+            self.notes.append(("the run's steps, run again", "the train_step writes files"))
         try:
             if evidence.trip is not None or evidence.births or evidence.leaves or evidence.optimizers:
                 self._experiment(evidence)

@@ -7,6 +7,7 @@ sought (see `trace.spans`).
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import functools
 import sys
@@ -95,6 +96,8 @@ class CallWatch:
         self._wrap(torch.nn.Module, "zero_grad", self._clearing_module)
         self._wrap(clip_grad, "_clip_grads_with_norm_", self._clipping)
         self._wrap(clip_grad, "_group_tensors_by_device_and_dtype", self._grouping)
+        self._wrap(builtins, "open", self._opening)
+        self._wrap(torch, "save", self._saving)
         self._wrap(LRScheduler, "step", self._scheduling)
         self._wrap(torch.nn.Module, "train", self._changing_mode)
         self._hooks = [
@@ -251,6 +254,20 @@ class CallWatch:
             return original(scheduler, *args, **kwargs)
 
         return step
+
+    def _opening(self, original: Any) -> Any:
+        def open_(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+            self.conduct.writes |= any(letter in mode for letter in "wax+")
+            return original(file, mode, *args, **kwargs)
+
+        return open_
+
+    def _saving(self, original: Any) -> Any:
+        def save(*args: Any, **kwargs: Any) -> Any:
+            self.conduct.writes = True
+            return original(*args, **kwargs)
+
+        return save
 
     def _changing_mode(self, original: Any) -> Any:
         def train(module: torch.nn.Module, mode: bool = True) -> torch.nn.Module:

@@ -89,6 +89,8 @@ class Conduct:
         self._schedules: dict[int, Schedule] = {}
         self.eval_at: dict[int, tuple[Place | None, int]] = {}
         """Where modules (by identity) were last put into eval mode, and in which step."""
+        self.writes = False
+        """It has opened a file for writing."""
         self.step = 0
         self.active = False
 

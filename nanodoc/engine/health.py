@@ -126,7 +126,7 @@ class HealthWatch:
         if failed is not None:
             self.ranges = self.ranges or self._inspector.ranges(failed)
         if whole and last is not None:
-            self.inspection, reason = self._inspector.inspect(last, past)
+            self.inspection, reason = self._inspector.inspect(last, [] if self._conduct.writes else past)
             if reason:
                 self.notes.append(("calls, activations and outputs", reason))
         self.stats = course_stats(
@@ -143,6 +143,7 @@ class HealthWatch:
         return LoopFacts(
             misuses=self._conduct.misuses(), schedulers=tuple(self._schedulers()), warnings=self.warnings.facts(),
             mode_changes=tuple(self._mode_changes()), training_at=tuple(self._training), observed=self._runner.observing,
+            writes_files=self._conduct.writes,
         )  # fmt: skip
 
     def _schedulers(self) -> Iterator[SchedulerFacts]:

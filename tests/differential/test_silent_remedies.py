@@ -58,3 +58,35 @@ def test_an_error_of_our_own_keeps_what_is_known(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("NANODOC_DEBUG", "1")
     with pytest.raises(ValueError, match="unforeseen"):
         pipeline.run(BY_NAME["spoken-digits"].entrypoint(), Config(device="cpu", snapshot_dir=str(tmp_path)))
+
+
+WRITES = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+def train_step(model, batch, optimizer):
+    loss = F.cross_entropy(model(batch[0]), batch[1])
+    loss.backward()
+    optimizer.step()
+    with open("log.txt", "a") as file:
+        file.write(f"{loss.item()}\\n")
+    return loss
+
+def build():
+    torch.manual_seed(0)
+    model = nn.Linear(6, 3)
+    x = torch.randn(8, 16, 6)
+    return {"model": model, "train_step": train_step, "data": list(zip(x, x[:, :, :3].argmax(2))), "max_steps": 30,
+            "optimizer": torch.optim.SGD(model.parameters(), lr=0.3)}
+"""
+
+
+def test_a_train_step_that_writes_files_is_not_run_again_for_many_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(WRITES)
+    report = pipeline.run("train.py:build", Config(device="cpu"))
+    assert report.findings[0].code == "ND608"
+    assert report.findings[0].fixes[0].verified is None
+    assert ("the run's steps, run again", "the train_step writes files") in report.not_checked
+    assert len(Path("log.txt").read_text().splitlines()) <= 30 + 3  # looks at single steps
