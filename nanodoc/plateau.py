@@ -69,7 +69,7 @@ def no_better(evidence: Evidence) -> bool:
     loss = calls.calls[calls.losses[0]]
     if loss.name not in _SUPERVISED or len(loss.arguments) < 2 or not all(map(math.isfinite, losses)):
         return False
-    target = calls.origin(loss.arguments[1], elementwise=True)
+    target = calls.origin(loss.arguments[1])
     given = isinstance(target, ArgumentFacts) and (target.leaf or "").startswith("batch")
     return given and losses[0] > 0 and late_loss(losses) > NO_BETTER * losses[0]
 

@@ -194,11 +194,9 @@ def _wrong_mode(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
 
 
 def _change(loop: LoopFacts, idle: set[str]) -> ModeChange | None:
-    """The eval() that covers all these modules."""
-    for change in loop.mode_changes:
-        if change.location is not None and all(_inside(name, change.module) for name in idle):
-            return change
-    return None
+    """The eval() that covers all these modules; it calls that of every module below."""
+    covering = [one for one in loop.mode_changes if one.location is not None and all(_inside(name, one.module) for name in idle)]
+    return min(covering, key=lambda one: len(one.module), default=None)
 
 
 def _inside(name: str, parent: str) -> bool:
