@@ -9,66 +9,17 @@ from typing import Any
 from nanodoc.evidence import SourceSpan
 
 # Their outputs hold the values of their first input, arranged otherwise.
-_SAME_VALUES = frozenset(
-    [
-        "contiguous",
-        "clone",
-        "to",
-        "float",
-        "double",
-        "half",
-        "bfloat16",
-        "type",
-        "cpu",
-        "cuda",
-        "cat",
-        "concat",
-        "stack",
-        "hstack",
-        "vstack",
-        "repeat",
-        "repeat_interleave",
-        "index_select",
-        "getitem",
-        "masked_select",
-        "gather",
-        "take_along_dim",
-        "flatten",
-        "reshape",
-        "expand_as",
-        "dropout",
-        "dropout1d",
-        "dropout2d",
-        "feature_dropout",
-        "mean",
-    ]
-)
+_SAME_VALUES = frozenset((
+    "contiguous", "clone", "to", "float", "double", "half", "bfloat16", "type", "cpu", "cuda", "cat", "concat", "stack", "hstack",
+    "vstack", "repeat", "repeat_interleave", "index_select", "getitem", "masked_select", "gather", "take_along_dim", "flatten",
+    "reshape", "expand_as", "dropout", "dropout1d", "dropout2d", "feature_dropout", "mean", "clamp", "clip", "clamp_min",
+    "clamp_max", "pad", "roll",
+))  # fmt: skip
 # They change every value by itself.
-_ELEMENTWISE = frozenset(
-    [
-        "mul",
-        "div",
-        "truediv",
-        "rmul",
-        "add",
-        "radd",
-        "sub",
-        "neg",
-        "tanh",
-        "sigmoid",
-        "relu",
-        "leaky_relu",
-        "gelu",
-        "elu",
-        "silu",
-        "exp",
-        "masked_fill",
-        "where",
-        "pow",
-        "clamp",
-        "softplus",
-    ]
-)
+_ELEMENTWISE = frozenset((
+    "mul", "div", "truediv", "rmul", "add", "radd", "sub", "neg", "tanh", "sigmoid", "relu", "leaky_relu", "gelu", "elu", "silu",
+    "exp", "masked_fill", "where", "pow", "softplus", "abs", "log", "sqrt", "sign", "square", "log1p",
+))  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

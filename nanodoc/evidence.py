@@ -297,6 +297,8 @@ class Evidence:
     """What experiments on the step that failed, and on those before it, showed."""
     inspection: InspectionFacts | None = None
     """What the last steps call and make, looked at when the run was over."""
+    default_length: bool = False
+    """Nobody said how many steps to run: schedules may be meant for fewer."""
     ranges: tuple[RangeFacts, ...] = ()
     """Indices and labels out of range, on the first step or on the one that raised."""
     loop: LoopFacts | None = None

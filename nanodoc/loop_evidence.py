@@ -198,6 +198,8 @@ class OverfitFacts:
     """The loss after as many steps on zeroed inputs; None where the inputs can't be told from the targets."""
     zeroed: tuple[str, ...] = ()
     """Parts of the batch that were zeroed."""
+    faster_last: float | None = None
+    """The loss after as many steps at ten times the learning rate, where that was tried."""
     asked: bool = False
     """The user asked for it."""
 

@@ -99,6 +99,8 @@ class Differential:
         zeroed, paths = self._overfit.control(evidence.inspection, len(losses))
         last = statistics.median(losses[-3:])
         facts = OverfitFacts(steps=len(losses), first=losses[0], last=last, zeroed_last=zeroed, zeroed=paths, asked=True)
+        if not facts.fits:
+            facts = replace(facts, faster_last=self._overfit.faster(len(losses)))
         return replace(evidence, overfit=facts)
 
     def guilty_samples(self) -> tuple[int, ...] | None:

@@ -57,6 +57,7 @@ class ModelCall:
             if self.kwargs is None:
                 self.args, self.kwargs = args, kwargs
                 self.autocast = (torch.is_autocast_enabled(device.type), torch.get_autocast_dtype(device.type))
+            handle.remove()  # at once: the training code may copy or pickle its model before the step is over
 
         handle = model.register_forward_pre_hook(catch, with_kwargs=True)
         try:

@@ -21,7 +21,7 @@ from nanodoc.loop_evidence import OverfitFacts
 _STEPS = 60
 _LAST = 3
 _LITTLE = 0.9
-_FASTER = 10.0
+_FASTER = (10.0, 100.0)
 _TAKES = frozenset(
     ["linear", "conv1d", "conv2d", "conv3d", "embedding", "lstm", "gru", "rnn_tanh", "rnn_relu", "matmul", "multi_head_attention_forward"]
 )
@@ -38,6 +38,8 @@ _COMPARES = frozenset(
         "sub",
         "eq",
         "gather",
+        "ctc_loss",
+        "kl_div",
     ]
 )
 
@@ -61,10 +63,18 @@ class Overfit:
         if course is None:
             return None
         first, last = course.losses[0], statistics.median(course.losses[-_LAST:])
-        if last > _LITTLE * first:  # a small learning rate is no reason to say that nothing can be learnt
-            faster = self._run(past, steps, rate=_FASTER)
+        for rate in _FASTER:  # a small learning rate is no reason to say that nothing can be learnt
+            if last <= _LITTLE * first:
+                break
+            faster = self._run(past, steps, rate=rate)
             last = min(last, statistics.median(faster.losses[-_LAST:])) if faster is not None else last
         return OverfitFacts(steps=steps, first=first, last=last)
+
+    def faster(self, steps: int) -> float | None:
+        """The loss that the batch alone ends at with ten times the learning rate."""
+        past = self._last()
+        course = self._run(past, steps, rate=_FASTER[0]) if past is not None else None
+        return statistics.median(course.losses[-_LAST:]) if course is not None else None
 
     def control(self, inspection: InspectionFacts | None, steps: int) -> tuple[float | None, tuple[str, ...]]:
         """(the loss after `steps` on the batch with its inputs zeroed, the inputs' paths); None where inputs can't be told from targets."""
@@ -99,7 +109,7 @@ def _size(rates: list[list[float | torch.Tensor | None]]) -> float:
 def inputs_of(calls: StepCalls) -> tuple[str, ...]:
     """Paths of the parts of the batch that layers take and that no loss compares with."""
     taken, compared = set(_leaves(calls, _TAKES, 0)), set(_leaves(calls, _COMPARES, 1))
-    return tuple(sorted(taken)) if taken and not taken & compared else ()
+    return tuple(sorted(taken)) if taken and compared and not taken & compared else ()
 
 
 def _leaves(calls: StepCalls, names: frozenset[str], position: int) -> Iterator[str]:

@@ -46,4 +46,4 @@ def put_back(runner: StepRunner, keeper: Keeper, *, moving: bool = False) -> Ite
     finally:
         keeper.restore(now)
         for parameter, grad in grads:
-            parameter.grad = grad
+            parameter.grad = grad if grad is None or grad.shape == parameter.shape else None  # a net that grew

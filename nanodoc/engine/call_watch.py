@@ -229,7 +229,8 @@ class CallWatch:
             out = original(tensors, *args, **kwargs)
             handed = any(one is not None for one in (given if isinstance(given, (list, tuple)) else [given]))
             self.order.backward(place, before, next(iter(scalers), None), given=handed)
-            self.conduct.after_backward(place, divided=not single or _divided(tensors))
+            again = bool(kwargs.get("retain_graph") or (args[1] if len(args) > 1 else False))  # another loss of the same graph
+            self.conduct.after_backward(place, divided=not single or again or _divided(tensors))
             return out
 
         return backward
@@ -298,7 +299,7 @@ class CallWatch:
             parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
             grads, place = [p.grad for p in parameters if p.grad is not None], _here()
             self.order.clipped(grads, "norm", total_norm, float(max_norm), place)
-            self.conduct.clipped(grads, place)
+            self.conduct.clipped(grads, float(max_norm), place)
             untouched = self.order.untouched()
             out = original(parameters, max_norm, total_norm, *args, **kwargs)
             self.order.after_clip(untouched)
@@ -317,7 +318,7 @@ class CallWatch:
                     norms = torch._foreach_norm(grads, float("inf"))
                     largest = torch.stack([norm.float().to(grads[0].device) for norm in norms]).max()
                 self.order.clipped(grads, "value", largest, float(frame.f_locals.get("clip_value", 0.0)), _here())
-                self.conduct.clipped(grads, _here())
+                self.conduct.clipped(grads, float(frame.f_locals.get("clip_value", 0.0)), _here())
             return original(lists, *args, **kwargs)
 
         return group

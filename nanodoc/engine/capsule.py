@@ -116,10 +116,12 @@ class Keeper:
                     parameter.requires_grad_(trainable)
             if capsule.weights is not None:
                 for parameter, saved in zip(parameters, capsule.weights, strict=True):
-                    if saved is not None:
+                    if saved is not None and parameter.shape == saved.shape:
                         parameter.data.copy_(saved)
+                    elif saved is not None:  # a net that grew
+                        parameter.data = saved.to(parameter.device).clone()
             for parameter, grad in zip(parameters, capsule.grads or [None] * len(parameters), strict=True):
-                parameter.grad = None if grad is None else grad.clone()
+                parameter.grad = grad.clone() if grad is not None and grad.shape == parameter.shape else None
         for optimizer, state in zip(self._recipe.optimizers, capsule.optimizers, strict=False):
             restore_optimizer(optimizer, state)
         if self.scaler is not None and capsule.scaler is not None:

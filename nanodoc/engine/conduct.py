@@ -6,6 +6,7 @@ Told of its calls by `call_watch`, which wraps them.
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Iterable
 from typing import Any
@@ -20,6 +21,8 @@ _WATCHED = 24
 """Train_steps that are watched at least: what a loop does wrong it does from the start."""
 _STEPPING = 6
 """Of these, those in which an optimizer stepped: a loop that accumulates over many batches is watched for longer,"""
+_CONFIRMED = 3
+"""Times that gradients which look uncleared are looked at."""
 _LONGEST = 256
 """but not for ever."""
 _MOST_NAMED = 64
@@ -83,9 +86,14 @@ class Conduct:
         self._backwards: list[tuple[Place | None, bool]] = []
         self._stepped = 0
         self._any_backward: Place | None = None
+        self._any_divided = False
         self._stateless = False
+        self._confirmed = 0
+        self._clipped = self._rewritten = False
+        """Gradients were clipped in this run; somebody else has written to them after their backward."""
+        self._cleared_between = False
         self._stepped_at: Place | None = None
-        self._ever_stepped = 0
+        self.ever_stepped = 0
         self._schedules: dict[int, Schedule] = {}
         self.eval_at: dict[int, tuple[Place | None, int]] = {}
         """Where modules (by identity) were last put into eval mode, and in which step."""
@@ -99,7 +107,7 @@ class Conduct:
         self.step = step
         self.active = self._watched < _WATCHED or (self._stepping < _STEPPING and self._watched < _LONGEST)
         self._watched += self.active
-        self._backwards, self._stepped = [], 0
+        self._backwards, self._stepped, self._cleared_between, self._rewritten = [], 0, False, False
 
     def end(self) -> None:
         """It has returned."""
@@ -107,6 +115,8 @@ class Conduct:
             return
         self._stepping += self._stepped > 0
         places = {place for place, _ in self._backwards}
+        if self._cleared_between or self._rewritten:
+            return
         if self._stepped == 1 and len(self._backwards) > 1 and len(places) == 1 and not any(divided for _, divided in self._backwards):
             count = self._count(SUMMED, self._backwards[0][0], None)
             count.times = len(self._backwards)
@@ -116,6 +126,7 @@ class Conduct:
     def before_backward(self) -> None:
         if not self.active:
             return
+        self._forget_zeros()
         for identity, parameter in self._parameters.items():
             known = self._known.get(identity)
             if known is None:
@@ -128,11 +139,30 @@ class Conduct:
             elif known.stepped:
                 known.carried = True
 
+    def _forget_zeros(self) -> None:
+        """Gradients that look as they were after a step may have been cleared through `.data`, which counts no versions. Read, but only
+        where they look so, and until that has been the case a few times."""
+        if self._confirmed >= _CONFIRMED:
+            return
+        left = [
+            (one, grad)
+            for identity, one in self._known.items()
+            if one.stepped and (grad := self._parameters[identity].grad) is not None and one.same(grad) and grad.layout is torch.strided
+        ]
+        if not left:
+            return
+        zero = [not bool(grad.any()) for _, grad in left]
+        self._confirmed += not all(zero)
+        for (one, _), cleared in zip(left, zero, strict=True):
+            if cleared:
+                one.stepped = False
+
     def after_backward(self, place: Place | None, *, divided: bool) -> None:
         """`divided`: the loss was a part of a sum or of a mean."""
         if not self.active:
             return
         self._any_backward = self._any_backward or place
+        self._any_divided |= divided
         self._backwards.append((place, divided))
         for identity, parameter in self._parameters.items():
             known = self._known.get(identity)
@@ -150,11 +180,12 @@ class Conduct:
 
     def attempted(self) -> None:
         """A GradScaler is asked to step; it may skip."""
-        self._ever_stepped += 1
+        self.ever_stepped += 1
 
     def cleared(self, parameters: Iterable[torch.Tensor]) -> None:
         """zero_grad() has gone over these."""
         if self.active:
+            self._cleared_between |= bool(self._backwards)
             for parameter in parameters:
                 known = self._known.get(id(parameter))
                 if known is not None:
@@ -162,9 +193,11 @@ class Conduct:
 
     def scheduled(self, scheduler: Any, place: Place | None) -> None:
         """A schedule is about to step."""
+        if getattr(scheduler, "_step_count", 0) == 0:  # its constructor
+            return
         known = self._schedules.get(id(scheduler))
         if known is None:
-            known = self._schedules[id(scheduler)] = Schedule(scheduler, place, first=self._ever_stepped == 0)
+            known = self._schedules[id(scheduler)] = Schedule(scheduler, place, first=self.ever_stepped == 0)
         known.steps += 1
 
     def mode_set(self, module: torch.nn.Module, mode: bool, place: Place | None) -> None:
@@ -175,7 +208,7 @@ class Conduct:
             self.eval_at.pop(id(module), None)
 
     def before_step(self, optimizer: torch.optim.Optimizer, place: Place | None) -> None:
-        self._ever_stepped += 1
+        self.ever_stepped += 1
         if not self.active:
             return
         for group in optimizer.param_groups:
@@ -197,7 +230,8 @@ class Conduct:
         given = [(p, one) for p, one in known if one.fresh]
         if given and all(one.cleared and (p.grad is None or not bool(p.grad.any())) for p, one in given):
             self._count(DISCARDED, place, self._backwards[-1][0] if self._backwards else None)
-        self._stateless = not optimizer.state
+        self._rewritten |= any(p.grad is not None and one.fresh and not one.same(p.grad) for p, one in known) and not self._clipped
+        self._stateless = not optimizer.state and any(id(p) in self._names for p in own)
 
     def after_step(self, optimizer: torch.optim.Optimizer, place: Place | None) -> None:
         if not self.active:
@@ -211,10 +245,11 @@ class Conduct:
                     known.note(parameter.grad)
                     known.stepped, known.carried, known.fresh = True, False, False
 
-    def clipped(self, grads: Iterable[torch.Tensor], place: Place | None) -> None:
-        """Gradients are about to be clipped."""
-        if not self.active:
+    def clipped(self, grads: Iterable[torch.Tensor], limit: float, place: Place | None) -> None:
+        """Gradients are about to be clipped to `limit`; with none, their norm is only measured."""
+        if not self.active or limit == math.inf:
             return
+        self._clipped = True
         clipped = {id(grad) for grad in grads}
         touched = [(self._parameters[i].grad, one) for i, one in self._known.items() if id(self._parameters[i].grad) in clipped]
         if touched and all(one.stepped and one.same(grad) for grad, one in touched):
@@ -241,7 +276,7 @@ class Conduct:
             )
             for kind, one in self._counts.items()
         ]  # fmt: skip
-        if self._any_backward is not None and not self._ever_stepped and self._watched > 2:
+        if self._any_backward is not None and not self.ever_stepped and self._watched > 2 and not self._any_divided:
             found.append(
                 LoopMisuse(kind=NEVER_STEPPED, steps=self._watched, watched=self._watched, first_step=0, location=_span(self._any_backward))
             )

@@ -88,13 +88,8 @@ class GraphWatch:
         recipe = self._runner.recipe
         beside = [value for f in (recipe.loss_fn, recipe.criterion, recipe.train_step) for _, _, value in variables_of(f)]
         roots = [recipe.model, *(value for value in beside if isinstance(value, torch.nn.Module))]
-        held = {id(p) for o in recipe.optimizers for group in o.param_groups for p in group["params"]}
-        # a layer that nothing trains may be put into eval mode by its forward, as teachers are
-        return any(
-            isinstance(m, _FUSED) and (not m.training or any(id(p) not in held for p in m.parameters()))
-            for root in roots
-            for m in root.modules()
-        )
+        # the step itself may put them into eval mode for a pass of its own
+        return any(isinstance(m, _FUSED) for root in roots for m in root.modules())
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:

@@ -66,7 +66,8 @@ class HealthWatch:
 
     def before_step(self, step: int) -> None:
         self.warnings.step = step
-        self._rates.append(tuple(rate_of(group) or 0.0 for o in self._recipe.optimizers for group in o.param_groups))
+        rates = [rate_of(group) for o in self._recipe.optimizers for group in o.param_groups]
+        self._rates.append(tuple(rate for rate in rates if rate is not None) if None not in rates else ())  # some optimizers have none
         training = self._recipe.model.training
         if not self._training or self._training[-1][1] != training:
             self._training.append((step, training))
@@ -115,14 +116,15 @@ class HealthWatch:
         batches = [one.batches[0] if len(one.batches) == 1 else one.batches for one in past if one.intact]
         if not batches and last is not None:
             batches = [last.batches[0] if len(last.batches) == 1 else last.batches]
-        self.data = data_facts(
-            batches,
-            loader=loader_of(self._recipe.data) is not None,
-            per_pass=per_pass,
-            load_seconds=self.load_seconds,
-            step_seconds=step_seconds,
-            steps=steps,
-        )
+        with contextlib.suppress(RuntimeError, ValueError, TypeError, IndexError, NotImplementedError):  # whatever is odd about a batch
+            self.data = data_facts(
+                batches,
+                loader=loader_of(self._recipe.data) is not None,
+                per_pass=per_pass,
+                load_seconds=self.load_seconds,
+                step_seconds=step_seconds,
+                steps=steps,
+            )
         if failed is not None:
             self.ranges = self.ranges or self._inspector.ranges(failed)
         if whole and last is not None:
@@ -157,7 +159,7 @@ class HealthWatch:
             yield SchedulerFacts(
                 type=type(scheduler).__name__, built_at=self._build.scheduler_built_at(scheduler),
                 last_epoch=last if isinstance(last, int) else None, period=period if isinstance(period, int) else None,
-                stepped_at=_span(seen.place) if seen is not None else None, stepped_first=seen.first if seen is not None else False,
+                stepped_at=_span(seen.place) if seen is not None else None, stepped_first=seen is not None and seen.first and self._conduct.ever_stepped > 0,
                 steps=seen.steps if seen is not None else 0,
             )  # fmt: skip
 

@@ -4,6 +4,7 @@ which shapes, which units are dead, what the model returns. Silent bugs show the
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,9 +22,10 @@ from nanodoc.engine.observer import Observer
 from nanodoc.engine.replaying import leaves_of
 from nanodoc.engine.step import StepRunner
 from nanodoc.errors import UsageError, UserCodeError
-from nanodoc.probes.values import SQUASHERS, ValueProbe
+from nanodoc.probes.values import SQUASHERS, Units, ValueProbe
 from nanodoc.trace.calls import CallLog
 from nanodoc.trace.eager import run_eagerly
+from nanodoc.trace.plain import is_plain
 
 _MOST_BATCHES = 4
 _SECONDS = 5.0  # after which no further batch is looked at
@@ -44,7 +46,8 @@ class Inspector:
         """(facts, "") or (None, why there are none). `past` are the steps whose batches are still there."""
         began = time.perf_counter()
         probe = ValueProbe()
-        watch = _ModelWatch(self._model, self._build)
+        held = {id(p) for o in self._runner.recipe.optimizers for group in o.param_groups for p in group["params"]}
+        watch = _ModelWatch(self._model, self._build, held)
         others = [one for one in past if one.step != last.step and one.intact and len(one.batches) == len(last.batches)]
         chosen = [*_spread(others, _MOST_BATCHES - 1)]
         looked = 0
@@ -63,7 +66,7 @@ class Inspector:
                 cause = error.cause if isinstance(error, UserCodeError) else error
                 return None, f"the last step raised {type(cause).__name__} when it was run again"
         return InspectionFacts(
-            step=last.step, calls=calls, batches=looked + 1, units=tuple(_units(calls, probe)), output=watch.output(last), modes=tuple(watch.modes),
+            step=last.step, calls=calls, batches=looked + 1, units=tuple(_units(calls, probe)), output=watch.output, modes=tuple(watch.modes),
             training=watch.training,
         ), ""  # fmt: skip
 
@@ -80,7 +83,7 @@ class Inspector:
         log = CallLog(self._model, leaves_of(self._model, batches), probe.measure)
         probe.begin(log.made_of)
         if watch is not None:
-            watch.begin()
+            watch.begin(capsule)
         try:
             with log:
                 if self._runner.observing:
@@ -99,19 +102,23 @@ class Inspector:
 
 
 class _ModelWatch:
-    """What the model returns, and in which mode its layers run."""
+    """What the model returns, and in which mode its layers run, in calls that gradients flow through: a validation inside the step is
+    nobody's training."""
 
-    def __init__(self, model: torch.nn.Module, build: BuildFacts) -> None:
+    def __init__(self, model: torch.nn.Module, build: BuildFacts, held: set[int]) -> None:
         self._model = model
         self._build = build
+        self._held = held
         self._names = {id(module): name for name, module in model.named_modules()}
         self._handles: list[Any] = []
-        self._output: torch.Tensor | None = None
+        self._outputs: list[OutputFacts] = []
+        self._size: int | None = None
         self._seen: dict[str, ModeFacts] = {}
-        self.training = True
+        self.training = False
 
-    def begin(self) -> None:
-        self._handles.append(self._model.register_forward_hook(self._returned, always_call=False))
+    def begin(self, capsule: StepCapsule) -> None:
+        self._size = batch_size(capsule.batches[0]) if capsule.batches else None
+        self._handles.append(self._model.register_forward_hook(self._returned, with_kwargs=True))
         for module in self._model.modules():
             if isinstance(module, _DROPPING):
                 self._handles.append(module.register_forward_pre_hook(self._called))
@@ -125,38 +132,51 @@ class _ModelWatch:
     def modes(self) -> list[ModeFacts]:
         return list(self._seen.values())
 
+    @property
+    def output(self) -> OutputFacts | None:
+        """Of the call whose samples' outputs differ most."""
+        return max(self._outputs, key=lambda one: one.spread, default=None)
+
     def _called(self, module: torch.nn.Module, args: Any) -> None:
+        if not torch.is_grad_enabled():
+            return
+        self.training |= self._model.training
         name = self._names[id(module)]
         if isinstance(module, torch.nn.modules.dropout._DropoutNd):
             if module.p == 0:
                 return
         elif not getattr(module, "track_running_stats", False):
             return
-        self.training = self._model.training
         parent = self._model.get_submodule(name.rpartition(".")[0])
-        learns = any(p.requires_grad for p in parent.parameters())
+        learns = any(p.requires_grad and (not self._held or id(p) in self._held) for p in parent.parameters())
+        before = self._seen.get(name)
         self._seen[name] = ModeFacts(
-            module=name, module_type=type(module).__name__, training=module.training, trainable=learns,
-            momentum=getattr(module, "momentum", None), made_at=self._build.layer_made_at(name),
+            module=name, module_type=type(module).__name__, training=module.training or (before is not None and before.training),
+            trainable=learns, momentum=getattr(module, "momentum", None), made_at=self._build.layer_made_at(name),
         )  # fmt: skip
 
-    def _returned(self, module: torch.nn.Module, args: Any, output: Any) -> None:
-        self._output = next((t.detach() for _, t in tensor_leaves(output) if t.is_floating_point() and t.dim() >= 1), None)
+    def _returned(self, module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        size = self._size
+        if not torch.is_grad_enabled() or size is None or size < 2:
+            return
+        made = [t for _, t in tensor_leaves(output) if t.is_floating_point() and t.requires_grad and is_plain(t)]
+        made = [t for t in made if t.dim() and t.shape[0] == size]
+        given = [t for _, t in tensor_leaves([list(args), dict(kwargs)]) if is_plain(t) and t.dim() and t.shape[0] == size]
+        if not made or not given:
+            return
+        with torch.no_grad(), torch._C.DisableTorchFunction():
+            differ = any(not bool((t == t[:1]).all()) for t in given)
+            spreads = [_spread_of(t) for t in made]
+        self._outputs.append(OutputFacts(batch_size=size, spread=max(spreads), inputs_differ=differ))
 
-    def output(self, last: StepCapsule) -> OutputFacts | None:
-        """How much the samples' outputs differ."""
-        size = batch_size(last.batches[0]) if last.batches else None
-        out, self._output = self._output, None
-        if out is None or size is None or size < 2 or out.shape[0] != size or out.layout is not torch.strided:
-            return None
-        rows = out.float().flatten(1) if out.dim() > 1 else out.float()[:, None]
-        if not bool(torch.isfinite(rows).all()):
-            return None
-        largest = float(rows.abs().max())
-        spread = float((rows - rows[0]).abs().max())
-        inputs = [t for _, t in tensor_leaves(last.batches[0]) if t.dim() and t.shape[0] == size and t.layout is torch.strided]
-        differ = bool(inputs) and not bool((inputs[0] == inputs[0][:1]).all())
-        return OutputFacts(batch_size=size, spread=spread / largest if largest else 0.0, inputs_differ=differ)
+
+def _spread_of(out: torch.Tensor) -> float:
+    """Largest difference between two samples, relative to the largest value; inf for what is not finite."""
+    rows = out.detach().float().reshape(out.shape[0], -1)
+    if not rows.numel() or not bool(torch.isfinite(rows).all()):
+        return math.inf
+    largest = float(rows.abs().max())
+    return float((rows - rows[0]).abs().max()) / largest if largest else 0.0
 
 
 def _spread(steps: Sequence[PastStep], most: int) -> list[PastStep]:
@@ -167,23 +187,27 @@ def _spread(steps: Sequence[PastStep], most: int) -> list[PastStep]:
 
 
 def _units(calls: StepCalls, probe: ValueProbe) -> list[UnitFacts]:
-    found = []
+    """One for each activation; calls from the same place in the same module are one, whatever they were given."""
     direct = _straight_to_the_loss(calls)
+    places: dict[tuple[Any, ...], list[tuple[CallFacts, Units]]] = {}
     for call in calls.calls:
         number = call.notes.get("activation")
-        if number is None:
-            continue
-        units = probe.units[call.name, int(number)]
-        if units.alive is None:
-            continue
+        units = probe.units.get((call.name, int(number))) if number is not None else None
+        if units is not None and units.alive is not None:
+            places.setdefault((call.name, call.module, call.location, units.alive.numel()), []).append((call, units))
+    found = []
+    for same in places.values():
+        call = same[-1][0]
+        alive = torch.stack([units.alive for _, units in same if units.alive is not None]).any(0)
+        values, flat = sum(units.values for _, units in same), sum(units.flat for _, units in same)
         found.append(
             UnitFacts(
                 call=call,
-                units=units.alive.numel(),
-                dead=int((~units.alive).sum()),
-                values=units.values,
-                saturated=units.flat / units.values if call.name in SQUASHERS and units.values else 0.0,
-                output=call.index in direct,
+                units=alive.numel(),
+                dead=int((~alive).sum()),
+                values=values,
+                output=all(one.index in direct for one, _ in same),
+                saturated=flat / values if call.name in SQUASHERS and values else 0.0,
             )
         )
     return found

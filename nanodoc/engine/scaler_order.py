@@ -325,7 +325,8 @@ class CallOrder:
 
     def position(self, optimizer: Any) -> int:
         """The number of the optimizer's gradients, in the recipe's order and then as they were met."""
-        return self._all().index(self._of(optimizer))
+        gradients = self._of(optimizer)  # which may be met here for the first time
+        return self._all().index(gradients)
 
     # -- what is known at the end ----------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from nanodoc.engine.looks import LookOptions
 from nanodoc.engine.loop import Engine
 from nanodoc.engine.settings import pick_device, seed_everything, with_amp
 from nanodoc.engine.snapshot import write_snapshot
-from nanodoc.errors import UserCodeError
+from nanodoc.errors import UsageError, UserCodeError
 from nanodoc.evidence import Evidence
 from nanodoc.pipeline.common import Progress, artifact_folder, build_watched, check_module, kept_going, report_of, run_info
 from nanodoc.preflight import preflight
@@ -39,7 +39,9 @@ def run(entrypoint: str, config: Config, progress: Progress | None = None) -> Re
     """
     progress = progress or Progress()
     if config.tensorboard is not None:
-        check_tensorboard()
+        check_tensorboard(Path(config.tensorboard))
+    if config.preflight and config.overfit_batch:
+        raise UsageError("--preflight runs one step and --overfit-batch needs many: choose one of them")
     device = pick_device(config.device)
     if config.seed is not None:
         seed_everything(config.seed)
@@ -86,7 +88,7 @@ def run(entrypoint: str, config: Config, progress: Progress | None = None) -> Re
         artifacts["traces"] = ", ".join(outcome.trace_files)
     _snapshot(engine, outcome, entrypoint, config, amp_dtype, folder, artifacts, not_checked)
     differential = _differential(engine, outcome, config, progress)
-    evidence = outcome.evidence
+    evidence = replace(outcome.evidence, default_length=config.steps is None and recipe.max_steps is None)
     if differential is not None:
         with kept_going("experiments", not_checked):
             evidence = differential.examine(evidence)

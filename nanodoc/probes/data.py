@@ -80,9 +80,11 @@ def _typical(tensors: list[torch.Tensor], *, largest: bool) -> float:
 
 
 def _same_samples(tensors: list[torch.Tensor]) -> bool:
+    if not tensors[0].dim():
+        return False
     rows = tensors[0][:1]
     alike = all(t.dim() and t.shape[0] and t.shape[1:] == rows.shape[1:] and bool((t == rows).all()) for t in tensors)
-    return alike and sum(t.shape[0] for t in tensors) > 1
+    return alike and any(t.shape[0] > 1 for t in tensors)
 
 
 def _identical(batches: Sequence[Any]) -> int:

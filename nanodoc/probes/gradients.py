@@ -128,7 +128,12 @@ def nonfinite_tensors(named: Sequence[tuple[str, torch.Tensor]]) -> list[str]:
     floating = [
         (name, t.detach())
         for name, t in named
-        if not is_lazy(t) and t.is_floating_point() and t.numel() and t.layout == torch.strided and t.device.type != "meta"
+        if not is_lazy(t)
+        and t.is_floating_point()
+        and t.itemsize > 1
+        and t.numel()
+        and t.layout == torch.strided
+        and t.device.type != "meta"
     ]
     suspects: list[str] = []
     groups: dict[torch.device, list[tuple[str, torch.Tensor]]] = {}

@@ -61,7 +61,8 @@ class LayerProbe:
     """Around one step: `watching` while it runs, `gradients` when they are complete, `finish` when the weights have moved."""
 
     def __init__(self, model: torch.nn.Module, optimizers: list[torch.optim.Optimizer], *, hooks: bool) -> None:
-        self._leaves = [(n, m) for n, m in model.named_modules() if not any(True for _ in m.children())][:_MOST_LAYERS] if hooks else []
+        leaves = [(n, m) for n, m in model.named_modules() if not any(True for _ in m.children())][:_MOST_LAYERS] if hooks else []
+        self._leaves = {id(module): name for name, module in leaves}
         self._names = {id(p): n for n, p in model.named_parameters()}
         self._optimizers = optimizers
         self._layers: list[tuple[str, str, bool]] = []
@@ -82,34 +83,33 @@ class LayerProbe:
         if _fits(held):
             with torch.no_grad():
                 self._before = [(p, p.detach().clone()) for p in held]
-        handles: list[Any] = []
+        if not self._leaves:
+            yield
+            return
+        # one hook for all modules, in none of them: the training code may copy or pickle its model in the middle of the step
+        handle = torch.nn.modules.module.register_module_forward_hook(self._returned)
         try:
-            for name, module in self._leaves:
-                handles.append(module.register_forward_hook(self._hook(name)))
             yield
         finally:
-            for handle in handles:
-                handle.remove()
+            handle.remove()
 
-    def _hook(self, name: str) -> Any:
-        def hook(module: torch.nn.Module, args: Any, output: Any) -> None:
-            out = output[0] if isinstance(output, tuple) and output else output
-            if not isinstance(out, torch.Tensor) or not out.is_floating_point() or not is_plain(out) or out.numel() < 2:
-                return
-            if torch._C._current_autograd_node() is not None:  # activation checkpointing, inside backward
-                return
-            began = time.perf_counter()
-            with contextlib.suppress(RuntimeError), torch.no_grad(), torch.autocast(out.device.type, enabled=False):
-                values = out.detach().float()
-                std, mean = torch.std_mean(values)
-                low, high = torch.aminmax(values)
-                zeros = (values == 0).float().mean()
-                flat = _flat_share(module, values)
-                self._numbers.append(torch.stack([mean, std, torch.maximum(-low, high), zeros, zeros if flat is None else flat]))
-                self._layers.append((name, type(module).__name__, flat is not None))
-            self.seconds += time.perf_counter() - began
-
-        return hook
+    def _returned(self, module: torch.nn.Module, args: Any, output: Any) -> None:
+        name = self._leaves.get(id(module))
+        out = output[0] if isinstance(output, tuple) and output else output
+        if name is None or not isinstance(out, torch.Tensor) or not out.is_floating_point() or not is_plain(out) or out.numel() < 2:
+            return
+        if torch._C._current_autograd_node() is not None:  # activation checkpointing, inside backward
+            return
+        began = time.perf_counter()
+        with contextlib.suppress(RuntimeError), torch.no_grad(), torch.autocast(out.device.type, enabled=False):
+            values = out.detach().float()
+            std, mean = torch.std_mean(values)
+            low, high = torch.aminmax(values)
+            zeros = (values == 0).float().mean()
+            flat = _flat_share(module, values)
+            self._numbers.append(torch.stack([mean, std, torch.maximum(-low, high), zeros, zeros if flat is None else flat]))
+            self._layers.append((name, type(module).__name__, flat is not None))
+        self.seconds += time.perf_counter() - began
 
     def gradients(self) -> None:
         """The gradients are complete, and no optimizer has stepped on them yet."""
@@ -130,6 +130,7 @@ class LayerProbe:
         ratios: dict[str, float] = {}
         groups: list[float] = []
         with torch.no_grad():
+            self._before = [(p, w) for p, w in self._before if p.shape == w.shape and p.device == w.device]  # a net may grow
             if self._before:
                 now, was = [p.detach() for p, _ in self._before], [w for _, w in self._before]
                 moved = _read(torch._foreach_norm(torch._foreach_sub(now, was)))

@@ -17,6 +17,8 @@ REGRESSION = frozenset(("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"))
 _LAST_DIMENSION = frozenset(("linear", "layer_norm", "matmul", "rms_norm"))
 _FLAT = 0.01
 """A derivative below this is flat: sigmoid beyond 0.01 … 0.99, tanh beyond ±0.995."""
+_SLACK = 0.05
+"""Of the targets' range: noise around the end of an activation's range is within its reach."""
 _MOST = 20_000_000
 """Elements; a larger tensor is not looked at."""
 
@@ -50,11 +52,12 @@ class ValueProbe:
     def __init__(self) -> None:
         self.units: dict[tuple[str, int], Units] = {}
         self.made_by: Maker = lambda argument: None
-        self._count = 0
+        self._count = self._softmaxes = 0
+        self._largest: dict[int, int] = {}
 
     def begin(self, made_by: Maker) -> None:
         """Another batch is about to be looked at."""
-        self.made_by, self._count = made_by, 0
+        self.made_by, self._count, self._softmaxes = made_by, 0, 0
 
     def measure(
         self, name: str, tensors: list[torch.Tensor], options: dict[str, Any], out: Any, arguments: list[ArgumentFacts]
@@ -69,11 +72,22 @@ class ValueProbe:
                 return {"value": _number(out), **_range("target", tensors[1]), **_out_of_reach(tensors[1])}
             if name == "kl_div" and len(tensors) > 1:
                 return {"value": _number(out), **_range("input", tensors[0]), **_range("target", tensors[1])}
+            if name in ("softmax", "log_softmax"):
+                return self._softmax(tensors[0], options)
             if name == "embedding" and len(tensors) > 1:
                 return {"rows": tensors[1].shape[0], **_range("id", tensors[0])}
             if (name in RECTIFIERS or name in SQUASHERS) and isinstance(out, torch.Tensor) and out.dim() > 1 and out.requires_grad:
                 return self._activation(name, out, arguments)
         return {}
+
+    def _softmax(self, given: torch.Tensor, options: dict[str, Any]) -> dict[str, float]:
+        """The largest size of its dimension in all batches so far: lengths differ from batch to batch."""
+        dim = options.get("dim")
+        if not isinstance(dim, int) or not -given.dim() <= dim < given.dim():
+            return {}
+        self._softmaxes += 1
+        largest = self._largest[self._softmaxes] = max(self._largest.get(self._softmaxes, 0), int(given.shape[dim]))
+        return {"largest": largest}
 
     def _activation(self, name: str, out: torch.Tensor, arguments: list[ArgumentFacts]) -> dict[str, float]:
         self._count += 1
@@ -124,10 +138,11 @@ def _out_of_reach(target: torch.Tensor) -> dict[str, float]:
     if not target.numel():
         return {}
     values = target.detach().double()
+    slack = _SLACK * float(values.max() - values.min())
     return {
-        "target_below_0": float((values < 0).double().mean()),
-        "target_outside_01": float(((values < 0) | (values > 1)).double().mean()),
-        "target_outside_11": float((values.abs() > 1).double().mean()),
+        "target_below_0": float((values < -slack).double().mean()),
+        "target_outside_01": float(((values < -slack) | (values > 1 + slack)).double().mean()),
+        "target_outside_11": float((values.abs() > 1 + slack).double().mean()),
     }
 
 

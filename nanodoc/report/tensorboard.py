@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,23 +17,26 @@ _SCALARS = {
 }  # fmt: skip
 
 
-def check_tensorboard() -> None:
-    """Raises `UsageError` where TensorBoard is not installed: before a run, not after it."""
+def check_tensorboard(folder: Path) -> None:
+    """Raises `UsageError` where TensorBoard is not installed or `folder` can't be written to: before a run, not after it."""
     try:
         import tensorboard  # type: ignore[import-untyped, unused-ignore]  # ships no types  # noqa: F401
     except ImportError as error:
         raise UsageError('--tensorboard needs TensorBoard: pip install "nanodoc-torch[tensorboard]"') from error
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UsageError(f"cannot write to {folder}: {error.strerror or error}; choose another folder with --tensorboard") from error
 
 
 def write_tensorboard(history: Path, folder: Path) -> Path:
     """Writes every scalar of `history` into an event file below `folder`, which is made if need be. Raises `UsageError` where it can't."""
-    check_tensorboard()
+    check_tensorboard(folder)
     from torch.utils.tensorboard import SummaryWriter
 
-    try:
-        writer = SummaryWriter(str(folder))  # type: ignore[no-untyped-call, unused-ignore]  # unannotated in torch
-    except OSError as error:
-        raise UsageError(f"cannot write to {folder}: {error.strerror or error}; choose another folder with --tensorboard") from error
+    writer = SummaryWriter(str(folder))  # type: ignore[no-untyped-call, unused-ignore]  # unannotated in torch
     try:
         for line in history.read_text(encoding="utf-8").splitlines():
             values = json.loads(line)

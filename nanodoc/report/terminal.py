@@ -149,6 +149,8 @@ def _vitals(report: Report) -> Text:
 
 def _overfit(one: OverfitFacts) -> str:
     text = f"{'fitted' if one.fits else 'not fitted'}: {_number(one.first)} → {_number(one.last)} in {one.steps} steps"
+    if one.faster_last is not None:
+        text += f" (at ten times the learning rate {_number(one.faster_last)})"
     if one.zeroed_last is None:
         return text + " (inputs could not be told from targets, so there is no control with zeroed inputs)"
     return f"{text}; with {clean(', '.join(one.zeroed))} zeroed {_number(one.zeroed_last)}"

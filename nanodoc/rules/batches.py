@@ -24,7 +24,7 @@ _WORTH = 0.005
 _LAYERS = ("linear", "conv1d", "conv2d", "conv3d")
 _NORMS = ("batch_norm", "layer_norm", "group_norm", "instance_norm", "rms_norm")
 _RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
-_MASKS = ("ne", "eq", "pack_padded_sequence", "masked_fill", "masked_select")
+_MASKS = ("ne", "eq", "gt", "lt", "ge", "le", "bool", "pack_padded_sequence", "masked_fill", "masked_select")
 
 
 def _calls(evidence: Evidence) -> StepCalls | None:
@@ -60,8 +60,12 @@ def _consumers(calls: StepCalls, leaf: str) -> list[CallFacts]:
 
 def _normalised(calls: StepCalls, call: CallFacts) -> bool:
     """A normalisation comes right behind it, which undoes the scale."""
-    after = [one for one in calls.calls if any(argument.made_by == call.index for argument in one.arguments)]
-    return any(one.name in _NORMS for one in after)
+    for one in calls.calls:
+        if one.name in _NORMS and one.arguments:
+            made = calls.origin(one.arguments[0])
+            if isinstance(made, CallFacts) and made.index == call.index:
+                return True
+    return False
 
 
 def _unnormalised_input(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
@@ -95,7 +99,8 @@ def _constant_batch(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     data, calls = evidence.data, _calls(evidence)
     if data is None or data.batches < 3:
         return
-    if data.loader and data.per_pass != 1 and data.identical >= data.batches - 1:
+    used = calls is None or any(_used(calls, leaf.path) for leaf in data.leaves)
+    if data.loader and data.per_pass != 1 and used and data.identical >= data.batches - 1:
         yield _claim(
             rule, None, severity="critical",
             title=f"all of the last {data.batches} batches are the same",
@@ -104,13 +109,16 @@ def _constant_batch(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             fix="iterate over the loader; `next(iter(loader))` begins anew each time, and a seed set in every step draws the same samples",
         )  # fmt: skip
         return
-    for leaf in data.leaves:
-        if leaf.floating and leaf.same_samples and calls is not None and (used := _consumers(calls, leaf.path)):
+    inputs = [(leaf, taken) for leaf in data.leaves if calls is not None and (taken := _consumers(calls, leaf.path))]
+    if calls is None or _ids(calls, data.leaves) or not all(leaf.floating and leaf.same_samples for leaf, _ in inputs):
+        return  # a grid or a condition that all samples share stands beside inputs that differ
+    for leaf, taken in inputs:
+        if taken:
             alike = f"{leaf.minimum:g} everywhere" if leaf.constant else "the same for every sample"
             yield _claim(
                 rule, leaf.path, severity="critical",
                 title=f"{leaf.path} is {alike}, in every batch",
-                explanation=f"{used[0].module or 'The model'} is given {list(leaf.shape)} values, and no sample differs from another over {data.batches} batches: there "
+                explanation=f"{taken[0].module or 'The model'} is given {list(leaf.shape)} values, and no sample differs from another over {data.batches} batches: there "
                 "is nothing to tell them apart by.",
                 weight=confidence(0.9, 0.4), notes=[("range", f"{leaf.minimum:.4g} … {leaf.maximum:.4g}"), ("batches", data.batches)],
                 fix="look at how the samples are stored: one tensor that is written to in place and stored again and again stays one tensor (clone it)",
@@ -142,7 +150,14 @@ def _padding_dominated(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     for leaf in ids:
         if loss is not None and leaf.top_value is not None:
             share = loss.notes["top_count"] / max(loss.notes["targets"] - loss.notes["ignored"], 1)
-            if share > _PADDING and loss.notes["top_class"] == leaf.top_value and leaf.ragged and loss.notes["targets"] > leaf.shape[0]:
+            if (
+                share > _PADDING
+                and not loss.notes["ignored"]
+                and _is_its_own_target(calls, loss, leaf)
+                and loss.notes["top_class"] == leaf.top_value
+                and leaf.ragged
+                and loss.notes["targets"] > leaf.shape[0]
+            ):
                 yield _counted(rule, leaf, share, loss)
                 return
         if (
@@ -161,6 +176,12 @@ def _padding_dominated(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             fix="mask the padding, pack the sequences, and put sequences of like length into one batch",
         )  # fmt: skip
         return
+
+
+def _is_its_own_target(calls: StepCalls, loss: CallFacts, ids: BatchLeaf) -> bool:
+    """The loss compares with the ids themselves: only there a class is a token."""
+    made = calls.origin(loss.arguments[1]) if len(loss.arguments) > 1 else None
+    return isinstance(made, ArgumentFacts) and made.leaf == ids.path
 
 
 def _counted(rule: Rule, leaf: BatchLeaf, share: float, loss: CallFacts) -> Claim:

@@ -17,8 +17,10 @@ _DEAD = 0.5  # RULES, ND603
 _FEWEST_UNITS = 4
 _FEWEST_VALUES = 64  # per unit: a unit that is zero on a handful of samples is not dead
 _SATURATED = 0.5  # RULES, ND604
+_DEEP = 6  # layers
 _VANISHED = 1e-3  # RULES, ND602: gradient norm of the first layers over that of the last
 _SMALL = 1e-7  # RULES, ND602: mean |g|
+_PARTS = ("chunk", "split", "unbind", "sub", "rsub")  # 1 − z is a gate as z is
 _UNREACHABLE = 0.1  # share of the targets
 
 
@@ -36,7 +38,8 @@ def _layers(evidence: Evidence) -> list[ParameterStats]:
 
 def _vanishing_gradients(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     layers = _layers(evidence)
-    if len(layers) < 4 or len(evidence.losses) < SHORTEST:
+    # nets of their own, with a loss and an optimizer each, stand in no row
+    if len(layers) < _DEEP or len(evidence.losses) < SHORTEST or len(evidence.optimizer_sites) > 1:
         return
     norms = [p.grad_norm or 0.0 for p in layers]
     quarter = max(len(norms) // 4, 1)
@@ -84,6 +87,8 @@ def _dead(rule: Rule, evidence: Evidence, one: UnitFacts) -> Claim | None:
     call, inspection = one.call, evidence.inspection
     assert inspection is not None
     whole = one.dead == one.units
+    if one.output and not _is_predicted(inspection.calls, call):  # a margin or a penalty that is met, not a layer
+        return None
     if whole:
         title = (
             f"{call.name} returns 0 for every sample: all {one.units} units are dead"
@@ -109,6 +114,13 @@ def _dead(rule: Rule, evidence: Evidence, one: UnitFacts) -> Claim | None:
     )  # fmt: skip
 
 
+def _is_predicted(calls: StepCalls, call: CallFacts) -> bool:
+    """What it returns is what one of torch's losses compares with targets."""
+    loss = loss_call(calls, (*CLASSIFIES, "binary_cross_entropy_with_logits", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"))
+    made = calls.origin(loss.arguments[0]) if loss is not None and loss.arguments else None
+    return isinstance(made, CallFacts) and made.index == call.index
+
+
 def _feeds_a_classifier(calls: StepCalls, call: CallFacts) -> bool:
     loss = loss_call(calls, (*CLASSIFIES, "binary_cross_entropy_with_logits"))
     if loss is None or not loss.arguments:
@@ -117,12 +129,27 @@ def _feeds_a_classifier(calls: StepCalls, call: CallFacts) -> bool:
     return isinstance(made, CallFacts) and made.index == call.index
 
 
+def _gates(calls: StepCalls) -> set[int]:
+    """Calls whose output, perhaps as a view or a part, is multiplied with something or blends two things."""
+    found = set()
+    for call in calls.calls:
+        if call.name in ("mul", "lerp", "addcmul", "where", "matmul", "bmm", "einsum"):
+            for argument in call.arguments:
+                made = calls.origin(argument)
+                while isinstance(made, CallFacts):
+                    found.add(made.index)
+                    if made.name not in _PARTS or not made.arguments:
+                        break
+                    made = calls.origin(made.arguments[0])
+    return found
+
+
 def _saturated_activations(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     inspection = evidence.inspection
     if inspection is None or len(evidence.losses) < SHORTEST:
         return
     calls = inspection.calls
-    gates = {one.made_by for call in calls.calls if call.name == "mul" for one in call.arguments}
+    gates = _gates(calls)
     for one in inspection.units:
         if one.saturated <= _SATURATED or one.output or one.call.index in gates or one.values < _FEWEST_VALUES * _FEWEST_UNITS:
             continue
@@ -203,11 +230,16 @@ def _names(parameters: list[ParameterStats]) -> str:
     return shown + (f" and {len(parameters) - 4} more" if len(parameters) > 4 else "")
 
 
+def _is_a_layers(parameter: ParameterStats) -> bool:
+    """A weight whose rows are units; a parameter of the user's own may hold anything."""
+    return parameter.module_type.startswith(("Linear", "Conv", "LSTM", "GRU", "RNN")) and "weight" in parameter.name.rpartition(".")[2]
+
+
 def _poor_initialisation(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     stats = evidence.stats
     if stats is None or len(evidence.losses) < SHORTEST:
         return
-    same = [p for p in stats.parameters if p.trainable and p.identical_rows and p.moved and p.grad_norm]
+    same = [p for p in stats.parameters if p.trainable and p.identical_rows and p.moved and p.grad_norm and _is_a_layers(p)]
     if not same:
         return
     first = same[0]

@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Iterable
 
+from nanodoc.call_evidence import ArgumentFacts
 from nanodoc.evidence import Evidence
 from nanodoc.plateau import stuck_at_chance
 from nanodoc.report.model import Culprit
@@ -14,6 +15,7 @@ from nanodoc.rules.learning_base import CLASSIFIES, LATE, SHORTEST, at_call, cal
 
 _PLATEAU = 30  # steps without any progress
 _NOTHING = 0.9  # of the loss on one batch alone: less is learning, if slowly
+_ENOUGH = 50  # steps that learning a batch by heart may take
 _GAIN = 1.1  # times what the loss gains without inputs
 _COLLAPSED = 1e-6
 
@@ -31,6 +33,11 @@ def _initial_loss(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         or loss.index not in calls.losses
         or loss.options.get("reduction", "mean") != "mean"
     ):
+        return
+    target = calls.origin(loss.arguments[1]) if len(loss.arguments) > 1 else None
+    if not isinstance(target, ArgumentFacts) or not (target.leaf or "").startswith(
+        "batch"
+    ):  # positions, as contrastive losses compare with
         return
     chance = math.log(max(loss.notes.get("classes", 0), 1))
     began = evidence.losses[0]
@@ -54,17 +61,21 @@ def _zero_loss(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if len(losses) < SHORTEST or any(loss != losses[0] for loss in losses) or any(norm != 0 for norm in norms):
         return
     calls = calls_of(evidence)
-    site = calls.calls[calls.losses[0]] if calls is not None and calls.losses else None
-    single = loss_call(calls, CLASSIFIES) if calls is not None else None
+    if calls is None or not calls.losses:  # nothing was differentiated
+        return
+    site = calls.calls[calls.losses[0]]
+    single = loss_call(calls, CLASSIFIES)
+    severity = "critical"
     if single is not None and single.notes.get("classes") == 1:
         site, what = single, f"{single.name} over a single class is always 0"
     else:
+        severity = "warning" if losses[0] == 0 else "critical"  # rewards may be rare, and margins may be met
         what = f"the loss is {'exactly 0' if losses[0] == 0 else f'the same {losses[0]:.6g}'} in every step, and so is every gradient"
     yield learning_claim(
-        rule, ("constant",),
+        rule, ("constant",), severity=severity,
         title=what,
         explanation=f"In {count(len(losses), 'step')} on different batches neither loss nor gradients changed: there is nothing to learn from.",
-        culprit=at_call(site, evidence) if site is not None else Culprit(kind="op"), step=0, weight=confidence(0.8, 0.5 if len(losses) > 20 else 0.2), order=LATE - 400,
+        culprit=at_call(site, evidence), step=0, weight=confidence(0.8, 0.5 if len(losses) > 20 else 0.2), order=LATE - 400,
         notes=[("loss", losses[0]), ("largest gradient norm", max(norms, default=0.0))],
         fix="for one output use binary_cross_entropy_with_logits" if single is not None and single.notes.get("classes") == 1
         else "look at what the loss is made of: a clamp, a margin that is always met, a mask that keeps nothing",
@@ -94,13 +105,20 @@ def _cannot_overfit(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     site = calls.calls[calls.losses[0]] if calls is not None and calls.losses else None
     culprit = at_call(site, evidence) if site is not None else Culprit(kind="op")
     blind = overfit.zeroed_last is not None and overfit.first - overfit.last < _GAIN * (overfit.first - overfit.zeroed_last)
-    notes = [("loss", f"{overfit.first:.4g} → {overfit.last:.4g}"), ("with inputs zeroed", overfit.zeroed_last), ("steps", overfit.steps)]
+    notes = [
+        ("loss", f"{overfit.first:.4g} → {overfit.last:.4g}"),
+        ("at ten times the rate", overfit.faster_last),
+        ("with inputs zeroed", overfit.zeroed_last),
+        ("steps", overfit.steps),
+    ]
+    if not overfit.fits and (overfit.steps < _ENOUGH or (overfit.faster_last is not None and overfit.faster_last < 0.5 * overfit.first)):
+        return  # too few steps, or too small ones: the vital signs say how far it came
     if not overfit.fits:
         yield learning_claim(
             rule, ("one-batch",), symptom=2,
-            title=f"one batch alone is not fitted: the loss goes from {overfit.first:.4g} to {overfit.last:.4g} in {overfit.steps} steps",
+            title=f"one batch alone is not fitted: the loss goes from {overfit.first:.4g} to {overfit.last:.4g} in {overfit.steps} steps", severity="warning",
             explanation="A model with enough parameters learns a single batch by heart. This one doesn't: something between inputs, model, loss and "
-            "optimizer is not connected, or the learning rate is far off.",
+            "optimizer is not connected, or the loss has a floor that no model gets under (noise that is drawn anew, a game of two).",
             culprit=culprit, step=overfit.steps - 1, weight=confidence(0.5, 0.5 if overfit.steps >= 50 else 0.1, 0.4 if overfit.last > 0.9 * overfit.first else 0.0),
             notes=notes, fix="more steps (--steps), a learning rate ten times larger or smaller; then check-grad-graph",
         )  # fmt: skip

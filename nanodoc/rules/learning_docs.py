@@ -143,7 +143,8 @@ ND610 poor-initialisation
 """,
     "ND617": """\
 ## What it checks
-Only with `--overfit-batch`: the run trains on its first batch alone. The loss must fall to less than half. Then the same steps are made
+Only with `--overfit-batch`: the run trains on its first batch alone, for 50 steps and more. The loss must fall to less than half, if not as
+it is then at ten times the learning rate. Then the same steps are made
 from the same weights with the inputs zeroed (where inputs and targets can be told apart): the loss must end higher than with them.
 
 ## Why it matters

@@ -17,6 +17,7 @@ from nanodoc.loop_evidence import (
     LoopMisuse,
     ModeChange,
 )
+from nanodoc.plateau import NO_BETTER, late_loss
 from nanodoc.report.model import Culprit, Finding, Fix, Remedy
 from nanodoc.rules.base import Claim, Rule, confidence, count, effects, location_key
 from nanodoc.rules.loop_docs import DOCS
@@ -116,7 +117,8 @@ def _unscaled_accumulation(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if misuse is not None and misuse.times >= 2:
         yield _finding(
             rule, evidence, misuse,
-            severity=rule.severity if misuse.times >= _MANY else "info",
+            # a sum may be meant, with a learning rate to match: where it hurts, the loss does not come down
+            severity=rule.severity if misuse.times >= _MANY and late_loss(evidence.losses) > NO_BETTER * evidence.losses[0] else "info",
             title=f"losses of {misuse.times} micro-batches are summed, not averaged",
             explanation=f"backward() runs {misuse.times} times from the same line before each optimizer step, and no loss is divided by that number: the gradient "
             f"is {misuse.times} times that of one batch of the same size.",

@@ -91,8 +91,8 @@ ND608 accumulating-gradients
 """,
     "ND623": f"""\
 ## What it checks
-Several backward() from one line before one optimizer step, none of whose losses was divided. A warning from four micro-batches on, an
-info below. {_SEEN}
+Several backward() from one line before one optimizer step, none of whose losses was divided. A warning from four micro-batches on if the
+loss has not come down, else an info. {_SEEN}
 
 ## Why it matters
 The gradient is as many times larger as there are micro-batches, and with it the effective learning rate of SGD and what clipping does.

@@ -70,7 +70,7 @@ ND612 double-softmax, ND501 cut-graph
 """,
     "ND627": """\
 ## What it checks
-nll_loss or kl_div whose first argument holds values above zero: no probability has a positive logarithm.
+nll_loss whose first argument holds values above 0.1: no probability has a positive logarithm.
 
 ## Why it matters
 nll_loss applies no softmax. On raw outputs it has no lower bound; the outputs grow and the loss falls for ever.

@@ -24,8 +24,8 @@ _WANTS_LOGS = ("nll_loss", "kl_div")
 _PAIRED = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
 _BY_HAND = ("sub", "mul", "truediv", "div")
 _LAYERS = ("linear", "matmul", "conv1d", "conv2d", "conv3d", "bilinear", "addmm", "mm", "bmm", "einsum")
-_PROBABLE = 1e-3
-"""A log-probability exceeds zero by no more than rounding does."""
+_PROBABLE = 0.1
+"""A log-probability exceeds zero by no more than rounding, or the constant that keeps its log finite, does."""
 
 
 def _calls(evidence: Evidence) -> StepCalls | None:
@@ -46,7 +46,7 @@ def _broadcast_loss(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         first, second = call.arguments[:2]
         if not _outer(first.shape, second.shape):
             continue
-        if call.name in _PAIRED or (call.name in _BY_HAND and _by_accident(calls, call, first, second)):
+        if (call.name in _PAIRED and not _on_purpose(calls, call)) or (call.name in _BY_HAND and _by_accident(calls, call, first, second)):
             yield _broadcast(rule, evidence, calls, call)
             return
 
@@ -70,22 +70,20 @@ def _by_accident(calls: StepCalls, call: CallFacts, first: ArgumentFacts, second
     if first.requires_grad == second.requires_grad:
         return False
     learns, given = (first, second) if first.requires_grad else (second, first)
-    source, other = calls.origin(learns), calls.origin(given)
+    source, other = calls.origin(learns), calls.origin(given, elementwise=True)
     if not isinstance(source, CallFacts):  # a parameter by itself, such as a vector of frequencies
         return False
     from_batch = isinstance(other, ArgumentFacts) and (other.leaf or "").startswith("batch")
-    if not from_batch and call.name != "mul" and not (isinstance(other, CallFacts) and not other.requires_grad):
-        return False
-    for argument in (first, second):
-        for step in calls.path(argument):
-            if (
-                step.name in ("unsqueeze", "getitem")
-                and step.view
-                and _same_line(step, call)
-                and len(step.shape) > len(step.arguments[0].shape)
-            ):
-                return False
-    return True
+    return from_batch and not _on_purpose(calls, call)
+
+
+def _on_purpose(calls: StepCalls, call: CallFacts) -> bool:
+    """The extra dimension was put there in the same line."""
+    return any(
+        step.name in ("unsqueeze", "getitem") and step.view and _same_line(step, call) and len(step.shape) > len(step.arguments[0].shape)
+        for argument in call.arguments[:2]
+        for step in calls.path(argument)
+    )
 
 
 def _same_line(one: CallFacts, other: CallFacts) -> bool:
@@ -150,13 +148,21 @@ def _double_softmax(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             continue
         given = call.arguments[0]
         made = calls.origin(given)
-        if not isinstance(made, CallFacts) or made.name not in _NORMALISERS or not given.requires_grad or not made.arguments:
+        if (
+            not isinstance(made, CallFacts)
+            or made.name not in (*_NORMALISERS, "log_softmax")
+            or not given.requires_grad
+            or not made.arguments
+        ):
             continue
-        if call.name in _APPLIES:
+        if call.name in _APPLIES and made.name in _NORMALISERS:
             yield _normalised_twice(rule, evidence, call, made, _APPLIES[call.name])
             return
-        if call.name in _WANTS_LOGS:
+        if call.name in _WANTS_LOGS and made.name in _NORMALISERS:
             yield _log_missing(rule, evidence, call, made)
+            return
+        if call.name in (*_WANTS_LOGS, "cross_entropy") and _over_the_batch(made, call):
+            yield _wrong_dimension(rule, evidence, call, made)
             return
         if call.name == "log_softmax" and made.name == "softmax" and call.options.get("dim") == made.options.get("dim"):
             yield _normalised_twice(rule, evidence, call, made, "softmax")
@@ -184,6 +190,29 @@ def _normalised_twice(rule: Rule, evidence: Evidence, call: CallFacts, made: Cal
         f"classes, and gradients pass through two of them.{cap}",
         notes=notes,
         fix=f"leave the {made.name} out in training and return the logits; apply it where probabilities are read",
+    )  # fmt: skip
+
+
+def _over_the_batch(made: CallFacts, call: CallFacts) -> bool:
+    """A log_softmax over dimension 0 of what then is compared class by class."""
+    given = made.arguments[0].shape
+    return (
+        made.name == "log_softmax"
+        and len(given) > 1
+        and made.options.get("dim") in (0, -len(given))
+        and made.shape == call.arguments[0].shape
+    )
+
+
+def _wrong_dimension(rule: Rule, evidence: Evidence, call: CallFacts, made: CallFacts) -> Claim:
+    shape = list(made.arguments[0].shape)
+    return _claim(
+        rule, evidence, call, made,
+        title=f"log_softmax over dimension 0, the batch, before {call.name}",
+        explanation=f"Its input is {shape}: the probabilities of one class over all samples add up to 1, not those of one sample over the classes. Samples compete "
+        "with each other.",
+        notes=[("input shape", str(shape)), ("dim", made.options.get("dim")), ("given to", f"{call.name} at {_where(call)}")],
+        fix="dim=1 (or -1): normalise over the classes",
     )  # fmt: skip
 
 
@@ -249,7 +278,7 @@ def _not_log_probabilities(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         return
     reaching = calls.reaching_the_loss()
     for call in calls.calls:
-        if call.index not in reaching or call.name not in _WANTS_LOGS or not call.arguments or not call.arguments[0].requires_grad:
+        if call.index not in reaching or call.name != "nll_loss" or not call.arguments or not call.arguments[0].requires_grad:
             continue
         largest = call.notes.get("input_max")
         made = calls.origin(call.arguments[0])
@@ -272,7 +301,7 @@ def _not_log_probabilities(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 evidence=(("largest input", largest), ("its value", call.notes.get("value"))),
                 fixes=(
                     Fix(
-                        title="cross_entropy on the logits" if call.name == "nll_loss" else "log_softmax(..., dim=-1) on the input first",
+                        title="cross_entropy on the logits",
                         confidence="likely",
                     ),
                 ),
@@ -295,7 +324,7 @@ def _singleton_softmax(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         shape, dim = call.arguments[0].shape, call.options.get("dim")
         if not isinstance(dim, int) or not shape or not -len(shape) <= dim < len(shape) or not call.arguments[0].requires_grad:
             continue
-        if shape[dim] != 1 or math.prod(shape) == 1 or not _made_by_a_layer(calls, call.arguments[0]):
+        if call.notes.get("largest", 1) > 1 or shape[dim] != 1 or math.prod(shape) == 1 or not _made_by_a_layer(calls, call.arguments[0]):
             continue
         others = [f"dim={i} ({size})" for i, size in enumerate(shape) if size > 1 and i > 0]
         fix = f"normalise over the dimension that holds what competes: {', '.join(others)}" if others else "sigmoid for a single output"
@@ -372,7 +401,7 @@ RULES = (
         code="ND627",
         name="not-log-probabilities",
         severity="critical",
-        summary="nll_loss or kl_div of values that are no log-probabilities",
+        summary="nll_loss of values that are no log-probabilities",
         check=_not_log_probabilities,
         doc=DOCS["ND627"],
     ),

@@ -19,6 +19,7 @@ _HALF = 0.5  # of the run; every schedule that ends at zero is near zero at its 
 _EARLY = 0.25
 _BY_EPOCH = ("StepLR", "MultiStepLR", "ExponentialLR", "MultiplicativeLR", "PolynomialLR")
 _FEW = 4  # batches a pass: less is no difference
+_ALL_OF_IT = 0.8  # of the run: a length that counts batches
 _SLOWER = 0.1
 _RISES = 1.5  # times the lowest rate
 
@@ -27,17 +28,22 @@ def _learning_rate_range(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     stats, loop = evidence.stats, evidence.loop
     if stats is None or loop is None or len(stats.rates) < _SHORTEST or not evidence.optimizer_sites:
         return
-    steps = [max(rates) if rates else 0.0 for rates in stats.rates]
+    if not all(stats.rates):
+        return
+    steps = [max(rates) for rates in stats.rates]
     peak = max(steps)
     scheduler = next(iter(loop.schedulers), None)
+    if peak == 0 and any(p.moved for p in stats.parameters):
+        return
     if peak == 0:
         yield _zero(rule, evidence, scheduler)
         return
     top = steps.index(peak)
     gone = next((i for i in range(top, len(steps)) if all(rate < _GONE * peak for rate in steps[i:])), None)
-    if gone is not None and len(steps) - gone >= _HALF * len(steps):
+    if gone is not None and len(steps) - gone >= _HALF * len(steps) and (gone <= _EARLY * len(steps) or not evidence.default_length):
         yield _vanished(rule, evidence, scheduler, steps, gone)
         return
+    per_pass = evidence.data.per_pass if evidence.data is not None else None
     high = _too_high(rule, evidence)
     if high is not None:
         yield high
@@ -48,8 +54,8 @@ def _learning_rate_range(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             return
         if one.type == "CosineAnnealingLR" and one.period and one.last_epoch and one.last_epoch > 1.1 * one.period + 1:
             lowest = min(steps)
-            if max(steps[steps.index(lowest) :]) > _RISES * lowest + 1e-12:
-                yield _beyond(rule, one, steps)
+            if max(steps[steps.index(lowest) :]) > _RISES * lowest + 1e-12 and not evidence.default_length:
+                yield _beyond(rule, one, steps, by_batch=per_pass is not None and one.period < per_pass)
                 return
 
 
@@ -107,7 +113,9 @@ def _meant_for_batches(one: SchedulerFacts, evidence: Evidence, steps: int) -> b
     per_pass = evidence.data.per_pass if evidence.data is not None else None
     if one.type != "OneCycleLR" or not one.period or one.last_epoch is None or not per_pass or per_pass < _FEW:
         return False
-    return one.period % per_pass == 0 and steps >= per_pass and one.last_epoch <= steps / per_pass + 1
+    return (
+        one.period % per_pass == 0 and one.period >= _ALL_OF_IT * steps >= _ALL_OF_IT * per_pass and one.last_epoch <= steps / per_pass + 1
+    )
 
 
 def _by_epoch(rule: Rule, one: SchedulerFacts, steps: list[float]) -> Claim:
@@ -162,10 +170,11 @@ def _vanished(rule: Rule, evidence: Evidence, scheduler: SchedulerFacts | None, 
     )  # fmt: skip
 
 
-def _beyond(rule: Rule, one: SchedulerFacts, steps: list[float]) -> Claim:
+def _beyond(rule: Rule, one: SchedulerFacts, steps: list[float], *, by_batch: bool) -> Claim:
+    """`by_batch`: T_max is less than a pass over the data, and so counts epochs. Otherwise the waves may be meant."""
     period, last = one.period or 0, one.last_epoch or 0
     return _claim(
-        rule, severity="warning", weight=0.8,
+        rule, severity="warning" if by_batch else "info", weight=0.8 if by_batch else 0.4,
         title=f"CosineAnnealingLR with T_max={period} was stepped {last} times: the rate goes down and up again",
         explanation=f"The cosine reaches its end at {period} steps and then climbs back: T_max is the length of the whole decay, counted in calls of "
         "scheduler.step().",
