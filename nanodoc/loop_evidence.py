@@ -84,6 +84,8 @@ class LoopFacts:
     """(step, whether the model was in training mode when its forward ran), where it changed."""
     observed: bool = False
     """The loop is the user's own train_step."""
+    optimizer_steps: int | None = None
+    """How often optimizers stepped in it; None where it is not the user's own."""
     writes_files: bool = False
     """It has opened files for writing: run again for many steps, it would write over what it wrote."""
 

@@ -145,6 +145,7 @@ class HealthWatch:
         return LoopFacts(
             misuses=self._conduct.misuses(), schedulers=tuple(self._schedulers()), warnings=self.warnings.facts(),
             mode_changes=tuple(self._mode_changes()), training_at=tuple(self._training), observed=self._runner.observing,
+            optimizer_steps=self._conduct.ever_stepped if self._runner.observing else None,
             writes_files=self._conduct.writes,
         )  # fmt: skip
 

@@ -42,6 +42,7 @@ from nanodoc.recipe.recipe import Recipe
 
 # A train_step may skip a bad batch on purpose; more than this many in a row are no longer an exception.
 _DELIBERATE_SKIPS = 5
+_SCHEDULE_OVER = "Tried to step"  # as OneCycleLR says
 
 
 class Engine:
@@ -63,6 +64,7 @@ class Engine:
         checkpoint_every: int | None = None,
         samples: bool = True,
         sample_every: int | None = None,
+        open_ended: bool = False,
         progress: Callable[[int, float], None] | None = None,
     ) -> None:
         recipe.model.to(device)
@@ -85,6 +87,7 @@ class Engine:
         self._named = list(recipe.model.named_parameters())
         self._steps = steps
         self._progress = progress
+        self._open_ended = open_ended  # nobody said how many steps to run
         self._feed = Feed(recipe.data)
         self._scratch = Scratch()
         self.course = Course(self.runner, history)
@@ -174,6 +177,9 @@ class Engine:
             with self._graph.first_call(step), self.looks.watching(capsule), self.health.sampler.watching(step):
                 trouble = self._observe(capsule, began) if self.runner.observing else self._drive(capsule, began)
         except UserCodeError as error:
+            if self._open_ended and _SCHEDULE_OVER in str(error.cause):
+                self._notes.append(("further steps", f"the learning rate's schedule ended after {step} steps, and nobody asked for more"))
+                return "end"
             return self._examine_failure(capsule, error)
         if trouble is None:
             sampler, seconds = self.health.sampler, time.perf_counter() - began

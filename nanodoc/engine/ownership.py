@@ -286,7 +286,7 @@ def fingerprint(parameter: torch.Tensor) -> tuple[float, float]:
     values = dense_values(parameter.detach())
     if values.is_complex():
         values = torch.view_as_real(values)
-    if not values.is_floating_point():  # quantised: such a parameter is not trained
+    if not values.is_floating_point() or values.itemsize == 1:  # quantised, or one of the eight-bit floats: such a parameter is not trained
         return 0.0, 0.0
     return float(values.sum(dtype=torch.float64)), float(torch.linalg.vector_norm(values, ord=1, dtype=torch.float64))
 

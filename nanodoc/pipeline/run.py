@@ -74,7 +74,7 @@ def run(entrypoint: str, config: Config, progress: Progress | None = None) -> Re
         recipe, device, amp_dtype, steps=steps, history=history, build_facts=facts, looks=looks, leak_check=config.leak_check,
         range_check=config.preflight is not False,
         checkpoints=config.checkpoints, checkpoint_every=config.checkpoint_every, sample_every=config.log_every or (DEFAULT_LOG_EVERY if config.stats else None),
-        progress=told,
+        open_ended=config.steps is None and recipe.max_steps is None, progress=told,
     )  # fmt: skip
     try:
         outcome = engine.run()

@@ -112,6 +112,9 @@ def _constant_batch(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     inputs = [(leaf, taken) for leaf in data.leaves if calls is not None and (taken := _consumers(calls, leaf.path))]
     if calls is None or _ids(calls, data.leaves) or not all(leaf.floating and leaf.same_samples for leaf, _ in inputs):
         return  # a grid or a condition that all samples share stands beside inputs that differ
+    targets = _targets(calls)
+    if any(leaf.floating and not leaf.same_samples and leaf.path not in targets and _used(calls, leaf.path) for leaf in data.leaves):
+        return
     for leaf, taken in inputs:
         if taken:
             alike = f"{leaf.minimum:g} everywhere" if leaf.constant else "the same for every sample"
@@ -124,6 +127,18 @@ def _constant_batch(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 fix="look at how the samples are stored: one tensor that is written to in place and stored again and again stays one tensor (clone it)",
             )  # fmt: skip
             return
+
+
+def _targets(calls: StepCalls) -> set[str | None]:
+    """Parts of the batch that losses compare with."""
+    found = set()
+    for call in calls.calls:
+        if call.name.endswith(("_loss", "cross_entropy", "kl_div", "with_logits")) or call.name == "sub":
+            for argument in call.arguments:
+                made = calls.origin(argument, elementwise=True)
+                if isinstance(made, ArgumentFacts):
+                    found.add(made.leaf)
+    return found
 
 
 def _class_imbalance(rule: Rule, evidence: Evidence) -> Iterable[Claim]:

@@ -241,7 +241,9 @@ def _loss_without_grad(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if not trainable and graph.parameters:
         return  # ND508 says who froze them
     if evidence.failure is None and evidence.stats is not None and any(p.moved for p in evidence.stats.parameters):
-        return  # gradients come from elsewhere: torch.func, a step that only fills a buffer at first
+        return  # gradients come from elsewhere: torch.func
+    if evidence.failure is None and evidence.loop is not None and evidence.loop.observed and not graph.losses:
+        return  # nothing was differentiated: a buffer that fills first
     site = graph.loss_site
     off = evidence.grad_switched_off_at
     if evidence.grad_off_since_build or off is not None:

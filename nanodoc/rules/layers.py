@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from nanodoc.call_evidence import CallFacts, StepCalls, UnitFacts
 from nanodoc.evidence import Evidence
 from nanodoc.loop_evidence import ParameterStats
+from nanodoc.plateau import late_loss
 from nanodoc.report.model import Culprit
 from nanodoc.rules.base import Claim, Rule, confidence, count, location_key
 from nanodoc.rules.learning_base import CLASSIFIES, LATE, SHORTEST, at_call, learning_claim, learning_rule, loss_call
@@ -104,7 +105,8 @@ def _dead(rule: Rule, evidence: Evidence, one: UnitFacts) -> Claim | None:
     else:
         title = f"{one.dead} of {one.units} units are dead after {call.name}"
         why = f"They were 0 for every sample of {count(inspection.batches, 'batch').replace('batchs', 'batches')}: they get no gradient and add nothing."
-    serious = whole or one.output
+    # a dead branch beside one that learns is no end of the run
+    serious = one.output or (whole and late_loss(evidence.losses) > evidence.losses[0] / 2)
     return learning_claim(
         rule, location_key(call.site) or ("units", call.module), symptom=0 if one.output else 1,
         title=title, explanation=why, culprit=at_call(call, evidence), severity="critical" if serious else "warning", step=inspection.step,
@@ -200,6 +202,8 @@ def _update_ratio(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if stats is None or len(evidence.losses) < SHORTEST or not evidence.optimizer_sites or evidence.trip is not None:
         return
     if not stats.rates or any(not rates or min(rates) == 0 for rates in stats.rates):  # a warm-up, or a group that is frozen by its rate
+        return
+    if evidence.loop is not None and evidence.loop.optimizer_steps is not None and evidence.loop.optimizer_steps < SHORTEST:
         return
     missing = {p.name for p in evidence.ownership.missing} if evidence.ownership is not None else set()
     still = [p for p in stats.parameters if p.trainable and p.moved == 0.0 and _is_felt(p) and p.name not in missing]

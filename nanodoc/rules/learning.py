@@ -14,7 +14,7 @@ from nanodoc.rules.base import Claim, Rule, confidence, count
 from nanodoc.rules.learning_base import CLASSIFIES, LATE, SHORTEST, at_call, calls_of, learning_claim, learning_rule, loss_call
 
 _PLATEAU = 30  # steps without any progress
-_NOTHING = 0.9  # of the loss on one batch alone: less is learning, if slowly
+_NOTHING = 0.98  # of the loss on one batch alone: less is learning, if slowly
 _ENOUGH = 50  # steps that learning a batch by heart may take
 _GAIN = 1.1  # times what the loss gains without inputs
 _COLLAPSED = 1e-6
@@ -89,7 +89,7 @@ def _loss_not_decreasing(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     yield learning_claim(
         rule, ("stuck",), symptom=2,
         title=f"the loss stays at ln {plateau.classes} = {plateau.chance:.3g}: the model does no better than guessing",
-        explanation=f"After {len(evidence.losses)} steps the loss is {plateau.late:.4g}. Given one batch alone for {overfit.steps} steps, at ten times the learning rate too, it came from "
+        explanation=f"After {len(evidence.losses)} steps the loss is {plateau.late:.4g}. Given one batch alone for {overfit.steps} steps, at ten and a hundred times the learning rate too, it came from "
         f"{overfit.first:.3g} to {overfit.last:.3g} only, so it is not the data's difficulty.",
         culprit=at_call(plateau.loss, evidence), step=len(evidence.losses) - 1, weight=confidence(0.6, 0.5 if overfit.last > 0.9 * overfit.first else 0.2), fit=1,
         notes=[("ln C", plateau.chance), ("loss of the last steps", plateau.late), ("one batch alone", f"{overfit.first:.3g} → {overfit.last:.3g}")],

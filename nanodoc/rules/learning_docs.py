@@ -88,7 +88,7 @@ ND506 parameter-not-in-optimizer, ND609 learning-rate-range
 ## What it checks
 A cross entropy that stays within 2 % of ln C, what guessing among C classes costs, for a whole run of at least 30 steps outside of a
 warm-up. Then one batch alone is trained on for some steps, at ten times the learning rate too, and everything put back: a model whose loss
-comes down by a tenth there is only slow, and is left alone.
+comes down by a fiftieth there is only slow, and is left alone.
 
 ## Why it matters
 Something between inputs, labels and loss is not connected.

@@ -178,7 +178,8 @@ def _wrong_mode(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         finding=Finding(
             code=rule.code,
             name=rule.name,
-            severity=rule.severity,
+            # without dropout a model learns all the same, and some train so on purpose
+            severity=rule.severity if any(one.momentum is not None or "Norm" in one.module_type for one in idle) else "warning",
             confidence=confidence(0.7, 0.5 if change is not None else 0.2, 0.3 if len(idle) > 1 else 0.0),
             title="the model trains in eval mode",
             explanation=f"{_what(idle)} {'behaves' if len(idle) == 1 else 'behave'} as at inference while the parameters around learn: dropout drops nothing, batch "

@@ -29,7 +29,7 @@ ND622 discarded-gradients, ND606 divergence
     "ND613": """\
 ## What it checks
 Whether dropout and batch norm layers whose neighbours learn were all in eval mode when the last step's forward ran, and which eval()
-put them there. Parts that are frozen, or only some layers in eval mode, are taken for intended.
+put them there: critical with batch norm among them, a warning where it is dropout only. Parts that are frozen, or only some layers in eval mode, are taken for intended.
 
 ## Why it matters
 The usual way in is a validation that calls model.eval() and no model.train() after it: regularisation is gone, running statistics
