@@ -268,6 +268,8 @@ class Evidence:
     """Where each optimizer was made."""
     criterion_site: SourceSpan | None = None
     """Where the recipe's criterion was made: nanodoc itself calls it, so that its ops have no line of the user's."""
+    data_site: SourceSpan | None = None
+    """Where the recipe names its data."""
     scheduler_sites: tuple[SourceSpan | None, ...] = ()
     """Where each scheduler was made."""
     learning_rates: tuple[float, ...] = ()

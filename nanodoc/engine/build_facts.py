@@ -36,6 +36,8 @@ class BuildFacts:
     """Where the recipe's criterion, one of torch's own layers, was made."""
     criterion_at: SourceSpan | None = None
     """Where the recipe names its criterion."""
+    data_at: SourceSpan | None = None
+    """Where the recipe names its data."""
     amp_at: SourceSpan | None = None
     """Where the recipe asks for mixed precision."""
     compiled: bool = False

@@ -56,7 +56,12 @@ def _parameters(
     latest = samples[-1] if samples else None
     with torch.no_grad():
         for (name, parameter), old in zip(named, before, strict=False):
-            odd = parameter.layout is not torch.strided or not parameter.is_floating_point() or parameter.itemsize == 1 or not parameter.numel()
+            odd = (
+                parameter.layout is not torch.strided
+                or not parameter.is_floating_point()
+                or parameter.itemsize == 1
+                or not parameter.numel()
+            )
             if is_lazy(parameter) or odd:
                 continue
             weights = parameter.detach()

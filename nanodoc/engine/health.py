@@ -26,6 +26,7 @@ from nanodoc.evidence import SourceSpan
 from nanodoc.loop_evidence import CourseStats, DataFacts, LoopFacts, ModeChange, SchedulerFacts
 from nanodoc.probes.data import data_facts
 from nanodoc.probes.gradients import Vitals
+from nanodoc.recipe.variables import variables_of
 from nanodoc.trace.spans import resolve
 
 _KEPT_NORMS = 256
@@ -179,12 +180,13 @@ def _span(place: Any) -> SourceSpan | None:
 
 
 def loader_of(data: Any) -> Any:
-    """The DataLoader that the data is, or that it holds: a wrapper's attribute, a generator's variable."""
+    """The DataLoader that the data is, or that it holds: a wrapper's attribute, a variable that its iteration reads."""
     if isinstance(data, DataLoader):
         return data
     frame = getattr(data, "gi_frame", None)
     held = [*vars(data).values()] if hasattr(data, "__dict__") else []
     held += list(frame.f_locals.values()) if frame is not None else []
+    held += [value for _, _, value in variables_of(getattr(type(data), "__iter__", None))]
     return next((one for one in held if isinstance(one, DataLoader)), None)
 
 

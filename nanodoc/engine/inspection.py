@@ -98,7 +98,7 @@ class Inspector:
                 watch.end()
             if ranges is not None:
                 ranges += log.ranges
-        return log.finish()
+        return log.finish(self._build.layer_made_at)
 
 
 class _ModelWatch:

@@ -65,7 +65,12 @@ def build_watched(entrypoint: str, config: Config) -> tuple[Recipe, BuildFacts]:
     path, name = split_entrypoint(entrypoint)
     shown = shown_path(str(path))
     facts = watch.settle(recipe.model, recipe.criterion)
-    return recipe, replace(facts, amp_at=line_of_key(path, name, "amp", shown), criterion_at=line_of_key(path, name, "criterion", shown))
+    return recipe, replace(
+        facts,
+        amp_at=line_of_key(path, name, "amp", shown),
+        criterion_at=line_of_key(path, name, "criterion", shown),
+        data_at=line_of_key(path, name, "data", shown),
+    )
 
 
 def run_info(

@@ -32,7 +32,7 @@ def _calls(evidence: Evidence) -> StepCalls | None:
 
 
 def _claim(
-    rule: Rule, leaf: str | None, *, title: str, explanation: str, weight: float, fix: str, notes: Iterable[tuple[str, object]] = (),
+    rule: Rule, evidence: Evidence, leaf: str | None, *, title: str, explanation: str, weight: float, fix: str, notes: Iterable[tuple[str, object]] = (),
     severity: str | None = None, fit: int = 10, root: str = "",
 ) -> Claim:  # fmt: skip
     return Claim(
@@ -41,7 +41,7 @@ def _claim(
         order=_LATE,
         finding=Finding(
             code=rule.code, name=rule.name, severity=severity or rule.severity, confidence=weight, title=title, explanation=explanation,
-            culprit=Culprit(kind="data", batch_path=leaf), phase="data", step=0,
+            culprit=Culprit(kind="data", batch_path=leaf, location=evidence.data_site), phase="data", step=0,
             evidence=tuple((label, value) for label, value in notes if value is not None), fixes=(Fix(title=fix, confidence="likely"),),
         ),
     )  # fmt: skip
@@ -84,7 +84,7 @@ def _unnormalised_input(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         where = used[0]
         place = where.module or "the first layer"
         yield _claim(
-            rule, leaf.path,
+            rule, evidence, leaf.path,
             title=f"{leaf.path} goes unnormalised into {place}: values from {leaf.minimum:.3g} to {leaf.maximum:.3g}",
             explanation=f"Its mean is {leaf.mean:.3g} and its standard deviation {leaf.std:.3g}; layers are initialised for inputs around 0 with a deviation of 1. "
             "The first updates are as much too large as the inputs are.",
@@ -102,7 +102,7 @@ def _constant_batch(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     used = calls is None or any(_used(calls, leaf.path) for leaf in data.leaves)
     if data.loader and data.per_pass != 1 and used and data.identical >= data.batches - 1:
         yield _claim(
-            rule, None, severity="critical",
+            rule, evidence, None, severity="critical",
             title=f"all of the last {data.batches} batches are the same",
             explanation="They were made anew and are equal to the last bit: the loop draws the same batch again and again.",
             weight=confidence(0.8, 0.5 if data.batches > 5 else 0.2), notes=[("identical batches", data.batches)],
@@ -119,7 +119,7 @@ def _constant_batch(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         if taken:
             alike = f"{leaf.minimum:g} everywhere" if leaf.constant else "the same for every sample"
             yield _claim(
-                rule, leaf.path, severity="critical",
+                rule, evidence, leaf.path, severity="critical",
                 title=f"{leaf.path} is {alike}, in every batch",
                 explanation=f"{taken[0].module or 'The model'} is given {list(leaf.shape)} values, and no sample differs from another over {data.batches} batches: there "
                 "is nothing to tell them apart by.",
@@ -147,7 +147,7 @@ def _class_imbalance(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         top, least = call.notes.get("top_count"), call.notes.get("least_count")
         if top and least and least >= _FEWEST and top / least > _IMBALANCE:
             yield _claim(
-                rule, None,
+                rule, evidence, None,
                 title=f"one class is {top / least:.0f} times as frequent as another",
                 explanation=f"Of the last batch's {call.notes['targets']:.0f} targets, {top:.0f} are of class {call.notes['top_class']:.0f}.",
                 weight=confidence(0.5), notes=[("most frequent : least frequent", round(top / least, 1))],
@@ -173,7 +173,7 @@ def _padding_dominated(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 and leaf.ragged
                 and loss.notes["targets"] > leaf.shape[0]
             ):
-                yield _counted(rule, leaf, share, loss)
+                yield _counted(rule, evidence, leaf, share, loss)
                 return
         if (
             leaf.top_share <= _PADDING
@@ -183,7 +183,7 @@ def _padding_dominated(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         ):
             continue
         yield _claim(
-            rule, leaf.path, root="padding",
+            rule, evidence, leaf.path, root="padding",
             title=f"{leaf.top_share:.0%} of {leaf.path} is the token {leaf.top_value:.0f}, and nothing masks it",
             explanation=f"Rows end in runs of {leaf.top_value:.0f} of different lengths, as padding does; the model reads them like any other token.",
             weight=confidence(0.5, 0.3 if leaf.top_share > 0.7 else 0.1),
@@ -199,9 +199,9 @@ def _is_its_own_target(calls: StepCalls, loss: CallFacts, ids: BatchLeaf) -> boo
     return isinstance(made, ArgumentFacts) and made.leaf == ids.path
 
 
-def _counted(rule: Rule, leaf: BatchLeaf, share: float, loss: CallFacts) -> Claim:
+def _counted(rule: Rule, evidence: Evidence, leaf: BatchLeaf, share: float, loss: CallFacts) -> Claim:
     claim = _claim(
-        rule, leaf.path, root="padding", severity="critical", fit=20,
+        rule, evidence, leaf.path, root="padding", severity="critical", fit=20,
         title=f"{share:.0%} of the targets are padding, and the loss counts them",
         explanation=f"The token {leaf.top_value:.0f} fills the ends of the rows of {leaf.path} and {share:.0%} of what {loss.name} compares with: predicting padding is "
         "most of what the model is paid for.",
@@ -244,7 +244,7 @@ def _all_ones_mask(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             if leaf is ids or leaf.shape != ids.shape or not leaf.constant or leaf.maximum != 1 or not _used(calls, leaf.path):
                 continue
             yield _claim(
-                rule, leaf.path,
+                rule, evidence, leaf.path,
                 title=f"the mask {leaf.path} is 1 everywhere, though {ids.path} is padded",
                 explanation=f"{ids.top_share:.0%} of {ids.path} is the token {ids.top_value:.0f}, in runs of different lengths at the ends of its rows; over {data.batches} "
                 f"batches the mask beside it lets every position through.",
@@ -263,7 +263,7 @@ def _slow_loader(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if data is None or data.load_share is None or data.load_share <= _LOADING or data.load_seconds < _WORTH or len(evidence.losses) < 10:
         return
     yield _claim(
-        rule, None,
+        rule, evidence, None,
         title=f"{data.load_share:.0%} of the time is spent waiting for the data",
         explanation=f"A step waits {1000 * data.load_seconds:.0f} ms for its batch.",
         weight=confidence(0.7), notes=[("share of the time", round(data.load_share, 3))],

@@ -16,6 +16,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from nanodoc.call_evidence import ArgumentFacts, CallFacts, RangeFacts, StepCalls
+from nanodoc.evidence import SourceSpan
 from nanodoc.trace.modules import ModuleStack
 from nanodoc.trace.ops import outputs_of, tensors_in
 from nanodoc.trace.ranges import RANGED, out_of_range
@@ -123,7 +124,9 @@ class CallLog(TorchFunctionMode):
         name, before = self._calls[argument.made_by][0], self._calls[argument.made_by][4]
         return name, before[0] if before else None
 
-    def finish(self) -> StepCalls:
+    def finish(self, made_at: Callable[[str], SourceSpan | None] = lambda path: None) -> StepCalls:
+        """Every call. One that no line of the user's made (nanodoc itself calls the model) gets the line that made its layer, as
+        `made_at(path)` knows it."""
         modules = self._stack.modules
         calls = []
         for index, (name, module, own, caller, before, shape, grad, view, options, notes) in enumerate(self._calls):
@@ -134,7 +137,7 @@ class CallLog(TorchFunctionMode):
                     name=name,
                     module=path,
                     module_type=kind,
-                    location=_span(own),
+                    location=_span(own) or (made_at(path) if path and caller is None else None),
                     called_from=_span(caller),
                     arguments=before,
                     shape=shape,
