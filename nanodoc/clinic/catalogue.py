@@ -371,7 +371,7 @@ PATIENTS: tuple[Patient, ...] = (
         file="frozen_augmentation",
         story="a sampler that draws the same batch again and again",
         expect="constant-batch",
-        line="",
+        line="DataLoader(TensorDataset(x, y), batch_sampler",
     ),
     Patient(
         name="padded-songs",
@@ -385,7 +385,7 @@ PATIENTS: tuple[Patient, ...] = (
         file="open_mask",
         story="a mask of ones beside padded ids",
         expect="all-ones-mask",
-        line="",
+        line="DataLoader(TensorDataset(ids, mask, label)",
         severity="warning",
     ),
     Patient(
