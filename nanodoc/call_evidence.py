@@ -193,4 +193,6 @@ class ModeFacts:
     """Some parameter of the module it belongs to (or the module itself) learns."""
     momentum: float | None = None
     """Of a BatchNorm with running statistics."""
+    untouched: bool = False
+    """Its running statistics are still mean 0 and variance 1."""
     made_at: SourceSpan | None = None

@@ -105,6 +105,8 @@ class Pattern:
     why: str = ""
     growth: Growth | None = None
     course: CourseFacts | None = None
+    slower: CourseFacts | None = None
+    """All steps with smaller learning rates, in a finite run whose supervised loss came no lower."""
 
     def passes(self, key: str) -> bool | None:
         """Whether the step passed with this change; None where it was not run."""

@@ -22,7 +22,7 @@ from nanodoc.engine.skips import at_scale
 from nanodoc.engine.step import StepRunner
 from nanodoc.evidence import Evidence
 from nanodoc.loop_evidence import OverfitFacts
-from nanodoc.plateau import no_better, stuck_at_chance
+from nanodoc.plateau import NO_BETTER, late_loss, no_better, stuck_at_chance
 from nanodoc.report.model import Finding
 from nanodoc.trial_evidence import FAILS, PASSES, UNBOUNDED, Experiment, Pattern
 
@@ -83,10 +83,12 @@ class Differential:
                 self.pattern = replace(self.pattern, experiments=(first,))
             elif stuck_at_chance(evidence) is not None and self._overfit is not None:
                 evidence = replace(evidence, overfit=self._overfit.facts())
-            elif no_better(evidence) and _diverging(evidence.losses) is None:
-                self._look_back(evidence, len(evidence.losses) - 1, broke=False, slower=True)
             elif (way := _diverging(evidence.losses)) is not None:
                 self._look_back(evidence, len(evidence.losses) - 1, broke=False, repeat=way == "up")
+            if no_better(evidence) and self._past is not None:
+                enough = min(late_loss(evidence.losses) / 2, NO_BETTER * evidence.losses[0])
+                slower = self._past.slower(len(evidence.losses) - 1, enough)
+                self.pattern = replace(self.pattern, slower=slower)
         except KeyboardInterrupt:
             self._stopped()
         return replace(evidence, pattern=self.pattern)
@@ -172,7 +174,7 @@ class Differential:
         self.pattern = replace(self.pattern, experiments=(*first, Experiment(key="other-batch", name=name, outcome=why)))
         self.untold = True
 
-    def _look_back(self, evidence: Evidence, until: int, *, broke: bool, repeat: bool = True, slower: bool = False) -> None:
+    def _look_back(self, evidence: Evidence, until: int, *, broke: bool, repeat: bool = True) -> None:
         checkpoints, past = self._step.checkpoints, self._past
         if checkpoints is None or past is None:
             return
@@ -180,9 +182,9 @@ class Differential:
         weights = [(name, p if old is None else old) for (name, p), old in zip(self._named, kept or [None] * len(self._named), strict=True)]
         growth = growth_of(evidence.losses, evidence.grad_norms, checkpoints, weights)
         self.pattern = replace(self.pattern, growth=growth)
-        if not repeat or not (growth.seen or evidence.optimizers or slower) or until < 1 or self.pattern.passes("other-batch"):
+        if not repeat or not (growth.seen or evidence.optimizers) or until < 1 or self.pattern.passes("other-batch"):
             return
-        course = past.slower(until) if slower else past.course(until, broke=broke)
+        course = past.course(until, broke=broke)
         if course is None and not checkpoints.before(until):
             self.notes.append(
                 ("smaller learning rates", f"no checkpoint of an earlier step: {checkpoints.note or 'the run was too short'}")

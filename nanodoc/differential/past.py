@@ -14,6 +14,7 @@ from nanodoc.differential.trial import Say, StepTrials
 from nanodoc.engine.capsule import StepCapsule
 from nanodoc.engine.checkpoints import Checkpoints, PastStep
 from nanodoc.engine.rerun import Course, CourseRunner
+from nanodoc.plateau import late_loss
 from nanodoc.trial_evidence import CourseFacts, Growth, Stretch
 
 _LAST = 3  # steps before the one that broke
@@ -21,6 +22,7 @@ _FIRST = 5
 _CLIP = 1.0  # the usual limit of the gradient norm
 # (times the learning rates, gradient norm clipped to); the smaller rates only where no larger one did
 _CHANGES: tuple[tuple[float, float | None], ...] = ((0.1, None), (1.0, _CLIP), (0.01, None), (1e-3, None), (1e-4, None))
+_SLOWER = (0.1, 0.01)
 _GREW = 2.0  # RULES, ND606: a loss of twice its start
 _FAR = 10.0  # times the first losses; single batches differ by less
 _SLACK = 0.02  # of the loss, of one and the same batch
@@ -93,23 +95,32 @@ class Past:
         self._checkpoints = checkpoints
         self._say = say
 
-    def slower(self, until: int) -> CourseFacts | None:
-        """All steps from step 0 with a tenth of the learning rate, in a run that stayed finite and came no lower; None where they can't be
-        run again."""
+    def slower(self, until: int, enough: float) -> CourseFacts | None:
+        """All steps from step 0 with smaller and smaller learning rates, in a run that stayed finite and came no lower, until one ends at
+        a loss of `enough`; None where they can't be run again."""
         start = self._checkpoints.first
         steps = self._checkpoints.steps_between(0, until) if start is not None and start.step == 0 else None
         if start is None or not steps or len(steps) > _LONGEST:
             return None
-        rate, clip = _CHANGES[0]
-        self._say(f"trying learning rate × {rate:g} from step 0 …")
-        course = self._courses.run(start, steps, self._budget.part(0.5), rate=rate, clip=clip)
-        if course.reason == "time" or not course.losses:
-            return None
-        last = statistics.median(course.losses[-max(len(course.losses) // 4, 1) :])
-        stretch = Stretch(
-            name=f"learning rate × {rate:g}", rate=rate, clip=clip, passes=course.complete, last_loss=last, seconds=round(course.seconds, 4)
-        )
-        return CourseFacts(start=0, until=until, repeated=True, stretches=(stretch,))
+        stretches: list[Stretch] = []
+        for rate in _SLOWER:
+            self._say(f"trying learning rate × {rate:g} from step 0 …")
+            course = self._courses.run(start, steps, self._budget.part(0.4), rate=rate)
+            if course.reason == "time" or not course.losses:
+                break
+            stretches.append(
+                Stretch(
+                    name=f"learning rate × {rate:g}",
+                    rate=rate,
+                    clip=None,
+                    passes=course.complete,
+                    last_loss=late_loss(course.losses),
+                    seconds=round(course.seconds, 4),
+                )
+            )
+            if course.complete and late_loss(course.losses) <= enough:
+                break
+        return CourseFacts(start=0, until=until, repeated=True, stretches=tuple(stretches)) if stretches else None
 
     def course(self, until: int, *, broke: bool) -> CourseFacts | None:
         """Stretches that end with step `until`: as it was, with smaller learning rates, with clipping. `broke`: the run's own ended in a

@@ -152,7 +152,7 @@ class _ModelWatch:
         before = self._seen.get(name)
         self._seen[name] = ModeFacts(
             module=name, module_type=type(module).__name__, training=module.training or (before is not None and before.training),
-            trainable=learns, momentum=getattr(module, "momentum", None), made_at=self._build.layer_made_at(name),
+            trainable=learns, momentum=getattr(module, "momentum", None), untouched=_untouched(module), made_at=self._build.layer_made_at(name),
         )  # fmt: skip
 
     def _returned(self, module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
@@ -168,6 +168,14 @@ class _ModelWatch:
             differ = any(not bool((t == t[:1]).all()) for t in given)
             spreads = [_spread_of(t) for t in made]
         self._outputs.append(OutputFacts(batch_size=size, spread=max(spreads), inputs_differ=differ))
+
+
+def _untouched(module: torch.nn.Module) -> bool:
+    mean, variance = getattr(module, "running_mean", None), getattr(module, "running_var", None)
+    if mean is None or variance is None:
+        return False
+    with torch.no_grad(), torch._C.DisableTorchFunction():
+        return not bool(mean.any()) and bool((variance == 1).all())
 
 
 def _spread_of(out: torch.Tensor) -> float:

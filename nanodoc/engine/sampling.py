@@ -80,6 +80,12 @@ class Sampler:
         self._spent += self._cost
 
     @property
+    def share(self) -> float:
+        """Of the run's time so far, what the looks took."""
+        whole = self._elapsed + self._spent
+        return self._spent / whole if whole else 0.0
+
+    @property
     def latest(self) -> Sample | None:
         return self.samples[-1] if self.samples else None
 

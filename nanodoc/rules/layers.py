@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from nanodoc.call_evidence import CallFacts, StepCalls, UnitFacts
 from nanodoc.evidence import Evidence
 from nanodoc.loop_evidence import ParameterStats
-from nanodoc.plateau import late_loss
+from nanodoc.plateau import NO_BETTER, late_loss
 from nanodoc.report.model import Culprit
 from nanodoc.rules.base import Claim, Rule, confidence, count, location_key
-from nanodoc.rules.learning_base import CLASSIFIES, LATE, SHORTEST, at_call, learning_claim, learning_rule, loss_call
+from nanodoc.rules.learning_base import CLASSIFIES, LATE, SHORTEST, at_call, calls_of, learning_claim, learning_rule, loss_call
 
 _DEAD = 0.5  # RULES, ND603
 _FEWEST_UNITS = 4
@@ -46,20 +46,47 @@ def _vanishing_gradients(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     quarter = max(len(norms) // 4, 1)
     first, last = statistics.median(norms[:quarter]), statistics.median(norms[-quarter:])
     if last == 0 or first == 0 or first / last >= _VANISHED or _falls(norms) < 0.8:
+        yield from _nearly_zero(rule, evidence, layers)
         return
     front = layers[0]
     mean = (front.grad_norm or 0.0) / math.sqrt(math.prod(front.shape))
-    module = front.name.rpartition(".")[0]
     yield learning_claim(
         rule, ("gradients", "vanish"), symptom=1,
         title=f"gradients vanish on their way to the first layers: {first:.2g} there, {last:.2g} in the last",
         explanation=f"From layer to layer the gradient norm falls, to {first / last:.1g} of its size at the input side: the first layers stay as they were "
         "initialised.",
-        culprit=Culprit(kind="module", module=module, module_type=front.module_type, parameter=front.name),
+        culprit=_front(evidence, front),
         weight=confidence(0.7, 0.5 if mean < _SMALL else 0.2, 0.3 if first / last < 1e-5 else 0.0),
         phase="backward", step=0,
         notes=[("gradient norms, first to last", " → ".join(f"{norm:.1e}" for norm in norms[:: max(len(norms) // 6, 1)])), ("mean |gradient| of the first", mean)],
         fix="ReLU-like activations, residual connections or normalisation between the layers; initialise for the activation used",
+    )  # fmt: skip
+
+
+def _front(evidence: Evidence, parameter: ParameterStats) -> Culprit:
+    """The layer of a parameter, with the line that calls it."""
+    module = parameter.name.rpartition(".")[0]
+    calls = calls_of(evidence)
+    site = next((one.site for one in calls.calls if one.module == module and one.site is not None), None) if calls is not None else None
+    return Culprit(kind="module", module=module, module_type=parameter.module_type, parameter=parameter.name, location=site)
+
+
+def _nearly_zero(rule: Rule, evidence: Evidence, layers: list[ParameterStats]) -> Iterable[Claim]:
+    """Half of the layers and more get gradients that move nothing, in a run that came no lower: a signal that shrinks with every layer
+    leaves all of them alike, forwards and backwards."""
+    small = [p for p in layers if (p.grad_norm or 0.0) / math.sqrt(math.prod(p.shape)) < _SMALL]
+    if len(small) < len(layers) / 2 or late_loss(evidence.losses) < NO_BETTER * evidence.losses[0]:
+        return
+    front = small[0]
+    size = (front.grad_norm or 0.0) / math.sqrt(math.prod(front.shape))
+    yield learning_claim(
+        rule, ("gradients", "vanish"), symptom=1,
+        title=f"{len(small)} of {len(layers)} layers get gradients below {_SMALL:g}",
+        explanation="The signal shrinks from layer to layer, forwards or backwards, until next to nothing is left of it; the loss has not come down.",
+        culprit=_front(evidence, front),
+        weight=confidence(0.7, 0.4 if len(small) == len(layers) else 0.2), phase="backward", step=0,
+        notes=[(f"mean |gradient| of {front.name}", size), ("layers", f"{len(small)} of {len(layers)}")],
+        fix="larger initial weights (xavier_uniform_, kaiming_uniform_), normalisation between the layers",
     )  # fmt: skip
 
 

@@ -6,7 +6,8 @@ DOCS = {
     "ND602": """\
 ## What it checks
 The gradient norms of the layers' weights, as the median over all steps. A finding needs a norm at the first layers below a thousandth of
-that at the last ones, and a steady fall in between (embeddings left out).
+that at the last ones, and a steady fall in between (embeddings left out); or gradients below 1e-7 in half of the layers, where the loss has
+not come down.
 
 ## Why it matters
 The first layers stay random; the last ones learn from noise.

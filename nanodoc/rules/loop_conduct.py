@@ -165,7 +165,9 @@ def _wrong_mode(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     learning = [one for one in inspection.modes if one.trainable]
     idle = [one for one in learning if not one.training]
     if not idle or len(idle) < len(learning) or inspection.training:  # some parts in eval mode are put there on purpose
-        return
+        idle = [one for one in idle if one.untouched and _by_a_parent(loop, one.module)]  # but not with statistics of no batch
+        if not idle:
+            return
     change = _change(loop, {one.module for one in idle})
     since = next((step for step, training in reversed(loop.training_at) if not training), None)
     began = loop.training_at[0][1] if loop.training_at else True
@@ -181,7 +183,7 @@ def _wrong_mode(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             # without dropout a model learns all the same, and some train so on purpose
             severity=rule.severity if any(one.momentum is not None or "Norm" in one.module_type for one in idle) else "warning",
             confidence=confidence(0.7, 0.5 if change is not None else 0.2, 0.3 if len(idle) > 1 else 0.0),
-            title="the model trains in eval mode",
+            title="the model trains in eval mode" if not inspection.training else f"{_what(idle)} trained in eval mode, with statistics of no batch",
             explanation=f"{_what(idle)} {'behaves' if len(idle) == 1 else 'behave'} as at inference while the parameters around learn: dropout drops nothing, batch "
             "norm uses its running statistics and doesn't update them.",
             culprit=Culprit(
@@ -194,6 +196,11 @@ def _wrong_mode(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             fixes=(Fix(title="call model.train() before the training steps, after every validation", confidence="likely"),),
         ),
     )  # fmt: skip
+
+
+def _by_a_parent(loop: LoopFacts, module: str) -> bool:
+    """eval() was called on a module above it, not on the layer itself."""
+    return any(one.module != module and _inside(module, one.module) for one in loop.mode_changes)
 
 
 def _change(loop: LoopFacts, idle: set[str]) -> ModeChange | None:

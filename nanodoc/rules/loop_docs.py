@@ -29,7 +29,8 @@ ND622 discarded-gradients, ND606 divergence
     "ND613": """\
 ## What it checks
 Whether dropout and batch norm layers whose neighbours learn were all in eval mode when the last step's forward ran, and which eval()
-put them there: critical with batch norm among them, a warning where it is dropout only. Parts that are frozen, or only some layers in eval mode, are taken for intended.
+put them there: critical with batch norm among them, a warning where it is dropout only. Where the rest of the model trains as it should, only
+batch norm layers whose running statistics are still mean 0 and variance 1. Parts that are frozen, or only some layers in eval mode, are taken for intended.
 
 ## Why it matters
 The usual way in is a validation that calls model.eval() and no model.train() after it: regularisation is gone, running statistics

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from nanodoc.evidence import Evidence, SourceSpan
 from nanodoc.loop_evidence import SchedulerFacts
-from nanodoc.plateau import late_loss, no_better
+from nanodoc.plateau import NO_BETTER, late_loss, no_better
 from nanodoc.report.model import Culprit, Finding, Fix
 from nanodoc.rules.base import Claim, Rule, confidence
 from nanodoc.rules.patches import number_in_call
@@ -20,7 +20,6 @@ _EARLY = 0.25
 _BY_EPOCH = ("StepLR", "MultiStepLR", "ExponentialLR", "MultiplicativeLR", "PolynomialLR")
 _FEW = 4  # batches a pass: less is no difference
 _ALL_OF_IT = 0.8  # of the run: a length that counts batches
-_SLOWER = 0.1
 _RISES = 1.5  # times the lowest rate
 
 
@@ -60,28 +59,38 @@ def _learning_rate_range(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
 
 
 def _too_high(rule: Rule, evidence: Evidence) -> Claim | None:
-    """A supervised loss that came no lower, and with a tenth of the learning rate ends at half of it on the same batches."""
-    course = evidence.pattern.course if evidence.pattern is not None else None
+    """A supervised loss that came no lower, and with a smaller learning rate ends at half of it on the same batches."""
+    course = evidence.pattern.slower if evidence.pattern is not None else None
     if course is None or not no_better(evidence):
         return None
     late = late_loss(evidence.losses)
-    slower = next((one for one in course.stretches if one.passes and one.rate == _SLOWER and one.last_loss is not None), None)
-    if slower is None or slower.last_loss is None or slower.last_loss > late / 2:
+    slower = next(
+        (
+            one
+            for one in course.stretches
+            if one.passes and one.last_loss is not None and one.last_loss <= min(late / 2, NO_BETTER * evidence.losses[0])
+        ),
+        None,
+    )
+    if slower is None or slower.last_loss is None:
         return None
     rate = evidence.learning_rates[0] if evidence.learning_rates else None
     site = next((one for one in evidence.optimizer_sites if one is not None), None)
-    lower = f"{rate * _SLOWER:.3g}" if rate else None
+    lower = f"{rate * slower.rate:.3g}" if rate else None
     patch = number_in_call(site, "lr", lower) if site is not None and lower is not None else None
     told = f"the same {len(evidence.losses)} steps end at a loss of {slower.last_loss:.3g} instead of {late:.3g}"
     claim = _claim(
         rule, severity="critical", weight=0.85,
         title=f"the learning rate is too high: the loss went from {evidence.losses[0]:.3g} to {late:.3g}",
-        explanation=f"With a tenth of it {told}.", location=site, step=len(evidence.losses) - 1,
-        notes=[("learning rate", rate), ("loss at the start", evidence.losses[0]), ("loss of the last quarter", late), ("with a tenth of the rate", slower.last_loss)],
+        explanation=f"With {slower.rate:g} of it {told}.", location=site, step=len(evidence.losses) - 1,
+        notes=[("learning rate", rate), ("loss at the start", evidence.losses[0]), ("loss of the last quarter", late), (f"with {slower.rate:g} of the rate", slower.last_loss)],
         fix="",
     )  # fmt: skip
     fix = Fix(
-        title=f"lower the learning rate to {lower}" if lower else "a tenth of the learning rate", patch=patch, verified=True, outcome=told
+        title=f"lower the learning rate to {lower}" if lower else f"{slower.rate:g} of the learning rate",
+        patch=patch,
+        verified=True,
+        outcome=told,
     )
     return replace(claim, order=_LATE + 1_500, finding=replace(claim.finding, fixes=(fix,)))
 
@@ -196,7 +205,7 @@ RULES = (
 The learning rates of all steps: 0 throughout; below a ten-thousandth of their peak for half the run or more (critical where that begins
 within the first quarter, else a warning); a CosineAnnealingLR stepped beyond its T_max, after which it climbs again; a OneCycleLR counted
 in batches and stepped by epochs. A supervised loss that came no lower in 30 steps and more is run again from step 0 with a tenth of the
-learning rate: where that ends at half of it and less, the rate was too high.
+learning rate, and with a hundredth: where that ends at half of it and less, the rate was too high.
 
 ## Why it matters
 A schedule meant for epochs that steps with every batch ends after a few batches. The loss looks like a plateau.
