@@ -223,3 +223,48 @@ def test_the_mode_that_a_model_trains_in(eval_at: str) -> None:
     if eval_at == "step":
         assert found[0].culprit.location is not None
         assert found[0].culprit.location.line == marked(__file__, "and never back")
+
+
+def test_a_signal_that_shrinks_from_layer_to_layer() -> None:
+    model = deep(nn.Tanh, 8)
+    for layer in model:
+        if isinstance(layer, nn.Linear):
+            nn.init.normal_(layer.weight, std=0.005)
+            nn.init.zeros_(layer.bias)
+    first = run(model, lr=1e-4)[0]
+    assert first.code == "ND602"
+    assert "layers get gradients below" in first.title
+
+
+class Encoded(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.encoder = nn.Sequential(nn.Linear(10, 16), nn.BatchNorm1d(16), nn.ReLU())
+        self.head = nn.Sequential(nn.Dropout(0.2), nn.Linear(16, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.encoder(x))
+
+
+def test_an_encoder_that_is_put_into_eval_mode_before_every_step() -> None:
+    def step(model: Encoded, batch: Any, optimizer: Any) -> torch.Tensor:
+        model.encoder.eval()  # to look at its features
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(batch[0]), batch[1])
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    model = Encoded()
+    x = torch.randn(6, 32, 10)
+    recipe = Recipe(
+        model=model,
+        train_step=step,
+        optimizer=torch.optim.Adam(model.parameters(), 1e-3),
+        data=list(zip(x, x[:, :, :3].argmax(2), strict=True)),
+    )
+    first = diagnose(recipe, 12)[0]
+    assert (first.code, first.severity) == ("ND613", "critical")
+    assert first.culprit.location is not None
+    assert first.culprit.location.line == marked(__file__, "to look at its features")
