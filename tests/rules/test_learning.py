@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -226,12 +227,14 @@ def test_the_mode_that_a_model_trains_in(eval_at: str) -> None:
 
 
 def test_a_signal_that_shrinks_from_layer_to_layer() -> None:
-    model = deep(nn.Tanh, 8)
+    torch.manual_seed(0)
+    widths = [10, *[64] * 7, 3]
+    model = nn.Sequential(*[layer for a, b in itertools.pairwise(widths) for layer in (nn.Linear(a, b), nn.Tanh())][:-1])
     for layer in model:
         if isinstance(layer, nn.Linear):
-            nn.init.normal_(layer.weight, std=0.005)
+            nn.init.normal_(layer.weight, std=0.01)
             nn.init.zeros_(layer.bias)
-    first = run(model, lr=1e-4)[0]
+    first = run(model, steps=20, lr=1e-6)[0]
     assert first.code == "ND602"
     assert "layers get gradients below" in first.title
 
