@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from nanodoc.errors import UsageError
+from nanodoc.thresholds import check_thresholds
 
 AMP = ("off", "float16", "bfloat16")
 FORMATS = ("full", "concise", "json", "github")
@@ -71,6 +72,8 @@ class Config:
     leak_check: bool = True
     """Whether to try, when the run is over, if samples of a batch influence each other (ND513)."""
     quiet: bool = False
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+    """Numbers that rules compare with, by name; see `nanodoc.thresholds`."""
     recipe: Mapping[str, Any] = field(default_factory=dict)
     """Given to `build(config)`, when it takes an argument."""
 
@@ -161,6 +164,8 @@ def _checked(key: str, value: Any, source: str) -> Any:
     elif key in ("quiet", "leak_check", "frames", "checkpoints", "fix", "stats", "overfit_batch", "preflight", "live"):
         if not isinstance(value, bool):
             raise refuse("true or false")
+    elif key == "thresholds":
+        return _thresholds(value, source, refuse)
     elif key == "recipe":
         if not isinstance(value, Mapping):
             raise refuse("a mapping that build(config) is given")
@@ -175,6 +180,21 @@ def _seconds(value: Any, refuse: Any) -> float:
     if match is None:
         raise refuse("a number of seconds, such as 60, 60s or 2m")
     return float(match[1]) * (60.0 if match[2] == "m" else 1.0)
+
+
+def _thresholds(value: Any, source: str, refuse: Any) -> dict[str, float]:
+    """A mapping of names to numbers, or a list of NAME=VALUE."""
+    if isinstance(value, (list, tuple)):
+        pairs = [str(item).partition("=") for item in value]
+        value = {name.strip(): number.strip() for name, _, number in pairs}
+    if not isinstance(value, Mapping):
+        raise refuse("a mapping of names to numbers, such as dead-units.share: 0.7")
+    try:
+        found = {str(name): float(number) for name, number in value.items()}
+    except (TypeError, ValueError) as error:
+        raise refuse("NAME=VALUE with a number, such as dead-units.share=0.7") from error
+    check_thresholds(found, source)
+    return found
 
 
 def _step_list(value: Any, refuse: Any) -> tuple[int, ...]:

@@ -299,6 +299,8 @@ class Evidence:
     """What experiments on the step that failed, and on those before it, showed."""
     inspection: InspectionFacts | None = None
     """What the last steps call and make, looked at when the run was over."""
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+    """Those that were configured; see `nanodoc.thresholds`."""
     default_length: bool = False
     """Nobody said how many steps to run: schedules may be meant for fewer."""
     ranges: tuple[RangeFacts, ...] = ()

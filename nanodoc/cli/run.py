@@ -65,6 +65,9 @@ Preflight = Annotated[
     ),
 ]
 Tensorboard = Annotated[Path | None, typer.Option("--tensorboard", help="Folder for TensorBoard's event files (extra: tensorboard).")]
+ThresholdOption = Annotated[
+    list[str] | None, typer.Option("--threshold", help="NAME=VALUE of a number that a rule compares with; may be given again.")
+]
 Live = Annotated[bool, typer.Option("--live", help="Show the vital signs on the terminal while the run goes on.")]
 WriteFix = Annotated[bool, typer.Option("--fix", help="Write verified one-line fixes to nanodoc.patch, for `git apply`.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")]
@@ -99,6 +102,7 @@ def run(
     preflight: Preflight = None,
     tensorboard: Tensorboard = None,
     live: Live = False,
+    threshold: ThresholdOption = None,
     quiet: Quiet = False,
 ) -> None:
     """Run some training steps under watch and print a ranked diagnosis."""
@@ -106,7 +110,7 @@ def run(
         steps=steps, device=device, seed=seed, amp=amp, output_format=output_format, output=output, snapshot_dir=snapshot_dir,
         fail_on=fail_on, select=select, ignore=ignore, trace_steps=trace_steps, frames=frames or None, max_frames=max_frames,
         module=module, abort_after_step=abort_after_step, leak_check=leak_check, checkpoint_every=checkpoint_every, checkpoints=checkpoints, budget=budget, fix=fix or None,
-        stats=stats or None, log_every=log_every, overfit_batch=overfit_batch or None, preflight=preflight, tensorboard=tensorboard, live=live or None,
+        stats=stats or None, log_every=log_every, overfit_batch=overfit_batch or None, preflight=preflight, tensorboard=tensorboard, live=live or None, thresholds=threshold or None,
         quiet=quiet or None,
     )  # fmt: skip
     settings = load_config(config, flags)

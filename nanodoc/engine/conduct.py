@@ -79,7 +79,8 @@ class Conduct:
         named = list(named)
         self._names = {id(p): name for name, p in named}
         self._known: dict[int, _Gradient] = {}
-        self._parameters: dict[int, torch.Tensor] = {id(p): p for _, p in named}
+        self._parameters: dict[int, weakref.ref[torch.Tensor]] = {id(p): weakref.ref(p) for _, p in named}
+        """Weakly: an inner loop's optimizers hold tensors of their own."""
         self._counts: dict[str, _Count] = {}
         self._watched = 0
         self._stepping = 0
@@ -121,13 +122,17 @@ class Conduct:
             count = self._count(SUMMED, self._backwards[0][0], None)
             count.times = len(self._backwards)
 
+    def _alive(self) -> list[tuple[int, torch.Tensor]]:
+        """Parameters that optimizers hold or held, as long as they live."""
+        return [(identity, parameter) for identity, ref in self._parameters.items() if (parameter := ref()) is not None]
+
     # -- the calls -------------------------------------------------------------------------------------------------------
 
     def before_backward(self) -> None:
         if not self.active:
             return
         self._forget_zeros()
-        for identity, parameter in self._parameters.items():
+        for identity, parameter in self._alive():
             known = self._known.get(identity)
             if known is None:
                 continue
@@ -146,8 +151,12 @@ class Conduct:
             return
         left = [
             (one, grad)
-            for identity, one in self._known.items()
-            if one.stepped and (grad := self._parameters[identity].grad) is not None and one.same(grad) and grad.layout is torch.strided
+            for identity, parameter in self._alive()
+            if (one := self._known.get(identity)) is not None
+            and one.stepped
+            and (grad := parameter.grad) is not None
+            and one.same(grad)
+            and grad.layout is torch.strided
         ]
         if not left:
             return
@@ -164,7 +173,7 @@ class Conduct:
         self._any_backward = self._any_backward or place
         self._any_divided |= divided
         self._backwards.append((place, divided))
-        for identity, parameter in self._parameters.items():
+        for identity, parameter in self._alive():
             known = self._known.get(identity)
             if known is None:
                 known = self._known[identity] = _Gradient()
@@ -213,7 +222,10 @@ class Conduct:
             return
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                self._parameters.setdefault(id(parameter), parameter)
+                known_as = self._parameters.get(id(parameter))
+                if known_as is None or known_as() is not parameter:  # new, or in the place of one that is gone
+                    self._parameters[id(parameter)] = weakref.ref(parameter)
+                    self._known.pop(id(parameter), None)
         self._stepped += 1
         self._stepped_at = place
         own = [p for group in optimizer.param_groups for p in group["params"]]
@@ -251,7 +263,7 @@ class Conduct:
             return
         self._clipped = True
         clipped = {id(grad) for grad in grads}
-        touched = [(self._parameters[i].grad, one) for i, one in self._known.items() if id(self._parameters[i].grad) in clipped]
+        touched = [(p.grad, self._known[i]) for i, p in self._alive() if i in self._known and id(p.grad) in clipped]
         if touched and all(one.stepped and one.same(grad) for grad, one in touched):
             self._count(CLIPPED_LATE, place, self._stepped_at)
 

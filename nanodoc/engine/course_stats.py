@@ -56,13 +56,9 @@ def _parameters(
     latest = samples[-1] if samples else None
     with torch.no_grad():
         for (name, parameter), old in zip(named, before, strict=False):
-            odd = (
-                parameter.layout is not torch.strided
-                or not parameter.is_floating_point()
-                or parameter.itemsize == 1
-                or not parameter.numel()
-            )
-            if is_lazy(parameter) or odd:
+            if is_lazy(parameter) or parameter.layout is not torch.strided or not parameter.is_floating_point():
+                continue
+            if parameter.itemsize == 1 or not parameter.numel():  # eight-bit floats can't be measured
                 continue
             weights = parameter.detach()
             gradient = latest.gradients.get(name) if latest is not None else None

@@ -132,7 +132,17 @@ class HealthWatch:
             self.inspection, reason = self._inspector.inspect(last, [] if self._conduct.writes else past)
             if reason:
                 self.notes.append(("calls, activations and outputs", reason))
-        self.stats = course_stats(
+        self.stats = self._stats()
+
+    def _stats(self) -> CourseStats | None:
+        try:
+            return self._course_stats()
+        except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:  # a parameter of an odd kind
+            self.notes.append(("statistics of parameters", f"{type(error).__name__}: {' '.join(str(error).split())[:100]}"))
+            return None
+
+    def _course_stats(self) -> CourseStats:
+        return course_stats(
             self._recipe.model,
             self._rates,
             self._norms,

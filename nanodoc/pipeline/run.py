@@ -88,7 +88,7 @@ def run(entrypoint: str, config: Config, progress: Progress | None = None) -> Re
         artifacts["traces"] = ", ".join(outcome.trace_files)
     _snapshot(engine, outcome, entrypoint, config, amp_dtype, folder, artifacts, not_checked)
     differential = _differential(engine, outcome, config, progress)
-    evidence = replace(outcome.evidence, default_length=config.steps is None and recipe.max_steps is None)
+    evidence = replace(outcome.evidence, thresholds=config.thresholds, default_length=config.steps is None and recipe.max_steps is None)
     if differential is not None:
         with kept_going("experiments", not_checked):
             evidence = differential.examine(evidence)

@@ -11,14 +11,12 @@ from nanodoc.loop_evidence import BatchLeaf
 from nanodoc.report.model import Culprit, Finding, Fix
 from nanodoc.rules.base import Claim, Rule, confidence
 from nanodoc.rules.batch_docs import DOCS
+from nanodoc.thresholds import limit
 
 _LATE = 8_500
-_MEAN, _STD, _LARGEST = 10.0, 100.0, 50.0  # RULES, ND107; mean and largest |value| of the median sample
-_IMBALANCE = 10.0  # RULES, ND109
+_STD = 100.0  # RULES, ND107
 _FEWEST = 5
 """Samples of the rarest class: fewer are chance."""
-_PADDING = 0.5  # RULES, ND110
-_LOADING = 0.5  # RULES, ND112
 _WORTH = 0.005
 """Seconds a step: waiting less than this for data is the loop's own overhead."""
 _LAYERS = ("linear", "conv1d", "conv2d", "conv3d")
@@ -75,7 +73,8 @@ def _unnormalised_input(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     for leaf in data.leaves:
         largest = max(abs(leaf.minimum), abs(leaf.maximum))
         # a single sample that is far off is another matter
-        far = abs(leaf.typical_mean) > _MEAN or leaf.typical > _LARGEST
+        most = limit(evidence, "unnormalised-input.largest")
+        far = abs(leaf.typical_mean) > limit(evidence, "unnormalised-input.mean") or leaf.typical > most
         if not leaf.floating or not far or calls is None:
             continue
         used = [call for call in _consumers(calls, leaf.path) if not _normalised(calls, call)]
@@ -88,7 +87,7 @@ def _unnormalised_input(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             title=f"{leaf.path} goes unnormalised into {place}: values from {leaf.minimum:.3g} to {leaf.maximum:.3g}",
             explanation=f"Its mean is {leaf.mean:.3g} and its standard deviation {leaf.std:.3g}; layers are initialised for inputs around 0 with a deviation of 1. "
             "The first updates are as much too large as the inputs are.",
-            weight=confidence(0.6, 0.4 if leaf.std > _STD or abs(leaf.mean) > _STD else 0.1, 0.3 if largest > 10 * _LARGEST else 0.0),
+            weight=confidence(0.6, 0.4 if leaf.std > _STD or abs(leaf.mean) > _STD else 0.1, 0.3 if largest > 10 * most else 0.0),
             notes=[("mean", leaf.mean), ("standard deviation", leaf.std), ("range", f"{leaf.minimum:.4g} … {leaf.maximum:.4g}"), ("used by", where.module or None)],
             fix="(x − mean) / std per feature, images as x / 255, or a normalisation layer first",
         )  # fmt: skip
@@ -145,7 +144,7 @@ def _class_imbalance(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     calls = _calls(evidence)
     for call in calls.calls if calls is not None else ():
         top, least = call.notes.get("top_count"), call.notes.get("least_count")
-        if top and least and least >= _FEWEST and top / least > _IMBALANCE:
+        if top and least and least >= _FEWEST and top / least > limit(evidence, "class-imbalance.ratio"):
             yield _claim(
                 rule, evidence, None,
                 title=f"one class is {top / least:.0f} times as frequent as another",
@@ -166,7 +165,7 @@ def _padding_dominated(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         if loss is not None and leaf.top_value is not None:
             share = loss.notes["top_count"] / max(loss.notes["targets"] - loss.notes["ignored"], 1)
             if (
-                share > _PADDING
+                share > limit(evidence, "padding-dominated.share")
                 and not loss.notes["ignored"]
                 and _is_its_own_target(calls, loss, leaf)
                 and loss.notes["top_class"] == leaf.top_value
@@ -176,7 +175,7 @@ def _padding_dominated(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 yield _counted(rule, evidence, leaf, share, loss)
                 return
         if (
-            leaf.top_share <= _PADDING
+            leaf.top_share <= limit(evidence, "padding-dominated.share")
             or not leaf.ragged
             or _masked(calls, leaf, data.leaves)
             or (loss is not None and loss.notes["ignored"])
@@ -260,7 +259,13 @@ def _used(calls: StepCalls, leaf: str) -> bool:
 
 def _slow_loader(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     data = evidence.data
-    if data is None or data.load_share is None or data.load_share <= _LOADING or data.load_seconds < _WORTH or len(evidence.losses) < 10:
+    if (
+        data is None
+        or data.load_share is None
+        or data.load_share <= limit(evidence, "slow-loader.share")
+        or data.load_seconds < _WORTH
+        or len(evidence.losses) < 10
+    ):
         return
     yield _claim(
         rule, evidence, None,

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from nanodoc.evidence import Evidence
 from nanodoc.report.model import Culprit, Finding, Fix
 from nanodoc.rules.base import Claim, Rule, confidence
+from nanodoc.thresholds import limit
 
 _LATE = 9_900
-_SPIKE = 10.0  # times the median of the steps around
 _AROUND = 10
 _SHORTEST = 40
 _LARGE = 100.0  # a gradient norm at which clipping and weight decay stop meaning what they usually do
@@ -23,7 +23,7 @@ def _loss_spike(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         return
     for step in range(_AROUND, len(losses) - _AROUND):
         before, after = statistics.median(losses[step - _AROUND : step]), statistics.median(losses[step + 1 : step + 1 + _AROUND])
-        if losses[step] > _SPIKE * max(before, after):
+        if losses[step] > limit(evidence, "loss-spike.times") * max(before, after):
             yield Claim(
                 root=("spike",),
                 fit=0,

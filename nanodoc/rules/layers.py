@@ -13,16 +13,13 @@ from nanodoc.plateau import NO_BETTER, late_loss
 from nanodoc.report.model import Culprit
 from nanodoc.rules.base import Claim, Rule, confidence, count, location_key
 from nanodoc.rules.learning_base import CLASSIFIES, LATE, SHORTEST, at_call, calls_of, learning_claim, learning_rule, loss_call
+from nanodoc.thresholds import limit
 
-_DEAD = 0.5  # RULES, ND603
 _FEWEST_UNITS = 4
 _FEWEST_VALUES = 64  # per unit: a unit that is zero on a handful of samples is not dead
-_SATURATED = 0.5  # RULES, ND604
 _DEEP = 6  # layers
-_VANISHED = 1e-3  # RULES, ND602: gradient norm of the first layers over that of the last
-_SMALL = 1e-7  # RULES, ND602: mean |g|
+_FELT = 1e-7  # mean |g|
 _PARTS = ("chunk", "split", "unbind", "sub", "rsub")  # 1 − z is a gate as z is
-_UNREACHABLE = 0.1  # share of the targets
 
 
 # -- ND602 ---------------------------------------------------------------------------------------------------------------
@@ -45,7 +42,7 @@ def _vanishing_gradients(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     norms = [p.grad_norm or 0.0 for p in layers]
     quarter = max(len(norms) // 4, 1)
     first, last = statistics.median(norms[:quarter]), statistics.median(norms[-quarter:])
-    if last == 0 or first == 0 or first / last >= _VANISHED or _falls(norms) < 0.8:
+    if last == 0 or first == 0 or first / last >= limit(evidence, "vanishing-gradients.ratio") or _falls(norms) < 0.8:
         yield from _nearly_zero(rule, evidence, layers)
         return
     front = layers[0]
@@ -56,7 +53,7 @@ def _vanishing_gradients(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         explanation=f"From layer to layer the gradient norm falls, to {first / last:.1g} of its size at the input side: the first layers stay as they were "
         "initialised.",
         culprit=_front(evidence, front),
-        weight=confidence(0.7, 0.5 if mean < _SMALL else 0.2, 0.3 if first / last < 1e-5 else 0.0),
+        weight=confidence(0.7, 0.5 if mean < limit(evidence, "vanishing-gradients.mean") else 0.2, 0.3 if first / last < 1e-5 else 0.0),
         phase="backward", step=0,
         notes=[("gradient norms, first to last", " → ".join(f"{norm:.1e}" for norm in norms[:: max(len(norms) // 6, 1)])), ("mean |gradient| of the first", mean)],
         fix="ReLU-like activations, residual connections or normalisation between the layers; initialise for the activation used",
@@ -74,14 +71,15 @@ def _front(evidence: Evidence, parameter: ParameterStats) -> Culprit:
 def _nearly_zero(rule: Rule, evidence: Evidence, layers: list[ParameterStats]) -> Iterable[Claim]:
     """Half of the layers and more get gradients that move nothing, in a run that came no lower: a signal that shrinks with every layer
     leaves all of them alike, forwards and backwards."""
-    small = [p for p in layers if (p.grad_norm or 0.0) / math.sqrt(math.prod(p.shape)) < _SMALL]
+    least = limit(evidence, "vanishing-gradients.mean")
+    small = [p for p in layers if (p.grad_norm or 0.0) / math.sqrt(math.prod(p.shape)) < least]
     if len(small) < len(layers) / 2 or late_loss(evidence.losses) < NO_BETTER * evidence.losses[0]:
         return
     front = small[0]
     size = (front.grad_norm or 0.0) / math.sqrt(math.prod(front.shape))
     yield learning_claim(
         rule, ("gradients", "vanish"), symptom=1,
-        title=f"{len(small)} of {len(layers)} layers get gradients below {_SMALL:g}",
+        title=f"{len(small)} of {len(layers)} layers get gradients below {least:g}",
         explanation="The signal shrinks from layer to layer, forwards or backwards, until next to nothing is left of it; the loss has not come down.",
         culprit=_front(evidence, front),
         weight=confidence(0.7, 0.4 if len(small) == len(layers) else 0.2), phase="backward", step=0,
@@ -127,7 +125,7 @@ def _dead(rule: Rule, evidence: Evidence, one: UnitFacts) -> Claim | None:
     elif one.output and one.dead and _feeds_a_classifier(inspection.calls, call):
         title = f"{call.name} on the outputs: {one.dead} of {one.units} classes are 0 for every sample"
         why = "A loss over logits needs them to go below zero; where this one clips, the class gets no gradient."
-    elif one.output or one.dead <= _DEAD * one.units or one.units < _FEWEST_UNITS or inspection.batches < 2:
+    elif one.output or one.dead <= limit(evidence, "dead-units.share") * one.units or one.units < _FEWEST_UNITS or inspection.batches < 2:
         return None
     else:
         title = f"{one.dead} of {one.units} units are dead after {call.name}"
@@ -180,7 +178,12 @@ def _saturated_activations(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     calls = inspection.calls
     gates = _gates(calls)
     for one in inspection.units:
-        if one.saturated <= _SATURATED or one.output or one.call.index in gates or one.values < _FEWEST_VALUES * _FEWEST_UNITS:
+        if (
+            one.saturated <= limit(evidence, "saturated-activations.share")
+            or one.output
+            or one.call.index in gates
+            or one.values < _FEWEST_VALUES * _FEWEST_UNITS
+        ):
             continue
         yield learning_claim(
             rule, location_key(one.call.site) or ("units", one.call.module), symptom=1,
@@ -208,7 +211,7 @@ def _unreachable_target(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     )
     label = {"relu": "below_0", "sigmoid": "outside_01", "softmax": "outside_01", "tanh": "outside_11"}.get(made.name)
     share = loss.notes.get(f"target_{label}", 0.0) if label else 0.0
-    if share < _UNREACHABLE:
+    if share < limit(evidence, "unreachable-target.share"):
         return
     yield learning_claim(
         rule, location_key(made.site) or ("units", made.module),
@@ -253,7 +256,7 @@ def _update_ratio(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
 
 def _is_felt(parameter: ParameterStats) -> bool:
     """A gradient that is more than rounding: that of a bias before BatchNorm is nothing else."""
-    return len(parameter.shape) >= 2 and (parameter.grad_norm or 0.0) / math.sqrt(math.prod(parameter.shape)) > _SMALL
+    return len(parameter.shape) >= 2 and (parameter.grad_norm or 0.0) / math.sqrt(math.prod(parameter.shape)) > _FELT
 
 
 def _names(parameters: list[ParameterStats]) -> str:

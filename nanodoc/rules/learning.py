@@ -12,12 +12,12 @@ from nanodoc.plateau import stuck_at_chance
 from nanodoc.report.model import Culprit
 from nanodoc.rules.base import Claim, Rule, confidence, count
 from nanodoc.rules.learning_base import CLASSIFIES, LATE, SHORTEST, at_call, calls_of, learning_claim, learning_rule, loss_call
+from nanodoc.thresholds import limit
 
 _PLATEAU = 30  # steps without any progress
 _NOTHING = 0.98  # of the loss on one batch alone: less is learning, if slowly
 _ENOUGH = 50  # steps that learning a batch by heart may take
 _GAIN = 1.1  # times what the loss gains without inputs
-_COLLAPSED = 1e-6
 
 
 # -- ND611, ND607, ND618, ND621 ------------------------------------------------------------------------------------------
@@ -41,7 +41,7 @@ def _initial_loss(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         return
     chance = math.log(max(loss.notes.get("classes", 0), 1))
     began = evidence.losses[0]
-    if chance <= 0 or not math.isfinite(began) or began - chance < chance:
+    if chance <= 0 or not math.isfinite(began) or began < limit(evidence, "initial-loss.times-chance") * chance:
         return
     last = statistics.median(evidence.losses[-5:])
     yield learning_claim(
@@ -137,7 +137,7 @@ def _collapsed_output(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if inspection is None or inspection.output is None or len(evidence.losses) < SHORTEST:
         return
     out = inspection.output
-    if out.batch_size < 4 or not out.inputs_differ or out.spread > _COLLAPSED:
+    if out.batch_size < 4 or not out.inputs_differ or out.spread > limit(evidence, "collapsed-output.spread"):
         return
     yield learning_claim(
         rule, ("collapsed",), symptom=2,

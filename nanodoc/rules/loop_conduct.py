@@ -21,11 +21,11 @@ from nanodoc.plateau import NO_BETTER, late_loss
 from nanodoc.report.model import Culprit, Finding, Fix, Remedy
 from nanodoc.rules.base import Claim, Rule, confidence, count, effects, location_key
 from nanodoc.rules.loop_docs import DOCS
+from nanodoc.thresholds import limit
 
 _LATE = 7_000
 _OFTEN = 3  # steps: once or twice may be an exception that the loop makes on purpose
 _MOSTLY = 0.5  # of the steps that were watched
-_MANY = 4  # micro-batches whose losses are summed: the learning rate is meant for one of them
 
 
 def _misuse(evidence: Evidence, kind: str) -> LoopMisuse | None:
@@ -118,7 +118,7 @@ def _unscaled_accumulation(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         yield _finding(
             rule, evidence, misuse,
             # a sum may be meant, with a learning rate to match: where it hurts, the loss does not come down
-            severity=rule.severity if misuse.times >= _MANY and late_loss(evidence.losses) > NO_BETTER * evidence.losses[0] else "info",
+            severity=rule.severity if misuse.times >= limit(evidence, "unscaled-accumulation.micro-batches") and late_loss(evidence.losses) > NO_BETTER * evidence.losses[0] else "info",
             title=f"losses of {misuse.times} micro-batches are summed, not averaged",
             explanation=f"backward() runs {misuse.times} times from the same line before each optimizer step, and no loss is divided by that number: the gradient "
             f"is {misuse.times} times that of one batch of the same size.",

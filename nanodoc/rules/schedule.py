@@ -11,10 +11,10 @@ from nanodoc.plateau import NO_BETTER, late_loss, no_better
 from nanodoc.report.model import Culprit, Finding, Fix
 from nanodoc.rules.base import Claim, Rule, confidence
 from nanodoc.rules.patches import number_in_call
+from nanodoc.thresholds import limit
 
 _LATE = 7_500
 _SHORTEST = 10  # steps that a schedule can be judged by
-_GONE = 1e-4  # of its peak: a step that moves nothing
 _HALF = 0.5  # of the run; every schedule that ends at zero is near zero at its end
 _EARLY = 0.25
 _BY_EPOCH = ("StepLR", "MultiStepLR", "ExponentialLR", "MultiplicativeLR", "PolynomialLR")
@@ -38,7 +38,8 @@ def _learning_rate_range(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         yield _zero(rule, evidence, scheduler)
         return
     top = steps.index(peak)
-    gone = next((i for i in range(top, len(steps)) if all(rate < _GONE * peak for rate in steps[i:])), None)
+    least = limit(evidence, "learning-rate-range.gone") * peak
+    gone = next((i for i in range(top, len(steps)) if all(rate < least for rate in steps[i:])), None)
     if gone is not None and len(steps) - gone >= _HALF * len(steps) and (gone <= _EARLY * len(steps) or not evidence.default_length):
         yield _vanished(rule, evidence, scheduler, steps, gone)
         return
@@ -159,6 +160,7 @@ def _vanished(rule: Rule, evidence: Evidence, scheduler: SchedulerFacts | None, 
     if where is None:
         where = next((one for one in evidence.optimizer_sites if one is not None), None)
     name = scheduler.type if scheduler is not None else "the training code"
+    least = limit(evidence, "learning-rate-range.gone") * max(steps)
     early = gone <= _EARLY * len(steps)
     other = built if where is not built else stepped
     notes: list[tuple[str, object]] = [
@@ -173,7 +175,7 @@ def _vanished(rule: Rule, evidence: Evidence, scheduler: SchedulerFacts | None, 
     return _claim(
         rule, severity="critical" if early else "warning", weight=0.85 if early else 0.6,
         title=f"the learning rate is gone after {gone} of {len(steps)} steps",
-        explanation=f"{name} brought it from {max(steps):.3g} to below {_GONE * max(steps):.1g} by step {gone}; since then nothing moves.{every}",
+        explanation=f"{name} brought it from {max(steps):.3g} to below {least:.1g} by step {gone}; since then nothing moves.{every}",
         location=where, step=gone, notes=notes,
         fix="step the schedule once per epoch, or make it as long as the run" if by_batch else "make the schedule as long as the run",
     )  # fmt: skip

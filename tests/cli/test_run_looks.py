@@ -138,3 +138,25 @@ def test_live_without_a_terminal_is_said_and_the_run_goes_on(tmp_path: Path) -> 
 @pytest.mark.parametrize("flags", [("--log-every", "0"), ("--log-every", "x")])
 def test_bad_values_end_with_2(flags: tuple[str, str], tmp_path: Path) -> None:
     assert nanodoc("run", BY_NAME["yield-head"].entrypoint(), *flags, "--snapshot-dir", str(tmp_path)).returncode == 2
+
+
+def test_thresholds_are_what_they_are_set_to(tmp_path: Path) -> None:
+    assert run("spoken-digits", tmp_path, healthy=True).findings == ()
+    strict = run("hot-optimizer", tmp_path, healthy=True, thresholds={"unnormalised-input.largest": 1.0})
+    assert [one.code for one in strict.findings] == ["ND107"]
+    lax = run("yield-head", tmp_path, thresholds={"unreachable-target.share": 0.99})
+    assert "ND629" not in [one.code for one in lax.findings]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"), [("dead-unit.share=0.7", "did you mean 'dead-units.share'?"), ("dead-units.share=many", "NAME=VALUE with a number")]
+)
+def test_thresholds_that_are_none(given: str, said: str, tmp_path: Path) -> None:
+    done = nanodoc("run", BY_NAME["yield-head"].entrypoint(), "--threshold", given, "--snapshot-dir", str(tmp_path))
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
+def test_explain_lists_a_rules_thresholds() -> None:
+    assert "dead-units.share = 0.5" in nanodoc("explain", "dead-units").stdout
+    assert "Thresholds" not in nanodoc("explain", "ND612").stdout
