@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+import io
 from pathlib import Path
 
 import pytest
@@ -90,3 +92,4 @@ def test_a_train_step_that_writes_files_is_not_run_again_for_many_steps(tmp_path
     assert report.findings[0].fixes[0].verified is None
     assert ("the run's steps, run again", "the train_step writes files") in report.not_checked
     assert len(Path("log.txt").read_text().splitlines()) <= 30 + 3  # looks at single steps
+    assert builtins.open is io.open
