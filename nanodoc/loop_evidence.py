@@ -124,6 +124,8 @@ class LayerStats:
     absmax: float
     zeros: float
     """Share of exact zeros."""
+    grad_norm: float | None = None
+    """Of its own parameters together, the median over the steps; None where it has none with a gradient."""
     saturated: float | None = None
     dead: float | None = None
     """Share of units that were zero on every sample."""

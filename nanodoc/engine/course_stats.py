@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import resource
 import statistics
 import sys
@@ -33,7 +34,7 @@ def course_stats(
         rates=tuple(rates),
         group_ratios=tuple((one.step, one.group_ratios) for one in samples),
         parameters=tuple(_parameters(model, by_name, samples, first)),
-        layers=tuple(_layers(samples, inspection)),
+        layers=tuple(_layers(samples, inspection, by_name)),
         sampled=tuple(one.step for one in samples),
         peak_memory=peak_memory(device),
     )
@@ -74,14 +75,17 @@ def _parameters(
             )  # fmt: skip
 
 
-def _layers(samples: Sequence[Sample], inspection: InspectionFacts | None) -> Iterator[LayerStats]:
+def _layers(samples: Sequence[Sample], inspection: InspectionFacts | None, norms: dict[str, list[float]]) -> Iterator[LayerStats]:
     if not samples:
         return
     dead = {one.call.module: one.dead / one.units for one in inspection.units if one.units} if inspection is not None else {}
+    of_module: dict[str, list[float]] = {}
+    for name, values in norms.items():
+        of_module.setdefault(name.rpartition(".")[0], []).append(statistics.median(values))
     for layer in samples[-1].layers:
         yield LayerStats(
             module=layer.module, module_type=layer.module_type, mean=layer.mean, std=layer.std, absmax=layer.absmax, zeros=layer.zeros,
-            saturated=layer.saturated, dead=dead.get(layer.module),
+            grad_norm=math.hypot(*of_module[layer.module]) if layer.module in of_module else None, saturated=layer.saturated, dead=dead.get(layer.module),
         )  # fmt: skip
 
 

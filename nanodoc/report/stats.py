@@ -36,10 +36,10 @@ def stats_text(stats: CourseStats) -> Text:
         out.append(f"{cells}  {clean(parameter.name)} {list(parameter.shape)}{_flags(flags)}\n", "yellow" if flags else "")
     if stats.layers:
         out.append(f"\nlayers (outputs of {when})\n", "bold")
-        out.append(f"{'mean':>11}{'std':>11}{'max |y|':>11}{'zeros':>9}{'flat':>9}{'dead':>9}  layer\n")
+        out.append(f"{'mean':>11}{'std':>11}{'max |y|':>11}{'grad norm':>11}{'zeros':>9}{'flat':>9}{'dead':>9}  layer\n")
         for layer, marks in _by_suspicion(stats.layers, layer_flags):
             shares = "".join(f"{'' if share is None else f'{share:.1%}':>9}" for share in (layer.zeros, layer.saturated, layer.dead))
-            cells = "".join(f"{_number(value):>11}" for value in (layer.mean, layer.std, layer.absmax)) + shares
+            cells = "".join(f"{_number(value):>11}" for value in (layer.mean, layer.std, layer.absmax, layer.grad_norm)) + shares
             out.append(
                 f"{cells}  {clean(layer.module) or 'the model'} {clean(layer.module_type)}{_flags(marks)}\n", "yellow" if marks else ""
             )
