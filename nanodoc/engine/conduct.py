@@ -6,6 +6,7 @@ Told of its calls by `call_watch`, which wraps them.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import weakref
 from collections.abc import Iterable
@@ -79,8 +80,10 @@ class Conduct:
         named = list(named)
         self._names = {id(p): name for name, p in named}
         self._known: dict[int, _Gradient] = {}
-        self._parameters: dict[int, weakref.ref[torch.Tensor]] = {id(p): weakref.ref(p) for _, p in named}
-        """Weakly: an inner loop's optimizers hold tensors of their own."""
+        self._parameters: dict[int, torch.Tensor] = {id(p): p for _, p in named}
+        """By strong references: torch refuses to swap tensors that weak ones point to."""
+        self._met: dict[int, tuple[weakref.ref[Any], int]] = {}
+        """Optimizers and the step they were first seen in."""
         self._counts: dict[str, _Count] = {}
         self._watched = 0
         self._stepping = 0
@@ -108,6 +111,8 @@ class Conduct:
         self.step = step
         self.active = self._watched < _WATCHED or (self._stepping < _STEPPING and self._watched < _LONGEST)
         self._watched += self.active
+        if not self.active and self._known:
+            self.forget()
         self._backwards, self._stepped, self._cleared_between, self._rewritten = [], 0, False, False
 
     def end(self) -> None:
@@ -122,9 +127,22 @@ class Conduct:
             count = self._count(SUMMED, self._backwards[0][0], None)
             count.times = len(self._backwards)
 
-    def _alive(self) -> list[tuple[int, torch.Tensor]]:
-        """Parameters that optimizers hold or held, as long as they live."""
-        return [(identity, parameter) for identity, ref in self._parameters.items() if (parameter := ref()) is not None]
+    def _tracked(self) -> list[tuple[int, torch.Tensor]]:
+        """The model's parameters, and those of other optimizers that stay from step to step."""
+        return list(self._parameters.items())
+
+    def _has_stayed(self, optimizer: torch.optim.Optimizer) -> bool:
+        """It stepped in an earlier train_step too. An inner loop makes its own, whose tensors are not to be held."""
+        known = self._met.get(id(optimizer))
+        if known is None or known[0]() is not optimizer:
+            with contextlib.suppress(TypeError):  # a class with slots
+                self._met[id(optimizer)] = (weakref.ref(optimizer), self.step)
+            return False
+        return known[1] < self.step
+
+    def forget(self) -> None:
+        """The run is over, or enough of it was seen: nothing is held any more."""
+        self._known, self._met = {}, {}
 
     # -- the calls -------------------------------------------------------------------------------------------------------
 
@@ -132,7 +150,7 @@ class Conduct:
         if not self.active:
             return
         self._forget_zeros()
-        for identity, parameter in self._alive():
+        for identity, parameter in self._tracked():
             known = self._known.get(identity)
             if known is None:
                 continue
@@ -151,7 +169,7 @@ class Conduct:
             return
         left = [
             (one, grad)
-            for identity, parameter in self._alive()
+            for identity, parameter in self._tracked()
             if (one := self._known.get(identity)) is not None
             and one.stepped
             and (grad := parameter.grad) is not None
@@ -173,7 +191,7 @@ class Conduct:
         self._any_backward = self._any_backward or place
         self._any_divided |= divided
         self._backwards.append((place, divided))
-        for identity, parameter in self._alive():
+        for identity, parameter in self._tracked():
             known = self._known.get(identity)
             if known is None:
                 known = self._known[identity] = _Gradient()
@@ -220,12 +238,11 @@ class Conduct:
         self.ever_stepped += 1
         if not self.active:
             return
+        stays = self._has_stayed(optimizer)
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                known_as = self._parameters.get(id(parameter))
-                if known_as is None or known_as() is not parameter:  # new, or in the place of one that is gone
-                    self._parameters[id(parameter)] = weakref.ref(parameter)
-                    self._known.pop(id(parameter), None)
+                if stays:
+                    self._parameters.setdefault(id(parameter), parameter)
         self._stepped += 1
         self._stepped_at = place
         own = [p for group in optimizer.param_groups for p in group["params"]]
@@ -263,7 +280,7 @@ class Conduct:
             return
         self._clipped = True
         clipped = {id(grad) for grad in grads}
-        touched = [(p.grad, self._known[i]) for i, p in self._alive() if i in self._known and id(p.grad) in clipped]
+        touched = [(p.grad, self._known[i]) for i, p in self._tracked() if i in self._known and id(p.grad) in clipped]
         if touched and all(one.stepped and one.same(grad) for grad, one in touched):
             self._count(CLIPPED_LATE, place, self._stepped_at)
 

@@ -113,6 +113,7 @@ class HealthWatch:
         self, last: StepCapsule | None, *, whole: bool, failed: StepCapsule | None, per_pass: int | None, step_seconds: float, steps: int
     ) -> None:
         """`whole`: nothing broke, so that the last step can be run once more; `failed` is the start of a step that raised."""
+        self._conduct.forget()
         past = list(self._checkpoints.past)
         batches = [one.batches[0] if len(one.batches) == 1 else one.batches for one in past if one.intact]
         if not batches and last is not None:
