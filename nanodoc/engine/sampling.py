@@ -13,6 +13,8 @@ from nanodoc.probes.layers import LayerProbe, Sample
 _SHARE_OF_TIME = 0.005
 _FIRST = 1
 """Step 0 is traced as it is, and is not like the others."""
+_SETTLED = 16
+"""Where nobody asked, the first look comes when it is a small part of the steps so far: its cost is not known before."""
 _KEPT = 64
 """Samples; when there are more, every other one goes."""
 
@@ -50,7 +52,9 @@ class Sampler:
             return False
         if self._every is not None:
             return step == _FIRST or step % self._every == 0
-        return self._cost == 0.0 or self._spent + self._cost <= _SHARE_OF_TIME * self._elapsed
+        if self._cost == 0.0:
+            return step >= _SETTLED
+        return self._spent + self._cost <= _SHARE_OF_TIME * self._elapsed
 
     @contextlib.contextmanager
     def watching(self, step: int) -> Iterator[None]:

@@ -22,6 +22,7 @@ from nanodoc.trace.plain import is_plain
 _FLAT = 0.01  # of the derivative at 0
 _MOST_LAYERS = 512
 _SHARE_OF_MEMORY = 0.1
+_MOST_VALUES = 65_536  # of an output
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,7 @@ class LayerProbe:
             return
         began = time.perf_counter()
         with contextlib.suppress(RuntimeError), torch.no_grad(), torch.autocast(out.device.type, enabled=False):
-            values = out.detach().float()
+            values = _some(out.detach()).float()
             std, mean = torch.std_mean(values)
             low, high = torch.aminmax(values)
             zeros = (values == 0).float().mean()
@@ -164,6 +165,12 @@ def _fits(parameters: list[torch.Tensor]) -> bool:
         if free is not None and size > _SHARE_OF_MEMORY * free:
             return False
     return True
+
+
+def _some(values: torch.Tensor) -> torch.Tensor:
+    """All of a small output, every n-th element of a large one: its statistics are told by tens of thousands of values."""
+    every = values.numel() // _MOST_VALUES
+    return values.reshape(-1)[::every] if every > 1 and values.is_contiguous() else values
 
 
 def _flat_share(module: torch.nn.Module, values: torch.Tensor) -> torch.Tensor | None:
