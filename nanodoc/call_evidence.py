@@ -22,6 +22,11 @@ _ELEMENTWISE = frozenset((
 ))  # fmt: skip
 
 
+CLASSIFICATION = ("cross_entropy", "nll_loss")
+REGRESSION = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
+"""torch's losses whose first argument is what the model says and whose second is what it should say."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ArgumentFacts:
     """One tensor argument of a call."""

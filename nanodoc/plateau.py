@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nanodoc.call_evidence import ArgumentFacts, CallFacts
+from nanodoc.call_evidence import CLASSIFICATION, REGRESSION, ArgumentFacts, CallFacts
 from nanodoc.evidence import Evidence
 
 NEAR = 0.02
@@ -17,16 +17,7 @@ SHORTEST = 30
 """Steps that a plateau needs to be one."""
 NO_BETTER = 0.9
 """Times its start: less than the 2 of RULES, ND606, since here a smaller learning rate must be shown to end far lower."""
-_CLASSIFIES = ("cross_entropy", "nll_loss")
-_SUPERVISED = (
-    *_CLASSIFIES,
-    "mse_loss",
-    "l1_loss",
-    "smooth_l1_loss",
-    "huber_loss",
-    "binary_cross_entropy",
-    "binary_cross_entropy_with_logits",
-)
+_SUPERVISED = (*CLASSIFICATION, *REGRESSION, "binary_cross_entropy", "binary_cross_entropy_with_logits")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +38,7 @@ def stuck_at_chance(evidence: Evidence) -> Plateau | None:
     if calls is None or stats is None or len(losses) < SHORTEST or len(calls.losses) != 1:
         return None
     loss = calls.calls[calls.losses[0]]
-    if loss.name not in _CLASSIFIES or loss.options.get("reduction", "mean") != "mean":
+    if loss.name not in CLASSIFICATION or loss.options.get("reduction", "mean") != "mean":
         return None
     classes = loss.notes.get("classes", 0)
     chance = math.log(classes) if classes > 1 else 0.0

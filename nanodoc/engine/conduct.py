@@ -1,5 +1,6 @@
 """The order in which a train_step clears, differentiates, clips and steps. Only relations between calls are judged, on identities
-and version counters: no value is read, nothing waits for a device.
+and version counters. A value is read only where these leave a doubt (gradients cleared through `.data`, or by zero_grad before the
+step), never in a loop that is in order.
 
 Told of its calls by `call_watch`, which wraps them.
 """
@@ -30,7 +31,7 @@ _MOST_NAMED = 64
 
 
 class _Gradient:
-    """What is known of one parameter's gradient: `version` is that of the moment `when`."""
+    """What is known of one parameter's gradient since it was last noted."""
 
     __slots__ = ("carried", "cleared", "fresh", "grad", "stepped", "version")
 
@@ -81,7 +82,8 @@ class Conduct:
         self._names = {id(p): name for name, p in named}
         self._known: dict[int, _Gradient] = {}
         self._parameters: dict[int, torch.Tensor] = {id(p): p for _, p in named}
-        """By strong references: torch refuses to swap tensors that weak ones point to."""
+        """The model's, and those of other optimizers that stay from step to step. By strong references: torch refuses to swap tensors that
+        weak ones point to."""
         self._met: dict[int, tuple[weakref.ref[Any], int]] = {}
         """Optimizers and the step they were first seen in."""
         self._counts: dict[str, _Count] = {}
@@ -127,10 +129,6 @@ class Conduct:
             count = self._count(SUMMED, self._backwards[0][0], None)
             count.times = len(self._backwards)
 
-    def _tracked(self) -> list[tuple[int, torch.Tensor]]:
-        """The model's parameters, and those of other optimizers that stay from step to step."""
-        return list(self._parameters.items())
-
     def _has_stayed(self, optimizer: torch.optim.Optimizer) -> bool:
         """It stepped in an earlier train_step too. An inner loop makes its own, whose tensors are not to be held."""
         known = self._met.get(id(optimizer))
@@ -142,7 +140,7 @@ class Conduct:
 
     def forget(self) -> None:
         """The run is over, or enough of it was seen: nothing is held any more."""
-        self._known, self._met = {}, {}
+        self._known, self._met, self._parameters = {}, {}, {}
 
     # -- the calls -------------------------------------------------------------------------------------------------------
 
@@ -150,7 +148,7 @@ class Conduct:
         if not self.active:
             return
         self._forget_zeros()
-        for identity, parameter in self._tracked():
+        for identity, parameter in self._parameters.items():
             known = self._known.get(identity)
             if known is None:
                 continue
@@ -169,7 +167,7 @@ class Conduct:
             return
         left = [
             (one, grad)
-            for identity, parameter in self._tracked()
+            for identity, parameter in self._parameters.items()
             if (one := self._known.get(identity)) is not None
             and one.stepped
             and (grad := parameter.grad) is not None
@@ -191,7 +189,7 @@ class Conduct:
         self._any_backward = self._any_backward or place
         self._any_divided |= divided
         self._backwards.append((place, divided))
-        for identity, parameter in self._tracked():
+        for identity, parameter in self._parameters.items():
             known = self._known.get(identity)
             if known is None:
                 known = self._known[identity] = _Gradient()
@@ -280,7 +278,7 @@ class Conduct:
             return
         self._clipped = True
         clipped = {id(grad) for grad in grads}
-        touched = [(p.grad, self._known[i]) for i, p in self._tracked() if i in self._known and id(p.grad) in clipped]
+        touched = [(p.grad, self._known[i]) for i, p in self._parameters.items() if i in self._known and id(p.grad) in clipped]
         if touched and all(one.stepped and one.same(grad) for grad, one in touched):
             self._count(CLIPPED_LATE, place, self._stepped_at)
 

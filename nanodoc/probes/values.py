@@ -8,12 +8,10 @@ from typing import Any
 
 import torch
 
-from nanodoc.call_evidence import ArgumentFacts
+from nanodoc.call_evidence import CLASSIFICATION, REGRESSION, ArgumentFacts
 
 RECTIFIERS = frozenset(("relu", "relu6", "hardtanh", "threshold", "clamp_min"))
 SQUASHERS = frozenset(("sigmoid", "tanh"))
-CLASSIFICATION = frozenset(("cross_entropy", "nll_loss"))
-REGRESSION = frozenset(("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"))
 _LAST_DIMENSION = frozenset(("linear", "layer_norm", "matmul", "rms_norm"))
 _FLAT = 0.01
 """A derivative below this is flat: sigmoid beyond 0.01 … 0.99, tanh beyond ±0.995."""
@@ -32,7 +30,6 @@ class Units:
         self.alive: torch.Tensor | None = None
         self.flat = 0
         self.values = 0
-        self.batches = 0
 
     def add(self, out: torch.Tensor, dimension: int, kind: str) -> None:
         values = out.detach()
@@ -43,7 +40,6 @@ class Units:
         alive = (values != 0).movedim(dimension, 0).flatten(1).any(1)
         self.alive = alive if self.alive is None or self.alive.shape != alive.shape else self.alive | alive
         self.values += values.numel()
-        self.batches += 1
 
 
 class ValueProbe:

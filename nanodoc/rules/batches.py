@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from nanodoc.call_evidence import ArgumentFacts, CallFacts, StepCalls
+from nanodoc.call_evidence import CLASSIFICATION, ArgumentFacts, CallFacts, StepCalls
 from nanodoc.evidence import Evidence
 from nanodoc.loop_evidence import BatchLeaf
 from nanodoc.report.model import Culprit, Finding, Fix
 from nanodoc.rules.base import Claim, Rule, confidence
 from nanodoc.rules.batch_docs import DOCS
+from nanodoc.rules.learning_base import calls_of
 from nanodoc.thresholds import limit
 
 _LATE = 8_500
@@ -23,10 +24,6 @@ _LAYERS = ("linear", "conv1d", "conv2d", "conv3d")
 _NORMS = ("batch_norm", "layer_norm", "group_norm", "instance_norm", "rms_norm")
 _RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 _MASKS = ("ne", "eq", "gt", "lt", "ge", "le", "bool", "pack_padded_sequence", "masked_fill", "masked_select")
-
-
-def _calls(evidence: Evidence) -> StepCalls | None:
-    return evidence.inspection.calls if evidence.inspection is not None else None
 
 
 def _claim(
@@ -67,7 +64,7 @@ def _normalised(calls: StepCalls, call: CallFacts) -> bool:
 
 
 def _unnormalised_input(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
-    calls, data = _calls(evidence), evidence.data
+    calls, data = calls_of(evidence), evidence.data
     if data is None:
         return
     for leaf in data.leaves:
@@ -95,7 +92,7 @@ def _unnormalised_input(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
 
 
 def _constant_batch(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
-    data, calls = evidence.data, _calls(evidence)
+    data, calls = evidence.data, calls_of(evidence)
     if data is None or data.batches < 3:
         return
     used = calls is None or any(_used(calls, leaf.path) for leaf in data.leaves)
@@ -122,7 +119,7 @@ def _constant_batch(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 title=f"{leaf.path} is {alike}, in every batch",
                 explanation=f"{taken[0].module or 'The model'} is given {list(leaf.shape)} values, and no sample differs from another over {data.batches} batches: there "
                 "is nothing to tell them apart by.",
-                weight=confidence(0.9, 0.4), notes=[("range", f"{leaf.minimum:.4g} … {leaf.maximum:.4g}"), ("batches", data.batches)],
+                weight=confidence(0.8, 0.5 if data.batches > 5 else 0.2, 0.3 if leaf.constant else 0.0), notes=[("range", f"{leaf.minimum:.4g} … {leaf.maximum:.4g}"), ("batches", data.batches)],
                 fix="look at how the samples are stored: one tensor that is written to in place and stored again and again stays one tensor (clone it)",
             )  # fmt: skip
             return
@@ -141,7 +138,7 @@ def _targets(calls: StepCalls) -> set[str | None]:
 
 
 def _class_imbalance(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
-    calls = _calls(evidence)
+    calls = calls_of(evidence)
     for call in calls.calls if calls is not None else ():
         top, least = call.notes.get("top_count"), call.notes.get("least_count")
         if top and least and least >= _FEWEST and top / least > limit(evidence, "class-imbalance.ratio"):
@@ -149,18 +146,18 @@ def _class_imbalance(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 rule, evidence, None,
                 title=f"one class is {top / least:.0f} times as frequent as another",
                 explanation=f"Of the last batch's {call.notes['targets']:.0f} targets, {top:.0f} are of class {call.notes['top_class']:.0f}.",
-                weight=confidence(0.5), notes=[("most frequent : least frequent", round(top / least, 1))],
+                weight=confidence(0.4, 0.4 if least >= 4 * _FEWEST else 0.1), notes=[("most frequent : least frequent", round(top / least, 1))],
                 fix="class weights, sampling by class, or a metric that is not accuracy",
             )  # fmt: skip
             return
 
 
 def _padding_dominated(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
-    calls, data = _calls(evidence), evidence.data
+    calls, data = calls_of(evidence), evidence.data
     if calls is None or data is None:
         return
     ids = _ids(calls, data.leaves)
-    loss = next((one for one in calls.calls if one.name in ("cross_entropy", "nll_loss") and one.notes.get("top_count")), None)
+    loss = next((one for one in calls.calls if one.name in CLASSIFICATION and one.notes.get("top_count")), None)
     for leaf in ids:
         if loss is not None and leaf.top_value is not None:
             share = loss.notes["top_count"] / max(loss.notes["targets"] - loss.notes["ignored"], 1)
@@ -234,7 +231,7 @@ def _masked(calls: StepCalls, ids: BatchLeaf, leaves: tuple[BatchLeaf, ...]) -> 
 
 
 def _all_ones_mask(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
-    calls, data = _calls(evidence), evidence.data
+    calls, data = calls_of(evidence), evidence.data
     if calls is None or data is None:
         return
     padded = [leaf for leaf in _ids(calls, data.leaves) if leaf.ragged and leaf.top_share > 0.05]
@@ -271,7 +268,7 @@ def _slow_loader(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         rule, evidence, None,
         title=f"{data.load_share:.0%} of the time is spent waiting for the data",
         explanation=f"A step waits {1000 * data.load_seconds:.0f} ms for its batch.",
-        weight=confidence(0.7), notes=[("share of the time", round(data.load_share, 3))],
+        weight=confidence(0.5, 0.5 if len(evidence.losses) > 50 else 0.2), notes=[("share of the time", round(data.load_share, 3))],
         fix="num_workers, pin_memory, and less work per sample",
     )  # fmt: skip
 

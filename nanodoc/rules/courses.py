@@ -30,7 +30,7 @@ def _loss_spike(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 order=_LATE,
                 symptom=2,
                 finding=Finding(
-                    code=rule.code, name=rule.name, severity=rule.severity, confidence=confidence(0.7),
+                    code=rule.code, name=rule.name, severity=rule.severity, confidence=confidence(0.6, 0.5 if losses[step] > 100 * max(before, after) else 0.1),
                     title=f"the loss jumped to {losses[step]:.3g} at step {step} and came back",
                     explanation=f"The steps around it are at {before:.3g} and {after:.3g}: one batch that is unlike the others, or one update that was too large.",
                     culprit=Culprit(kind="data"), phase="forward", step=step, evidence=(("loss", losses[step]), ("before", before), ("after", after)),
@@ -54,7 +54,7 @@ def _sum_reduction(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         order=_LATE,
         symptom=2,
         finding=Finding(
-            code=rule.code, name=rule.name, severity=rule.severity, confidence=confidence(0.7),
+            code=rule.code, name=rule.name, severity=rule.severity, confidence=confidence(0.5, 0.5 if loss.options.get("reduction") == "sum" else 0.1),
             title=f"the loss is a sum over the batch, and the gradient norm is {statistics.median(norms):.3g}",
             explanation="A summed loss and its gradients grow with the batch: learning rate and clipping mean something else for every batch size.",
             culprit=Culprit(kind="op", op=loss.name, module=loss.module, module_type=loss.module_type, location=loss.site),

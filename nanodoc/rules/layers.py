@@ -6,15 +6,23 @@ import math
 import statistics
 from collections.abc import Iterable
 
-from nanodoc.call_evidence import CallFacts, StepCalls, UnitFacts
+from nanodoc.call_evidence import CLASSIFICATION, REGRESSION, CallFacts, StepCalls, UnitFacts
 from nanodoc.evidence import Evidence
-from nanodoc.loop_evidence import ParameterStats
+from nanodoc.loop_evidence import DISCARDED, NEVER_STEPPED, ParameterStats
 from nanodoc.plateau import NO_BETTER, late_loss
 from nanodoc.report.model import Culprit
 from nanodoc.rules.base import Claim, Rule, confidence, count, location_key
-from nanodoc.rules.learning_base import CLASSIFIES, LATE, SHORTEST, at_call, calls_of, learning_claim, learning_rule, loss_call
+from nanodoc.rules.learning_base import LATE, SHORTEST, at_call, calls_of, learning_claim, learning_rule, loss_call
 from nanodoc.thresholds import limit
 
+_OVER_LOGITS = (*CLASSIFICATION, "binary_cross_entropy_with_logits")
+# What an activation returns, and the note of the share of targets outside of that.
+_RANGES = {
+    "relu": (0.0, math.inf, "target_below_0"),
+    "sigmoid": (0.0, 1.0, "target_outside_01"),
+    "softmax": (0.0, 1.0, "target_outside_01"),
+    "tanh": (-1.0, 1.0, "target_outside_11"),
+}
 _FEWEST_UNITS = 4
 _FEWEST_VALUES = 64  # per unit: a unit that is zero on a handful of samples is not dead
 _DEEP = 6  # layers
@@ -113,7 +121,9 @@ def _dead(rule: Rule, evidence: Evidence, one: UnitFacts) -> Claim | None:
     call, inspection = one.call, evidence.inspection
     assert inspection is not None
     whole = one.dead == one.units
-    if one.output and not _is_predicted(inspection.calls, call):  # a margin or a penalty that is met, not a layer
+    if one.output and not _is_predicted(
+        inspection.calls, call, (*_OVER_LOGITS, *REGRESSION)
+    ):  # a margin or a penalty that is met, not a layer
         return None
     if whole:
         title = (
@@ -122,7 +132,7 @@ def _dead(rule: Rule, evidence: Evidence, one: UnitFacts) -> Claim | None:
             else f"{call.name} returns 0 for every sample"
         )
         why = "Its input is negative everywhere, where its derivative is 0: no gradient comes through it any more, and nothing can change that."
-    elif one.output and one.dead and _feeds_a_classifier(inspection.calls, call):
+    elif one.output and one.dead and _is_predicted(inspection.calls, call, _OVER_LOGITS):
         title = f"{call.name} on the outputs: {one.dead} of {one.units} classes are 0 for every sample"
         why = "A loss over logits needs them to go below zero; where this one clips, the class gets no gradient."
     elif one.output or one.dead <= limit(evidence, "dead-units.share") * one.units or one.units < _FEWEST_UNITS or inspection.batches < 2:
@@ -141,18 +151,10 @@ def _dead(rule: Rule, evidence: Evidence, one: UnitFacts) -> Claim | None:
     )  # fmt: skip
 
 
-def _is_predicted(calls: StepCalls, call: CallFacts) -> bool:
-    """What it returns is what one of torch's losses compares with targets."""
-    loss = loss_call(calls, (*CLASSIFIES, "binary_cross_entropy_with_logits", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"))
+def _is_predicted(calls: StepCalls, call: CallFacts, losses: tuple[str, ...]) -> bool:
+    """What it returns is what one of these losses compares with targets."""
+    loss = loss_call(calls, losses)
     made = calls.origin(loss.arguments[0]) if loss is not None and loss.arguments else None
-    return isinstance(made, CallFacts) and made.index == call.index
-
-
-def _feeds_a_classifier(calls: StepCalls, call: CallFacts) -> bool:
-    loss = loss_call(calls, (*CLASSIFIES, "binary_cross_entropy_with_logits"))
-    if loss is None or not loss.arguments:
-        return False
-    made = calls.origin(loss.arguments[0])
     return isinstance(made, CallFacts) and made.index == call.index
 
 
@@ -202,15 +204,14 @@ def _unreachable_target(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if inspection is None:
         return
     calls = inspection.calls
-    loss = loss_call(calls, ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"))
+    loss = loss_call(calls, REGRESSION)
     made = calls.origin(loss.arguments[0]) if loss is not None and len(loss.arguments) > 1 else None
     if loss is None or not isinstance(made, CallFacts) or not loss.arguments[0].requires_grad or loss.arguments[1].requires_grad:
         return
-    low, high = {"relu": (0.0, math.inf), "sigmoid": (0.0, 1.0), "tanh": (-1.0, 1.0), "softmax": (0.0, 1.0)}.get(
-        made.name, (-math.inf, math.inf)
-    )
-    label = {"relu": "below_0", "sigmoid": "outside_01", "softmax": "outside_01", "tanh": "outside_11"}.get(made.name)
-    share = loss.notes.get(f"target_{label}", 0.0) if label else 0.0
+    if made.name not in _RANGES:
+        return
+    low, high, label = _RANGES[made.name]
+    share = loss.notes.get(label, 0.0)
     if share < limit(evidence, "unreachable-target.share"):
         return
     yield learning_claim(
@@ -238,7 +239,7 @@ def _update_ratio(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     missing = {p.name for p in evidence.ownership.missing} if evidence.ownership is not None else set()
     still = [p for p in stats.parameters if p.trainable and p.moved == 0.0 and _is_felt(p) and p.name not in missing]
     moving = [p for p in stats.parameters if p.moved]
-    if not still or any(one.kind in ("discarded", "never-stepped") for one in (evidence.loop.misuses if evidence.loop else ())):
+    if not still or any(one.kind in (DISCARDED, NEVER_STEPPED) for one in (evidence.loop.misuses if evidence.loop else ())):
         return
     first = still[0]
     yield learning_claim(
@@ -284,7 +285,7 @@ def _poor_initialisation(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         explanation=f"They began alike, so they get the same gradient and stay alike: after {count(len(evidence.losses), 'step')} the rows still differ by rounding only. "
         "The layer computes one number, many times.",
         culprit=Culprit(kind="parameter", parameter=first.name, module=module, module_type=first.module_type),
-        phase="setup", step=0, weight=confidence(0.85, 0.5), order=LATE - 500, fit=20,
+        phase="setup", step=0, weight=confidence(0.7, 0.6 if len(evidence.losses) > 3 * SHORTEST else 0.3, 0.3 if len(same) > 1 else 0.0), order=LATE - 500, fit=20,
         notes=[("also", _names(same[1:]) if len(same) > 1 else None)],
         fix="initialise with random values (nn.init.kaiming_uniform_, xavier_uniform_); constants are for biases",
     )  # fmt: skip
@@ -303,7 +304,7 @@ def _frozen_statistics(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             explanation="In training it normalises by the batch; in eval mode it will normalise by running statistics that are still mean 0 and variance 1. "
             "torch's momentum is the share of the new value, not of the old.",
             culprit=Culprit(kind="module", module=first.module, module_type=first.module_type, location=first.made_at),
-            weight=confidence(0.9, 0.4), step=0, notes=[("momentum", 0.0)],
+            weight=confidence(0.8, 0.6 if all(one.untouched for one in still) else 0.0), step=0, notes=[("momentum", 0.0)],
             fix="momentum=0.1 (torch's 0.1 is what other libraries call 0.9)",
         )  # fmt: skip
 

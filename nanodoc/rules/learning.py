@@ -6,12 +6,12 @@ import math
 import statistics
 from collections.abc import Iterable
 
-from nanodoc.call_evidence import ArgumentFacts
+from nanodoc.call_evidence import CLASSIFICATION, ArgumentFacts
 from nanodoc.evidence import Evidence
 from nanodoc.plateau import stuck_at_chance
 from nanodoc.report.model import Culprit
 from nanodoc.rules.base import Claim, Rule, confidence, count
-from nanodoc.rules.learning_base import CLASSIFIES, LATE, SHORTEST, at_call, calls_of, learning_claim, learning_rule, loss_call
+from nanodoc.rules.learning_base import LATE, SHORTEST, at_call, calls_of, learning_claim, learning_rule, loss_call
 from nanodoc.thresholds import limit
 
 _PLATEAU = 30  # steps without any progress
@@ -25,7 +25,7 @@ _GAIN = 1.1  # times what the loss gains without inputs
 
 def _initial_loss(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     calls = calls_of(evidence)
-    loss = loss_call(calls, CLASSIFIES) if calls is not None else None
+    loss = loss_call(calls, CLASSIFICATION) if calls is not None else None
     if (
         loss is None
         or calls is None
@@ -64,7 +64,7 @@ def _zero_loss(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if calls is None or not calls.losses:  # nothing was differentiated
         return
     site = calls.calls[calls.losses[0]]
-    single = loss_call(calls, CLASSIFIES)
+    single = loss_call(calls, CLASSIFICATION)
     severity = "critical"
     if single is not None and single.notes.get("classes") == 1:
         site, what = single, f"{single.name} over a single class is always 0"
@@ -127,7 +127,7 @@ def _cannot_overfit(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             rule, ("one-batch",), symptom=2,
             title=f"the loss falls as far with {', '.join(overfit.zeroed)} zeroed: the inputs are not used",
             explanation=f"It ends at {overfit.last:.4g} with the inputs and at {overfit.zeroed_last:.4g} without. The model learns the targets' distribution only.",
-            culprit=culprit, step=overfit.steps - 1, weight=confidence(0.7, 0.3), notes=notes, severity="warning",
+            culprit=culprit, step=overfit.steps - 1, weight=confidence(0.6, 0.5 if overfit.zeroed_last is not None and overfit.zeroed_last <= overfit.last else 0.1), notes=notes, severity="warning",
             fix="follow the inputs: a slice, a mask or a normalisation may drop them; nanodoc check-grad-graph shows the modules they pass",
         )  # fmt: skip
 

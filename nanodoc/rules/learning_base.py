@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from nanodoc.call_evidence import CallFacts, StepCalls
-from nanodoc.evidence import Evidence, SourceSpan
+from nanodoc.evidence import Evidence, OpFacts, SourceSpan
 from nanodoc.report.model import Culprit, Finding, Fix
 from nanodoc.rules.base import Claim, Rule
 from nanodoc.rules.learning_docs import DOCS
@@ -14,7 +14,6 @@ LATE = 9_500
 """After every finding about values, and after what causes it."""
 SHORTEST = 10
 """Steps: in fewer, nothing can be said to have not been learnt."""
-CLASSIFIES = ("cross_entropy", "nll_loss")
 
 
 def calls_of(evidence: Evidence) -> StepCalls | None:
@@ -50,6 +49,11 @@ def at_call(call: CallFacts, evidence: Evidence) -> Culprit:
     """The user's line of a call as the culprit; where nanodoc itself calls the criterion, the line that made it."""
     site: SourceSpan | None = call.site or (evidence.criterion_site if not call.module else None)
     return Culprit(kind="op", op=call.name, module=call.module, module_type=call.module_type, location=site)
+
+
+def op_of(call: CallFacts) -> OpFacts:
+    """A call as an op, for what rewrites the user's expression."""
+    return OpFacts(index=call.index, op=call.name, phase="forward", module=call.module, module_type=call.module_type, location=call.site)
 
 
 def learning_rule(code: str, name: str, severity: str, summary: str, check: Callable[[Rule, Evidence], Iterable[Claim]]) -> Rule:

@@ -237,7 +237,7 @@ def _scheduler_order(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                     code=rule.code,
                     name=rule.name,
                     severity=rule.severity,
-                    confidence=confidence(0.8, 0.4),
+                    confidence=confidence(0.7, 0.6 if any("lr_scheduler.step()" in w.message for w in loop.warnings) else 0.2),
                     title=f"{one.type} steps before the optimizer does",
                     explanation="The schedule moves on before the first update, so its first learning rate is never used and every later one comes a step early.",
                     culprit=Culprit(kind="optimizer", location=one.stepped_at or one.built_at),

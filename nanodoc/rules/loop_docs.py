@@ -1,6 +1,6 @@
 """What `nanodoc explain` prints for the rules about the loop's conduct."""
 
-_SEEN = "The calls of a train_step are watched: which came, in which order, on which tensors. No value is read for it."
+_SEEN = "The calls of a train_step are watched: which came, in which order, on which tensors."
 
 DOCS = {
     "ND608": f"""\

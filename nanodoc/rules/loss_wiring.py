@@ -1,4 +1,4 @@
-"""ND111, ND612, ND620, ND627: what is wired to the loss in a way that computes, falls, and means something else."""
+"""ND612, ND620, ND627: what is wired to the loss in a way that computes, falls, and means something else."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import math
 from collections.abc import Iterable, Iterator
 
 from nanodoc.call_evidence import ArgumentFacts, CallFacts, StepCalls
-from nanodoc.evidence import Evidence, OpFacts, SourceSpan
-from nanodoc.report.model import Culprit, Finding, Fix, Remedy
+from nanodoc.evidence import Evidence
+from nanodoc.report.model import Finding, Fix, Remedy
 from nanodoc.rules.base import Claim, Rule, confidence, location_key
+from nanodoc.rules.learning_base import at_call, calls_of, op_of
 from nanodoc.rules.loss_docs import DOCS
-from nanodoc.rules.patches import on_argument, unwrapped
+from nanodoc.rules.patches import unwrapped
 
 _LATE = 8_000  # before who owns what, after every finding about values
 _NORMALISERS = ("softmax", "sigmoid")
@@ -21,125 +22,16 @@ _APPLIES = {
     "sigmoid_focal_loss": "sigmoid",
 }
 _WANTS_LOGS = ("nll_loss", "kl_div")
-_PAIRED = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
-_BY_HAND = ("sub", "mul", "truediv", "div")
 _LAYERS = ("linear", "matmul", "conv1d", "conv2d", "conv3d", "bilinear", "addmm", "mm", "bmm", "einsum")
 _PROBABLE = 0.1
 """A log-probability exceeds zero by no more than rounding, or the constant that keeps its log finite, does."""
-
-
-def _calls(evidence: Evidence) -> StepCalls | None:
-    return evidence.inspection.calls if evidence.inspection is not None else None
-
-
-# -- ND111 ---------------------------------------------------------------------------------------------------------------
-
-
-def _broadcast_loss(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
-    calls = _calls(evidence)
-    if calls is None:
-        return
-    reaching = calls.reaching_the_loss()
-    for call in calls.calls:
-        if call.index not in reaching or len(call.arguments) < 2:
-            continue
-        first, second = call.arguments[:2]
-        if not _outer(first.shape, second.shape):
-            continue
-        if (call.name in _PAIRED and not _on_purpose(calls, call)) or (call.name in _BY_HAND and _by_accident(calls, call, first, second)):
-            yield _broadcast(rule, evidence, calls, call)
-            return
-
-
-def _outer(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    """Broadcast against each other, both grow: (N, 1) with (N,) becomes (N, N)."""
-    if not one or not other or len(one) == len(other):
-        return False
-    result = [max(a, b) for a, b in zip(_padded(one, other), _padded(other, one), strict=True)]
-    size = math.prod(result)
-    return size > math.prod(one) and size > math.prod(other) and math.prod(one) == math.prod(other)
-
-
-def _padded(shape: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
-    return (1,) * (len(other) - len(shape)) + shape
-
-
-def _by_accident(calls: StepCalls, call: CallFacts, first: ArgumentFacts, second: ArgumentFacts) -> bool:
-    """One side learns, the other comes from the batch, and nobody put the extra dimension there in the same line: who writes
-    `a[:, None] - b` means all pairs."""
-    if first.requires_grad == second.requires_grad:
-        return False
-    learns, given = (first, second) if first.requires_grad else (second, first)
-    source, other = calls.origin(learns), calls.origin(given, elementwise=True)
-    if not isinstance(source, CallFacts):  # a parameter by itself, such as a vector of frequencies
-        return False
-    from_batch = isinstance(other, ArgumentFacts) and (other.leaf or "").startswith("batch")
-    return from_batch and not _on_purpose(calls, call)
-
-
-def _on_purpose(calls: StepCalls, call: CallFacts) -> bool:
-    """The extra dimension was put there in the same line."""
-    return any(
-        step.name in ("unsqueeze", "getitem") and step.view and _same_line(step, call) and len(step.shape) > len(step.arguments[0].shape)
-        for argument in call.arguments[:2]
-        for step in calls.path(argument)
-    )
-
-
-def _same_line(one: CallFacts, other: CallFacts) -> bool:
-    a, b = one.site, other.site
-    return a is not None and b is not None and (a.file, a.line) == (b.file, b.line)
-
-
-def _broadcast(rule: Rule, evidence: Evidence, calls: StepCalls, call: CallFacts) -> Claim:
-    first, second = call.arguments[:2]
-    one, other = list(first.shape), list(second.shape)
-    rows = math.prod(first.shape)
-    learns = first if first.requires_grad or not second.requires_grad else second
-    wide, name = (first, "the first argument") if len(first.shape) > len(second.shape) else (second, "the second argument")
-    warned = _warned(evidence, "target size")
-    cure = "squeeze(-1)" if wide.shape[-1:] == (1,) else f"view({', '.join(map(str, other if wide is first else one))})"
-    which = "the prediction" if wide is learns else "the target"
-    return Claim(
-        root=location_key(call.site) or ("broadcast",),
-        fit=30,
-        order=_LATE,
-        finding=Finding(
-            code=rule.code,
-            name=rule.name,
-            severity=rule.severity,
-            confidence=confidence(0.8, 0.5 if call.name in _PAIRED else 0.2, 0.5 if warned else 0.0),
-            title=f"{call.name} of shapes {tuple(one)} and {tuple(other)} compares every prediction with every target",
-            explanation=f"The two broadcast against each other to {rows}×{rows} pairs instead of {rows}: the loss is lowest where every prediction "
-            "is the mean of all targets, so the model learns that mean and nothing else.",
-            culprit=_culprit(call, evidence),
-            phase="forward",
-            step=0,
-            evidence=(("shapes", f"{one} and {other}"), *((("torch warned", warned),) if warned else ())),
-            fixes=(_same_shape(call, 0 if wide is first else 1, cure, f"give both the same shape: .{cure} on {which} ({name})"),),
-        ),
-    )  # fmt: skip
-
-
-def _same_shape(call: CallFacts, position: int, cure: str, title: str) -> Fix:
-    if not cure.startswith("squeeze"):
-        return Fix(title=title, confidence="likely")
-    template = f"{{x}}.{cure}"
-    patch = on_argument(op_of(call), template, position=position)
-    remedy = Remedy(kind="argument", location=call.site, op=call.name, position=position, template=template, whole_run=True)
-    return Fix(title=title, patch=patch, confidence="likely", remedy=remedy if call.site is not None else None)
-
-
-def _warned(evidence: Evidence, words: str) -> str:
-    found = evidence.loop.warnings if evidence.loop is not None else ()
-    return next((one.message[:160] for one in found if words in one.message), "")
 
 
 # -- ND612, ND627 --------------------------------------------------------------------------------------------------------
 
 
 def _double_softmax(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
-    calls = _calls(evidence)
+    calls = calls_of(evidence)
     if calls is None:
         return
     reaching = calls.reaching_the_loss()
@@ -248,16 +140,26 @@ def _claim(
             code=rule.code,
             name=rule.name,
             severity=rule.severity,
-            confidence=confidence(0.8, 0.6, 0.3 if blamed.site is not None else 0.0),
+            confidence=confidence(
+                0.8,
+                0.6 if made.site is not None and call.site is not None else 0.3,
+                0.3 if call.index in _differentiated(evidence) else 0.0,
+            ),
             title=title,
             explanation=explanation,
-            culprit=_culprit(blamed, evidence),
+            culprit=at_call(blamed, evidence),
             phase="forward",
             step=0,
             evidence=tuple((label, value) for label, value in notes if value is not None),
             fixes=(_without(blamed, fix),),
         ),
     )
+
+
+def _differentiated(evidence: Evidence) -> tuple[int, ...]:
+    """Positions of the calls that made the losses themselves, not a part of them."""
+    calls = calls_of(evidence)
+    return calls.losses if calls is not None else ()
 
 
 def _without(call: CallFacts, title: str) -> Fix:
@@ -267,13 +169,8 @@ def _without(call: CallFacts, title: str) -> Fix:
     return Fix(title=title, patch=unwrapped(op_of(call)) if leaves else None, confidence="likely", remedy=remedy if leaves else None)
 
 
-def op_of(call: CallFacts) -> OpFacts:
-    """A call as an op, for what rewrites the user's expression."""
-    return OpFacts(index=call.index, op=call.name, phase="forward", module=call.module, module_type=call.module_type, location=call.site)
-
-
 def _not_log_probabilities(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
-    calls = _calls(evidence)
+    calls = calls_of(evidence)
     if calls is None:
         return
     reaching = calls.reaching_the_loss()
@@ -292,19 +189,14 @@ def _not_log_probabilities(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 code=rule.code,
                 name=rule.name,
                 severity=rule.severity,
-                confidence=confidence(0.8, 0.6),
+                confidence=confidence(0.6, 0.6 if largest > 1 else 0.2, 0.5 if call.notes.get("value", 0.0) < 0 else 0.0),
                 title=f"{call.name} is given values up to {largest:.3g}; log-probabilities are at most 0",
                 explanation=f"{call.name} applies no softmax. On raw outputs it has no lower bound: they grow for ever, right or wrong.",
-                culprit=_culprit(call, evidence),
+                culprit=at_call(call, evidence),
                 phase="forward",
                 step=evidence.inspection.step if evidence.inspection else None,
                 evidence=(("largest input", largest), ("its value", call.notes.get("value"))),
-                fixes=(
-                    Fix(
-                        title="cross_entropy on the logits",
-                        confidence="likely",
-                    ),
-                ),
+                fixes=(Fix(title="cross_entropy on the logits", confidence="likely"),),
             ),
         )
         return
@@ -314,7 +206,7 @@ def _not_log_probabilities(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
 
 
 def _singleton_softmax(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
-    calls = _calls(evidence)
+    calls = calls_of(evidence)
     if calls is None:
         return
     reaching = calls.reaching_the_loss()
@@ -336,11 +228,11 @@ def _singleton_softmax(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 code=rule.code,
                 name=rule.name,
                 severity=rule.severity,
-                confidence=confidence(0.85, 0.5),
+                confidence=confidence(0.8, 0.6 if evidence.always_zero else 0.1, 0.3 if call.site is not None else 0.0),
                 title=f"{call.name} over a dimension of size 1 is always {1 if call.name == 'softmax' else 0}",
                 explanation=f"Its input is {list(shape)} and dim={dim} has one element: whatever the layers before it compute, the result is the same, "
                 "and no gradient comes back to them.",
-                culprit=_culprit(call, evidence),
+                culprit=at_call(call, evidence),
                 phase="forward",
                 step=0,
                 evidence=(("input shape", str(list(shape))), ("dim", dim), *_zero_gradients(evidence)),
@@ -363,24 +255,11 @@ def _zero_gradients(evidence: Evidence) -> Iterator[tuple[str, object]]:
 # -- shared --------------------------------------------------------------------------------------------------------------
 
 
-def _culprit(call: CallFacts, evidence: Evidence) -> Culprit:
-    site: SourceSpan | None = call.site or (evidence.criterion_site if not call.module else None)
-    return Culprit(kind="op", op=call.name, module=call.module, module_type=call.module_type, location=site)
-
-
 def _where(call: CallFacts) -> str:
     return f"{call.site.file}:{call.site.line}" if call.site is not None else "the recipe's criterion"
 
 
 RULES = (
-    Rule(
-        code="ND111",
-        name="broadcast-loss",
-        severity="critical",
-        summary="prediction and target of different shape broadcast against each other",
-        check=_broadcast_loss,
-        doc=DOCS["ND111"],
-    ),
     Rule(
         code="ND612",
         name="double-softmax",

@@ -9,6 +9,7 @@ from nanodoc.evidence import Evidence
 from nanodoc.rules import (
     backward,
     batches,
+    broadcast,
     courses,
     ctc,
     data,
@@ -64,6 +65,7 @@ _FAMILIES = (
     learning,
     schedule,
     loop_conduct,
+    broadcast,
     loss_wiring,
     half,
     scaler,
