@@ -72,6 +72,10 @@ class Config:
     leak_check: bool = True
     """Whether to try, when the run is over, if samples of a batch influence each other (ND513)."""
     quiet: bool = False
+    in_process: bool = False
+    """Run the training in nanodoc's own process, as a debugger needs it; then nothing outlives a crash."""
+    timeout: float | None = None
+    """Seconds without a sign of life (no step finished, no phase begun) after which the training counts as hung; None: no limit."""
     thresholds: Mapping[str, float] = field(default_factory=dict)
     """Numbers that rules compare with, by name; see `nanodoc.thresholds`."""
     recipe: Mapping[str, Any] = field(default_factory=dict)
@@ -157,11 +161,11 @@ def _checked(key: str, value: Any, source: str) -> Any:
         return tuple(item.strip() for item in items if item.strip())
     elif key == "trace_steps":
         return _step_list(value, refuse)
-    elif key == "budget":
+    elif key == "budget" or (key == "timeout" and value is not None):
         return _seconds(value, refuse)
     elif key == "preflight" and value is None:
         return None
-    elif key in ("quiet", "leak_check", "frames", "checkpoints", "fix", "stats", "overfit_batch", "preflight", "live"):
+    elif key in ("quiet", "leak_check", "frames", "checkpoints", "fix", "stats", "overfit_batch", "preflight", "live", "in_process"):
         if not isinstance(value, bool):
             raise refuse("true or false")
     elif key == "thresholds":

@@ -13,6 +13,13 @@ class UsageError(NanodocError):
     exit_code = 2
 
 
+class InternalError(NanodocError):
+    """An error of nanodoc's own, in the process that ran the training."""
+
+    def __init__(self, said: str) -> None:
+        super().__init__(f"internal error: {said}")
+
+
 class UserCodeError(Exception):
     """An exception of the user's own code, kept whole so that it can become a finding.
 

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from nanodoc.amp_evidence import AmpFacts
     from nanodoc.call_evidence import InspectionFacts, RangeFacts
+    from nanodoc.crash_evidence import CrashFacts, LoadFacts
     from nanodoc.graph_evidence import GraphFacts, GrowingFacts, LeakFacts, OwnershipFacts
     from nanodoc.loop_evidence import CourseStats, DataFacts, LoopFacts, OverfitFacts
+    from nanodoc.process_evidence import DeathFacts
     from nanodoc.trial_evidence import Pattern
 
 
@@ -308,6 +310,12 @@ class Evidence:
     loop: LoopFacts | None = None
     stats: CourseStats | None = None
     data: DataFacts | None = None
+    loads: tuple[LoadFacts, ...] = ()
+    """Calls of load_state_dict that left parameters as they were."""
+    crash: CrashFacts | None = None
+    """What a closer look at `failure` showed."""
+    death: DeathFacts | None = None
+    """How the process ended, where it could not say so itself."""
     overfit: OverfitFacts | None = None
     """What came of training on one batch alone, where that was tried."""
     grad_off_since_build: bool = False

@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from nanodoc.cli.common import exit_code, given, payload_on_stdout, write_payload
-from nanodoc.cli.run import Amp, ConfigFile, Device, FailOn, Ignore, Output, Seed, Select
+from nanodoc.cli.common import examined, exit_code, given, payload_on_stdout, write_payload
+from nanodoc.cli.run import Amp, ConfigFile, Device, FailOn, Ignore, InProcess, Output, Seed, Select, Timeout
 from nanodoc.config import load_config
+from nanodoc.process.job import Job
 from nanodoc.rules.registry import check_codes
 
 
@@ -34,18 +35,30 @@ def check_grad_graph(
     fail_on: FailOn = None,
     select: Select = None,
     ignore: Ignore = None,
+    timeout: Timeout = None,
+    in_process: InProcess = False,
 ) -> None:
     """Run forward and backward, never an optimizer, and print which parameters get a gradient."""
-    flags = given(steps=steps, device=device, seed=seed, amp=amp, output=output, fail_on=fail_on, select=select, ignore=ignore)
+    flags = given(
+        steps=steps,
+        device=device,
+        seed=seed,
+        amp=amp,
+        output=output,
+        fail_on=fail_on,
+        select=select,
+        ignore=ignore,
+        timeout=timeout,
+        in_process=in_process or None,
+    )
     settings = load_config(config, flags)
     check_codes(settings.select + settings.ignore)
     with payload_on_stdout() as stdout:
-        from nanodoc import pipeline
         from nanodoc.report.dot import render_dot
         from nanodoc.report.grad_tree import render_tree
         from nanodoc.report.machine import render_json
 
-        report = pipeline.check_grad_graph(entrypoint, settings, module)
+        report = examined(Job(command="check-grad-graph", target=entrypoint, config=settings, options={"module": module}))
         if format_ is GraphFormat.TREE:
             write_payload(lambda color: render_tree(report, color=color), settings, stdout)
         else:

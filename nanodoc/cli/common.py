@@ -6,16 +6,18 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
 from nanodoc.errors import UsageError
+from nanodoc.process.job import Job
+from nanodoc.progress import Progress
 
 if TYPE_CHECKING:
     from nanodoc.config import Config
-    from nanodoc.pipeline.common import Progress
     from nanodoc.report.model import Report
 
 
@@ -63,8 +65,6 @@ def progress_bar(quiet: bool, live: bool = False) -> Iterator[Progress | None]:
     import rich.progress as bars
     from rich.console import Console
 
-    from nanodoc.pipeline.common import Progress
-
     columns = (
         bars.TextColumn("nanodoc"),
         bars.BarColumn(),
@@ -78,6 +78,21 @@ def progress_bar(quiet: bool, live: bool = False) -> Iterator[Progress | None]:
             bar.update(task, completed=step + 1, total=steps, doing=f"step {step + 1} of {steps}  loss {loss:.4g}")
 
         yield Progress(update, lambda text: bar.update(task, doing=text))
+
+
+def examined(job: Job, live: bool = False) -> Report:
+    """The job's report: done by a child process, which the report outlives, or right here with --in-process."""
+    config = job.config
+    if config.in_process:
+        from nanodoc.process.child import perform
+
+        with progress_bar(config.quiet, live) as progress:
+            return perform(job, progress or Progress())
+    from nanodoc.process.supervise import supervised
+
+    with progress_bar(config.quiet, live) as progress:
+        told = progress or Progress()
+        return supervised(replace(job, live=told.live is not None), told)
 
 
 def deliver(report: Report, config: Config, stdout: TextIO) -> None:

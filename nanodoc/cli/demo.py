@@ -7,11 +7,12 @@ from typing import Annotated
 
 import typer
 
-from nanodoc.cli.common import deliver, given, payload_on_stdout
+from nanodoc.cli.common import deliver, examined, given, payload_on_stdout
 from nanodoc.cli.run import Format, Output, SnapshotDir
 from nanodoc.clinic.catalogue import PATIENTS, find_patient
 from nanodoc.config import load_config
 from nanodoc.errors import UsageError
+from nanodoc.process.job import Job
 
 
 def demo(
@@ -32,6 +33,4 @@ def demo(
         raise UsageError(f"the patient {name} needs {patient.needs}: pip install 'nanodoc-torch[demo]'")
     settings = load_config(None, given(output_format=output_format, output=output, snapshot_dir=snapshot_dir))
     with payload_on_stdout() as stdout:
-        from nanodoc import pipeline
-
-        deliver(pipeline.run(patient.entrypoint(healthy=healthy), settings), settings, stdout)
+        deliver(examined(Job(command="run", target=patient.entrypoint(healthy=healthy), config=settings)), settings, stdout)

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from nanodoc.engine.course import Now
-    from nanodoc.pipeline.common import Progress
+    from nanodoc.progress import Now, Progress
 
 _SECONDS = 0.2  # between two pictures
 
@@ -23,7 +22,7 @@ def live_view() -> Iterator[Progress]:
     from rich.console import Console
     from rich.live import Live
 
-    from nanodoc.pipeline.common import Progress
+    from nanodoc.progress import Progress
 
     drawn = 0.0
     with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as live:

@@ -8,10 +8,11 @@ from typing import Annotated
 
 import typer
 
-from nanodoc.cli.common import deliver, given, payload_on_stdout, progress_bar
-from nanodoc.cli.run import Amp, BudgetOption, Device, FailOn, Format, Ignore, Quiet, Select, WriteFix
+from nanodoc.cli.common import deliver, examined, given, payload_on_stdout
+from nanodoc.cli.run import Amp, BudgetOption, Device, FailOn, Format, Ignore, InProcess, Quiet, Select, Timeout, WriteFix
 from nanodoc.config import load_config
 from nanodoc.errors import UsageError
+from nanodoc.process.job import Job
 from nanodoc.rules.registry import check_codes
 
 Set = Annotated[
@@ -51,6 +52,8 @@ def replay(
     ignore: Ignore = None,
     budget: BudgetOption = None,
     fix: WriteFix = False,
+    timeout: Timeout = None,
+    in_process: InProcess = False,
     quiet: Quiet = False,
 ) -> None:
     """Re-run the step a snapshot holds, changed as you like, and print its diagnosis."""
@@ -58,7 +61,7 @@ def replay(
         raise UsageError(f"--no-amp and --amp {amp} contradict each other")
     flags = given(
         device=device, amp="off" if no_amp else amp, output_format=output_format, output=output, fail_on=fail_on, select=select,
-        ignore=ignore, budget=budget, fix=fix or None, quiet=quiet or None,
+        ignore=ignore, budget=budget, fix=fix or None, timeout=timeout, in_process=in_process or None, quiet=quiet or None,
     )  # fmt: skip
     settings = load_config(None, flags)
     check_codes(settings.select + settings.ignore)
@@ -68,15 +71,14 @@ def replay(
         settings = replace(settings, output=None)
     rows = _rows(samples)
     with payload_on_stdout() as stdout:
-        from nanodoc import pipeline
-        from nanodoc.pipeline.replay import ReplayOptions
-
-        options = ReplayOptions(
-            dtype=dtype, settings=tuple(set_ or ()), samples=rows, ops=ops, experiment=experiment, minimal=minimal, debug=debug
-        )
-        with progress_bar(settings.quiet or debug) as progress:
-            report = pipeline.replay(snapshot, settings, entrypoint, options, progress)
-        deliver(report, settings, stdout)
+        options = {
+            "entrypoint": entrypoint, "dtype": dtype, "settings": tuple(set_ or ()), "samples": rows, "ops": ops, "experiment": experiment,
+            "minimal": str(minimal) if minimal is not None else None, "debug": debug,
+        }  # fmt: skip
+        settings = replace(
+            settings, in_process=settings.in_process or debug, quiet=settings.quiet or debug
+        )  # a debugger needs the terminal
+        deliver(examined(Job(command="replay", target=str(snapshot), config=settings, options=options)), settings, stdout)
 
 
 def _rows(text: str | None) -> tuple[int, ...]:

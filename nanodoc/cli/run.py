@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from nanodoc.cli.common import deliver, given, payload_on_stdout, progress_bar
+from nanodoc.cli.common import deliver, examined, given, payload_on_stdout
 from nanodoc.config import load_config
+from nanodoc.process.job import Job
 from nanodoc.rules.registry import check_codes
 
 Steps = Annotated[int | None, typer.Option("--steps", help="Training steps (default: the recipe's max_steps, else 100).")]
@@ -69,6 +70,15 @@ ThresholdOption = Annotated[
     list[str] | None, typer.Option("--threshold", help="NAME=VALUE of a number that a rule compares with; may be given again.")
 ]
 Live = Annotated[bool, typer.Option("--live", help="Show the vital signs on the terminal while the run goes on.")]
+Timeout = Annotated[
+    str | None,
+    typer.Option(
+        "--timeout", help="Time without a sign of life, such as 90s or 5m, after which the training counts as hung (default: none)."
+    ),
+]
+InProcess = Annotated[
+    bool, typer.Option("--in-process", help="Run the training in nanodoc's own process, for debuggers; then no report outlives a crash.")
+]
 WriteFix = Annotated[bool, typer.Option("--fix", help="Write verified one-line fixes to nanodoc.patch, for `git apply`.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")]
 
@@ -102,6 +112,8 @@ def run(
     preflight: Preflight = None,
     tensorboard: Tensorboard = None,
     live: Live = False,
+    timeout: Timeout = None,
+    in_process: InProcess = False,
     threshold: ThresholdOption = None,
     quiet: Quiet = False,
 ) -> None:
@@ -110,14 +122,10 @@ def run(
         steps=steps, device=device, seed=seed, amp=amp, output_format=output_format, output=output, snapshot_dir=snapshot_dir,
         fail_on=fail_on, select=select, ignore=ignore, trace_steps=trace_steps, frames=frames or None, max_frames=max_frames,
         module=module, abort_after_step=abort_after_step, leak_check=leak_check, checkpoint_every=checkpoint_every, checkpoints=checkpoints, budget=budget, fix=fix or None,
-        stats=stats or None, log_every=log_every, overfit_batch=overfit_batch or None, preflight=preflight, tensorboard=tensorboard, live=live or None, thresholds=threshold or None,
+        stats=stats or None, log_every=log_every, overfit_batch=overfit_batch or None, preflight=preflight, tensorboard=tensorboard, live=live or None, timeout=timeout, in_process=in_process or None, thresholds=threshold or None,
         quiet=quiet or None,
     )  # fmt: skip
     settings = load_config(config, flags)
     check_codes(settings.select + settings.ignore)
     with payload_on_stdout() as stdout:
-        from nanodoc import pipeline
-
-        with progress_bar(settings.quiet, settings.live) as progress:
-            report = pipeline.run(entrypoint, settings, progress)
-        deliver(report, settings, stdout)
+        deliver(examined(Job(command="run", target=entrypoint, config=settings), settings.live), settings, stdout)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
+from nanodoc.crash_evidence import LoadFacts
 from nanodoc.evidence import SourceSpan
 from nanodoc.trace.spans import Place, resolve
 
@@ -23,6 +27,10 @@ class BuildFacts:
     optimizers: Mapping[int, Place] = field(default_factory=dict)
     schedulers: Mapping[int, Place] = field(default_factory=dict)
     """Where the learning rate's schedulers were made, by identity, in that order."""
+    loaders: Mapping[int, Place] = field(default_factory=dict)
+    """Where each DataLoader was made, by identity; one that is gone may have left its number to another object."""
+    loads: tuple[LoadFacts, ...] = ()
+    """Calls of load_state_dict that left parameters of their module as they were."""
     eval_at: Mapping[int, Place] = field(default_factory=dict)
     """Where modules, by identity, were last put into eval mode."""
     built: list[torch.optim.Optimizer] = field(default_factory=list)
@@ -73,6 +81,10 @@ class BuildFacts:
         """The user's line that made `scheduler`."""
         return _span(self.schedulers.get(id(scheduler)))
 
+    def loader_made_at(self, loader: object) -> SourceSpan | None:
+        """The user's line that made `loader`, else the one that names the recipe's data."""
+        return _span(self.loaders.get(id(loader))) or self.data_at
+
     def criterion_made_at(self) -> SourceSpan | None:
         """The line that made the recipe's criterion, else the one that names it."""
         return _span(self.criterion) or self.criterion_at
@@ -91,6 +103,37 @@ class BuildFacts:
 
     def grad_switched_off_at(self) -> SourceSpan | None:
         return _span(self.grad_off)
+
+
+def load_facts(
+    module: torch.nn.Module, result: Any, sizes: Mapping[str, tuple[int, ...]], place: Place | None, loaded: set[int]
+) -> LoadFacts:
+    """What a load_state_dict() left out. `sizes` are those of the file's tensors; `loaded` the parameters that any load filled."""
+    own = {name: tuple(t.shape) for name, t in (*module.named_parameters(), *module.named_buffers()) if not is_lazy(t)}
+    parameters = dict(module.named_parameters())
+    left = [name for name in result.missing_keys if name in parameters and id(parameters[name]) not in loaded]
+    unexpected = list(result.unexpected_keys)
+    prefix, add = _prefix(own, {key: sizes[key] for key in unexpected if key in sizes})
+    renamed = {(prefix + key if add else key.removeprefix(prefix)): size for key, size in sizes.items()} if prefix else {}
+    return LoadFacts(
+        module_type=type(module).__name__, location=_span(place), own=len(own), given=len(sizes), matched=len(own) - len(result.missing_keys),
+        left=tuple(left), unexpected=tuple(unexpected), prefix=prefix, add_prefix=add,
+        would_match=sum(own.get(name) == size for name, size in renamed.items()),
+    )  # fmt: skip
+
+
+def _prefix(own: Mapping[str, tuple[int, ...]], unexpected: Mapping[str, tuple[int, ...]]) -> tuple[str, bool]:
+    """(prefix, whether to add it to the file's names) under which most of the unexpected names fit the module's by name and shape; "" where
+    none does."""
+    votes: Counter[tuple[str, bool]] = Counter()
+    for key, size in unexpected.items():
+        for name, shape in own.items():
+            if shape == size and key != name:
+                if key.endswith("." + name):
+                    votes[key[: -len(name)], False] += 1
+                elif name.endswith("." + key):
+                    votes[name[: -len(key)], True] += 1
+    return max(votes, key=lambda one: votes[one]) if votes else ("", False)
 
 
 def _span(place: Place | None) -> SourceSpan | None:

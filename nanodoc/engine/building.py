@@ -14,8 +14,9 @@ import torch
 from torch.nn.parameter import is_lazy
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.data import DataLoader
 
-from nanodoc.engine.build_facts import BuildFacts
+from nanodoc.engine.build_facts import BuildFacts, load_facts
 from nanodoc.trace.ops import describe_op, written_by
 from nanodoc.trace.spans import Place, calling_places
 
@@ -37,6 +38,8 @@ class BuildWatch(TorchDispatchMode):
         self._replaced: dict[tuple[int, str], Place] = {}
         self._optimizers: dict[int, Place] = {}
         self._schedulers: dict[int, Place] = {}
+        self._loaders: dict[int, Place] = {}
+        self._loads: list[tuple[torch.nn.Module, Any, Any, Place | None]] = []
         self._eval_at: dict[int, Place] = {}
         self._built: list[weakref.ref[torch.optim.Optimizer]] = []
         self._frozen: dict[int, Place] = {}
@@ -67,6 +70,7 @@ class BuildWatch(TorchDispatchMode):
         self._patch(module, "train", self._changing_mode(module.train))
         self._patch(module, "load_state_dict", self._loading(module.load_state_dict))
         self._patch(optimizer, "__init__", self._optimizing(optimizer.__init__))
+        self._patch(DataLoader, "__init__", self._noting(DataLoader.__init__, self._loaders))
         self._patch(LRScheduler, "__init__", self._scheduling(LRScheduler.__init__))
         self._patch(ReduceLROnPlateau, "__init__", self._scheduling(ReduceLROnPlateau.__init__))
         self._patch(tensor, "requires_grad_", self._freezing(tensor.requires_grad_))
@@ -177,10 +181,15 @@ class BuildWatch(TorchDispatchMode):
         return train
 
     def _loading(self, original: Callable[..., Any]) -> Any:
-        def load_state_dict(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-            out = original(module, *args, **kwargs)
+        def load_state_dict(module: torch.nn.Module, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
+            out = original(module, state_dict, *args, **kwargs)
             self._alive.append(module)
-            self._loaded.update(id(parameter) for parameter in module.parameters())
+            missing = set(getattr(out, "missing_keys", ()))
+            self._loaded.update(id(parameter) for name, parameter in module.named_parameters() if name not in missing)
+            if missing:
+                mine, caller = calling_places(1)
+                sizes = {str(key): tuple(value.shape) for key, value in state_dict.items() if isinstance(value, torch.Tensor)}
+                self._loads.append((module, out, sizes, caller or mine))
             return out
 
         return load_state_dict
@@ -190,6 +199,13 @@ class BuildWatch(TorchDispatchMode):
             self._note(self._optimizers, id(optimizer), optimizer)
             self._built.append(weakref.ref(optimizer))
             original(optimizer, *args, **kwargs)
+
+        return init
+
+    def _noting(self, original: Callable[..., Any], table: dict[int, Place]) -> Any:
+        def init(made: Any, *args: Any, **kwargs: Any) -> None:
+            self._note(table, id(made), made)
+            original(made, *args, **kwargs)
 
         return init
 
@@ -259,6 +275,8 @@ class BuildWatch(TorchDispatchMode):
             replaced={key: place for key, place in self._replaced.items() if key[0] in modules},
             optimizers=dict(self._optimizers),
             schedulers=dict(self._schedulers),
+            loaders=dict(self._loaders),
+            loads=tuple(load_facts(*load, self._loaded) for load in self._loads),
             eval_at={key: place for key, place in self._eval_at.items() if key in modules},
             built=[one for ref in self._built if (one := ref()) is not None],
             frozen={name: self._frozen[id(p)] for name, p in model.named_parameters() if id(p) in self._frozen},
@@ -269,7 +287,7 @@ class BuildWatch(TorchDispatchMode):
             compiled=self._compiled,
             grad_off=self._grad_off if not torch.is_grad_enabled() else None,
         )
-        self._unwritten, self._alive = {}, []
+        self._unwritten, self._alive, self._loads = {}, [], []
         return facts
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from nanodoc.amp_evidence import ScalerStep
+from nanodoc.crash_evidence import CrashFacts
 from nanodoc.engine.amp_watch import AmpWatch
 from nanodoc.engine.batches import leading_size
 from nanodoc.engine.build_facts import BuildFacts
@@ -16,7 +17,7 @@ from nanodoc.engine.capsule import StepCapsule
 from nanodoc.engine.checkpoints import Checkpoints
 from nanodoc.engine.examination import Examined
 from nanodoc.engine.graph_watch import GraphWatch
-from nanodoc.engine.health import HealthWatch
+from nanodoc.engine.health import HealthWatch, loader_of
 from nanodoc.engine.history import History
 from nanodoc.engine.optimizers import rate_of
 from nanodoc.engine.step import StepRunner
@@ -35,6 +36,7 @@ class Trouble:
     examined: Examined | None = None
     optimizers: tuple[OptimizerFacts, ...] = ()
     probed: tuple[ProbedFacts, ...] = ()
+    crash: CrashFacts | None = None
 
 
 @dataclass(slots=True)
@@ -58,18 +60,8 @@ class Outcome:
     notes: list[tuple[str, str]] = field(default_factory=list)
     trace_files: list[str] = field(default_factory=list)
     frames: list[FrameTable] = field(default_factory=list)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Now:
-    """A run's vital signs so far."""
-
-    losses: Sequence[float]
-    grad_norms: Sequence[float]
-    rates: Sequence[float]
-    update_ratios: Sequence[float]
-    samples_per_second: float | None
-    load_share: float
+    device_lost: bool = False
+    """The device answers nothing any more: neither the model nor a replay is to be had."""
 
 
 class Course:
@@ -166,7 +158,7 @@ def gather(
         failure_step=steps if trouble.failure else None,
         optimizer_sites=tuple(build.optimizer_built_at(o) for o in recipe.optimizers),
         criterion_site=build.criterion_made_at() if recipe.criterion is not None else None,
-        data_site=build.data_at,
+        data_site=build.loader_made_at(loader_of(recipe.data)),
         scheduler_sites=build.schedulers_built_at(),
         learning_rates=tuple(rate for o in recipe.optimizers if (rate := rate_of(o.param_groups[0])) is not None),
         reproduced=examined.reproduced if examined else "not_run",
@@ -186,6 +178,8 @@ def gather(
         growing=graph.growing,
         inspection=health.inspection,
         ranges=health.ranges,
+        crash=trouble.crash,
+        loads=build.loads,
         loop=health.loop(),
         stats=health.stats,
         data=health.data,

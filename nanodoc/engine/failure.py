@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from nanodoc.errors import UserCodeError
 from nanodoc.evidence import Failure, SourceSpan
-from nanodoc.trace.spans import LIBRARY, SKIP, USER, frame_kind, shown_path, traceback_spans
+from nanodoc.trace.files import LIBRARY, SKIP, USER, frame_kind, shown_path
+from nanodoc.trace.spans import traceback_spans
 
 _LONGEST_MESSAGE = 2000
 # A worker process re-raises with its own traceback as text inside the message.

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from nanodoc.engine.batches import leading_size
 from nanodoc.errors import UsageError, UserCodeError
@@ -21,6 +22,8 @@ class Feed:
         self._queue: deque[list[int] | None] | None = None
         self._yielded = 0
         self._seen = 0  # samples of this pass
+        self.usual_size: int | None = None
+        """Size of the first batch."""
         # what comes in its own order, one batch after the other, is numbered by counting
         in_order = isinstance(data, DataLoader) and isinstance(data.dataset, IterableDataset) and data.num_workers == 0
         self._counts = in_order or not isinstance(data, DataLoader)
@@ -34,8 +37,7 @@ class Feed:
         for _ in range(2):
             try:
                 if self._iterator is None:
-                    self._iterator = iter(self._data)
-                    self._queue = _watch_indices(self._data, self._iterator)
+                    self._iterator, self._queue = _begin(self._data)
                 batch = next(self._iterator)
             except StopIteration:
                 self._iterator = None
@@ -49,32 +51,47 @@ class Feed:
             except Exception as error:
                 raise UserCodeError(error, "data") from error
             self._yielded += 1
-            first, self._seen = self._seen, self._seen + leading_size(batch)
+            size = leading_size(batch)
+            self.usual_size = self.usual_size or size
+            first, self._seen = self._seen, self._seen + size
             if self._counts:
                 return batch, list(range(first, self._seen))
             return batch, self._queue.popleft() if self._queue else None
         return None
 
+    @property
+    def failing(self) -> list[int] | None:
+        """The indices of the batch that raised while it was loaded: the oldest that was drawn and has not come."""
+        return self._queue[0] if self._queue else None
 
-def _watch_indices(data: Any, iterator: Any) -> deque[list[int] | None] | None:
-    """A queue that receives the indices of each batch as the loader draws them; None where it can't be told."""
-    if not isinstance(data, DataLoader) or isinstance(data.dataset, IterableDataset) or not getattr(data, "in_order", True):
-        return None
-    draw = getattr(iterator, "_next_index", None)
-    if draw is None:
-        return None
+
+def _begin(data: Any) -> tuple[Iterator[Any], deque[list[int] | None] | None]:
+    """An iterator over the data and a queue that receives the indices of each batch as the loader draws them; None where they can't be
+    told. Workers draw ahead while the iterator is made, so that the queue must be there before."""
+    draw = getattr(_BaseDataLoaderIter, "_next_index", None)
+    ordered = isinstance(data, DataLoader) and not isinstance(data.dataset, IterableDataset) and getattr(data, "in_order", True)
+    if not ordered or draw is None:
+        return iter(data), None
     queue: deque[list[int] | None] = deque()
-    # worker iterators draw ahead while they are made: those batches come first, their indices unknown to us
-    for _ in range(getattr(iterator, "_send_idx", 0)):
-        queue.append(None)
 
-    def watched() -> Any:
-        index = draw()
-        queue.append([int(i) for i in index] if isinstance(index, (list, tuple)) else [int(index)] if isinstance(index, int) else None)
+    def watched(iterator: Any) -> Any:
+        index = draw(iterator)
+        if iterator._dataset is data.dataset:  # not a loader inside the data set
+            queue.append([int(i) for i in index] if isinstance(index, (list, tuple)) else [int(index)] if isinstance(index, int) else None)
         return index
 
-    iterator._next_index = watched
-    return queue
+    vars(getattr(data, "_iterator", None) or _Nothing()).pop("_next_index", None)  # persistent workers keep last pass's iterator
+    _BaseDataLoaderIter._next_index = watched  # type: ignore[method-assign]  # put back below
+    try:
+        made = iter(data)
+    finally:
+        _BaseDataLoaderIter._next_index = draw  # type: ignore[method-assign]  # the original
+    made._next_index = lambda: watched(made)  # of this iterator alone
+    return made, queue
+
+
+class _Nothing:
+    """Has an empty `vars`."""
 
 
 class OneBatch:

@@ -19,10 +19,11 @@ from nanodoc.evidence import SourceSpan
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.trace.custom import CustomNodes
 from nanodoc.trace.eager import run_eagerly
+from nanodoc.trace.files import USER, frame_kind
 from nanodoc.trace.flow import FlowLog
 from nanodoc.trace.functions import FunctionWatch
 from nanodoc.trace.graph import StepTrace
-from nanodoc.trace.spans import USER, Place, calling_places, frame_kind, resolve
+from nanodoc.trace.spans import Place, calling_places, resolve
 from nanodoc.trace.tracer import Tracer
 
 

@@ -32,7 +32,8 @@ from nanodoc.errors import UserCodeError
 from nanodoc.evidence import SourceSpan
 from nanodoc.graph_evidence import GraphFacts, GrowingFacts, LeakFacts
 from nanodoc.recipe.variables import variables_of
-from nanodoc.trace.spans import LIBRARY, USER, Place, frame_kind, resolve
+from nanodoc.trace.files import LIBRARY, USER, frame_kind
+from nanodoc.trace.spans import Place, resolve
 
 _LATEST = 3  # the steps after the first one in which kept graphs are counted
 _FUSED = (torch.nn.MultiheadAttention, torch.nn.TransformerEncoderLayer, torch.nn.TransformerEncoder)

@@ -109,10 +109,8 @@ class HealthWatch:
 
     # -- when the run is over ------------------------------------------------------------------------------------------
 
-    def at_end(
-        self, last: StepCapsule | None, *, whole: bool, failed: StepCapsule | None, per_pass: int | None, step_seconds: float, steps: int
-    ) -> None:
-        """`whole`: nothing broke, so that the last step can be run once more; `failed` is the start of a step that raised."""
+    def at_end(self, last: StepCapsule | None, *, whole: bool, per_pass: int | None, step_seconds: float, steps: int) -> None:
+        """`whole`: nothing broke, so that the last step can be run once more."""
         self._conduct.forget()
         past = list(self._checkpoints.past)
         batches = [one.batches[0] if len(one.batches) == 1 else one.batches for one in past if one.intact]
@@ -127,8 +125,6 @@ class HealthWatch:
                 step_seconds=step_seconds,
                 steps=steps,
             )
-        if failed is not None:
-            self.ranges = self.ranges or self._inspector.ranges(failed)
         if whole and last is not None:
             self.inspection, reason = self._inspector.inspect(last, [] if self._conduct.writes else past)
             if reason:

@@ -3,7 +3,6 @@ which shapes, which units are dead, what the model returns. Silent bugs show the
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ from typing import Any
 
 import torch
 
-from nanodoc.call_evidence import CallFacts, InspectionFacts, ModeFacts, OutputFacts, RangeFacts, StepCalls, UnitFacts
+from nanodoc.call_evidence import CallFacts, InspectionFacts, ModeFacts, OutputFacts, StepCalls, UnitFacts
 from nanodoc.engine.aside import put_back, warnings_unsaid
 from nanodoc.engine.batches import batch_size, tensor_leaves, to_device
 from nanodoc.engine.build_facts import BuildFacts
@@ -70,14 +69,7 @@ class Inspector:
             training=watch.training,
         ), ""  # fmt: skip
 
-    def ranges(self, capsule: StepCapsule) -> tuple[RangeFacts, ...]:
-        """Indices and labels out of range in a step that raised, run once more until it raises again."""
-        log: list[RangeFacts] = []
-        with put_back(self._runner, self._keeper), warnings_unsaid(), run_eagerly(), contextlib.suppress(UserCodeError, UsageError):
-            self._run(capsule, ValueProbe(), None, log)
-        return tuple(log)
-
-    def _run(self, capsule: StepCapsule, probe: ValueProbe, watch: _ModelWatch | None, ranges: list[RangeFacts] | None = None) -> StepCalls:
+    def _run(self, capsule: StepCapsule, probe: ValueProbe, watch: _ModelWatch | None) -> StepCalls:
         self._keeper.restore(capsule)
         batches = [to_device(batch, self._runner.device) for batch in capsule.batches]
         log = CallLog(self._model, leaves_of(self._model, batches), probe.measure)
@@ -96,8 +88,6 @@ class Inspector:
         finally:
             if watch is not None:
                 watch.end()
-            if ranges is not None:
-                ranges += log.ranges
         return log.finish(self._build.layer_made_at)
 
 

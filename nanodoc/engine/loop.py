@@ -18,8 +18,9 @@ from nanodoc.engine.aside import put_back
 from nanodoc.engine.build_facts import BuildFacts
 from nanodoc.engine.capsule import Keeper, StepCapsule
 from nanodoc.engine.checkpoints import Checkpoints
-from nanodoc.engine.course import Course, Now, Outcome, Trouble, gather
+from nanodoc.engine.course import Course, Outcome, Trouble, gather
 from nanodoc.engine.examination import Examiner
+from nanodoc.engine.failing import FailureLook
 from nanodoc.engine.failure import describe_failure
 from nanodoc.engine.feed import Feed
 from nanodoc.engine.graph_watch import GraphWatch
@@ -35,9 +36,13 @@ from nanodoc.engine.spots import SpotWatch
 from nanodoc.engine.state_check import optimizer_facts, sick_before_start
 from nanodoc.engine.step import StepRunner
 from nanodoc.errors import UsageError, UserCodeError
-from nanodoc.evidence import OptimizerFacts, ParameterFacts, Trip
+from nanodoc.evidence import Evidence, OptimizerFacts, ParameterFacts, Trip
+from nanodoc.failure_kinds import device_is_lost, out_of_memory
 from nanodoc.graph_evidence import graph_failure
 from nanodoc.probes.gradients import Scratch, Vitals, nonfinite_tensors, packed_vitals, really_nonfinite
+from nanodoc.process.crumbs import here
+from nanodoc.process.last_words import note_failure
+from nanodoc.progress import Now
 from nanodoc.recipe.recipe import Recipe
 
 # A train_step may skip a bad batch on purpose; more than this many in a row are no longer an exception.
@@ -89,6 +94,7 @@ class Engine:
         self._progress = progress
         self._open_ended = open_ended  # nobody said how many steps to run
         self._feed = Feed(recipe.data)
+        self._failures = FailureLook(self.runner, self.keeper, self._build, self._feed)
         self._scratch = Scratch()
         self.course = Course(self.runner, history)
         self._skips_in_a_row = 0
@@ -119,6 +125,9 @@ class Engine:
                     trouble = trouble_or_end
                     step += trouble.failure is None
                 break
+        here().examining()
+        if trouble.failure is not None and device_is_lost(trouble.failure):
+            return self._without_device(trouble, step)
         if hopeless:
             self._last = self._first_unrun()
         if trouble.trip is None and trouble.failure is None and step:
@@ -131,12 +140,11 @@ class Engine:
             next((birth.growth for birth in trouble.examined.births if birth.op.upcast_absmax is not None), ()) if trouble.examined else ()
         )
         self.looks.at_end(trouble.capsule or self._last, failed=trouble.capsule is not None, growth=growth)
-        self.health.ranges = self._graph.ranges
+        self.health.ranges = self._graph.ranges or self.health.ranges
         whole = trouble.capsule is None and trouble.failure is None and not trouble.optimizers and step > 0
         self.health.at_end(
             self._last,
             whole=whole,
-            failed=trouble.capsule if trouble.failure is not None else None,
             per_pass=per_pass(self.recipe.data),
             step_seconds=self.course.step_seconds,
             steps=step,
@@ -154,6 +162,8 @@ class Engine:
 
     def _step(self, step: int) -> Trouble | str | None:
         """One step; None to go on, a trouble, or "end" when the data has run out."""
+        crumbs = here()
+        crumbs.at(step, "data")
         try:
             passes = self._feed.passes
             at = time.perf_counter()
@@ -172,7 +182,10 @@ class Engine:
             self.course.own_seconds += self.checkpoints.before_step(capsule)
             self._last = capsule
         except UserCodeError as error:
-            return Trouble(failure=describe_failure(error))
+            failure = describe_failure(error)
+            note_failure(crumbs, failure, step)
+            crumbs.examining()
+            return Trouble(failure=failure, crash=None if device_is_lost(failure) else self._failures.at_batch(failure))
         try:
             with self._graph.first_call(step), self.looks.watching(capsule), self.health.sampler.watching(step):
                 trouble = self._observe(capsule, began) if self.runner.observing else self._drive(capsule, began)
@@ -186,6 +199,7 @@ class Engine:
             self.course.looked(sampler.inside, sampler.behind)
             sampler.after_step(seconds - sampler.inside - sampler.behind)
             self.checkpoints.after_step(self.course.losses[-1], seconds)
+        crumbs.finished(step, self.course.losses[-1], self.course.grad_norms[-1])
         if self._progress is not None:
             self._progress(step, self.course.losses[-1])
         return trouble
@@ -319,6 +333,7 @@ class Engine:
     # -- trouble ---------------------------------------------------------------------------------------------------
 
     def _examine_trip(self, capsule: StepCapsule, vitals: Vitals, bad: list[str], told: float | None = None) -> Trouble:
+        here().examining()
         self.course.tripped(capsule, vitals)
         trip = Trip(
             step=capsule.step,
@@ -347,16 +362,33 @@ class Engine:
 
     def _examine_failure(self, capsule: StepCapsule, error: UserCodeError) -> Trouble:
         failure = describe_failure(error)
+        note_failure(here(), failure, capsule.step)
+        here().examining()
         examined = None
+        if device_is_lost(failure):
+            return Trouble(None, failure, capsule)
         if graph_failure(failure.message) is not None:
             self._graph.at_failure(capsule, error)
-        elif error.phase in ("forward", "backward"):
+        elif error.phase in ("forward", "backward") and not out_of_memory(failure):
             examined = self.examiner.examine(capsule, None, None, self._indices)
-        return Trouble(None, failure, capsule, examined)
+        crash, ranges = self._failures.at_step(failure, capsule, self._indices)
+        self.health.ranges = ranges
+        return Trouble(None, failure, capsule, examined, crash=crash)
 
     def _hurt_by_optimizer(self) -> tuple[OptimizerFacts, ...]:
         bad = nonfinite_tensors(self._named)
         return optimizer_facts(self.recipe, set(bad), self._build) if bad else ()
+
+    def _without_device(self, trouble: Trouble, steps: int) -> Outcome:
+        course = self.course
+        losses, norms = tuple(course.losses), tuple(course.grad_norms)
+        evidence = Evidence(
+            steps_run=steps, failure=trouble.failure, failure_step=steps, losses=losses, grad_norms=norms, ranges=self._graph.ranges
+        )
+        return Outcome(
+            evidence=evidence, steps_run=steps, losses=course.losses, grad_norms=course.grad_norms, skipped=course.skipped,
+            interrupted=self._interrupted, capsule=trouble.capsule, overhead=course.overhead, device_lost=True,
+        )  # fmt: skip
 
     def _outcome(self, trouble: Trouble, sick: tuple[ParameterFacts, ...], steps: int) -> Outcome:
         course = self.course

@@ -19,6 +19,7 @@ from nanodoc.engine.capsule import StepCapsule, copy_weights
 from nanodoc.engine.optimizers import copy_optimizer
 from nanodoc.engine.outside import Outside
 from nanodoc.probes.gradients import Scratch, Vitals, packed_vitals, really_nonfinite
+from nanodoc.process.crumbs import here
 from nanodoc.recipe.recipe import Recipe
 
 
@@ -67,10 +68,12 @@ class Observer:
                 return original(tensor, *args, **kwargs)
             observer._before_backward(tensor)
             observer._inside = True
+            here().phase("backward")
             try:
                 return original(tensor, *args, **kwargs)
             finally:
                 observer._inside = False
+                here().phase("forward")
 
         def scaler_step(scaler: Any, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
             if observer.on_scaler_step is not None:
@@ -98,6 +101,7 @@ class Observer:
                 self.on_loss(loss)
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        here().phase("optimizer")
         first = self.optimizer_steps == 0
         self.optimizer_steps += 1
         if self.on_gradients is not None:

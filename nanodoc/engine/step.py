@@ -16,20 +16,31 @@ import torch
 
 from nanodoc.engine.batches import to_device
 from nanodoc.errors import UsageError, UserCodeError
+from nanodoc.process.crumbs import here
 from nanodoc.recipe.recipe import Recipe
 
 OnLoss = Callable[[torch.Tensor], None]
 
 
 class StepRunner:
-    """Runs a recipe's steps on one device. `phase` says where the last step is or was."""
+    """Runs a recipe's steps on one device. its crumbs say where they are."""
 
     def __init__(self, recipe: Recipe, device: torch.device, amp_dtype: torch.dtype | None) -> None:
         self.recipe = recipe
         self.device = device
         self.amp_dtype = amp_dtype
-        self.phase = "forward"
+        self._phase = "forward"
         self._arguments = _accepted_arguments(recipe.train_step) if recipe.train_step is not None else 0
+
+    @property
+    def phase(self) -> str:
+        """Where the last step is or was."""
+        return self._phase
+
+    @phase.setter
+    def phase(self, phase: str) -> None:
+        self._phase = phase
+        here().phase(phase)
 
     @property
     def observing(self) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -16,7 +16,6 @@ from nanodoc._version import __version__
 from nanodoc.config import Config
 from nanodoc.engine.build_facts import BuildFacts
 from nanodoc.engine.building import BuildWatch
-from nanodoc.engine.course import Now
 from nanodoc.errors import UsageError
 from nanodoc.evidence import Evidence
 from nanodoc.recipe.lines import line_of_key
@@ -25,17 +24,7 @@ from nanodoc.recipe.recipe import Recipe
 from nanodoc.report.model import Report, RunInfo, VitalSigns
 from nanodoc.report.ranking import rank
 from nanodoc.rules.registry import claims
-from nanodoc.trace.spans import shown_path
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Where a command tells how far it is: `step(step, steps, loss)` after each step, `say("trying float64 …")` while it examines."""
-
-    step: Callable[[int, int, float], None] = lambda step, steps, loss: None
-    say: Callable[[str], None] = lambda text: None
-    live: Callable[[int, int, Now], None] | None = None
-    """`live(step, steps, vital signs so far)`, where somebody watches."""
+from nanodoc.trace.files import shown_path
 
 
 @contextlib.contextmanager
@@ -73,6 +62,10 @@ def build_watched(entrypoint: str, config: Config) -> tuple[Recipe, BuildFacts]:
     )
 
 
+def device_name(device: torch.device) -> str:
+    return str(device) if device.type == "cpu" else f"{device} ({torch.cuda.get_device_name(device)})"
+
+
 def run_info(
     entrypoint: str, command: str, config: Config, device: torch.device, amp: torch.dtype | None, requested: int, done: int, reproduced: str
 ) -> RunInfo:
@@ -80,7 +73,7 @@ def run_info(
         entrypoint=entrypoint,
         command=command,
         config=config.as_dict(),
-        device=str(device) if device.type == "cpu" else f"{device} ({torch.cuda.get_device_name(device)})",
+        device=device_name(device),
         amp=str(amp).removeprefix("torch.") if amp else None,
         seed=config.seed,
         steps_requested=requested,

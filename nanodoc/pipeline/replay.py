@@ -29,8 +29,9 @@ from nanodoc.engine.step import StepRunner
 from nanodoc.errors import UsageError, UserCodeError
 from nanodoc.evidence import Birth, Evidence, Trip
 from nanodoc.pipeline.changes import cast, only, with_settings
-from nanodoc.pipeline.common import Progress, artifact_folder, build_watched, report_of, run_info
+from nanodoc.pipeline.common import artifact_folder, build_watched, report_of, run_info
 from nanodoc.probes.gradients import really_nonfinite
+from nanodoc.progress import Progress
 from nanodoc.recipe.loader import split_entrypoint
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.report.fixes import write_patch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import platform
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,18 +23,23 @@ from nanodoc.engine.settings import pick_device, seed_everything, with_amp
 from nanodoc.engine.snapshot import write_snapshot
 from nanodoc.errors import UsageError, UserCodeError
 from nanodoc.evidence import Evidence
-from nanodoc.pipeline.common import Progress, artifact_folder, build_watched, check_module, kept_going, report_of, run_info
+from nanodoc.pipeline.again import changed_for, load_here, write_batches
+from nanodoc.pipeline.common import artifact_folder, build_watched, check_module, device_name, kept_going, report_of, run_info
 from nanodoc.preflight import preflight
+from nanodoc.process.crumbs import here
+from nanodoc.process.job import Again
+from nanodoc.progress import Progress
 from nanodoc.report.fixes import write_patch
-from nanodoc.report.model import Report, VitalSigns
+from nanodoc.report.model import Report, RunInfo, VitalSigns
 from nanodoc.report.tensorboard import check_tensorboard, write_tensorboard
 
 DEFAULT_STEPS = 100
 DEFAULT_LOG_EVERY = 10  # with --stats
 
 
-def run(entrypoint: str, config: Config, progress: Progress | None = None) -> Report:
-    """Runs the training an entrypoint names under watch, and returns what was found.
+def run(entrypoint: str, config: Config, progress: Progress | None = None, again: Again | None = None) -> Report:
+    """Runs the training an entrypoint names under watch, and returns what was found. `again` where it is run a second time for a
+    closer look at how the first ended.
 
     Raises `UsageError` for anything unusable; an exception of the user's own code is a finding of the report.
     """
@@ -42,6 +48,7 @@ def run(entrypoint: str, config: Config, progress: Progress | None = None) -> Re
         check_tensorboard(Path(config.tensorboard))
     if config.preflight and config.overfit_batch:
         raise UsageError("--preflight runs one step and --overfit-batch needs many: choose one of them")
+    here().at(None, "setup")
     device = pick_device(config.device)
     if config.seed is not None:
         seed_everything(config.seed)
@@ -50,15 +57,22 @@ def run(entrypoint: str, config: Config, progress: Progress | None = None) -> Re
     except UserCodeError as error:
         info = run_info(entrypoint, "run", config, device, None, config.steps or 0, 0, "not_run")
         return report_of(info, Evidence(failure=describe_failure(error)), config, VitalSigns(), {}, [], False)
+    here().of_model({id(module): (path, type(module).__name__) for path, module in recipe.model.named_modules()})
+    if again is not None:
+        recipe = changed_for(recipe, again)
     recipe, amp_dtype = with_amp(recipe, config.amp, device)
     if config.overfit_batch:
         recipe = replace(recipe, data=OneBatch(recipe.data), accumulate=1)
     steps = config.steps or recipe.max_steps or DEFAULT_STEPS
+    if again is not None and again.without_workers:
+        info = run_info(entrypoint, "run", config, device, amp_dtype, steps, load_here(recipe, steps), "not_run")
+        return report_of(info, Evidence(), config, VitalSigns(), {}, [], False)
     check_module(recipe, config.module)
     if config.preflight:
         steps = 1
     if config.abort_after_step is not None:
         steps = min(steps, config.abort_after_step + 1)
+    here().plan(steps, device_name(device))
     folder = artifact_folder(config)
     looks = LookOptions(
         steps=config.trace_steps, folder=folder, frames=config.frames, most_frames=config.max_frames, module=config.module or ""
@@ -80,6 +94,11 @@ def run(entrypoint: str, config: Config, progress: Progress | None = None) -> Re
         outcome = engine.run()
     finally:
         history.close()
+    if again is not None and again.lines:
+        info = run_info(entrypoint, "run", config, device, amp_dtype, steps, outcome.steps_run, "not_run")
+        return report_of(info, Evidence(steps_run=outcome.steps_run), config, VitalSigns(), {}, [], outcome.interrupted)
+    if outcome.device_lost:
+        return _without_device(entrypoint, config, device, amp_dtype, steps, outcome, folder, history.path)
     artifacts: dict[str, str | None] = {"history": str(history.path), "snapshot": None}
     not_checked = list(outcome.notes)
     if config.tensorboard is not None:
@@ -115,6 +134,34 @@ def run(entrypoint: str, config: Config, progress: Progress | None = None) -> Re
         interrupted=interrupted,
     )
     return write_patch(report, folder) if config.fix else report
+
+
+def _without_device(
+    entrypoint: str,
+    config: Config,
+    device: torch.device,
+    amp_dtype: torch.dtype | None,
+    steps: int,
+    outcome: Outcome,
+    folder: Path,
+    history: Path,
+) -> Report:
+    """The report where the device answers nothing any more; the batch, which never left the host, is written down for a look elsewhere."""
+    artifacts: dict[str, str | None] = {"history": str(history), "snapshot": None, "batch": None}
+    notes = [("everything that is looked at when a run is over", "the CUDA context is lost with the first such error")]
+    if outcome.capsule is not None:
+        try:
+            artifacts["batch"] = str(write_batches(folder, outcome.capsule.step, outcome.capsule.batches))
+        except OSError as error:
+            notes.append(("the batch on the CPU", f"it could not be written: {error}"))
+    info = RunInfo(
+        entrypoint=entrypoint, command="run", config=config.as_dict(), device=str(device), amp=str(amp_dtype).removeprefix("torch.") if amp_dtype else None,
+        seed=config.seed, steps_requested=steps, steps_run=outcome.steps_run, torch=str(torch.__version__), python=platform.python_version(),
+        reproduced="not_run",
+    )  # fmt: skip
+    return report_of(
+        info, outcome.evidence, config, VitalSigns(steps=outcome.steps_run, losses=tuple(outcome.losses)), artifacts, notes, False
+    )
 
 
 def _snapshot(

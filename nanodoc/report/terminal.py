@@ -293,6 +293,11 @@ def _note(out: Text, gutter: str, text: str) -> None:
 def _help(out: Text, gutter: str, finding: Finding, fix: Fix) -> None:
     out.append(f"{gutter} = ", _STYLES["gutter"]).append("help", _STYLES["help"]).append(f" ({_status(fix)}): {clean(fix.title)}")
     change = changed_line(finding, fix)
+    if change is None and fix.patch and "\n" in fix.patch:  # a piece of code to write somewhere
+        out.append("\n")
+        for line in fix.patch.splitlines():
+            out.append(f"{gutter} | ", _STYLES["gutter"]).append(clean(line) + "\n", _STYLES["added"])
+        return
     if change is None:
         out.append(f": {clean(fix.patch)}\n" if fix.patch else "\n")
         return

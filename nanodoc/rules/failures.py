@@ -23,7 +23,13 @@ def failure_claim(
     """The claim of `rule` on the exception that ended the run, at the innermost frame of the user's code."""
     failure = evidence.failure
     assert failure is not None
-    where = failure.frames[-1] if failure.frames else None
+    # nanodoc itself calls the recipe's criterion: its own line is what the user can change
+    outside = (
+        failure.phase == "forward"
+        and failure.raised_by_torch
+        and (evidence.crash is None or evidence.crash.call is None or evidence.crash.call.module is None)
+    )
+    where = failure.frames[-1] if failure.frames else evidence.criterion_site if outside else None
     trace = [
         (f"frame {i}", f"{span.file}:{span.line} in {span.function}: {span.code.splitlines()[0]}") for i, span in enumerate(failure.frames)
     ]

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from nanodoc.call_evidence import RangeFacts
+from nanodoc.crash_evidence import CrashFacts
 from nanodoc.evidence import Evidence
 from nanodoc.report.model import Culprit, Finding, Fix
 from nanodoc.rules.base import Claim, Rule, confidence, count, effects
@@ -44,20 +45,26 @@ def _label_out_of_range(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
 
 
 def _claim(rule: Rule, evidence: Evidence, found: RangeFacts, *, title: str, explanation: str, fix: str) -> Claim:
-    where = found.called_from or found.location
+    where = found.called_from or found.location or (evidence.criterion_site if found.label else None)
     notes = (
         ("value", found.value), ("position", str(list(found.position))), ("out of range", f"{found.count} of {_size(found.shape)}"),
-        ("samples", ", ".join(map(str, found.samples))),
     )  # fmt: skip
+    samples, known = _samples(evidence.crash or CrashFacts(), found)
     culprit = Culprit(
-        kind="data", op=found.function, module=found.module, module_type=found.module_type, samples=found.samples, location=where
+        kind="data",
+        op=found.function,
+        module=found.module,
+        module_type=found.module_type,
+        samples=samples,
+        dataset_indices=known,
+        location=where,
     )
     if evidence.failure is not None:
         claim = failure_claim(
             rule, evidence, title=title, explanation=explanation, fixes=[Fix(title=fix, confidence="likely")], fit=30, extra=notes
         )
         finding = replace(
-            claim.finding, culprit=culprit, confidence=confidence(0.9, 0.6), effects=effects(evidence), phase="forward", evidence=(*notes, *claim.finding.evidence[4:])
+            claim.finding, culprit=culprit, confidence=confidence(0.9, 0.6), effects=effects(evidence), phase="forward", evidence=(*notes, *claim.finding.evidence[len(notes):])
         )  # fmt: skip
         return replace(claim, finding=finding)
     return Claim(
@@ -68,6 +75,19 @@ def _claim(rule: Rule, evidence: Evidence, found: RangeFacts, *, title: str, exp
             culprit=culprit, phase="forward", step=0, evidence=notes, fixes=(Fix(title=fix, confidence="likely"),),
         ),
     )  # fmt: skip
+
+
+def _samples(crash: CrashFacts, found: RangeFacts) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """(samples of the batch, their places in the data set) as far as they are known. Labels of sequences are often flattened before the loss."""
+    rows, size = found.shape[0] if found.shape else 0, crash.batch_size or 0
+    target = crash.call.given[1] if crash.call is not None and len(crash.call.given) > 1 else None
+    straight = target is not None and (target.leaf or "").startswith("batch")
+    samples = found.samples
+    if found.label and straight and len(found.shape) == 1 and size and rows > size and rows % size == 0:
+        samples = tuple(dict.fromkeys(i // (rows // size) for i in samples))
+    elif rows != size and crash.indices:
+        return samples, ()
+    return samples, tuple(crash.indices[i] for i in samples) if len(crash.indices) == size and size else ()
 
 
 def _size(shape: tuple[int, ...]) -> int:

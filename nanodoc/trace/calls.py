@@ -16,6 +16,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from nanodoc.call_evidence import ArgumentFacts, CallFacts, RangeFacts, StepCalls
+from nanodoc.crash_evidence import FailedCall, GivenFacts
 from nanodoc.evidence import SourceSpan
 from nanodoc.trace.modules import ModuleStack
 from nanodoc.trace.ops import outputs_of, tensors_in
@@ -46,6 +47,7 @@ class CallLog(TorchFunctionMode):
         self._losses: list[int] = []
         self.ranges: list[RangeFacts] = []
         """Indices and labels out of range."""
+        self._raised: tuple[BaseException, str, list[torch.Tensor], list[ArgumentFacts], str, Place | None, int] | None = None
         for name, tensor in leaves:
             self._leaves[id(tensor)] = (weakref.ref(tensor), name)
             address = _address(tensor)
@@ -78,7 +80,12 @@ class CallLog(TorchFunctionMode):
                 self.ranges.append(found)
         given = _given(args, kwargs)
         before = [self._argument(tensor) for tensor in given]
-        out = func(*args, **kwargs)
+        try:
+            out = func(*args, **kwargs)
+        except Exception as error:
+            own, caller = calling_places(2)
+            self._raised = (error, name, given, before, _settings(args, kwargs), caller or own, self._stack.current)
+            raise
         made = outputs_of(out) if not isinstance(out, torch.Tensor) else [out]
         if not made:
             return out
@@ -123,6 +130,39 @@ class CallLog(TorchFunctionMode):
             return None
         name, before = self._calls[argument.made_by][0], self._calls[argument.made_by][4]
         return name, before[0] if before else None
+
+    def failed(self, error: BaseException, made_at: Callable[[str], SourceSpan | None]) -> FailedCall | None:
+        """The call that raised `error`, with what it was given; None where no public function of torch's did."""
+        if self._raised is None or self._raised[0] is not error:
+            return None
+        _, name, tensors, arguments, settings, place, module = self._raised
+        self._raised = None  # it holds tensors
+        path, kind = self._stack.modules[module] if module >= 0 else (None, None)
+        calls = self.finish(made_at)
+        given = []
+        for tensor, argument in zip(tensors, arguments, strict=True):
+            direct = calls.maker(argument)
+            while (
+                direct is not None and direct.site is None and direct.same_values and direct.arguments
+            ):  # nanodoc's own move to the device
+                argument = direct.arguments[0]
+                direct = calls.maker(argument)
+            maker = calls.origin(argument)
+            made = maker if isinstance(maker, CallFacts) else None
+            leaf = maker.leaf if isinstance(maker, ArgumentFacts) else None
+            layer = leaf.removeprefix("param:").rpartition(".")[0] if leaf is not None and leaf.startswith("param:") else None
+            given.append(
+                GivenFacts(
+                    shape=argument.shape, dtype=argument.dtype, device=str(tensor.device), leaf=leaf,
+                    made_by=(direct or made).name if direct or made else None,  # type: ignore[union-attr]  # one of them is
+                    made_at=made_at(layer) if layer else (direct.site if direct else None) or (made.site if made else None),
+                    module=(direct or made).module if direct or made else None,  # type: ignore[union-attr]  # one of them is
+                )
+            )  # fmt: skip
+        return FailedCall(
+            name=name, module=path, module_type=kind, location=_span(place), layer_at=made_at(path) if path else None,
+            given=tuple(given), settings=settings,
+        )  # fmt: skip
 
     def finish(self, made_at: Callable[[str], SourceSpan | None] = lambda path: None) -> StepCalls:
         """Every call. One that no line of the user's made (nanodoc itself calls the model) gets the line that made its layer, as
@@ -184,6 +224,15 @@ def _given(args: Any, kwargs: Any) -> list[torch.Tensor]:
     found = tensors_in(args)
     # weights of a loss are no arguments to compare shapes with
     return found + tensors_in(value for key, value in kwargs.items() if key not in ("weight", "pos_weight", "out"))
+
+
+def _settings(args: Any, kwargs: Any) -> str:
+    """What was given besides tensors, where it is short and plain."""
+    plain = [str(value) for value in args if isinstance(value, (int, float, tuple, list)) and not tensors_in([value])]
+    plain += [
+        f"{key}={value}" for key, value in kwargs.items() if isinstance(value, (int, float, str, tuple, list)) and not tensors_in([value])
+    ]
+    return ", ".join(plain)[:120]
 
 
 def _address(tensor: torch.Tensor) -> int:

@@ -10,9 +10,9 @@ import torch
 from torch.autograd.function import BackwardCFunction
 
 from nanodoc.graph_evidence import CutFacts
+from nanodoc.trace.files import SKIP, frame_kind
 from nanodoc.trace.functions import return_statement
 from nanodoc.trace.graph import StepTrace
-from nanodoc.trace.spans import SKIP, frame_kind
 
 
 class CustomNodes:

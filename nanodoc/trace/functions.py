@@ -17,10 +17,11 @@ from torch.overrides import TorchFunctionMode
 
 from nanodoc.call_evidence import RangeFacts
 from nanodoc.evidence import SourceSpan
+from nanodoc.trace.files import shown_path
 from nanodoc.trace.flow import MOST_VALUES, FlowLog, Region
 from nanodoc.trace.ops import tensors_in
 from nanodoc.trace.ranges import RANGED, out_of_range
-from nanodoc.trace.spans import Place, calling_places, shown_path
+from nanodoc.trace.spans import Place, calling_places
 
 _Tensor = torch.Tensor
 _EXPORTS = {

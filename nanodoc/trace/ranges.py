@@ -60,9 +60,12 @@ def _judged(name: str, args: Any, kwargs: Any) -> tuple[torch.Tensor, int, int |
     if name == "one_hot":
         classes = args[1] if len(args) > 1 else kwargs.get("num_classes", -1)
         return (args[0], int(classes), None) if _integers(args[0]) and classes > 0 else None
-    if name in ("index_select", "gather", "take_along_dim") and len(args) >= 3 and isinstance(args[0], torch.Tensor):
-        dim, index = (args[1], args[2]) if name != "take_along_dim" else (args[2], args[1])
-        return (index, int(args[0].shape[dim]), None) if _integers(index) and isinstance(dim, int) else None
+    if name in ("index_select", "gather", "take_along_dim"):
+        order = ("input", "dim", "index") if name != "take_along_dim" else ("input", "index", "dim")
+        given = {**dict(zip(order, args, strict=False)), **kwargs}
+        source, dim, index = given.get("input"), given.get("dim"), given.get("index", given.get("indices"))
+        if isinstance(source, torch.Tensor) and isinstance(index, torch.Tensor) and isinstance(dim, int) and _integers(index):
+            return index, int(source.shape[dim]), None
     return None
 
 

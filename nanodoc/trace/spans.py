@@ -3,74 +3,18 @@
 from __future__ import annotations
 
 import linecache
-import os
 import sys
-import sysconfig
 import textwrap
 from functools import lru_cache
-from pathlib import Path
 from types import CodeType, TracebackType
 
-import torch
 import torch.autograd.graph
 
 from nanodoc.evidence import SourceSpan
+from nanodoc.trace.files import LIBRARY, SKIP, STOP, USER, frame_kind, shown_path
 
-# What a frame's file means for the search of the user's line.
-SKIP, USER, LIBRARY, STOP = range(4)
-
-_TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
-_NANODOC = str(Path(__file__).resolve().parent.parent) + os.sep
-_CLINIC = os.path.join(_NANODOC, "clinic", "patients") + os.sep  # patients stand for the user's code
-# Our wrappers around the user's calls lie between the user's frame and torch's; they are looked through.
-_TRANSPARENT = tuple(
-    os.path.join(_NANODOC, *path)
-    for path in (
-        ("engine", "observer.py"),
-        ("engine", "building.py"),
-        ("engine", "carried.py"),
-        ("engine", "call_watch.py"),
-        ("engine", "graph_watch.py"),
-        ("engine", "warning_watch.py"),
-        ("trace", "calls.py"),
-        ("trace", "ranges.py"),
-        ("trace", "functions.py"),
-        ("probes", "frames.py"),
-        ("probing.py",),
-        ("differential", "graph_remedies.py"),
-        ("differential", "leak.py"),
-        ("differential", "call_site.py"),
-        ("differential", "precision.py"),
-    )
-)
-_STDLIB = tuple({os.path.abspath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib")})
 # Frames below this one belong to the backward pass; those above it only called backward().
 _ENGINE: CodeType = torch.autograd.graph._engine_run_backward.__code__
-
-_kinds: dict[str, int] = {}  # file name -> kind; a pure function of the name, so it may live as long as the process
-
-
-def frame_kind(filename: str) -> int:
-    """`USER`, `LIBRARY` (installed packages), `SKIP` (torch, the standard library, generated code) or `STOP` (nanodoc)."""
-    kind = _kinds.get(filename)
-    if kind is None:
-        kind = _kinds[filename] = _classify(filename)
-    return kind
-
-
-def _classify(filename: str) -> int:
-    if filename.startswith("<") and not filename.startswith("<ipython"):
-        return SKIP
-    if filename.startswith(_NANODOC):
-        if filename.startswith(_CLINIC):
-            return USER
-        return SKIP if filename in _TRANSPARENT else STOP
-    if filename.startswith(_TORCH):
-        return SKIP
-    if f"{os.sep}site-packages{os.sep}" in filename or f"{os.sep}dist-packages{os.sep}" in filename:
-        return LIBRARY
-    return SKIP if filename.startswith(_STDLIB) else USER
-
 
 Place = tuple[CodeType, int]
 
@@ -131,15 +75,6 @@ def _resolve(filename: str, code: CodeType, lasti: int) -> SourceSpan | None:
 
 def _characters(line: str, offset: int) -> int:
     return len(line.encode()[:offset].decode(errors="ignore"))
-
-
-def shown_path(filename: str) -> str:
-    """`filename` relative to the working folder when it lies inside it, else absolute."""
-    path = Path(filename)
-    try:
-        return str(path.resolve().relative_to(Path.cwd()))
-    except (ValueError, OSError):
-        return str(path)
 
 
 def traceback_spans(traceback: TracebackType | None) -> list[tuple[SourceSpan, int, CodeType]]:

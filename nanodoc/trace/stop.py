@@ -6,7 +6,7 @@ import pdb
 import sys
 from types import FrameType
 
-from nanodoc.trace.spans import USER, frame_kind
+from nanodoc.trace.files import USER, frame_kind
 
 
 def user_frame(depth: int = 1) -> FrameType | None:

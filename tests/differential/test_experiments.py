@@ -18,7 +18,7 @@ from nanodoc.differential.trial import Budget
 from nanodoc.differential.verdict import read
 from nanodoc.engine.loop import Engine
 from nanodoc.evidence import Evidence
-from nanodoc.pipeline.common import Progress
+from nanodoc.progress import Progress
 from nanodoc.report.model import Report
 from nanodoc.report.ranking import rank
 from nanodoc.rules.registry import claims

@@ -1,0 +1,102 @@
+"""A closer look at an exception of the user's: the step or the batch that raised, once more, with its calls, its memory or its samples
+written down."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from nanodoc.call_evidence import RangeFacts
+from nanodoc.crash_evidence import CrashFacts, MemoryFacts
+from nanodoc.engine.aside import put_back, warnings_unsaid
+from nanodoc.engine.batches import leading_size, to_device
+from nanodoc.engine.build_facts import BuildFacts
+from nanodoc.engine.capsule import Keeper, StepCapsule
+from nanodoc.engine.collating import ragged_facts
+from nanodoc.engine.feed import Feed
+from nanodoc.engine.held import SavedLog, memory_facts
+from nanodoc.engine.observer import Observer
+from nanodoc.engine.replaying import leaves_of
+from nanodoc.engine.step import StepRunner
+from nanodoc.errors import UsageError, UserCodeError
+from nanodoc.evidence import Failure
+from nanodoc.failure_kinds import is_ragged, out_of_memory
+from nanodoc.recipe.recipe import Recipe
+from nanodoc.trace.calls import CallLog
+from nanodoc.trace.eager import run_eagerly
+
+# An error of our own, or one more for want of memory, must not hide the user's.
+_HARMLESS = (
+    UserCodeError,
+    UsageError,
+    RuntimeError,
+    ValueError,
+    TypeError,
+    IndexError,
+    AttributeError,
+    NotImplementedError,
+    MemoryError,
+    OSError,
+)
+
+
+class FailureLook:
+    """Looks at one exception of one recipe's run, when the run is over."""
+
+    def __init__(self, runner: StepRunner, keeper: Keeper, build: BuildFacts, feed: Feed) -> None:
+        self._runner = runner
+        self._keeper = keeper
+        self._build = build
+        self._feed = feed
+
+    def at_step(self, failure: Failure, capsule: StepCapsule, indices: list[int] | None) -> tuple[CrashFacts, tuple[RangeFacts, ...]]:
+        """Runs the step until it raises again. (facts, indices and labels out of range)"""
+        size = leading_size(capsule.batches[0]) if capsule.batches else None
+        facts = CrashFacts(batch_size=size, usual_batch_size=self._feed.usual_size, indices=tuple(indices or ()))
+        memory = out_of_memory(failure)
+        saved = SavedLog(self._runner.recipe.model) if memory else None
+        log: CallLog | None = None
+        error: BaseException | None = None
+        call = None
+        with contextlib.suppress(*_HARMLESS), put_back(self._runner, self._keeper), warnings_unsaid(), run_eagerly():
+            self._keeper.restore(capsule)
+            batches = [to_device(batch, self._runner.device) for batch in capsule.batches]
+            log = CallLog(self._runner.recipe.model, leaves_of(self._runner.recipe.model, batches))
+            try:
+                with log, saved or contextlib.nullcontext():
+                    self._run(batches)
+            except UserCodeError as raised:
+                error = raised.cause
+            if error is not None:
+                call = log.failed(error, self._build.layer_made_at)
+                error.__traceback__ = None  # its frames hold what the step made
+        held = memory_facts(self._runner.recipe, capsule.batches, saved, size) if memory else None
+        crash = CrashFacts(
+            call=call, memory=held, batch_size=facts.batch_size, usual_batch_size=facts.usual_batch_size, indices=facts.indices
+        )
+        return crash, tuple(log.ranges) if log is not None else ()
+
+    def at_batch(self, failure: Failure) -> CrashFacts | None:
+        """Looks at the samples of the batch that could not be loaded."""
+        if out_of_memory(failure):
+            return CrashFacts(memory=memory_facts(self._runner.recipe, [], None, None))
+        indices = self._feed.failing
+        if indices is None or not is_ragged(failure):
+            return CrashFacts(indices=tuple(indices or ()))
+        with contextlib.suppress(*_HARMLESS), warnings_unsaid():
+            ragged = ragged_facts(self._runner, self._keeper, self._build, indices, failure)
+            return CrashFacts(ragged=ragged, indices=tuple(indices))
+        return CrashFacts(indices=tuple(indices))
+
+    def _run(self, batches: list[Any]) -> None:
+        if self._runner.observing:
+            named = list(self._runner.recipe.model.named_parameters())
+            with Observer(self._runner.recipe, named, expected_steps=1).watch(None):
+                self._runner.call_train_step(batches[0])
+        else:
+            self._runner.compute(batches)
+
+
+def memory_before_any_step(recipe: Recipe) -> MemoryFacts:
+    """Who holds what before a step is run."""
+    return memory_facts(recipe, [], None, None)

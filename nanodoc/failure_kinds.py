@@ -1,0 +1,41 @@
+"""Exceptions that say more by what happened than by where: told by their messages. Nothing here imports torch."""
+
+from __future__ import annotations
+
+import re
+
+from nanodoc.evidence import Failure
+
+_WORKER_DIED = re.compile(r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) (?:is killed by signal: (?P<signal>[\w ]+)|exited unexpectedly)")
+_DEVICE_LOST = re.compile(
+    r"device-side assert triggered|an illegal memory access|CUBLAS_STATUS_(?:ALLOC_FAILED|EXECUTION_FAILED|INTERNAL_ERROR|NOT_INITIALIZED)"
+    r"|unspecified launch failure|CUDA error: misaligned address"
+)
+_MEMORY = re.compile(
+    r"can't allocate memory|CUDA out of memory|out of memory|Unable to allocate [\d.]+ .iB|std::bad_alloc|Storage size calculation overflowed"
+)
+_RAGGED = re.compile(
+    r"stack expects each tensor to be equal size|stack\(\): expected|each element in list of batch should be of equal size|batch must contain tensors"
+    r"|Trying to resize storage that is not resizable|all input arrays must have the same shape|setting an array element with a sequence"
+    r"|[Ss]izes of tensors must match|expected sequence of length \d+ at dim"
+)
+
+
+def worker_died(failure: Failure) -> re.Match[str] | None:
+    """A worker process of the data loader ended without an exception: the match names its signal, where torch knows it."""
+    return _WORKER_DIED.search(failure.message)
+
+
+def device_is_lost(failure: Failure) -> bool:
+    """The CUDA context is gone for good with this error, so that nothing more can be learnt from the process."""
+    return _DEVICE_LOST.search(failure.message) is not None
+
+
+def out_of_memory(failure: Failure) -> bool:
+    """No more memory could be had, on the host or on the device; or a size was asked for that no memory has."""
+    return failure.type in ("OutOfMemoryError", "MemoryError", "_ArrayMemoryError") or _MEMORY.search(failure.message) is not None
+
+
+def is_ragged(failure: Failure) -> bool:
+    """The samples of a batch do not fit together."""
+    return failure.phase == "data" and _RAGGED.search(failure.message) is not None

@@ -1,0 +1,51 @@
+"""A training that is run once more in a fresh process, to see more of how the first run ended."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nanodoc.engine.feed import Feed
+from nanodoc.engine.health import loader_of
+from nanodoc.engine.snapshot import like, plain, save
+from nanodoc.process.crumbs import here
+from nanodoc.process.job import Again
+from nanodoc.recipe.recipe import Recipe
+
+
+def changed_for(recipe: Recipe, again: Again) -> Recipe:
+    """The recipe with the one batch that failed."""
+    if again.batch is not None:
+        template = next(iter(recipe.data), None)  # dataclasses and named tuples get their types back
+        return replace(recipe, data=[like(batch, template) for batch in _read(Path(again.batch))], max_steps=1)
+    return recipe
+
+
+def load_here(recipe: Recipe, steps: int) -> int:
+    """Loads the batches of so many steps, and those that workers would have had ahead, in this process; nothing is trained. How many came."""
+    loader = loader_of(recipe.data)
+    ahead = 0
+    if loader is not None:
+        ahead = loader.num_workers * (loader.prefetch_factor or 0)
+        vars(loader).update(num_workers=0, prefetch_factor=None, persistent_workers=False)  # not every one may be set otherwise
+    feed, loaded = Feed(recipe.data), 0
+    for step in range(steps + ahead):
+        here().at(step, "data")
+        if feed.next() is None:
+            break
+        loaded += 1
+    return loaded
+
+
+def write_batches(folder: Path, step: int, batches: list[Any]) -> Path:
+    """The batches of a step alone, where nothing that lives on its device can be read any more. Raises `OSError`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return save({"batches": [plain(batch) for batch in batches]}, folder / f"nanodoc-step{step}-batch.pt")
+
+
+def _read(path: Path) -> list[Any]:
+    batches: list[Any] = torch.load(path, weights_only=True, map_location="cpu")["batches"]
+    return batches

@@ -1,0 +1,36 @@
+"""What the parent asks the child to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from nanodoc.config import Config
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Again:
+    """A run of the same training in a fresh process, to see more of how the first one ended."""
+
+    step: int | None = None
+    """From this step on every line of the user's is noted down; None: from the start."""
+    lines: bool = False
+    without_workers: bool = False
+    """Batches are loaded by the training process itself."""
+    batch: str | None = None
+    """A file with the batch to run, as the only step."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """One command. `target` is the entrypoint, or the snapshot of a replay; `options` are the command's own."""
+
+    command: str
+    """"run", "check-grad-graph" or "replay"."""
+    target: str
+    config: Config
+    options: Mapping[str, Any] = field(default_factory=dict)
+    live: bool = False
+    """Somebody watches the vital signs."""
+    again: Again | None = None

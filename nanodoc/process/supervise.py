@@ -1,0 +1,138 @@
+"""One command from start to report, whatever becomes of the process that runs it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+
+from nanodoc.errors import InternalError, UsageError
+from nanodoc.evidence import Evidence, Failure
+from nanodoc.failure_kinds import device_is_lost, worker_died
+from nanodoc.process.autopsy import death_of, died, died_examining, failure_noted, report_without
+from nanodoc.process.job import Again, Job
+from nanodoc.process.parent import Child, Ended
+from nanodoc.process_evidence import LAST_WORDS, SECOND_RUN, DeathFacts
+from nanodoc.progress import Progress
+from nanodoc.report.model import Report
+from nanodoc.report.ranking import rank
+from nanodoc.rules.registry import claims
+
+_MORE_STEPS = 3  # beyond the step that died: a second run that gets so far does not die there
+
+
+def supervised(job: Job, progress: Progress) -> Report:
+    """Runs the job in a child and returns its report, or one on its end. Raises `UsageError`, `InternalError` and `KeyboardInterrupt`."""
+    ended = Child(job, progress, job.config.timeout).run()
+    if ended.usage is not None:
+        raise UsageError(ended.usage)
+    if died(ended) or (ended.internal is not None and failure_noted(ended)[0] is not None):
+        return _dead(job, ended, progress)
+    if ended.internal is not None:
+        raise InternalError(ended.internal)
+    if ended.report is None:  # interrupted before there was anything to say of it
+        if not ended.trail.finished:
+            raise KeyboardInterrupt
+        return report_without(job, ended, Evidence(steps_run=ended.trail.finished), [("the run", "it was ended from outside")])
+    failure, step = failure_noted(ended)
+    if failure is not None and job.command == "run" and not ended.report.interrupted:
+        return _looked_closer(job, ended, failure, step, progress)
+    return ended.report
+
+
+def _dead(job: Job, ended: Ended, progress: Progress) -> Report:
+    failure, step = failure_noted(ended)
+    if failure is not None:  # the exception is known, its examination came to nothing
+        why = f"an error of nanodoc's own: {ended.internal}" if ended.internal else death_of(ended).how
+        evidence = Evidence(failure=failure, failure_step=step, steps_run=ended.trail.finished)
+        return report_without(job, ended, evidence, [("the examination", f"it ended with {why}")])
+    if died_examining(ended):
+        how = death_of(ended).how
+        raise InternalError(f"the training came through its {ended.trail.finished} steps, and the process that examined them {how}")
+    death = death_of(ended)
+    if job.command == "run" and death.silent_for is None:
+        death = _second_run(job, ended, death, progress)
+    return report_without(job, ended, Evidence(death=death, steps_run=ended.trail.finished), [])
+
+
+def _second_run(job: Job, ended: Ended, death: DeathFacts, progress: Progress) -> DeathFacts:
+    """The same run once more, with every line of the user's noted down from the step on that the first one died in."""
+    if death.killed_for_memory:
+        return replace(death, again_note="not run again: it would be short of memory again")
+    if ended.seconds > job.config.budget:
+        return replace(death, again_note=f"not run again: that takes {ended.seconds:.0f} s, and --budget allows {job.config.budget:.0f}")
+    progress.say("running it again, line by line")
+    again = _again(job, Again(step=death.step, lines=True), steps=death.step + _MORE_STEPS if death.step is not None else None)
+    if not died(again):
+        return replace(death, again=False, again_note="it did not end so when it was run again")
+    second = death_of(again)
+    same = (second.signal, second.status, second.step) == (death.signal, death.status, death.step)
+    if not same or (death.frames and second.frames and _place(second) != _place(death)):
+        return replace(death, again=False, again_note=f"run again, it {second.how} in step {second.step}")
+    if not second.frames:
+        return replace(death, again=True)
+    known = f"{death.known_from} and {SECOND_RUN}" if death.known_from else SECOND_RUN
+    return replace(
+        death, again=True, frames=second.frames if death.known_from != LAST_WORDS else death.frames, known_from=known, module=death.module or second.module,
+        module_type=death.module_type or second.module_type, call=second.call or death.call, item=second.item,
+    )  # fmt: skip
+
+
+def _place(death: DeathFacts) -> tuple[str, int]:
+    return death.frames[-1].file, death.frames[-1].line
+
+
+def _looked_closer(job: Job, ended: Ended, failure: Failure, step: int | None, progress: Progress) -> Report:
+    """What a fresh process can tell of an exception that the first one could only report."""
+    report = ended.report
+    assert report is not None
+    if ended.seconds > job.config.budget:
+        return report
+    if worker_died(failure) is not None:
+        progress.say("loading the batches again, without workers")
+        again = _again(job, Again(step=None, lines=True, without_workers=True), steps=(step or 0) + 1)
+        told = None
+        if died(again):
+            told = replace(death_of(again), in_worker=True, again=True)
+        elif again.report is not None:
+            told = DeathFacts(in_worker=True, again=False)
+        where = next((one.culprit.location for one in report.findings if one.phase == "data"), None)
+        evidence = Evidence(failure=failure, failure_step=step, steps_run=ended.trail.finished, death=told, data_site=where)
+        return replace(report, findings=rank(claims(evidence, job.config.select, job.config.ignore)))
+    if device_is_lost(failure):
+        return _without_the_device(job, report, failure, step, progress)
+    return report
+
+
+def _without_the_device(job: Job, report: Report, failure: Failure, step: int | None, progress: Progress) -> Report:
+    """The failing batch on the CPU, which names the index; where it passes there, the run again with every kernel waited for."""
+    batch = report.artifacts.get("batch")
+    looks: list[tuple[str, Again, dict[str, str], str]] = []
+    if batch is not None:
+        looks.append(("running the batch on the CPU", Again(batch=batch), {}, "cpu"))
+    looks.append(("running it again with CUDA_LAUNCH_BLOCKING=1", Again(), {"CUDA_LAUNCH_BLOCKING": "1"}, job.config.device))
+    for said, again, environment, device in looks:
+        progress.say(said)
+        ended = _again(job, again, steps=None, environment=environment, device=device)
+        found = ended.report.findings if ended.report is not None else ()
+        if found and found[0].severity == "critical":
+            first = found[0]
+            lost = report.findings[0]
+            told = replace(
+                first, step=step if again.batch else first.step, experiments=(*first.experiments, {"name": said, "outcome": "fails there too", "loss": None}),
+                evidence=(*first.evidence, ("on the GPU", f"{failure.type}: {failure.message.strip().splitlines()[0]}")),
+                effects=(*first.effects, (f"ND701 {lost.title}", step)) if lost.code != first.code else first.effects,
+            )  # fmt: skip
+            return replace(report, findings=(told, *found[1:]))
+    return report
+
+
+def _again(job: Job, again: Again, *, steps: int | None, environment: Mapping[str, str] | None = None, device: str | None = None) -> Ended:
+    """The run in a fresh child, without anything that only serves its own report; its files go nowhere."""
+    with tempfile.TemporaryDirectory(prefix="nanodoc-") as folder:
+        config = replace(
+            job.config, steps=steps or job.config.steps, checkpoints=False, leak_check=False, frames=False, trace_steps=(), fix=False, stats=False,
+            tensorboard=None, live=False, snapshot_dir=folder, output=None, device=device or job.config.device,
+        )  # fmt: skip
+        limit = max(job.config.budget, 1.0)
+        return Child(replace(job, config=config, live=False, again=again), Progress(), limit, environment).run()

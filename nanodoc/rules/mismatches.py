@@ -1,0 +1,241 @@
+"""ND705, ND706, ND707: tensors that do not go together by shape, device or dtype, with the lines that made them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+
+from nanodoc.crash_evidence import CrashFacts, FailedCall, GivenFacts
+from nanodoc.evidence import Evidence, Failure
+from nanodoc.report.model import Fix
+from nanodoc.rules.base import Claim, Rule, confidence
+from nanodoc.rules.failures import failure_claim
+from nanodoc.rules.mismatch_docs import DEVICE_DOC, DTYPE_DOC, SHAPE_DOC
+
+_DEVICE = re.compile(
+    r"[Ee]xpected all tensors to be on the same device|is not on the expected device|Cannot copy out of meta tensor|different from other tensors on"
+    r"|Input and (?:hidden|parameter) tensors are not at the same device|should be on the same device|must be on the same device|tensor\(s\) on .* but found"
+    r"|is on \w+(?::\d+)?, but (?:expected|found)|Unhandled FakeTensor Device"
+)
+_DTYPE = re.compile(
+    r"must have the same dtype|to have the same dtype|[Ee]xpected scalar type|expected target dtype|should be the same$|not implemented for \'|result type .* can\'t be cast|Found dtype"
+    r"|[Ee]xpected floating point type|to have one of the following scalar types|dtypes? match|[Ee]xpected dtype|used as indices must be|must be floating point"
+    r"|must match the (?:source|self) dtype|Input type \(|expected (?:Float|Double|Half|Long|Int) but|Only Tensors of floating point|dtype of input"
+    r"|[Cc]ould not infer dtype|must be (?:a )?(?:Long|Int|Float|Half|Double)|Expected object of (?:scalar )?type"
+)
+_SHAPE = re.compile(
+    r"shapes? cannot be multiplied|must match the size of tensor|is invalid for input of size|[Ss]izes of tensors must match|to match target batch_size"
+    r"|\bchannels\b|normalized_shape|[Tt]arget size|expanded size of the tensor|equal size|Expected \d+D|input_size|should contain \d+ elements"
+    r"|Dimension out of range|classes|number of dimensions|spatial (?:size|targets)|split_with_sizes|split_size|shape of the mask|shape mismatch"
+    r"|not broadcastable|cannot be broadcast|could not be broadcast|must be a matrix|size mismatch|attn_mask|embedding dimension|[Kk]ernel size|Output size is too small"
+    r"|Expected size for first two dimensions|tensors? expected|multi-target not supported|einsum\(\)|Expected hidden|expected hidden|too many indices"
+    r"|unbatched|[Ee]xpected batch|is not divisible by|must be divisible|same number of dimensions|non-singleton|inconsistent tensor size|Expected (?:input|target)"
+    r"|more than one (?:element|value) per|size \d+ (?:is different from|vs)|number of (?:sizes|dims)|not enough values to unpack|too many values to unpack"
+)
+
+
+def _shape_mismatch(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    failure = evidence.failure
+    if failure is None or not failure.raised_by_torch or not _SHAPE.search(failure.message) or _DEVICE.search(failure.message):
+        return
+    if _DTYPE.search(failure.message) or failure.phase in ("setup", "data"):
+        return
+    crash = evidence.crash or CrashFacts()
+    call = crash.call
+    if call is None and not failure.frames:
+        return
+    fixes = [*_shape_fixes(call, crash)] if call is not None else []
+    smaller = _smaller(crash)
+    said = (
+        f"This batch has {crash.batch_size} samples, the first one had {crash.usual_batch_size}: a number is written into the code that holds for full batches only. "
+        if smaller
+        else ""
+    )
+    yield _claim(rule, evidence, failure, call, said, fixes, lambda one: f"{list(one.shape)}")
+
+
+def _dtype_mismatch(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    failure = evidence.failure
+    if failure is None or not failure.raised_by_torch or not _DTYPE.search(failure.message) or _DEVICE.search(failure.message):
+        return
+    if failure.phase in ("setup", "data"):
+        return
+    call = evidence.crash.call if evidence.crash is not None else None
+    fixes = [*_dtype_fixes(call, failure)] if call is not None else []
+    yield _claim(rule, evidence, failure, call, "", fixes, lambda one: f"{one.dtype} {list(one.shape)}")
+
+
+def _device_mismatch(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    failure = evidence.failure
+    if failure is None or not _DEVICE.search(failure.message):
+        return
+    call = evidence.crash.call if evidence.crash is not None else None
+    fixes = [*_device_fixes(call)] if call is not None else []
+    if "meta" in failure.message and not fixes:
+        fixes = [
+            Fix(
+                title="give it memory before it is used: module.to_empty(device=...) and its own initialisation, or load its weights with assign=True",
+                confidence="likely",
+            )
+        ]
+    yield _claim(rule, evidence, failure, call, "", fixes, lambda one: f"{one.device} {list(one.shape)}")
+
+
+def _claim(
+    rule: Rule, evidence: Evidence, failure: Failure, call: FailedCall | None, said: str, fixes: Iterable[Fix], shown: object
+) -> Claim:
+    extra = []
+    if call is not None:
+        for number, one in enumerate(call.given):
+            extra.append((f"argument {number + 1}", f"{shown(one)}{origin(one)}"))  # type: ignore[operator]  # a function of GivenFacts
+        if call.settings:
+            extra.append(("also given", call.settings))
+    title = failure.message.strip().splitlines()[0]
+    what = (
+        f"{call.name} was given tensors that do not go together. "
+        if call is not None and len(call.given) > 1
+        else f"{call.name} cannot take this. "
+        if call is not None
+        else ""
+    )
+    claim = failure_claim(rule, evidence, title=title, explanation=(what + said).strip() or title, fixes=fixes, fit=12, extra=extra)
+    finding = claim.finding
+    culprit = finding.culprit
+    if call is not None:
+        culprit = replace(culprit, op=call.name, module=call.module, module_type=call.module_type)
+        if not failure.frames:  # nanodoc itself called the model: the layer's own line is what the user can change
+            made = next((one.made_at for one in call.given if one.made_at), None)
+            culprit = replace(culprit, location=call.layer_at or evidence.criterion_site or made)
+    sure = confidence(0.6, 0.5 if call is not None else 0.0, 0.3 if culprit.location is not None else 0.0)
+    return replace(claim, finding=replace(finding, culprit=culprit, confidence=sure))
+
+
+def origin(one: GivenFacts) -> str:
+    """ ", made by flatten at train.py:20"."""
+    at = f" at {one.made_at.file}:{one.made_at.line}" if one.made_at is not None else ""
+    if one.made_by is not None:
+        return f", made by {one.made_by}{at}"
+    if one.leaf is None:
+        return ""
+    if one.leaf.startswith("param:"):
+        return f", parameter {one.leaf.removeprefix('param:')}" + (f" of the layer made{at}" if at else "")
+    return f", {one.leaf.removeprefix('buffer:')}"
+
+
+def _smaller(crash: CrashFacts) -> bool:
+    return bool(crash.batch_size and crash.usual_batch_size and crash.batch_size < crash.usual_batch_size)
+
+
+def _shape_fixes(call: FailedCall, crash: CrashFacts) -> Iterable[Fix]:
+    if _smaller(crash):
+        yield Fix(
+            title="take the batch's size from the tensor (x.shape[0]), or leave the last batch out: DataLoader(..., drop_last=True)",
+            confidence="likely",
+        )
+    given = call.given
+    if call.name == "linear" and len(given) >= 2 and len(given[1].shape) == 2 and given[0].shape:
+        outs, ins = given[1].shape
+        shape = given[0].shape
+        if shape[-1] == ins:
+            return
+        if len(shape) > 2 and math.prod(shape[1:]) == ins:
+            yield Fix(title=f"flatten the input first: x.flatten(1) is [{shape[0]}, {ins}]", confidence="likely")
+        elif ins in shape[1:-1]:
+            yield Fix(
+                title=f"the {ins} features are in dimension {shape.index(ins, 1)}: x.movedim({shape.index(ins, 1)}, -1)",
+                confidence="likely",
+            )
+        else:
+            yield Fix(title=f"nn.Linear({shape[-1]}, {outs}), or an input of {ins} features", confidence="likely")
+    if call.name.startswith("conv") and len(given) >= 2 and len(given[1].shape) >= 3:
+        channels, shape = given[1].shape[1], given[0].shape
+        spatial = len(given[1].shape) - 2
+        if len(shape) == spatial + 2 and shape[-1] == channels and shape[1] != channels:
+            order = ", ".join(map(str, (0, spatial + 1, *range(1, spatial + 1))))
+            yield Fix(title=f"channels come last here and are wanted first: x.permute({order})", confidence="likely")
+        elif len(shape) == spatial + 2 and shape[1] != channels:
+            yield Fix(title=f"in_channels={shape[1]} for this input, or an input of {channels} channels", confidence="likely")
+        elif len(shape) == spatial + 1:
+            yield Fix(title="a dimension is missing, of samples or of channels: x.unsqueeze(1)", confidence="likely")
+
+
+def _dtype_fixes(call: FailedCall, failure: Failure) -> Iterable[Fix]:
+    given = call.given
+    if "cross_entropy" in call.name or "nll_loss" in call.name:
+        if len(given) > 1 and given[1].dtype.startswith("float") and len(given[1].shape) < len(given[0].shape):
+            yield Fix(title="class labels are whole numbers: target.long()", confidence="likely")
+        elif len(given) > 1 and not given[1].dtype.startswith("float"):
+            yield Fix(
+                title="class labels are int64: target.long(); class probabilities are floating point: target.float()", confidence="likely"
+            )
+        return
+    if "embedding" in call.name:
+        yield Fix(title="ids are whole numbers: ids.long()", confidence="likely")
+        return
+    weights = next((one for one in given if (one.leaf or "").startswith("param:")), None)
+    odd = next(
+        (one for one in given if weights is not None and one.dtype != weights.dtype and not (one.leaf or "").startswith("param:")), None
+    )
+    if weights is not None and odd is not None:
+        source = odd.leaf or (f"the output of {odd.made_by}" if odd.made_by else "the input")
+        yield Fix(
+            title=f"{source} is {odd.dtype}, the weights are {weights.dtype}: give it .to(torch.{weights.dtype})", confidence="likely"
+        )
+    elif len(given) > 1 and given[0].dtype != given[1].dtype:
+        whole = next((one for one in given[:2] if not one.dtype.startswith(("float", "bfloat"))), given[1])
+        other = given[0] if whole is given[1] else given[1]
+        yield Fix(
+            title=f"{whole.leaf or 'the ' + whole.dtype + ' tensor'} is {whole.dtype}, the other {other.dtype}: .to(torch.{other.dtype})",
+            confidence="likely",
+        )
+
+
+def _device_fixes(call: FailedCall) -> Iterable[Fix]:
+    devices = [one.device for one in call.given]
+    if len(set(devices)) < 2:
+        return
+    weights = next((one for one in call.given if (one.leaf or "").startswith(("param:", "buffer:")) and one.device != "meta"), None)
+    for one in call.given:
+        made = f" made by {one.made_by}" if one.made_by else ""
+        if one.device == "meta":
+            yield Fix(
+                title=f"the tensor{made or ' ' + (one.leaf or '')} has no memory (meta): make it on a device, or give its module memory with to_empty() and load it",
+                confidence="likely",
+            )
+            return
+        if weights is not None and one.device != weights.device:
+            yield Fix(
+                title=f"the tensor{made} is on {one.device}, the weights are on {weights.device}: make it there (device=x.device), or register it as a buffer so that it moves with the model",
+                confidence="likely",
+            )
+            return
+
+
+RULES = (
+    Rule(
+        code="ND705",
+        name="shape-mismatch",
+        severity="critical",
+        summary="tensors whose shapes do not go together",
+        check=_shape_mismatch,
+        doc=SHAPE_DOC,
+    ),
+    Rule(
+        code="ND706",
+        name="device-mismatch",
+        severity="critical",
+        summary="tensors that live on different devices",
+        check=_device_mismatch,
+        doc=DEVICE_DOC,
+    ),
+    Rule(
+        code="ND707",
+        name="dtype-mismatch",
+        severity="critical",
+        summary="tensors whose dtypes do not go together",
+        check=_dtype_mismatch,
+        doc=DTYPE_DOC,
+    ),
+)

@@ -1,0 +1,86 @@
+"""Whose code a file holds: the user's, a library's, torch's or nanodoc's own. Nothing here imports torch: the process that only watches
+a training reads dead tracebacks too."""
+
+from __future__ import annotations
+
+import importlib.util
+import linecache
+import os
+import sysconfig
+from pathlib import Path
+
+from nanodoc.evidence import SourceSpan
+
+_torch = importlib.util.find_spec("torch")  # found, not imported
+# What a frame's file means for the search of the user's line.
+SKIP, USER, LIBRARY, STOP = range(4)
+
+_TORCH = os.path.dirname(os.path.abspath(_torch.origin)) + os.sep if _torch is not None and _torch.origin else "<no torch>"
+_NANODOC = str(Path(__file__).resolve().parent.parent) + os.sep
+_CLINIC = os.path.join(_NANODOC, "clinic", "patients") + os.sep  # patients stand for the user's code
+# Our wrappers around the user's calls lie between the user's frame and torch's; they are looked through.
+_TRANSPARENT = tuple(
+    os.path.join(_NANODOC, *path)
+    for path in (
+        ("engine", "observer.py"),
+        ("engine", "building.py"),
+        ("engine", "carried.py"),
+        ("engine", "call_watch.py"),
+        ("engine", "graph_watch.py"),
+        ("engine", "warning_watch.py"),
+        ("trace", "calls.py"),
+        ("trace", "ranges.py"),
+        ("trace", "functions.py"),
+        ("probes", "frames.py"),
+        ("probing.py",),
+        ("differential", "graph_remedies.py"),
+        ("differential", "leak.py"),
+        ("differential", "call_site.py"),
+        ("differential", "precision.py"),
+    )
+)
+_STDLIB = tuple({os.path.abspath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib")})
+
+_kinds: dict[str, int] = {}  # file name -> kind; a pure function of the name, so it may live as long as the process
+
+
+def frame_kind(filename: str) -> int:
+    """`USER`, `LIBRARY` (installed packages), `SKIP` (torch, the standard library, generated code) or `STOP` (nanodoc)."""
+    kind = _kinds.get(filename)
+    if kind is None:
+        kind = _kinds[filename] = _classify(filename)
+    return kind
+
+
+def _classify(filename: str) -> int:
+    if filename.startswith("<") and not filename.startswith("<ipython"):
+        return SKIP
+    if filename.startswith(_NANODOC):
+        if filename.startswith(_CLINIC):
+            return USER
+        return SKIP if filename in _TRANSPARENT else STOP
+    if filename.startswith(_TORCH):
+        return SKIP
+    if f"{os.sep}site-packages{os.sep}" in filename or f"{os.sep}dist-packages{os.sep}" in filename:
+        return LIBRARY
+    return SKIP if filename.startswith(_STDLIB) else USER
+
+
+def shown_path(filename: str) -> str:
+    """`filename` relative to the working folder when it lies inside it, else absolute."""
+    path = Path(filename)
+    try:
+        return str(path.resolve().relative_to(Path.cwd()))
+    except (ValueError, OSError):
+        return str(path)
+
+
+def line_span(file: str, line: int, function: str, code: str | None = None) -> SourceSpan:
+    """The whole of one line as a span, where no more than its number is known. `code` where the file need not be read."""
+    raw = code if code is not None else linecache.getline(file, line).rstrip("\n")
+    text = raw.strip()
+    indent = len(raw) - len(raw.lstrip())
+    return SourceSpan(
+        file=shown_path(file), line=line, end_line=line, column=1 + indent, end_column=1 + indent + len(text), function=function, code=text,
+        indent=indent,
+    )  # fmt: skip
