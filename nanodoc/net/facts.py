@@ -1,0 +1,72 @@
+"""What a rank publishes about itself."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import socket
+import sys
+from pathlib import Path
+
+import torch
+
+from nanodoc._version import __version__
+from nanodoc.net.interfaces import Interface, address_towards, interfaces, resolved
+from nanodoc.net.launch import Launch
+from nanodoc.net.record import RankFacts
+
+ASKED = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+
+
+def gather_facts(launch: Launch, backend: str | None, port: int) -> RankFacts:
+    """The facts of this rank; it takes the GPU of its local rank unless gloo was asked for."""
+    device, name, identity = _device(launch, backend)
+    own = _own_interface(launch)
+    return RankFacts(
+        rank=launch.rank, host=socket.gethostname(), pid=os.getpid(), machine=_machine(), nanodoc=__version__, torch=torch.__version__,
+        python=platform.python_version(), cuda=torch.version.cuda or torch.version.hip, nccl=_nccl(), device=device, device_name=name,
+        device_id=identity, address=own.address if own else None, interface=own.name if own and own.name else None,
+        network=own.network if own and own.network else None, resolves_to=resolved(socket.gethostname()),
+        asked_interfaces={key: os.environ[key] for key in ASKED if key in os.environ}, port=port,
+    )  # fmt: skip
+
+
+def _device(launch: Launch, backend: str | None) -> tuple[str, str | None, str | None]:
+    if backend == "gloo" or not torch.cuda.is_available():
+        return "cpu", None, None
+    # srun and some launchers show each rank its own GPU only: it is number 0 then
+    index = launch.local_rank if launch.local_rank < torch.cuda.device_count() else launch.local_rank % torch.cuda.device_count()
+    properties = torch.cuda.get_device_properties(index)
+    return f"cuda:{index}", properties.name, str(getattr(properties, "uuid", "") or f"{os.environ.get('CUDA_VISIBLE_DEVICES', '')}/{index}")
+
+
+def _nccl() -> str | None:
+    if not torch.cuda.is_available():
+        return None
+    with contextlib.suppress(Exception):  # a build without NCCL raises one of several errors
+        return ".".join(map(str, torch.cuda.nccl.version()))
+    return None
+
+
+def _machine() -> str:
+    """Equal for processes that see each other's pids: the boot of the kernel, and the pid namespace (containers have their own)."""
+    with contextlib.suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    return f"{sys.platform} {socket.gethostname()}" if sys.platform == "darwin" else ""
+
+
+def _own_interface(launch: Launch) -> Interface | None:
+    """The interface that was asked for by name, else the one towards MASTER_ADDR."""
+    known = interfaces()
+    for key in ASKED:
+        # NCCL takes `eth`, `=eth0`, `^docker` and lists: only a plain prefix is followed here
+        wanted = os.environ.get(key, "").lstrip("=").split(",")[0]
+        for one in known:
+            if wanted and not wanted.startswith("^") and one.name.startswith(wanted):
+                return one
+    address = address_towards(launch.address, launch.port)
+    if address is None:
+        return None
+    return next((one for one in known if one.address == address), Interface(name="", address=address, network=""))
