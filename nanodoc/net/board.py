@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable
 from datetime import timedelta
 
-from torch.distributed import PrefixStore, TCPStore
+from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from nanodoc.net.launch import Launch
 from nanodoc.net.record import RankRecord

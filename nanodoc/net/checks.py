@@ -8,6 +8,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import Store
 
 from nanodoc.net.drill import Drill
 from nanodoc.net.links import try_links
@@ -26,7 +27,7 @@ class Place:
     backend: str
     device: torch.device
     everyone: Mapping[int, RankFacts]
-    store: dist.Store  # of the process group
+    store: Store  # of the process group
     timeout: float
     drill: Drill | None
 
@@ -54,7 +55,7 @@ class Check:
 def _device(place: Place) -> str | None:
     """Allocates, fills and sums; and multiplies matrices whose product is known."""
     ones = torch.ones(_DEVICE_BYTES // 4, dtype=torch.float32, device=place.device)
-    total = float(ones.sum(dtype=torch.float64))
+    total = float(ones.sum())  # exact: whole numbers up to 2**24
     if total != _DEVICE_BYTES // 4:
         return f"the sum of {_DEVICE_BYTES // 4} ones on {place.device} is {total:g}"
     square = torch.full((64, 64), 2.0, device=place.device)
@@ -67,14 +68,18 @@ def _links(place: Place) -> str | None:
 
 
 def _connect(place: Place) -> str | None:
-    options: dict[str, torch.device] = {}
-    patience = place.timeout + 5
+    device, patience = None, place.timeout + 5
     if place.backend == "nccl":
         torch.cuda.set_device(place.device)
-        options["device_id"] = place.device  # connects now, not at the first collective
+        device = place.device  # connects now, not at the first collective
         patience = 10 * place.timeout + 60  # at its own timeout NCCL's watchdog kills the process, which couldn't report any more
     dist.init_process_group(
-        place.backend, store=place.store, rank=place.rank, world_size=place.world_size, timeout=timedelta(seconds=patience), **options
+        place.backend,
+        store=place.store,
+        rank=place.rank,
+        world_size=place.world_size,
+        timeout=timedelta(seconds=patience),
+        device_id=device,
     )
     return None
 

@@ -54,8 +54,13 @@ def judge(seen: Mapping[int, Seen], setting: Setting) -> NetReport:
     return NetReport(
         world_size=len(seen), backend=setting.backend, timeout=setting.timeout, address=setting.address, ranks=ranks,
         checks=tuple(_check_outcomes(records, len(seen), setting.checks)), problems=tuple(problems), speeds=_slowest_speeds(records, len(seen)),
-        log=next((one.log for one in records if one.log), ()), verbose=setting.verbose,
+        log=_log(records), verbose=setting.verbose,
     )  # fmt: skip
+
+
+def _log(records: Sequence[RankRecord]) -> tuple[str, ...]:
+    """NCCL's lines of a rank that failed, else of the first rank: one is enough to read."""
+    return next((one.log for one in sorted(records, key=lambda one: not one.failures) if one.log), ())
 
 
 def _culprits(seen: Mapping[int, Seen]) -> list[int]:

@@ -10,22 +10,22 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import cast
 
 import torch
-from torch.distributed import PrefixStore, TCPStore
+from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from nanodoc.net.board import Board, NoRendezvousError, connect
 from nanodoc.net.checks import BEFORE_SPEED, LAST, Place
-from nanodoc.net.drill import Drill
 from nanodoc.net.facts import gather_facts
 from nanodoc.net.judge import ALIVE, GONE, MISSING, SILENT, Seen, Setting, judge
 from nanodoc.net.launch import Launch
 from nanodoc.net.links import Door
 from nanodoc.net.model import NetReport
+from nanodoc.net.options import Options
 from nanodoc.net.record import RankFacts, RankRecord
 from nanodoc.net.worker import Worker
 
@@ -37,22 +37,11 @@ _GOODBYE_SECONDS = 3.0
 _TERMINATED_SECONDS = 10.0  # torchrun kills for good 30 s after its SIGTERM
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Options:
-    """What the command line asked for."""
-
-    timeout: float
-    backend: str | None
-    sizes: tuple[int, ...]
-    drill: Drill | None
-    verbose: bool = False
-
-
 class Supervisor:
     """One rank's part in the check."""
 
-    def __init__(self, launch: Launch, options: Options) -> None:
-        self._launch, self._options = launch, options
+    def __init__(self, launch: Launch, options: Options, log: Callable[[], Sequence[str]]) -> None:
+        self._launch, self._options, self._log = launch, options, log
         self._everyone = range(launch.world_size)
         self._sights: dict[int, tuple[RankRecord, float]] = {}  # the last record of each rank, and when it changed, by our own clock
         self._ahead: dict[int, float] = {}
@@ -60,8 +49,7 @@ class Supervisor:
         self._first_stop: float | None = None
         self._plan: str | None = None
         self._beat = 0
-        self.signal: int | None = None
-        self.log: Callable[[], Sequence[str]] = tuple
+        self._signal: int | None = None
 
     def run(self) -> NetReport | int:
         """The report where this rank is to print it, else the exit code that the reporter announced.
@@ -101,7 +89,7 @@ class Supervisor:
             time.sleep(_POLL_SECONDS)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self.signal = number
+        self._signal = number
 
     def _drilled(self, kind: str) -> bool:
         drill = self._options.drill
@@ -115,7 +103,7 @@ class Supervisor:
         while True:
             self._publish()
             now = time.monotonic()
-            terminated = terminated or (now if self.signal is not None else None)
+            terminated = terminated or (now if self._signal is not None else None)
             code = self._board.announced("printed")
             if code is not None:
                 self._board.announce(f"bye/{self._launch.rank}", True)
@@ -136,7 +124,7 @@ class Supervisor:
         known = self._sights.get(self._launch.rank)
         if known is None or record != known[0] or now - self._beaten >= _BEAT_SECONDS:
             self._beat, self._beaten = self._beat + 1, now
-            log = tuple(self.log()) if record.settled and self._launch.rank == 0 else ()
+            log = tuple(self._log()) if record.settled else ()
             self._board.publish(replace(record, beat=self._beat, clock=time.time(), log=log))
             self._sights[self._launch.rank] = record, now
 
