@@ -126,6 +126,8 @@ def _as_rank(launch: Launch, options: Options, output_format: str, output: Path 
     except UsageError as error:
         code = error.exit_code
         print(f"nanodoc: {error}", file=sys.stderr)
+    except KeyboardInterrupt:
+        code = 130
     except Exception as error:
         said = " ".join(str(error).split())[:300]
         print(f"nanodoc: rank {launch.rank}: internal error: {type(error).__name__}: {said}", file=sys.stderr)
@@ -145,7 +147,7 @@ def _rank(launch: Launch, options: Options, log: Callable[[], Sequence[str]], co
         report = supervisor.run()
         if isinstance(report, int):
             return report
-        code = 0 if report.healthy else 1
+        code = 130 if supervisor.interrupted else 0 if report.healthy else 1
         try:
             write_payload(
                 lambda color: render_json(report) if config.output_format == "json" else render(report, color=color), config, stdout

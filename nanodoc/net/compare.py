@@ -16,7 +16,7 @@ _CLOCKS_APART = 5.0  # seconds; logs of several hosts can no longer be read side
 def compared(facts: Sequence[RankFacts], backend: str | None, clocks: Mapping[int, float]) -> tuple[Problem, ...]:
     """The problems that the facts alone show; `clocks` is how far each rank's clock is ahead of the reporter's, in seconds."""
     return (
-        *_versions(facts, backend), *_several_hosts(facts), *_one_network(facts), *_own_gpus(facts, backend), *_clocks(facts, clocks),
+        *_versions(facts, backend), *_several_hosts(facts), *_one_network(facts), *_own_gpus(facts, backend), *_gpus_of_some(facts), *_clocks(facts, clocks),
     )  # fmt: skip
 
 
@@ -111,6 +111,19 @@ def _own_gpus(facts: Sequence[RankFacts], backend: str | None) -> list[Problem]:
         for (host, _), there in users.items()
         if len(there) > 1
     ]  # fmt: skip
+
+
+def _gpus_of_some(facts: Sequence[RankFacts]) -> list[Problem]:
+    found = [
+        Problem(state=FAILED, text=f"rank {one.rank} ({one.host}) can't use its GPU: {one.device_error}", help="nanodoc env on that host says more")
+        for one in facts
+        if one.device_error is not None
+    ]  # fmt: skip
+    without = [one for one in facts if one.device_id is None and one.device_error is None]
+    if without and len(without) < len(facts):
+        text = f"{named([one.rank for one in without])} ({without[0].host}) found no GPU, others did: gloo is used for all"
+        found.append(Problem(state=NOTE, text=text, help="nanodoc env on that host says why; --backend gloo if that is meant so"))
+    return found
 
 
 def _clocks(facts: Sequence[RankFacts], clocks: Mapping[int, float]) -> list[Problem]:

@@ -21,22 +21,25 @@ ASKED = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 def gather_facts(launch: Launch, backend: str | None, port: int) -> RankFacts:
     """The facts of this rank; it takes the GPU of its local rank unless gloo was asked for."""
-    device, name, identity = _device(launch, backend)
+    device, name, identity, failed = "cpu", None, None, None
+    try:
+        if backend != "gloo" and torch.cuda.is_available():
+            device, name, identity = _gpu(launch)
+    except RuntimeError as error:  # the driver's or CUDA's: it is reported, and the rank goes on without
+        failed = " ".join(str(error).split())[:200]
     own = _own_interface(launch)
     return RankFacts(
         rank=launch.rank, host=socket.gethostname(), pid=os.getpid(), machine=_machine(), nanodoc=__version__, torch=torch.__version__,
         python=platform.python_version(), cuda=torch.version.cuda or torch.version.hip, nccl=_nccl(), device=device, device_name=name,
-        device_id=identity, address=own.address if own else None, interface=own.name if own and own.name else None,
+        device_id=identity, device_error=failed, address=own.address if own else None, interface=own.name if own and own.name else None,
         network=own.network if own and own.network else None, resolves_to=resolved(socket.gethostname()),
         asked_interfaces={key: os.environ[key] for key in ASKED if key in os.environ}, port=port,
     )  # fmt: skip
 
 
-def _device(launch: Launch, backend: str | None) -> tuple[str, str | None, str | None]:
-    if backend == "gloo" or not torch.cuda.is_available():
-        return "cpu", None, None
+def _gpu(launch: Launch) -> tuple[str, str, str]:
     # srun and some launchers show each rank its own GPU only: it is number 0 then
-    index = launch.local_rank if launch.local_rank < torch.cuda.device_count() else launch.local_rank % torch.cuda.device_count()
+    index = launch.local_rank % torch.cuda.device_count()
     properties = torch.cuda.get_device_properties(index)
     return f"cuda:{index}", properties.name, str(getattr(properties, "uuid", "") or f"{os.environ.get('CUDA_VISIBLE_DEVICES', '')}/{index}")
 

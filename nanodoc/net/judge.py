@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from nanodoc.net.compare import compared, named
 from nanodoc.net.model import FAILED, NOT_REACHED, NOTE, OK, WAITED, CheckOutcome, NetReport, Problem, RankOutcome
 from nanodoc.net.record import NO_ANSWER, RAISED, WRONG, Failure, RankRecord, Speed
+from nanodoc.report.text import seconds
 
 MISSING, GONE, SILENT, ALIVE = "missing", "gone", "silent", "alive"
 
 # A rank is called slow when it enters a check later than 3 times the median of all ranks, and by more than 0.2 s: no scheduler of a
-# machine with a free core for each rank makes a process wait that long, and what is slow on every rank is nobody's fault.
-_SLOW_TIMES, _SLOW_SECONDS = 3.0, 0.2
+# machine with a free core for each rank makes a process wait that long, and what is slow on every rank is nobody's fault. Before connect
+# a rank allocates on its device for the first time: loading CUDA takes a second or two.
+_SLOW_TIMES, _SLOW_SECONDS, _SLOW_START_SECONDS = 3.0, 0.2, 2.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,6 +49,7 @@ def judge(seen: Mapping[int, Seen], setting: Setting) -> NetReport:
     problems = [
         *compared([one.facts for one in records], setting.backend, {rank: one.clock_ahead for rank, one in seen.items()}),
         *_missing(seen, setting),
+        *_advice(seen, ranks),
         *_slow_ranks(records),
     ]
     if setting.remark is not None:
@@ -147,6 +150,39 @@ def _missing(seen: Mapping[int, Seen], setting: Setting) -> list[Problem]:
     ]  # fmt: skip
 
 
+def _advice(seen: Mapping[int, Seen], ranks: Sequence[RankOutcome]) -> list[Problem]:
+    """What to look at, once for each kind of failure."""
+    found: dict[str, Problem] = {}
+    for one in ranks:
+        record = seen[one.rank].record
+        if one.state != FAILED or record is None:
+            continue
+        help = _help(seen[one.rank].state, record)
+        if help is not None:
+            found.setdefault(help[0], Problem(state=FAILED, text=f"rank {one.rank} ({record.facts.host}) {help[0]}", help=help[1]))
+    return list(found.values())
+
+
+def _help(state: str, record: RankRecord) -> tuple[str, str] | None:
+    facts = record.facts
+    if state == GONE:
+        return (
+            "ended without a word",
+            f"read its own stderr (torchrun --log-dir logs --tee 3), and dmesg on {facts.host} for the out-of-memory killer",
+        )
+    if state == SILENT:
+        return "is silent", f"see whether {facts.host} still answers (ping, ssh) and whether process {facts.pid} is stopped or swapped out"
+    if _never_entered(record):
+        return "runs but does not come to the check", f"on {facts.host}, py-spy dump --pid {facts.pid} shows what it does"
+    if any(failure.kind == NO_ANSWER for failure in record.failures):
+        return (
+            "got no answer, though every rank is there",
+            "the hosts reach each other, but the data doesn't get through: export GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME with the right "
+            "interface; with NCCL try NCCL_IB_DISABLE=1 (no InfiniBand) and NCCL_P2P_DISABLE=1 (no direct way between GPUs), one at a time",
+        )
+    return None
+
+
 def _slow_ranks(records: Sequence[RankRecord]) -> list[Problem]:
     """One note for each rank that kept the others waiting, with the check where it was worst."""
     hosts = {record.facts.rank: record.facts.host for record in records}
@@ -159,16 +195,16 @@ def _slow_ranks(records: Sequence[RankRecord]) -> list[Problem]:
     for name, times in late.items():
         # the lower one of two, so that of two ranks the late one is not measured by itself
         median = statistics.median_low(times.values())
-        for rank, seconds in times.items():
-            if seconds > max(_SLOW_TIMES * median, _SLOW_SECONDS):
-                worst[rank] = max(worst.get(rank, (0.0, "", 0.0)), (seconds, name, median))
+        for rank, late_by in times.items():
+            if late_by > max(_SLOW_TIMES * median, _SLOW_START_SECONDS if name == "connect" else _SLOW_SECONDS):
+                worst[rank] = max(worst.get(rank, (0.0, "", 0.0)), (late_by, name, median))
     return [
         Problem(
             state=NOTE,
-            text=f"rank {rank} ({hosts[rank]}) is slow: it came to {name} after {seconds:.2g} s, the median rank after {median:.2g} s",
+            text=f"rank {rank} ({hosts[rank]}) is slow: it came to {name} after {seconds(late_by)}, the median rank after {seconds(median)}",
             help="look what else runs on that host, and at its clock rate and disks",
         )
-        for rank, (seconds, name, median) in sorted(worst.items())
+        for rank, (late_by, name, median) in sorted(worst.items())
     ]
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from types import FrameType
 
 from torch._C._distributed_c10d import TCPStore
 
@@ -41,8 +43,17 @@ def _environment(rank: int, number: int, port: int) -> dict[str, str]:
 
 
 def _awaited(processes: Sequence[subprocess.Popen[bytes]]) -> int:
-    """Waits for all of them; once one has failed, the others have a bounded time to report it."""
+    """Waits for all of them; once one has failed, or a signal came, the others have a bounded time to report it."""
     ended: float | None = None
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        nonlocal ended
+        ended = ended or time.monotonic()
+        for process in processes:
+            process.send_signal(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, forward)
     while any(process.poll() is None for process in processes):
         if ended is None and any(process.poll() for process in processes):
             ended = time.monotonic()

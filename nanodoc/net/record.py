@@ -26,6 +26,7 @@ class RankFacts:
     device: str = "cpu"
     device_name: str | None = None
     device_id: str | None = None
+    device_error: str | None = None  # why there is a GPU that can't be used
     address: str | None = None  # of the interface towards MASTER_ADDR, or of the one that was asked for
     interface: str | None = None
     network: str | None = None

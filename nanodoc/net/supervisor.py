@@ -6,8 +6,10 @@ because one has ended. The lowest rank that is alive reports: rank 0, unless its
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -49,6 +51,7 @@ class Supervisor:
         self._first_stop: float | None = None
         self._plan: str | None = None
         self._beat = 0
+        self._pinning = threading.Lock()
         self._signal: int | None = None
 
     def run(self) -> NetReport | int:
@@ -57,18 +60,17 @@ class Supervisor:
         Raises:
             NoRendezvousError: the store can't be reached, or is lost.
         """
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._on_signal)
-        self._began = time.monotonic()  # until the store is there: a SIGTERM only ends the wait for it
         hosts = self._launch.rank == 0 and not self._launch.hosted
         self._store = connect(self._launch, self._options.timeout, host=hosts)
         self._board = Board(self._store, self._launch)
+        for number in (signal.SIGTERM, signal.SIGINT):  # from here on there is something to report
+            signal.signal(number, self._on_signal)
         door = Door()
         facts = gather_facts(self._launch, self._options.backend, door.port)
         if self._drilled("version"):
             facts = replace(facts, torch=f"{facts.torch}+drill")
         door.open(facts)
-        self._worker = Worker(facts)
+        self._worker = Worker(facts, self._pin_up)
         self._began = time.monotonic()
         try:
             return self._supervise()
@@ -87,6 +89,10 @@ class Supervisor:
             if not others:
                 return
             time.sleep(_POLL_SECONDS)
+
+    @property
+    def interrupted(self) -> bool:
+        return self._signal == signal.SIGINT
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._signal = number
@@ -123,10 +129,15 @@ class Supervisor:
         now = time.monotonic()
         known = self._sights.get(self._launch.rank)
         if known is None or record != known[0] or now - self._beaten >= _BEAT_SECONDS:
-            self._beat, self._beaten = self._beat + 1, now
-            log = tuple(self._log()) if record.settled else ()
-            self._board.publish(replace(record, beat=self._beat, clock=time.time(), log=log))
+            self._beaten = now
             self._sights[self._launch.rank] = record, now
+            self._pin_up(replace(record, log=tuple(self._log()) if record.settled else ()))
+
+    def _pin_up(self, record: RankRecord) -> None:
+        """Publishes `record`, from either thread. Where the store is lost, the main thread notices by itself."""
+        with self._pinning, contextlib.suppress(RuntimeError):
+            self._beat += 1
+            self._board.publish(replace(record, beat=self._beat, clock=time.time()))
 
     def _look(self, ranks: Sequence[int]) -> dict[int, Seen]:
         """What is known of `ranks` now."""

@@ -17,8 +17,8 @@ _LONGEST_ERROR = 300
 class Worker:
     """Runs the checks in a thread of its own and keeps the rank's record, which the main thread publishes."""
 
-    def __init__(self, facts: RankFacts) -> None:
-        self._record = RankRecord(facts=facts)
+    def __init__(self, facts: RankFacts, publish: Callable[[RankRecord], None]) -> None:
+        self._record, self._publish = RankRecord(facts=facts), publish
         self._lock = threading.Lock()
         self._began = 0.0
         self._met = 0.0
@@ -50,6 +50,7 @@ class Worker:
         """Runs one check; False if no further one can be run."""
         self._began = time.monotonic()
         self._change(lambda record: replace(record, current=check.name, entered=False))
+        self._publish(self._record)  # now: a process that is killed in the check can't say where it was any more
         if place.drill is not None and place.drill.rank == place.rank:
             place.drill.before(check.name.split()[0])
         start = time.monotonic()

@@ -7,16 +7,18 @@ import json
 from rich.text import Text
 
 from nanodoc._version import __version__
+from nanodoc.net.compare import named
 from nanodoc.net.model import FAILED, NOT_REACHED, NOTE, OK, WAITED, CheckOutcome, NetReport, Problem, RankOutcome
 from nanodoc.net.nccl_log import meaning
 from nanodoc.report.terminal import printed
-from nanodoc.report.text import clean
+from nanodoc.report.text import clean, seconds
 from nanodoc.strict_json import strict
 
 _STYLES = {OK: "green", FAILED: "bold red", WAITED: "yellow", NOTE: "bold yellow", NOT_REACHED: "dim"}
 _MARKS = {OK: "✓", FAILED: "✗", NOT_REACHED: "·"}
 _WIDTH = 120
 _LONGEST_HOST = 24
+_MOST_SAID = 2
 
 
 def render_json(report: NetReport) -> str:
@@ -53,7 +55,9 @@ def _rank(one: RankOutcome, report: NetReport) -> Text:
     if facts is not None:
         interface = f" ({clean(facts.interface)})" if facts.interface else ""
         out.append(f"pid {facts.pid:<7} {clean(facts.device)}  {clean((facts.address or 'no address') + interface)}  ")
-    return out.append(one.state, _STYLES[one.state]).append(f" {clean(one.text)}\n")
+    # "FAILED in ring: …", "waited in ring for …", but "FAILED: its process ended"
+    colon = "" if one.text.startswith(("in ", "for ")) else ":"
+    return out.append(one.state, _STYLES[one.state]).append(f"{colon} {clean(one.text)}\n")
 
 
 def _check(check: CheckOutcome, world_size: int) -> Text:
@@ -92,11 +96,6 @@ def _rate(bandwidth: float | None) -> str:
     return f"{(bandwidth or 0.0) / 1e9:>5.2f} GB/s"
 
 
-def seconds(value: float) -> str:
-    """`45 µs`, `1.2 ms` or `3.4 s`."""
-    return f"{value * 1e6:.0f} µs" if value < 1e-3 else f"{value * 1e3:.3g} ms" if value < 1 else f"{value:.3g} s"
-
-
 def _problem(problem: Problem) -> Text:
     out = Text("\n").append(problem.state, _STYLES[problem.state]).append(f": {clean(problem.text)}\n")
     if problem.help is not None:
@@ -118,21 +117,23 @@ def _log(report: NetReport) -> Text:
 
 
 def _verdict(report: NetReport) -> Text:
-    bad = [one for one in report.ranks if one.state == FAILED]
     out = Text("\n")
     if report.healthy:
         out.append("verdict: healthy", "bold green").append(f" ({len(report.ranks)} of {report.world_size} ranks OK)")
         if len(report.hosts) < 2:
-            out.append("; next: nanodoc net prints the launch line for several hosts")
+            out.append("; next: nanodoc net, without a launcher, prints the launch line for several hosts")
         return out.append("\n")
-    out.append("verdict: failed", "bold red")
-    said = [f"rank {one.rank} {clean(one.text).partition(' (last seen')[0]}" for one in bad[:2]]
-    if said:
-        out.append(f" ({'; '.join(said)}{f'; and {len(bad) - 2} more' if len(bad) > 2 else ''})")
-    next_step = (
-        "--verbose shows and explains NCCL's log" if report.backend == "nccl" and not report.verbose else "the help above, then again"
-    )
-    return out.append(f"; next: {next_step}\n")
+    said: dict[str, list[int]] = {}
+    for one in report.ranks:
+        if one.state == FAILED:
+            said.setdefault(clean(one.text).partition(" (last seen")[0], []).append(one.rank)
+    parts = [f"{named(ranks)}: {text}" for text, ranks in said.items()]
+    parts += [clean(one.text) for one in report.problems if one.state == FAILED][: 0 if parts else 1]
+    more = f"; and {len(parts) - _MOST_SAID} more" if len(parts) > _MOST_SAID else ""
+    out.append("verdict: failed", "bold red").append(f" ({'; '.join(parts[:_MOST_SAID])}{more})")
+    if report.backend == "nccl" and not report.verbose:
+        out.append("; next: the same with --verbose, which shows and explains NCCL's log")
+    return out.append("\n")
 
 
 def guide(host: str, port: int) -> str:
