@@ -117,6 +117,8 @@ def _as_rank(launch: Launch, options: Options, output_format: str, output: Path 
 
     log = nccl_log.enable(os.environ) if options.verbose else tuple
     os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"  # else NCCL's watchdog kills a process that could still report
+    if not options.verbose:
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # torch's store warns with C++ frames where one line of ours says it
     code = 3
     try:
         with payload_on_stdout() as stdout:

@@ -73,11 +73,15 @@ def _culprits(seen: Mapping[int, Seen]) -> list[int]:
         return absent
     there = {rank: one.record for rank, one in seen.items() if one.record is not None}
     furthest = max(len(record.done) for record in there.values())
-    return [
-        rank
-        for rank, record in there.items()
-        if len(record.done) < furthest and any(failure.kind == RAISED for failure in record.failures)
-    ]  # fmt: skip
+    behind = [rank for rank, record in there.items() if len(record.done) < furthest and any(one.kind == RAISED for one in record.failures)]
+    if behind:
+        return behind
+    within = {record.current for record in there.values() if record.entered and not record.finished}
+    return [rank for rank, record in there.items() if _before_check(record) and record.current in within]
+
+
+def _before_check(record: RankRecord) -> bool:
+    return record.current is not None and not record.entered and not record.settled
 
 
 def _never_entered(record: RankRecord) -> bool:
@@ -107,6 +111,8 @@ def _verdict(one: Seen, record: RankRecord, culprits: Sequence[int], world_size:
         return FAILED, "; ".join(f"in {failure.check}: {failure.text}" for failure in wrong)
     if record.finished:
         return OK, f"{len(record.done)} checks"
+    if _before_check(record) and not culprits:
+        return FAILED, f"had not entered {record.current} when the check was ended{last}"
     if record.current is None:
         return WAITED, f"for {named(culprits)}" if culprits else "for the others"
     return WAITED, f"in {record.current} for {named(culprits) if culprits else 'the others'}{last}"

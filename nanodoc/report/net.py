@@ -130,6 +130,7 @@ def _verdict(report: NetReport) -> Text:
     parts = [f"{named(ranks)}: {text}" for text, ranks in said.items()]
     parts += [clean(one.text) for one in report.problems if one.state == FAILED][: 0 if parts else 1]
     more = f"; and {len(parts) - _MOST_SAID} more" if len(parts) > _MOST_SAID else ""
+    parts = parts or ["ended before the checks were over"]
     out.append("verdict: failed", "bold red").append(f" ({'; '.join(parts[:_MOST_SAID])}{more})")
     if report.backend == "nccl" and not report.verbose:
         out.append("; next: the same with --verbose, which shows and explains NCCL's log")
