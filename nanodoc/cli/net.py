@@ -6,6 +6,7 @@ import contextlib
 import os
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
@@ -24,6 +25,7 @@ _BACKENDS = ("gloo", "nccl")
 _FORMATS = ("full", "json")
 _SIZES = "1,16,64"
 _MOST_MEBIBYTES = 16384
+_WORDLESS_SECONDS = 3.0
 
 
 def net(
@@ -32,8 +34,12 @@ def net(
     nproc: Annotated[int | None, typer.Option("--nproc", help="Start this many ranks on this host, without torchrun.")] = None,
     sizes: Annotated[str, typer.Option("--sizes", help="Sizes of the all_reduce whose bandwidth is measured, in MiB.")] = _SIZES,
     drill: Annotated[
-        str | None,
-        typer.Option("--drill", metavar="RANK:KIND[@CHECK]", help="Let a rank fail on purpose: die, hang, slow, wrong or version."),
+        list[str] | None,
+        typer.Option(
+            "--drill",
+            metavar="RANK:KIND[@CHECK]",
+            help="Let a rank fail on purpose: die, hang, slow, wrong or version; may be given again.",
+        ),
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Set NCCL_DEBUG=INFO and explain the lines that matter.")] = False,
     output_format: Annotated[str, typer.Option("--output-format", help="full or json (default: full).")] = "full",
@@ -56,10 +62,10 @@ def net(
         if nproc is not None and launch is not None:
             raise UsageError("--nproc starts ranks itself; leave it out under torchrun and srun")
         read_sizes = _sizes(sizes)
-        asked = read_drill(drill, launch.world_size if launch is not None else nproc) if drill is not None else None
+        drills = tuple(read_drill(text, launch.world_size if launch is not None else nproc) for text in drill or ())
     from nanodoc.net.options import Options
 
-    options = Options(timeout=timeout, backend=backend, sizes=read_sizes, drill=asked, verbose=verbose)
+    options = Options(timeout=timeout, backend=backend, sizes=read_sizes, drills=drills, verbose=verbose)
     if launch is not None:
         _as_rank(launch, options, output_format, output)
     elif nproc is not None:
@@ -69,11 +75,11 @@ def net(
             "--timeout": timeout,
             "--backend": backend,
             "--sizes": sizes,
-            "--drill": drill,
             "--output-format": output_format,
             "--output": output,
         }
         arguments = [text for name, value in flags.items() if value is not None for text in (name, str(value))]
+        arguments += [text for one in drill or () for text in ("--drill", one)]
         raise typer.Exit(run_ranks(nproc, [*arguments, *(["--verbose"] if verbose else [])]))
     elif output_format == "json":
         raise UsageError(
@@ -92,6 +98,7 @@ def _said_once(launch: Launch | None) -> Iterator[None]:
         yield
     except UsageError:
         if launch is not None and launch.rank > 0:
+            time.sleep(_WORDLESS_SECONDS)  # torchrun ends all ranks once one has ended, also the one that says why
             raise typer.Exit(2) from None
         raise
 

@@ -29,13 +29,12 @@ class Place:
     everyone: Mapping[int, RankFacts]
     store: Store  # of the process group
     timeout: float
-    drill: Drill | None
+    drills: tuple[Drill, ...]  # of this rank
 
     def sent(self, check: str, rank: int) -> torch.Tensor:
         """What `rank` contributes: different at every element and on every rank, and exact in float32."""
         values = torch.arange(_ELEMENTS, dtype=torch.float32, device=self.device) + rank
-        false = self.drill is not None and rank == self.rank == self.drill.rank and self.drill.falsifies(check)
-        return values + 1000 if false else values
+        return values + 1000 if rank == self.rank and any(drill.falsifies(check) for drill in self.drills) else values
 
     def synchronize(self) -> None:
         """Collectives on a GPU only queue work: a check has ended when the device is through with it."""

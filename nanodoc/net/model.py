@@ -57,6 +57,7 @@ class NetReport:
     speeds: tuple[Speed, ...]
     log: tuple[str, ...] = ()
     verbose: bool = False
+    nanodoc: str = __version__
 
     @property
     def healthy(self) -> bool:
@@ -76,7 +77,7 @@ class NetReport:
             for one in self.speeds
         ]  # fmt: skip
         return {
-            "schema": SCHEMA, "nanodoc": __version__, "verdict": "healthy" if self.healthy else "failed", "world_size": self.world_size,
+            "schema": SCHEMA, "nanodoc": self.nanodoc, "verdict": "healthy" if self.healthy else "failed", "world_size": self.world_size,
             "hosts": list(self.hosts), "backend": self.backend, "timeout": self.timeout, "master": self.address,
             "ranks": [asdict(one) for one in self.ranks], "checks": [asdict(one) for one in self.checks],
             "problems": [asdict(one) for one in self.problems], "all_reduce": speeds, "log": list(self.log),

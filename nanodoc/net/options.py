@@ -14,5 +14,5 @@ class Options:
     timeout: float
     backend: str | None
     sizes: tuple[int, ...]
-    drill: Drill | None
+    drills: tuple[Drill, ...]
     verbose: bool = False

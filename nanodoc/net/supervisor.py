@@ -45,6 +45,7 @@ class Supervisor:
     def __init__(self, launch: Launch, options: Options, log: Callable[[], Sequence[str]]) -> None:
         self._launch, self._options, self._log = launch, options, log
         self._everyone = range(launch.world_size)
+        self._drills = tuple(drill for drill in options.drills if drill.rank == launch.rank)
         self._sights: dict[int, tuple[RankRecord, float]] = {}  # the last record of each rank, and when it changed, by our own clock
         self._ahead: dict[int, float] = {}
         self._began = self._beaten = 0.0
@@ -98,8 +99,7 @@ class Supervisor:
         self._signal = number
 
     def _drilled(self, kind: str) -> bool:
-        drill = self._options.drill
-        return drill is not None and drill.kind == kind and drill.rank == self._launch.rank
+        return any(drill.kind == kind for drill in self._drills)
 
     def _where(self) -> str:
         return f"{self._launch.address}:{self._launch.port}"
@@ -232,7 +232,7 @@ class Supervisor:
         device = torch.device(everyone[self._launch.rank].device if self._plan == "nccl" else "cpu")
         place = Place(
             rank=self._launch.rank, world_size=self._launch.world_size, backend=self._plan, device=device, everyone=everyone, store=store,
-            timeout=self._options.timeout, drill=self._options.drill,
+            timeout=self._options.timeout, drills=self._drills,
         )  # fmt: skip
         self._worker.start(place, self._options.sizes)
 

@@ -51,8 +51,8 @@ class Worker:
         self._began = time.monotonic()
         self._change(lambda record: replace(record, current=check.name, entered=False))
         self._publish(self._record)  # now: a process that is killed in the check can't say where it was any more
-        if place.drill is not None and place.drill.rank == place.rank:
-            place.drill.before(check.name.split()[0])
+        for drill in place.drills:
+            drill.before(check.name.split()[0])
         start = time.monotonic()
         self._change(lambda record: replace(record, entered=True))
         try:

@@ -32,7 +32,7 @@ def render(report: NetReport, *, color: bool = False) -> str:
     hosts = f" on {len(report.hosts)} host{'' if len(report.hosts) == 1 else 's'}"
     ranks = f"{report.world_size} rank{'' if report.world_size == 1 else 's'}"
     out.append(
-        f"nanodoc {__version__} · net · {ranks}{hosts} · {report.backend or 'no backend yet'} · timeout {report.timeout:g} s\n", "bold"
+        f"nanodoc {report.nanodoc} · net · {ranks}{hosts} · {report.backend or 'no backend yet'} · timeout {report.timeout:g} s\n", "bold"
     )
     for one in report.ranks:
         out.append_text(_rank(one, report))
@@ -68,8 +68,8 @@ def _check(check: CheckOutcome, world_size: int) -> Text:
             out.append(f" … {seconds(check.slowest)}")
         if check.ranks_through < world_size:
             out.append(f"  ({check.ranks_through} of {world_size} ranks are through)")
-    elif check.state == NOT_REACHED:
-        out.append("not reached", "dim")
+    else:
+        out.append("not reached" if check.state == NOT_REACHED else "no rank is through", "dim")
     return out.append("\n")
 
 
