@@ -53,6 +53,8 @@ class Check:
 
 def _device(place: Place) -> str | None:
     """Allocates, fills and sums; and multiplies matrices whose product is known."""
+    if place.backend == "nccl" and place.device.type != "cuda":
+        raise RuntimeError("NCCL needs a GPU, and torch finds none here; nanodoc env says why")
     ones = torch.ones(_DEVICE_BYTES // 4, dtype=torch.float32, device=place.device)
     total = float(ones.sum())  # exact: whole numbers up to 2**24
     if total != _DEVICE_BYTES // 4:

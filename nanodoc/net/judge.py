@@ -115,7 +115,8 @@ def _verdict(one: Seen, record: RankRecord, culprits: Sequence[int], world_size:
         return FAILED, f"had not entered {record.current} when the check was ended{last}"
     if record.current is None:
         return WAITED, f"for {named(culprits)}" if culprits else "for the others"
-    return WAITED, f"in {record.current} for {named(culprits) if culprits else 'the others'}{last}"
+    where = "in" if record.entered else "before"
+    return WAITED, f"{where} {record.current} for {named(culprits) if culprits else 'the others'}{last}"
 
 
 def _stopped(failure: Failure, record: RankRecord, culprits: Sequence[int], last: str, world_size: int) -> tuple[str, str]:

@@ -56,7 +56,7 @@ def _rank(one: RankOutcome, report: NetReport) -> Text:
         interface = f" ({clean(facts.interface)})" if facts.interface else ""
         out.append(f"pid {facts.pid:<7} {clean(facts.device)}  {clean((facts.address or 'no address') + interface)}  ")
     # "FAILED in ring: …", "waited in ring for …", but "FAILED: its process ended"
-    colon = "" if one.text.startswith(("in ", "for ")) else ":"
+    colon = "" if one.text.startswith(("in ", "for ", "before ")) else ":"
     return out.append(one.state, _STYLES[one.state]).append(f"{colon} {clean(one.text)}\n")
 
 
