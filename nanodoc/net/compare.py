@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
-from nanodoc.net.interfaces import is_loopback
+from nanodoc.net.interfaces import fits, is_loopback
 from nanodoc.net.model import FAILED, NOTE, Problem
 from nanodoc.net.record import RankFacts
 from nanodoc.report.text import ranges
@@ -16,7 +16,7 @@ _CLOCKS_APART = 5.0  # seconds; logs of several hosts can no longer be read side
 def compared(facts: Sequence[RankFacts], backend: str | None, clocks: Mapping[int, float]) -> tuple[Problem, ...]:
     """The problems that the facts alone show; `clocks` is how far each rank's clock is ahead of the reporter's, in seconds."""
     return (
-        *_versions(facts, backend), *_several_hosts(facts), *_one_network(facts), *_own_gpus(facts, backend), *_gpus_of_some(facts), *_clocks(facts, clocks),
+        *_versions(facts, backend), *_asked_interfaces(facts), *_several_hosts(facts), *_one_network(facts), *_own_gpus(facts, backend), *_gpus_of_some(facts), *_clocks(facts, clocks),
     )  # fmt: skip
 
 
@@ -48,6 +48,19 @@ _COMPARED_VERSIONS: tuple[tuple[str, str, Callable[[RankFacts], str]], ...] = (
     ("Python", NOTE, lambda one: one.python),
     ("nanodoc", NOTE, lambda one: one.nanodoc),
 )
+
+
+def _asked_interfaces(facts: Sequence[RankFacts]) -> list[Problem]:
+    """Variables that name an interface which isn't there, once for each host."""
+    found: dict[tuple[str, str], Problem] = {}
+    for one in facts:
+        for variable, value in one.asked_interfaces.items():
+            if one.interfaces and not any(fits(variable, value, name) for name in one.interfaces):
+                found[one.host, variable] = Problem(
+                    state=FAILED, text=f"{variable}={value} fits no interface of {one.host} (there are {', '.join(one.interfaces)})",
+                    help=f"set {variable} to the interface between the hosts; where its name differs from host to host, set it on each one",
+                )  # fmt: skip
+    return list(found.values())
 
 
 def _several_hosts(facts: Sequence[RankFacts]) -> list[Problem]:

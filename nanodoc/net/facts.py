@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from nanodoc._version import __version__
-from nanodoc.net.interfaces import Interface, address_towards, interfaces, resolved
+from nanodoc.net.interfaces import BRIDGES, Interface, address_towards, fits, interfaces, is_loopback, resolved
 from nanodoc.net.launch import Launch
 from nanodoc.net.record import RankFacts
 
@@ -27,13 +27,14 @@ def gather_facts(launch: Launch, backend: str | None, port: int) -> RankFacts:
             device, name, identity = _gpu(launch)
     except RuntimeError as error:  # the driver's or CUDA's: it is reported, and the rank goes on without
         failed = " ".join(str(error).split())[:200]
-    own = _own_interface(launch)
+    there = interfaces()
+    own = _own_interface(launch, there)
     return RankFacts(
         rank=launch.rank, host=socket.gethostname(), pid=os.getpid(), machine=_machine(), nanodoc=__version__, torch=torch.__version__,
         python=platform.python_version(), cuda=torch.version.cuda or torch.version.hip, nccl=_nccl(), device=device, device_name=name,
         device_id=identity, device_error=failed, address=own.address if own else None, interface=own.name if own and own.name else None,
         network=own.network if own and own.network else None, resolves_to=resolved(socket.gethostname()),
-        asked_interfaces={key: os.environ[key] for key in ASKED if key in os.environ}, port=port,
+        interfaces=tuple(one.name for one in there), asked_interfaces={key: os.environ[key] for key in ASKED if key in os.environ}, port=port,
     )  # fmt: skip
 
 
@@ -60,16 +61,19 @@ def _machine() -> str:
     return f"{sys.platform} {socket.gethostname()}" if sys.platform == "darwin" else ""
 
 
-def _own_interface(launch: Launch) -> Interface | None:
+def _own_interface(launch: Launch, known: tuple[Interface, ...]) -> Interface | None:
     """The interface that was asked for by name, else the one towards MASTER_ADDR."""
-    known = interfaces()
     for key in ASKED:
-        # NCCL takes `eth`, `=eth0`, `^docker` and lists: only a plain prefix is followed here
-        wanted = os.environ.get(key, "").lstrip("=").split(",")[0]
-        for one in known:
-            if wanted and not wanted.startswith("^") and one.name.startswith(wanted):
-                return one
+        value = os.environ.get(key, "")
+        named = [one for one in known if value and not value.startswith("^") and fits(key, value, one.name)]
+        if named:
+            return named[0]
     address = address_towards(launch.address, launch.port)
     if address is None:
         return None
+    if is_loopback(address) and launch.address != "localhost" and not is_loopback(launch.address):
+        # rank 0's host: many systems resolve their own name to 127.0.1.1, which says nothing about the way from the other hosts
+        outward = [one for one in known if not is_loopback(one.address)]
+        if outward:
+            return min(outward, key=lambda one: one.name.startswith(BRIDGES))
     return next((one for one in known if one.address == address), Interface(name="", address=address, network=""))

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 _GET_ADDRESS, _GET_NETMASK = 0x8915, 0x891B  # SIOCGIFADDR and SIOCGIFNETMASK of linux/sockios.h
 
+BRIDGES = ("docker", "br-", "veth", "virbr", "cni", "flannel")  # lead to containers of this host, not to other hosts
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Interface:
@@ -64,3 +66,13 @@ def is_loopback(address: str | None) -> bool:
         return address is not None and ipaddress.ip_address(address.partition("%")[0]).is_loopback
     except ValueError:
         return False
+
+
+def fits(variable: str, value: str, name: str) -> bool:
+    """Whether `variable` lets the interface `name` be used: gloo takes a list of names, NCCL one of prefixes, `=` for exact names and `^`
+    for those to be left out."""
+    parts = [part for part in value.lstrip("^=").split(",") if part]
+    if not variable.startswith("NCCL"):
+        return name in parts
+    exact = value.startswith(("=", "^="))
+    return any(name == part if exact else name.startswith(part) for part in parts) is not value.startswith("^")

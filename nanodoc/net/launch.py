@@ -31,7 +31,7 @@ def read_launch(environment: Mapping[str, str]) -> Launch | None:
     if "RANK" in environment or "WORLD_SIZE" in environment:
         return _of_torchrun(environment)
     # SLURM_PROCID alone is also set in the batch script itself; SLURM_STEP_NUM_TASKS only in what srun started
-    if "SLURM_PROCID" in environment and int(environment.get("SLURM_STEP_NUM_TASKS", "0") or 0) > 1:
+    if "SLURM_PROCID" in environment and _number(environment, "SLURM_STEP_NUM_TASKS", "0") > 1:
         return _of_slurm(environment)
     return None
 
@@ -57,7 +57,7 @@ def _of_slurm(environment: Mapping[str, str]) -> Launch:
     if not address:
         raise UsageError("SLURM names no nodes here; set MASTER_ADDR to the host of rank 0")
     # one port for each job, the same on every node: jobs that share a node rarely get the same one
-    job = int(environment.get("SLURM_JOB_ID", "0") or 0)
+    job = _number(environment, "SLURM_JOB_ID", "0")
     return Launch(
         rank=rank, world_size=world_size, local_rank=_number(environment, "SLURM_LOCALID", "0"), address=address,
         port=_port(_number(environment, "MASTER_PORT", str(15000 + job % 10000))), hosted=False,

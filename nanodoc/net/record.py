@@ -31,6 +31,7 @@ class RankFacts:
     interface: str | None = None
     network: str | None = None
     resolves_to: str | None = None  # what the host's own name resolves to there
+    interfaces: tuple[str, ...] = ()  # the names of all that have an address
     asked_interfaces: Mapping[str, str] = field(default_factory=dict)
     port: int = 0  # where the other ranks try a connection
 
@@ -105,7 +106,8 @@ class RankRecord:
         for name, kind in (("done", CheckDone), ("failures", Failure), ("speeds", Speed)):
             known[name] = tuple(kind(**_known(kind, item)) for item in raw.get(name, ()))
         known["log"] = tuple(raw.get("log", ()))
-        known["facts"] = RankFacts(**_known(RankFacts, raw.get("facts", {})))
+        facts = _known(RankFacts, raw.get("facts", {}))
+        known["facts"] = RankFacts(**{**facts, "interfaces": tuple(facts.get("interfaces", ()))})
         return cls(**known)
 
 

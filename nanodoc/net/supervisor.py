@@ -106,6 +106,7 @@ class Supervisor:
 
     def _supervise(self) -> NetReport | int:
         terminated: float | None = None
+        ready: float | None = None
         while True:
             self._publish()
             now = time.monotonic()
@@ -116,8 +117,11 @@ class Supervisor:
                 return int(cast(int, code))
             if self._is_reporter():
                 report = self._as_reporter(terminated)
-                if report is not None and self._board.claim("reporter"):
-                    return report
+                if report is not None:
+                    ready = ready or now
+                    # one rank prints; where that one died before it could, the next does not wait for ever
+                    if self._board.claim("reporter") or now - ready > _TERMINATED_SECONDS:
+                        return report
             elif terminated is not None and now - terminated > _TERMINATED_SECONDS:
                 return 1
             self._follow_plan()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from nanodoc.net.record import NO_ANSWER, RAISED, WRONG, CheckDone, Failure, Ran
 from nanodoc.net.speed import SMALL, measure
 
 _LONGEST_ERROR = 300
+_PLACE_IN_SOURCE = re.compile(r"\[(?:enforce fail at )?/[^\]]*\] *")  # gloo's own files, which help nobody here
 
 
 class Worker:
@@ -59,7 +61,7 @@ class Worker:
             wrong = check.run(place)
             place.synchronize()
         except Exception as error:  # whatever torch, gloo, NCCL or the driver raise: it is the finding
-            said = f"{type(error).__name__}: {' '.join(str(error).split())}"[:_LONGEST_ERROR]
+            said = f"{type(error).__name__}: {_PLACE_IN_SOURCE.sub('', ' '.join(str(error).split()))}"[:_LONGEST_ERROR]
             self._change(lambda record: _failed(record, Failure(check=check.name, kind=RAISED, text=said), stopped=True))
             return False
         end = time.monotonic()

@@ -10,6 +10,7 @@ import pytest
 from nanodoc.errors import UsageError
 from nanodoc.net.compare import compared
 from nanodoc.net.drill import read_drill
+from nanodoc.net.interfaces import fits, interfaces
 from nanodoc.net.judge import ALIVE, GONE, MISSING, SILENT, Seen, Setting, judge
 from nanodoc.net.launch import first_host, read_launch
 from nanodoc.net.links import Door, peers_of, try_links
@@ -114,6 +115,11 @@ PROBLEMS = {
     "one GPU": ({"device_id": "GPU-2"}, "FAILED", "ranks 2–3 share one GPU"),
     "no GPU": ({"device_id": None, "device": "cpu"}, "note", "rank 3 (node-b) found no GPU"),
     "GPU fails": ({"device_error": "driver too old"}, "FAILED", "rank 3 (node-b) can't use its GPU: driver too old"),
+    "interface": (
+        {"asked_interfaces": {"NCCL_SOCKET_IFNAME": "ib"}, "interfaces": ("lo", "eth0")},
+        "FAILED",
+        "NCCL_SOCKET_IFNAME=ib fits no interface of node-b (there are lo, eth0)",
+    ),
     "network": ({"network": "192.168.7.0/24", "interface": "wlan0"}, "note", "rank 3 in 192.168.7.0/24 (wlan0 on node-b)"),
 }
 
@@ -135,6 +141,27 @@ def test_loopback_matters_between_hosts_only() -> None:
     (note, _) = compared([facts(rank, resolves_to="127.0.1.1") for rank in range(4)], "gloo", {})
     assert note.state == "note"
     assert "export GLOO_SOCKET_IFNAME=eth0" in (note.help or "")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "fitting"),
+    [
+        ("NCCL_SOCKET_IFNAME", "eth", ["eth0", "eth1"]),
+        ("NCCL_SOCKET_IFNAME", "=eth0", ["eth0"]),
+        ("NCCL_SOCKET_IFNAME", "^docker,lo", ["eth0", "eth1"]),
+        ("NCCL_SOCKET_IFNAME", "^=eth1", ["lo", "eth0", "docker0"]),
+        ("GLOO_SOCKET_IFNAME", "eth1,eth0", ["eth0", "eth1"]),
+        ("GLOO_SOCKET_IFNAME", "eth", []),
+    ],
+)
+def test_which_interfaces_a_variable_lets_be_used(variable: str, value: str, fitting: list[str]) -> None:
+    assert [name for name in ("lo", "eth0", "eth1", "docker0") if fits(variable, value, name)] == fitting
+
+
+def test_the_interfaces_of_this_host() -> None:
+    there = {one.name: one for one in interfaces()}
+    assert there["lo"].address == "127.0.0.1"
+    assert there["lo"].network == "127.0.0.0/8"
 
 
 def test_clocks_apart_are_named_once_for_each_host() -> None:
