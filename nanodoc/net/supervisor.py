@@ -51,6 +51,7 @@ class Supervisor:
         self._began = self._beaten = 0.0
         self._first_stop: float | None = None
         self._plan: str | None = None
+        self._published: RankRecord | None = None
         self._beat = 0
         self._pinning = threading.Lock()
         self._signal: int | None = None
@@ -80,6 +81,10 @@ class Supervisor:
 
     def release(self, code: int) -> None:
         """Tells the others that the report is printed; waits a little until they know, for the store may end with this process."""
+        with contextlib.suppress(RuntimeError):  # the store is gone, and with it those who would have read this
+            self._say_goodbye(code)
+
+    def _say_goodbye(self, code: int) -> None:
         self._board.announce("printed", code)
         others = [rank for rank in self._everyone if rank != self._launch.rank and rank in self._sights]
         deadline = time.monotonic() + _GOODBYE_SECONDS
@@ -131,11 +136,11 @@ class Supervisor:
         self._worker.give_up(self._options.timeout)
         record = self._worker.record
         now = time.monotonic()
-        known = self._sights.get(self._launch.rank)
-        if known is None or record != known[0] or now - self._beaten >= _BEAT_SECONDS:
-            self._beaten = now
-            self._sights[self._launch.rank] = record, now
-            self._pin_up(replace(record, log=tuple(self._log()) if record.settled else ()))
+        if record is not self._published or now - self._beaten >= _BEAT_SECONDS:
+            self._published, self._beaten = record, now
+            full = replace(record, log=tuple(self._log()) if record.settled else ())
+            self._sights[self._launch.rank] = full, now
+            self._pin_up(full)
 
     def _pin_up(self, record: RankRecord) -> None:
         """Publishes `record`, from either thread. Where the store is lost, the main thread notices by itself."""

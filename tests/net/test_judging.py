@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +15,7 @@ from nanodoc.net.interfaces import fits, interfaces
 from nanodoc.net.judge import ALIVE, GONE, MISSING, SILENT, Seen, Setting, judge
 from nanodoc.net.launch import first_host, read_launch
 from nanodoc.net.links import Door, peers_of, try_links
-from nanodoc.net.nccl_log import important, meaning
+from nanodoc.net.nccl_log import discard, enable, important, meaning
 from nanodoc.net.record import NO_ANSWER, RAISED, CheckDone, Failure, RankFacts, RankRecord, Speed
 from nanodoc.report.net import guide, render
 
@@ -206,6 +207,22 @@ def test_nccls_lines_are_explained_once_for_each_kind() -> None:
     kept = important(lines)
     assert kept == (lines[5], lines[0], lines[1], lines[2])
     assert "InfiniBand" in (meaning(kept[2]) or "")
+
+
+def test_nccls_log_goes_to_a_file_of_ours_which_is_taken_away() -> None:
+    environment = {"NCCL_DEBUG": "WARN"}
+    log = enable(environment)
+    assert environment["NCCL_DEBUG"] == "WARN"  # what was set before is kept
+    file = Path(environment["NCCL_DEBUG_FILE"])
+    file.write_text("node-a:1:1 [0] NCCL INFO NCCL version 2.27.3+cuda12.6\n")
+    assert log() == ("node-a:1:1 [0] NCCL INFO NCCL version 2.27.3+cuda12.6",)
+    discard(environment)
+    assert not file.exists()
+    own = {"NCCL_DEBUG_FILE": "mine.log"}
+    Path("mine.log").write_text("NCCL version 1\n")
+    assert enable(own)() == ()  # the user reads it there
+    discard(own)
+    assert Path("mine.log").exists()
 
 
 def test_slurm_and_torchrun_name_the_rank() -> None:
