@@ -12,7 +12,9 @@ import typer
 from nanodoc._version import __version__
 from nanodoc.cli.check_grad_graph import check_grad_graph
 from nanodoc.cli.demo import demo
+from nanodoc.cli.env import env
 from nanodoc.cli.explain import explain
+from nanodoc.cli.net import net
 from nanodoc.cli.replay import replay
 from nanodoc.cli.rules import rules
 from nanodoc.cli.run import run
@@ -25,7 +27,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (run, check_grad_graph, replay, explain, rules, demo):
+for command in (run, check_grad_graph, replay, explain, rules, demo, env, net):
     app.command()(command)
 
 

@@ -62,7 +62,7 @@ def render(report: Report, *, width: int = 120, color: bool = False, concise: bo
         out.append_text(_blocks(report))
         out.append_text(_left(report))
     out.append_text(_verdict(report))
-    return _printed(out, width, color)
+    return printed(out, width, color)
 
 
 def _left(report: Report) -> Text:
@@ -87,7 +87,7 @@ def _loss(row: Mapping[str, Any]) -> str:
 
 def render_findings(report: Report, *, width: int = 120, color: bool = False) -> str:
     """The findings and the verdict, without the vital signs."""
-    return _printed(_blocks(report).append_text(_verdict(report)), width, color)
+    return printed(_blocks(report).append_text(_verdict(report)), width, color)
 
 
 def _blocks(report: Report) -> Text:
@@ -98,7 +98,8 @@ def _blocks(report: Report) -> Text:
     return out.append("\n")
 
 
-def _printed(out: Text, width: int, color: bool) -> str:
+def printed(out: Text, width: int, color: bool) -> str:
+    """`out` as it is written to a terminal of `width` columns; no line is wrapped."""
     buffer = io.StringIO()
     console = Console(
         file=buffer, force_terminal=color, no_color=not color, width=width, color_system="standard" if color else None, highlight=False

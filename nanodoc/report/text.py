@@ -10,6 +10,11 @@ def clean(text: str) -> str:
     return "".join(ch if ch.isprintable() or ch == "\t" else " " if ch.isspace() else f"\\x{ord(ch):02x}" for ch in text)
 
 
+def seconds(value: float) -> str:
+    """`45 µs`, `1.2 ms` or `3.4 s`."""
+    return f"{value * 1e6:.0f} µs" if value < 1e-3 else f"{value * 1e3:.3g} ms" if value < 1 else f"{value:.3g} s"
+
+
 def ranges(numbers: Iterable[int]) -> str:
     """`0–2, 5` for 0, 1, 2, 5."""
     parts: list[list[int]] = []

@@ -48,6 +48,14 @@ CASES = {
     "explain": (None, ["explain", "ND31"], "no rule 'ND31'"),
     "no patient": (None, ["demo", "generalized-mean"], "did you mean 'generalised-mean'?"),
     "no snapshot": (None, ["replay", "nowhere.pt"], "no such snapshot"),
+    "env format": (None, ["env", "--output-format", "xml"], "one of full, json"),
+    "net format": (None, ["net", "--output-format", "xml"], "one of full, json"),
+    "net backend": (None, ["net", "--backend", "smoke"], "one of gloo, nccl"),
+    "net timeout": (None, ["net", "--timeout", "0"], "between 1 and 86400"),
+    "net sizes": (None, ["net", "--sizes", "1,big"], "whole numbers of MiB"),
+    "net ranks": (None, ["net", "--nproc", "0"], "at least 1"),
+    "net drill": (None, ["net", "--nproc", "2", "--drill", "5:die"], "there are 2 ranks"),
+    "net without ranks": (None, ["net", "--output-format", "json"], "RANK is not set"),
     "bad entrypoint": (None, ["run", "train.py:a-b"], "is not FILE.py:NAME"),
 }
 

@@ -56,7 +56,17 @@ def _train(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], ["--version"], ["explain", "ND301"], ["rules"], ["rules", "--output-format", "json"], ["demo"], ["run", "--help"]],
+    [
+        ["--help"],
+        ["--version"],
+        ["explain", "ND301"],
+        ["rules"],
+        ["rules", "--output-format", "json"],
+        ["demo"],
+        ["run", "--help"],
+        ["net"],
+        ["env", "--help"],
+    ],
 )
 def test_torch_is_not_imported_where_it_is_not_needed(arguments: list[str]) -> None:
     code = f"import sys; sys.argv = ['nanodoc', *{arguments!r}]\nfrom nanodoc.cli.app import main\ntry:\n    main()\nexcept SystemExit as e:\n    assert not e.code, e.code\nassert 'torch' not in sys.modules and 'numpy' not in sys.modules"

@@ -1,0 +1,159 @@
+"""What the ranks say about themselves, held side by side: versions, addresses, devices, clocks. Nothing here imports torch."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+
+from nanodoc.net.interfaces import fits, is_loopback
+from nanodoc.net.model import FAILED, NOTE, Problem
+from nanodoc.net.record import RankFacts
+from nanodoc.report.text import ranges
+
+_CLOCKS_APART = 5.0  # seconds; logs of several hosts can no longer be read side by side, and certificates begin to fail
+
+
+def compared(facts: Sequence[RankFacts], backend: str | None, clocks: Mapping[int, float]) -> tuple[Problem, ...]:
+    """The problems that the facts alone show; `clocks` is how far each rank's clock is ahead of the reporter's, in seconds."""
+    return (
+        *_versions(facts, backend), *_asked_interfaces(facts), *_several_hosts(facts), *_one_network(facts), *_own_gpus(facts, backend), *_gpus_of_some(facts), *_clocks(facts, clocks),
+    )  # fmt: skip
+
+
+def _versions(facts: Sequence[RankFacts], backend: str | None) -> list[Problem]:
+    found: list[Problem] = []
+    for name, state, of in _COMPARED_VERSIONS:
+        if name == "NCCL" and backend != "nccl":
+            state = NOTE
+        texts = {one.rank: of(one) for one in facts}
+        most, _ = Counter(texts.values()).most_common(1)[0]
+        odd: dict[tuple[str, str], list[int]] = defaultdict(list)
+        for one in facts:
+            if texts[one.rank] != most:
+                odd[one.host, texts[one.rank]].append(one.rank)
+        for (host, text), ranks in odd.items():
+            found.append(
+                Problem(
+                    state=state, text=f"{named(ranks)} ({host}) run{'s' if len(ranks) == 1 else ''} {name} {text}, the others {most}",
+                    help=f"install the same {name} on every host; check that every rank starts the same python",
+                )
+            )  # fmt: skip
+    return found
+
+
+_COMPARED_VERSIONS: tuple[tuple[str, str, Callable[[RankFacts], str]], ...] = (
+    ("torch", FAILED, lambda one: one.torch),
+    ("NCCL", FAILED, lambda one: one.nccl or "none"),
+    ("CUDA", NOTE, lambda one: one.cuda or "none"),
+    ("Python", NOTE, lambda one: one.python),
+    ("nanodoc", NOTE, lambda one: one.nanodoc),
+)
+
+
+def _asked_interfaces(facts: Sequence[RankFacts]) -> list[Problem]:
+    """Variables that name an interface which isn't there, once for each host."""
+    found: dict[tuple[str, str], Problem] = {}
+    for one in facts:
+        for variable, value in one.asked_interfaces.items():
+            if one.interfaces and not any(fits(variable, value, name) for name in one.interfaces):
+                found[one.host, variable] = Problem(
+                    state=FAILED, text=f"{variable}={value} fits no interface of {one.host} (there are {', '.join(one.interfaces)})",
+                    help=f"set {variable} to the interface between the hosts; where its name differs from host to host, set it on each one",
+                )  # fmt: skip
+    return list(found.values())
+
+
+def _several_hosts(facts: Sequence[RankFacts]) -> list[Problem]:
+    """Addresses that mean something on their own host only; on one host they do no harm."""
+    hosts = {one.host for one in facts}
+    if len(hosts) < 2:
+        return []
+    found = []
+    for host in sorted(hosts):
+        here = [one for one in facts if one.host == host]
+        ranks, first = named([one.rank for one in here]), here[0]
+        if is_loopback(first.address):
+            found.append(
+                Problem(
+                    state=FAILED, text=f"{ranks} ({host}) would offer the address {first.address}, which leads other hosts to themselves",
+                    help="set MASTER_ADDR to an address or name that every host can reach (not localhost), and "
+                    "GLOO_SOCKET_IFNAME / NCCL_SOCKET_IFNAME to the interface between the hosts",
+                )
+            )  # fmt: skip
+        elif is_loopback(first.resolves_to) and "GLOO_SOCKET_IFNAME" not in first.asked_interfaces:
+            wanted = first.interface or "the interface between the hosts, such as eth0"
+            found.append(
+                Problem(
+                    state=NOTE, text=f"{host} resolves its own name to {first.resolves_to}: gloo on {ranks} would offer that to other hosts",
+                    help=f"export GLOO_SOCKET_IFNAME={wanted}, or put the host's real address into its /etc/hosts",
+                )
+            )  # fmt: skip
+    return found
+
+
+def _one_network(facts: Sequence[RankFacts]) -> list[Problem]:
+    networks: dict[str, list[RankFacts]] = defaultdict(list)
+    for one in facts:
+        if one.network is not None and not is_loopback(one.address):
+            networks[one.network].append(one)
+    if len({one.host for one in facts}) < 2 or len(networks) < 2:
+        return []
+    said = "; ".join(
+        f"{named([one.rank for one in there])} in {network} ({there[0].interface} on {there[0].host})"
+        for network, there in networks.items()
+    )
+    return [
+        Problem(
+            state=NOTE, text=f"the ranks use interfaces of different networks: {said}",
+            help="if that is not meant so, export GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME with the interface that joins the hosts",
+        )
+    ]  # fmt: skip
+
+
+def _own_gpus(facts: Sequence[RankFacts], backend: str | None) -> list[Problem]:
+    users: dict[tuple[str, str], list[RankFacts]] = defaultdict(list)
+    for one in facts:
+        if one.device_id is not None:
+            users[one.host, one.device_id].append(one)
+    return [
+        Problem(
+            state=FAILED if backend == "nccl" else NOTE,
+            text=f"{named([one.rank for one in there])} share one GPU ({there[0].device} on {host}); NCCL refuses that",
+            help="start no more ranks on a host than it has GPUs, and let each rank take the GPU of its LOCAL_RANK",
+        )
+        for (host, _), there in users.items()
+        if len(there) > 1
+    ]  # fmt: skip
+
+
+def _gpus_of_some(facts: Sequence[RankFacts]) -> list[Problem]:
+    found = [
+        Problem(state=FAILED, text=f"rank {one.rank} ({one.host}) can't use its GPU: {one.device_error}", help="nanodoc env on that host says more")
+        for one in facts
+        if one.device_error is not None
+    ]  # fmt: skip
+    without = [one for one in facts if one.device_id is None and one.device_error is None]
+    if without and len(without) < len(facts):
+        text = f"{named([one.rank for one in without])} ({without[0].host}) found no GPU, others did: gloo is used for all"
+        found.append(Problem(state=NOTE, text=text, help="nanodoc env on that host says why; --backend gloo if that is meant so"))
+    return found
+
+
+def _clocks(facts: Sequence[RankFacts], clocks: Mapping[int, float]) -> list[Problem]:
+    away: dict[str, float] = {}
+    for one in facts:
+        ahead = clocks.get(one.rank, 0.0)
+        if abs(ahead) > _CLOCKS_APART:
+            away.setdefault(one.host, ahead)
+    return [
+        Problem(
+            state=NOTE, text=f"the clock of {host} is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the first rank's",
+            help="let every host keep its time by NTP (timedatectl status)",
+        )
+        for host, ahead in away.items()
+    ]  # fmt: skip
+
+
+def named(ranks: Sequence[int]) -> str:
+    """`rank 3` or `ranks 0–2, 5`."""
+    return f"rank{'' if len(ranks) == 1 else 's'} {ranges(sorted(ranks))}"
