@@ -85,6 +85,13 @@ class Config:
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
 
+def artifact_folder(config: Config) -> Path:
+    """Where snapshots, traces and the history go."""
+    if config.snapshot_dir is not None:
+        return Path(config.snapshot_dir)
+    return Path(config.output).parent if config.output is not None else Path(".")
+
+
 _LEAST = {"steps": 1, "seed": 0, "max_frames": 1, "checkpoint_every": 1, "abort_after_step": 0, "log_every": 1}
 _KEYS = tuple(f.name for f in fields(Config))
 

@@ -151,3 +151,5 @@ class CrashFacts:
     """That of the first batch."""
     indices: tuple[int, ...] = field(default_factory=tuple)
     """Of the failing batch's samples, in the data set."""
+    trainable: tuple[str, ...] = ()
+    """Names of the parameters that require a gradient, in the model's order, where the error speaks of their numbers."""

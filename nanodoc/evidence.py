@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from nanodoc.graph_evidence import GraphFacts, GrowingFacts, LeakFacts, OwnershipFacts
     from nanodoc.loop_evidence import CourseStats, DataFacts, LoopFacts, OverfitFacts
     from nanodoc.process_evidence import DeathFacts
+    from nanodoc.rank_evidence import RankOutcome
     from nanodoc.trial_evidence import Pattern
 
 
@@ -314,6 +315,8 @@ class Evidence:
     """Calls of load_state_dict that left parameters as they were."""
     crash: CrashFacts | None = None
     """What a closer look at `failure` showed."""
+    ranks: tuple[RankOutcome, ...] = ()
+    """How each rank of a distributed run ended."""
     death: DeathFacts | None = None
     """How the process ended, where it could not say so itself."""
     overfit: OverfitFacts | None = None

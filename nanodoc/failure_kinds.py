@@ -19,6 +19,11 @@ _RAGGED = re.compile(
     r"|Trying to resize storage that is not resizable|all input arrays must have the same shape|setting an array element with a sequence"
     r"|[Ss]izes of tensors must match|expected sequence of length \d+ at dim"
 )
+_PEER = re.compile(
+    r"[Cc]onnection (?:was )?(?:closed|reset|refused) by (?:remote )?peer|Connection reset|[Tt]imed out waiting|timeout caused pair closure|NCCL communicator was aborted"
+    r"|collective operation timeout|remote process (?:has )?(?:exited|terminated)|ncclRemoteError|[Ss]ocket [Tt]imeout|Broken pipe|Wait timeout|Connect timeout"
+    r"|Read error .* Connection|Rank \d+ (?:failed|successfully reached monitoredBarrier)|failed to pass monitoredBarrier"
+)
 
 
 def worker_died(failure: Failure) -> re.Match[str] | None:
@@ -39,3 +44,8 @@ def out_of_memory(failure: Failure) -> bool:
 def is_ragged(failure: Failure) -> bool:
     """The samples of a batch do not fit together."""
     return failure.phase == "data" and _RAGGED.search(failure.message) is not None
+
+
+def peer_left(failure: Failure) -> bool:
+    """Another rank is gone or did not answer: an effect of whatever became of it."""
+    return _PEER.search(failure.message) is not None

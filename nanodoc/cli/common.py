@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import sys
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
+from nanodoc.config import artifact_folder
 from nanodoc.errors import UsageError
 from nanodoc.process.job import Job
 from nanodoc.progress import Progress
@@ -81,18 +83,28 @@ def progress_bar(quiet: bool, live: bool = False) -> Iterator[Progress | None]:
 
 
 def examined(job: Job, live: bool = False) -> Report:
-    """The job's report: done by a child process, which the report outlives, or right here with --in-process."""
+    """The job's report: done by a child process, which the report outlives, or right here with --in-process. Of several ranks one has the
+    report; the others exit when it is there."""
     config = job.config
     if config.in_process:
         from nanodoc.process.child import perform
 
         with progress_bar(config.quiet, live) as progress:
             return perform(job, progress or Progress())
-    from nanodoc.process.supervise import supervised
+    from nanodoc.process.ranks import Ranks
+    from nanodoc.process.supervise import supervised, supervised_rank
 
-    with progress_bar(config.quiet, live) as progress:
+    ranks = Ranks.here(artifact_folder(config)) if job.command == "run" else None
+    with progress_bar(config.quiet or (ranks is not None and ranks.mine > 0), live) as progress:
         told = progress or Progress()
-        return supervised(replace(job, live=told.live is not None), told)
+        job = replace(job, live=told.live is not None)
+        if ranks is None:
+            return supervised(job, told)
+        report = supervised_rank(job, told, ranks)
+    if report is None:
+        raise typer.Exit(0)
+    atexit.register(ranks.printed)  # once it is out, the others may go: a launcher ends all ranks with the first that fails
+    return report
 
 
 def deliver(report: Report, config: Config, stdout: TextIO) -> None:

@@ -4,6 +4,7 @@ written down."""
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from typing import Any
 
 from nanodoc.call_evidence import RangeFacts
@@ -52,7 +53,11 @@ class FailureLook:
     def at_step(self, failure: Failure, capsule: StepCapsule, indices: list[int] | None) -> tuple[CrashFacts, tuple[RangeFacts, ...]]:
         """Runs the step until it raises again. (facts, indices and labels out of range)"""
         size = leading_size(capsule.batches[0]) if capsule.batches else None
-        facts = CrashFacts(batch_size=size, usual_batch_size=self._feed.usual_size, indices=tuple(indices or ()))
+        trainable = tuple(name for name, p in self._runner.recipe.model.named_parameters() if p.requires_grad)
+        facts = CrashFacts(
+            batch_size=size, usual_batch_size=self._feed.usual_size, indices=tuple(indices or ()),
+            trainable=trainable if "finished reduction" in failure.message else (),
+        )  # fmt: skip
         memory = out_of_memory(failure)
         saved = SavedLog(self._runner.recipe.model) if memory else None
         log: CallLog | None = None
@@ -71,10 +76,7 @@ class FailureLook:
                 call = log.failed(error, self._build.layer_made_at)
                 error.__traceback__ = None  # its frames hold what the step made
         held = memory_facts(self._runner.recipe, capsule.batches, saved, size) if memory else None
-        crash = CrashFacts(
-            call=call, memory=held, batch_size=facts.batch_size, usual_batch_size=facts.usual_batch_size, indices=facts.indices
-        )
-        return crash, tuple(log.ranges) if log is not None else ()
+        return replace(facts, call=call, memory=held), tuple(log.ranges) if log is not None else ()
 
     def at_batch(self, failure: Failure) -> CrashFacts | None:
         """Looks at the samples of the batch that could not be loaded."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from nanodoc.engine.alone import Alone
 from nanodoc.engine.amp_watch import AmpWatch, SickSkip
 from nanodoc.engine.aside import put_back
 from nanodoc.engine.build_facts import BuildFacts
@@ -94,6 +95,7 @@ class Engine:
         self._progress = progress
         self._open_ended = open_ended  # nobody said how many steps to run
         self._feed = Feed(recipe.data)
+        self.alone = Alone(recipe)
         self._failures = FailureLook(self.runner, self.keeper, self._build, self._feed)
         self._scratch = Scratch()
         self.course = Course(self.runner, history)
@@ -125,7 +127,7 @@ class Engine:
                     trouble = trouble_or_end
                     step += trouble.failure is None
                 break
-        here().examining()
+        self._over()
         if trouble.failure is not None and device_is_lost(trouble.failure):
             return self._without_device(trouble, step)
         if hopeless:
@@ -184,7 +186,7 @@ class Engine:
         except UserCodeError as error:
             failure = describe_failure(error)
             note_failure(crumbs, failure, step)
-            crumbs.examining()
+            self._over()
             return Trouble(failure=failure, crash=None if device_is_lost(failure) else self._failures.at_batch(failure))
         try:
             with self._graph.first_call(step), self.looks.watching(capsule), self.health.sampler.watching(step):
@@ -330,10 +332,15 @@ class Engine:
             return None
         return self._capsule(0, batches) if batches else None
 
+    def _over(self) -> None:
+        """No further step is the training's: those that follow are run again, without a word to other ranks."""
+        here().examining()
+        self.alone.begin()
+
     # -- trouble ---------------------------------------------------------------------------------------------------
 
     def _examine_trip(self, capsule: StepCapsule, vitals: Vitals, bad: list[str], told: float | None = None) -> Trouble:
-        here().examining()
+        self._over()
         self.course.tripped(capsule, vitals)
         trip = Trip(
             step=capsule.step,
@@ -363,7 +370,7 @@ class Engine:
     def _examine_failure(self, capsule: StepCapsule, error: UserCodeError) -> Trouble:
         failure = describe_failure(error)
         note_failure(here(), failure, capsule.step)
-        here().examining()
+        self._over()
         examined = None
         if device_is_lost(failure):
             return Trouble(None, failure, capsule)

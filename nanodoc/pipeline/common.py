@@ -8,7 +8,6 @@ import platform
 from collections.abc import Iterator
 from dataclasses import replace
 from difflib import get_close_matches
-from pathlib import Path
 
 import torch
 
@@ -97,9 +96,3 @@ def report_of(
         artifacts=artifacts,
         interrupted=interrupted,
     )
-
-
-def artifact_folder(config: Config) -> Path:
-    if config.snapshot_dir is not None:
-        return Path(config.snapshot_dir)
-    return Path(config.output).parent if config.output is not None else Path(".")

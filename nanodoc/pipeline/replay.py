@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from nanodoc.config import Config
+from nanodoc.config import Config, artifact_folder
 from nanodoc.differential.differential import Differential, Step
 from nanodoc.differential.experiments import KEYS, Elsewhere
 from nanodoc.differential.trial import Budget
@@ -29,7 +29,7 @@ from nanodoc.engine.step import StepRunner
 from nanodoc.errors import UsageError, UserCodeError
 from nanodoc.evidence import Birth, Evidence, Trip
 from nanodoc.pipeline.changes import cast, only, with_settings
-from nanodoc.pipeline.common import artifact_folder, build_watched, report_of, run_info
+from nanodoc.pipeline.common import build_watched, report_of, run_info
 from nanodoc.probes.gradients import really_nonfinite
 from nanodoc.progress import Progress
 from nanodoc.recipe.loader import split_entrypoint

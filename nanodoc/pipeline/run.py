@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from nanodoc.config import Config
+from nanodoc.config import Config, artifact_folder
 from nanodoc.differential.differential import Differential, Step
 from nanodoc.differential.experiments import Elsewhere
 from nanodoc.differential.trial import Budget
@@ -24,7 +24,8 @@ from nanodoc.engine.snapshot import write_snapshot
 from nanodoc.errors import UsageError, UserCodeError
 from nanodoc.evidence import Evidence
 from nanodoc.pipeline.again import changed_for, load_here, write_batches
-from nanodoc.pipeline.common import artifact_folder, build_watched, check_module, device_name, kept_going, report_of, run_info
+from nanodoc.pipeline.common import build_watched, check_module, device_name, kept_going, report_of, run_info
+from nanodoc.pipeline.ranks import rank_facts
 from nanodoc.preflight import preflight
 from nanodoc.process.crumbs import here
 from nanodoc.process.job import Again
@@ -92,8 +93,23 @@ def run(entrypoint: str, config: Config, progress: Progress | None = None, again
     )  # fmt: skip
     try:
         outcome = engine.run()
+    except BaseException:
+        engine.alone.end()
+        raise
     finally:
         history.close()
+    try:
+        return _reported(engine, outcome, entrypoint, config, amp_dtype, steps, folder, history, progress, again)
+    finally:
+        engine.alone.end()
+
+
+def _reported(
+    engine: Engine, outcome: Outcome, entrypoint: str, config: Config, amp_dtype: torch.dtype | None, steps: int, folder: Path,
+    history: History, progress: Progress, again: Again | None,
+) -> Report:  # fmt: skip
+    """From how a run ended to its report: experiments, rules, fixes."""
+    device, recipe = engine.runner.device, engine.recipe
     if again is not None and again.lines:
         info = run_info(entrypoint, "run", config, device, amp_dtype, steps, outcome.steps_run, "not_run")
         return report_of(info, Evidence(steps_run=outcome.steps_run), config, VitalSigns(), {}, [], outcome.interrupted)
@@ -129,6 +145,7 @@ def run(entrypoint: str, config: Config, progress: Progress | None = None, again
         warnings=evidence.loop.warnings if evidence.loop is not None else (),
         preflight=preflight(evidence, findings) if config.preflight else (),
         overfit=evidence.overfit if config.overfit_batch else None,
+        of_rank=rank_facts(recipe, outcome, evidence),
         amp=evidence.amp_facts,
         not_checked=tuple(not_checked),
         interrupted=interrupted,

@@ -6,16 +6,20 @@ import importlib.metadata
 import platform
 import re
 import signal
+import socket
+from dataclasses import replace
 from typing import Any
 
 from nanodoc._version import __version__
 from nanodoc.evidence import Evidence, Failure, SourceSpan
+from nanodoc.failure_kinds import peer_left
 from nanodoc.process.crumbs import EXAMINATION
 from nanodoc.process.job import Job
 from nanodoc.process.last_words import failure_of, spans_of
 from nanodoc.process.memory import memory_limit
 from nanodoc.process.parent import Ended
 from nanodoc.process_evidence import LAST_WORDS, SECOND_RUN, STACK, DeathFacts
+from nanodoc.rank_evidence import CLEAN, DIED, ENDED, FAILED, HUNG, WELL, RankOutcome
 from nanodoc.report.model import Report, RunInfo, VitalSigns
 from nanodoc.report.ranking import rank
 from nanodoc.rules.registry import claims
@@ -61,6 +65,44 @@ def death_of(ended: Ended) -> DeathFacts:
         item=words.get("item") if spoken else None,
         peak_memory=ended.peak_memory, memory_limit=limit, memory_limit_of=of, killed_for_memory=ended.killed_for_memory and ended.status == -signal.SIGKILL,
     )  # fmt: skip
+
+
+def outcome_of(ended: Ended, report: Report, mine: int) -> RankOutcome:
+    """How one rank of several ended."""
+    facts, trail = report.of_rank, ended.trail
+    failure, step = failure_noted(ended)
+    first = report.findings[0] if report.findings else None
+    common = RankOutcome(
+        rank=mine, host=socket.gethostname(), steps=trail.finished, step=trail.step, phase=trail.phase if trail.phase != EXAMINATION else "",
+        loss=trail.losses[-1] if trail.losses else None, why=first.title if first is not None and first.severity == "critical" else "",
+        location=first.culprit.location if first is not None else None,
+    )  # fmt: skip
+    if ended.waited is not None or (ended.interrupted and ended.report is None):
+        frames = death_of(ended).frames
+        return replace(common, ended=ENDED, why=ended.waited or "ended from outside", location=frames[-1] if frames else None)
+    if ended.silent_for is not None:
+        return replace(common, ended=HUNG)
+    if failure is not None:
+        return replace(
+            common,
+            ended=FAILED,
+            step=step,
+            phase=failure.phase,
+            peer=peer_left(failure),
+            why=f"{failure.type}: {_first_line(failure.message)}",
+        )
+    if died(ended):
+        return replace(common, ended=DIED)
+    if facts is None:
+        return replace(common, ended=FAILED if report.verdict in ("critical", "failed") else WELL)
+    return replace(
+        common, ended=facts.own, step=facts.step, phase=facts.phase, fingerprints=facts.fingerprints, comparable=facts.grouped and facts.replica,
+        wrapped=facts.wrapped, why="" if facts.own in (WELL, CLEAN) else common.why,
+    )  # fmt: skip
+
+
+def _first_line(text: str) -> str:
+    return text.strip().splitlines()[0][:160] if text.strip() else ""
 
 
 def _stack(text: str) -> tuple[tuple[SourceSpan, ...], str | None]:

@@ -34,3 +34,5 @@ class Job:
     live: bool = False
     """Somebody watches the vital signs."""
     again: Again | None = None
+    alone: bool = True
+    """No other rank takes part: the run can be made again."""

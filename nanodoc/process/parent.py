@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -46,6 +46,8 @@ class Ended:
     """The exit status; negative, the signal that ended it."""
     silent_for: float | None = None
     """Seconds without a sign of life, after which it was ended."""
+    waited: str | None = None
+    """Why it was ended though it had not failed: it only waited for another rank."""
     trail: Trail = field(default_factory=Trail)
     stack: str = ""
     seconds: float = 0.0
@@ -56,11 +58,16 @@ class Ended:
 class Child:
     """One child process, from its start until nothing of it is left."""
 
-    def __init__(self, job: Job, progress: Progress, timeout: float | None, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, job: Job, progress: Progress, timeout: float | None, environment: Mapping[str, str] | None = None,
+        watch: Callable[[Trail], str | None] | None = None,
+    ) -> None:  # fmt: skip
+        """`watch` is told of the child's trail every now and then; what it gives is the reason to end the child."""
         self._job = job
         self._progress = progress
         self._timeout = timeout
         self._environment = {**os.environ, **(environment or {})}
+        self._watch = watch
         self._receiver = Receiver()
         self._ended = Ended()
         self._told_to_end: float | None = None
@@ -182,9 +189,18 @@ class Child:
             if now - told > _PATIENCE:  # its own exit handlers hang, or it does not listen
                 _kill_group(self._process.pid)
             return
-        if self._timeout is None:
+        if self._timeout is None and self._watch is None:
             return
         trail = crumbs.trail()
+        reason = self._watch(trail) if self._watch is not None else None
+        if reason is not None:
+            self._ended.waited = reason
+            self._ask_where(crumbs)
+            _kill_group(self._process.pid)
+            self._done = now
+            return
+        if self._timeout is None:
+            return
         if trail.phase == START:  # torch is being imported: not the user's time
             self._alive_at = now
             return

@@ -5,15 +5,19 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
+from nanodoc.config import Config, artifact_folder
 from nanodoc.errors import InternalError, UsageError
 from nanodoc.evidence import Evidence, Failure
 from nanodoc.failure_kinds import device_is_lost, worker_died
-from nanodoc.process.autopsy import death_of, died, died_examining, failure_noted, report_without
+from nanodoc.process.autopsy import death_of, died, died_examining, failure_noted, outcome_of, report_without
 from nanodoc.process.job import Again, Job
 from nanodoc.process.parent import Child, Ended
+from nanodoc.process.ranks import Ranks
 from nanodoc.process_evidence import LAST_WORDS, SECOND_RUN, DeathFacts
 from nanodoc.progress import Progress
+from nanodoc.report.merge import merge
 from nanodoc.report.model import Report
 from nanodoc.report.ranking import rank
 from nanodoc.rules.registry import claims
@@ -23,7 +27,35 @@ _MORE_STEPS = 3  # beyond the step that died: a second run that gets so far does
 
 def supervised(job: Job, progress: Progress) -> Report:
     """Runs the job in a child and returns its report, or one on its end. Raises `UsageError`, `InternalError` and `KeyboardInterrupt`."""
-    ended = Child(job, progress, job.config.timeout).run()
+    return _report_of(job, Child(job, progress, job.config.timeout).run(), progress)
+
+
+def supervised_rank(job: Job, progress: Progress, ranks: Ranks) -> Report | None:
+    """One rank's part of a distributed run. The merged report for the rank that prints it (`ranks.printed()` is to be called then), None for the
+    others. Raises as `supervised`."""
+    folder = rank_folder(job.config, ranks.mine)
+    job = replace(job, config=replace(job.config, snapshot_dir=str(folder)), alone=False)
+    ended = Child(job, progress, job.config.timeout, watch=ranks.beat).run()
+    try:
+        report = _report_of(job, ended, progress)
+    except InternalError as error:
+        report = report_without(job, ended, Evidence(steps_run=ended.trail.finished), [("the examination", str(error))])
+    pairs = ranks.settle(outcome_of(ended, report, ranks.mine), report)
+    if pairs is None:
+        return None
+    evidence = Evidence(ranks=tuple(outcome for outcome, _ in pairs))
+    merged = merge(pairs, rank(claims(evidence, job.config.select, job.config.ignore)))
+    if ranks.trouble is not None:
+        merged = replace(merged, not_checked=(*merged.not_checked, ("the other ranks", ranks.trouble)))
+    return merged
+
+
+def rank_folder(config: Config, mine: int) -> Path:
+    """Every rank writes its snapshots and its history into a folder of its own."""
+    return artifact_folder(config) / f"rank{mine}"
+
+
+def _report_of(job: Job, ended: Ended, progress: Progress) -> Report:
     if ended.usage is not None:
         raise UsageError(ended.usage)
     if died(ended) or (ended.internal is not None and failure_noted(ended)[0] is not None):
@@ -35,7 +67,7 @@ def supervised(job: Job, progress: Progress) -> Report:
             raise KeyboardInterrupt
         return report_without(job, ended, Evidence(steps_run=ended.trail.finished), [("the run", "it was ended from outside")])
     failure, step = failure_noted(ended)
-    if failure is not None and job.command == "run" and not ended.report.interrupted:
+    if failure is not None and job.command == "run" and job.alone and not ended.report.interrupted:
         return _looked_closer(job, ended, failure, step, progress)
     return ended.report
 
@@ -50,7 +82,7 @@ def _dead(job: Job, ended: Ended, progress: Progress) -> Report:
         how = death_of(ended).how
         raise InternalError(f"the training came through its {ended.trail.finished} steps, and the process that examined them {how}")
     death = death_of(ended)
-    if job.command == "run" and death.silent_for is None:
+    if job.command == "run" and death.silent_for is None and job.alone:
         death = _second_run(job, ended, death, progress)
     return report_without(job, ended, Evidence(death=death, steps_run=ended.trail.finished), [])
 

@@ -11,6 +11,7 @@ from nanodoc.amp_evidence import AmpFacts
 from nanodoc.evidence import OpFacts, SourceSpan, TensorFacts
 from nanodoc.frame_evidence import FrameTable
 from nanodoc.loop_evidence import CourseStats, OverfitFacts, WarningFacts
+from nanodoc.rank_evidence import RankFacts, RankOutcome
 
 SCHEMA = 1
 GROWTH = "growth"
@@ -248,6 +249,10 @@ class Report:
     """What came of training on one batch alone; only with `--overfit-batch`."""
     stats: CourseStats | None = None
     """Every parameter and every layer; only with `--stats`."""
+    of_rank: RankFacts | None = None
+    """What one rank of several knows of itself, for the merged report; not public."""
+    ranks: tuple[RankOutcome, ...] = ()
+    """How each rank ended; only of a distributed run."""
 
     @property
     def verdict(self) -> str:
@@ -298,6 +303,7 @@ class Report:
             "preflight": [asdict(check) for check in self.preflight],
             "overfit": asdict(self.overfit) if self.overfit is not None else None,
             "stats": _stats(self.stats),
+            "ranks": [_rank(one) for one in self.ranks],
             "tried": [dict(row) for row in self.tried],
             "ops": [_op(op) for op in self.ops],
         }
@@ -343,6 +349,14 @@ def _stats(stats: CourseStats | None) -> dict[str, Any] | None:
         "parameters": [asdict(p) for p in stats.parameters],
         "layers": [asdict(layer) for layer in stats.layers],
     }
+
+
+def _rank(one: RankOutcome) -> dict[str, Any]:
+    where = f"{one.location.file}:{one.location.line}" if one.location else None
+    return {
+        "rank": one.rank, "host": one.host, "ended": one.ended, "steps": one.steps, "step": one.step, "phase": one.phase or None,
+        "why": one.why or None, "location": where, "loss": one.loss,
+    }  # fmt: skip
 
 
 def _op(op: OpFacts) -> dict[str, Any]:

@@ -162,7 +162,7 @@ The underlined line waits: see for what.
 `--timeout 90s`: there is no limit by default.
 
 ## See also
-ND711 process-died
+ND711 process-died, ND804 desynchronised-ranks
 """,
     ),
 )

@@ -39,6 +39,7 @@ from nanodoc.rules import (
     parameters,
     probe,
     ranges,
+    ranks,
     scaler,
     schedule,
     softmax,
@@ -82,6 +83,7 @@ _FAMILIES = (
     device_loss,
     checkpoints,
     deaths,
+    ranks,
     probe,
 )
 RULES: tuple[Rule, ...] = tuple(sorted((rule for family in _FAMILIES for rule in family.RULES), key=lambda rule: rule.code))

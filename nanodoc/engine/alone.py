@@ -1,0 +1,133 @@
+"""One rank by itself: when its run is over, steps are run again without a word to the other ranks, which may be gone or elsewhere.
+
+What a rank computes so is its own: gradients before the all-reduce, of its own batch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parameter import is_lazy
+
+from nanodoc.recipe.recipe import Recipe
+
+# Of each collective, which argument holds the result, and which the rank's own part that stands in for everybody's.
+_IN_PLACE = ("all_reduce", "broadcast", "reduce", "broadcast_object_list", "all_reduce_coalesced")
+_SILENT = ("barrier", "monitored_barrier", "send", "recv", "isend", "irecv", "batch_isend_irecv", "scatter_object_list")
+_LARGEST = 1 << 30  # bytes of parameters that are read for a comparison
+
+
+class Alone:
+    """`begin` takes the rank out of the group, `end` puts it back."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._model = recipe.model
+        self._originals: list[tuple[Any, str, Any]] = []
+
+    @property
+    def needed(self) -> bool:
+        """There are other ranks."""
+        return several_ranks()
+
+    def begin(self) -> None:
+        """From now on DDP reduces nothing and every collective gives back the rank's own part."""
+        if not self.needed or self._originals:
+            return
+        for module in self._model.modules():
+            if isinstance(module, DistributedDataParallel):
+                self._patch(module, "_use_python_reducer", True)  # its forward is then the wrapped module's
+                module.reducer._reset_state()  # a step that broke off left it waiting for gradients
+        for owner in (dist, dist.distributed_c10d):
+            for name in _IN_PLACE:
+                self._stand_in(owner, name, lambda *args, **kwargs: None)
+            for name in _SILENT:
+                self._stand_in(owner, name, lambda *args, **kwargs: None)
+            self._stand_in(owner, "all_gather", _all_gather)
+            self._stand_in(owner, "all_gather_object", _all_gather_object)
+            self._stand_in(owner, "all_gather_into_tensor", _all_gather_into_tensor)
+            self._stand_in(owner, "reduce_scatter_tensor", _reduce_scatter_tensor)
+            self._stand_in(owner, "reduce_scatter", _reduce_scatter)
+            self._stand_in(owner, "all_to_all_single", _all_to_all_single)
+
+    def end(self) -> None:
+        for owner, name, original in reversed(self._originals):
+            setattr(owner, name, original)
+        self._originals = []
+
+    def _stand_in(self, owner: Any, name: str, function: Callable[..., Any]) -> None:
+        if hasattr(owner, name):
+
+            def local(*args: Any, **kwargs: Any) -> Any:
+                waits = kwargs.pop("async_op", False)
+                kwargs.pop("group", None)
+                function(*args, **kwargs)
+                return _Done() if waits or name in ("isend", "irecv") else None
+
+            self._patch(owner, name, local)
+
+    def _patch(self, owner: Any, name: str, value: Any) -> None:
+        self._originals.append((owner, name, getattr(owner, name)))
+        setattr(owner, name, value)
+
+
+class _Done:
+    """A collective that is through."""
+
+    def wait(self, timeout: Any = None) -> bool:
+        return True
+
+    def is_completed(self) -> bool:
+        return True
+
+
+def _all_gather(tensors: list[torch.Tensor], tensor: torch.Tensor, *more: Any) -> None:
+    for one in tensors:
+        one.copy_(tensor)
+
+
+def _all_gather_object(objects: list[Any], thing: Any, *more: Any) -> None:
+    objects[:] = [thing] * len(objects)
+
+
+def _all_gather_into_tensor(output: torch.Tensor, tensor: torch.Tensor, *more: Any) -> None:
+    output.copy_(tensor.repeat(output.numel() // max(tensor.numel(), 1), *[1] * (tensor.dim() - 1)).view_as(output))
+
+
+def _reduce_scatter_tensor(output: torch.Tensor, tensor: torch.Tensor, *more: Any, **options: Any) -> None:
+    output.copy_(tensor.flatten()[: output.numel()].view_as(output))
+
+
+def _reduce_scatter(output: torch.Tensor, tensors: list[torch.Tensor], *more: Any, **options: Any) -> None:
+    output.copy_(tensors[dist.get_rank()])
+
+
+def _all_to_all_single(output: torch.Tensor, tensor: torch.Tensor, *more: Any, **options: Any) -> None:
+    output.copy_(tensor)
+
+
+def several_ranks() -> bool:
+    """A process group of more than one rank is there."""
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def is_replica(model: torch.nn.Module) -> bool:
+    """Every rank is meant to hold the same parameters: they are whole tensors, not shards."""
+    return not any(hasattr(p, "device_mesh") or type(p).__name__ == "FlatParameter" for p in model.parameters())
+
+
+def fingerprints(model: torch.nn.Module) -> tuple[tuple[str, str], ...]:
+    """(name, digest) of every parameter, () where there is more than 1 GiB of them."""
+    parameters = [(name, p) for name, p in model.named_parameters() if not is_lazy(p)]
+    if sum(p.numel() * p.element_size() for _, p in parameters) > _LARGEST:
+        return ()
+    return tuple((name, _digest(p)) for name, p in parameters)
+
+
+def _digest(parameter: torch.Tensor) -> str:
+    values = parameter.detach().cpu().contiguous().view(-1).view(torch.uint8)
+    return hashlib.blake2b(values.numpy().tobytes(), digest_size=8).hexdigest()

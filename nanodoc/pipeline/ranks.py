@@ -1,0 +1,36 @@
+"""What one rank of a distributed run tells of itself, for the report that is made of all."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+from torch.nn.parallel import DistributedDataParallel
+
+from nanodoc.engine.alone import fingerprints, is_replica, several_ranks
+from nanodoc.engine.course import Outcome
+from nanodoc.evidence import Evidence
+from nanodoc.rank_evidence import CLEAN, FAILED, SICK, WELL, RankFacts
+from nanodoc.recipe.recipe import Recipe
+
+
+def rank_facts(recipe: Recipe, outcome: Outcome, evidence: Evidence) -> RankFacts | None:
+    """None where there is one rank only."""
+    if int(os.environ.get("WORLD_SIZE", "1")) < 2:
+        return None
+    trip, grouped = evidence.trip, several_ranks()
+    own = WELL
+    if evidence.failure is not None:
+        own = FAILED
+    elif trip is not None:
+        # run again by itself, the step was healthy: what tripped it came from the others
+        finite = trip.loss is not None and trip.loss - trip.loss == 0
+        own = CLEAN if grouped and finite and evidence.reproduced == "no" and not (evidence.births or evidence.leaves) else SICK
+    well = own == WELL and not outcome.interrupted
+    return RankFacts(
+        rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]), host=socket.gethostname(), grouped=grouped,
+        wrapped=any(isinstance(module, DistributedDataParallel) for module in recipe.model.modules()), replica=is_replica(recipe.model), own=own,
+        step=trip.step if trip is not None else evidence.failure_step if evidence.failure is not None else None,
+        phase=trip.phase if trip is not None else evidence.failure.phase if evidence.failure is not None else "",
+        loss=outcome.losses[-1] if outcome.losses else None, fingerprints=fingerprints(recipe.model) if well and grouped else (),
+    )  # fmt: skip

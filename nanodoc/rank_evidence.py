@@ -1,0 +1,58 @@
+"""How the ranks of one distributed run fared, as facts. Nothing here imports torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nanodoc.evidence import SourceSpan
+
+WELL, SICK, CLEAN, FAILED, DIED, HUNG, ENDED, LOST = "well", "sick", "clean", "failed", "died", "hung", "ended", "lost"
+"""Through all steps; sick by itself; NaN arrived from elsewhere; an exception; its process died; it stood still; it was ended because
+it only waited for another; never heard of again."""
+ROOTS = (SICK, FAILED, DIED, HUNG, LOST)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankFacts:
+    """What a rank knows of itself when its run is over."""
+
+    rank: int
+    world_size: int
+    host: str
+    wrapped: bool = False
+    """Its model is a DistributedDataParallel."""
+    grouped: bool = False
+    """It is in a process group with the others."""
+    replica: bool = True
+    """Its parameters are meant to be those of every rank."""
+    own: str = WELL
+    """WELL, SICK, CLEAN or FAILED."""
+    step: int | None = None
+    """The step it tripped or failed in."""
+    phase: str = ""
+    loss: float | None = None
+    fingerprints: tuple[tuple[str, str], ...] = ()
+    """(name, digest) of every parameter when the run was over."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankOutcome:
+    """How a rank ended, as the merged report tells it."""
+
+    rank: int
+    host: str = ""
+    ended: str = WELL
+    steps: int = 0
+    step: int | None = None
+    phase: str = ""
+    why: str = ""
+    """The title of its first finding, or its error."""
+    peer: bool = False
+    """Its error is that another rank left it, or did not answer."""
+    location: SourceSpan | None = None
+    """Where it stood still, or failed."""
+    loss: float | None = None
+    fingerprints: tuple[tuple[str, str], ...] = ()
+    comparable: bool = False
+    """Its parameters are meant to be those of every rank, and the ranks are in one group."""
+    wrapped: bool = False
