@@ -74,16 +74,16 @@ def _answer(paste: Paste, choice: _Choice | None, explanation: Explanation | Non
         raised=choice.raised if choice else None,
         explanation=explanation,
         frame=_with_source(frame) if frame else None,
-        others=_others(choices, choice.raised if choice else None),
+        others=_others([one for one in choices if one.standing < 2], choice.raised if choice else None),
         text=paste.text,
     )
 
 
 def _chosen(chain: Chain, paste: Paste) -> _Choice:
-    """The exception of a chain to explain: the nearest to its root that something is known about, effects only where there is nothing else."""
+    """The exception of a chain to explain: the nearest to its root that something is known about; effects where there is nothing else."""
     ordered = _from_the_root(chain)
     known = [(raised, explained(raised.headline, context=paste.text)) for raised in ordered]
-    for raised, explanation in known:
+    for raised, explanation in sorted(known, key=lambda pair: not (pair[1] is not None and pair[1].outer)):
         if explanation is not None and not explanation.effect:
             return _Choice(chain=chain, raised=raised, explanation=explanation)
     for raised, explanation in known:

@@ -19,6 +19,8 @@ _FOREIGN = re.compile(
     r"(?:^|/)(?:site-packages|dist-packages)/"
     r"|(?:^|/)(?:lib|lib64)/python\d|/python[\d.]*/lib/|/envs/[^/]+/lib/|^<|(?:^|/)importlib/"
     r"|^(?:torch|torchvision|transformers|lightning|pytorch_lightning|lightning_fabric|accelerate|deepspeed|peft|trl)/"
+    r"|/torch/(?:nn|utils|optim|autograd|distributed|multiprocessing|amp|cuda|jit|_dynamo|_inductor|_functorch)/"
+    r"|/(?:lightning/(?:pytorch|fabric)|pytorch_lightning|transformers/models)/|/transformers/(?:trainer|modeling_|tokenization_)"
     r"|/(?:pytorch/torch|src/(?:transformers|accelerate|lightning|peft|trl|datasets))/"
     r"|/bin/(?:torchrun|accelerate|deepspeed|python[\d.]*|pytest|ray)$",
     re.IGNORECASE,

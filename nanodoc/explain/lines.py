@@ -16,7 +16,7 @@ _SRUN_USED = re.compile(r"^\d{1,5}: ?(?:Traceback \(most recent call last\)|  Fi
 _TIME = re.compile(r"\[?(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)(?:Z|[+-]\d\d:?\d\d)?\]? ?(?:(?:stdout|stderr) [FP] ?)?[:|-]? ?")
 # a name may follow the level ("ERROR:root:", "ERROR - __main__ - "), but not one that is the exception itself
 _LEVEL = re.compile(
-    r"\[?(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)\]?(?: {0,8}[:|-]{1,3} ?| {1,8})"
+    r"(?:\[(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)\] ?|(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)(?: {0,8}[:|-]{1,3} ?| {1,8}))"
     r"(?:(?![\w.]*(?:Error|Exception|Warning|Traceback))[\w.]{1,60}(?::\d{1,6})? ?[:|-] ?)?"
 )
 _LOGGER = re.compile(r"[\w.]{1,60} ?[-:|] ?(?=\[?(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)\b)")

@@ -31,7 +31,7 @@ def render(answer: Answer, *, width: int = 120, color: bool = False, rules: froz
     for line in _message(answer):
         _note(out, gutter, line)
     if told is None:
-        _note(out, gutter, "nothing is said about it here rather than something wrong; the last lines of the message are the best hint")
+        _note(out, gutter, "there is no entry for it; the message and the line are what there is to go by")
         _next(out, gutter, NEXT)
     else:
         _note(out, gutter, clean(told.means))

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import multiprocessing
+import os
 import pickle
+import resource
+import signal
 import socket
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -44,10 +50,6 @@ def raises_collate_ragged_lists() -> None:
     next(iter(DataLoader(Rows([[1, 2], [1]]), batch_size=2)))
 
 
-def raises_collate_keys() -> None:
-    default_collate([{"x": 1, "label": 2}, {"x": 1}])
-
-
 def raises_collate_resize() -> None:
     out = torch.empty(0)
     numbers = numpy.zeros(4, dtype=numpy.float32)
@@ -59,6 +61,80 @@ def raises_loader_worker_exception() -> None:
     list(DataLoader(Rows([ValueError("row 0 holds no image")]), num_workers=1))
 
 
+class Dying(Rows):
+    """A data set whose worker process dies, or sleeps, on its first row."""
+
+    def __getitem__(self, index: int) -> Any:
+        if self.rows[0] == "sleep":
+            time.sleep(30)
+        if self.rows[0] == "exit":
+            os._exit(3)
+        os.kill(os.getpid(), self.rows[0])
+
+
+def raises_loader_worker_killed() -> None:
+    list(DataLoader(Dying([signal.SIGKILL]), num_workers=1))
+
+
+def raises_loader_worker_crashed() -> None:
+    list(DataLoader(Dying([signal.SIGSEGV]), num_workers=1))
+
+
+def raises_loader_worker_shared_memory() -> None:
+    list(DataLoader(Dying([signal.SIGBUS]), num_workers=1))
+
+
+def raises_loader_worker_exited() -> None:
+    list(DataLoader(Dying(["exit"]), num_workers=1))
+
+
+def raises_loader_timeout() -> None:
+    list(DataLoader(Dying(["sleep"]), num_workers=1, timeout=1))
+
+
+def raises_broken_pipe() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        os.write(writing, b"batch")
+    finally:
+        os.close(writing)
+
+
+def raises_disk_full() -> None:
+    with open("/dev/full", "w") as file:
+        file.write("weights")
+        file.flush()
+
+
+def raises_too_many_open_files() -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 2, limits[1]))
+    held = []
+    try:
+        while True:
+            held.append(open(os.devnull))  # noqa: SIM115  # left open is the mistake under test
+    finally:
+        for file in held:
+            file.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def raises_main_not_guarded() -> None:
+    process: Any = multiprocessing.current_process()
+    process._inheriting = True  # as in a child that imports the main module again
+    try:
+        multiprocessing.get_context("spawn").Process(target=print).start()
+    finally:
+        del process._inheriting
+
+
+def raises_image_file_broken() -> None:
+    from PIL import Image
+
+    Image.open(io.BytesIO(b"no image"))
+
+
 def raises_empty_data_set() -> None:
     DataLoader(Rows([]), shuffle=True)
 
@@ -67,7 +143,7 @@ def raises_loader_options() -> None:
     DataLoader(Rows([1]), shuffle=True, sampler=RandomSampler(Rows([1])))
 
 
-def raises_loader_without_workers_option() -> None:
+def raises_loader_needs_workers() -> None:
     DataLoader(Rows([1]), prefetch_factor=4)
 
 
@@ -95,10 +171,6 @@ def raises_tensor_data_set_sizes() -> None:
     TensorDataset(torch.ones(3), torch.ones(4))
 
 
-def raises_sampler_weights() -> None:
-    WeightedRandomSampler([0.5, 0.5], num_samples=-1)
-
-
 def raises_numpy_strides() -> None:
     torch.from_numpy(numpy.zeros((2, 3))[:, ::-1])
 
@@ -121,7 +193,7 @@ def raises_iterator_ended() -> None:
     next(loader)
 
 
-def raises_string_to_device() -> None:
+def raises_batch_moved_whole__dict() -> None:
     batch: Any = {"text": ["a"], "x": torch.ones(1)}
     batch.to("cpu")
 
@@ -184,24 +256,6 @@ def raises_ddp_attribute() -> None:
         dist.destroy_process_group()
 
 
-def raises_ddp_marked_twice() -> None:
-    from torch.utils.checkpoint import checkpoint
-
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(2, 2)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return checkpoint(self.layer, checkpoint(self.layer, x, use_reentrant=True), use_reentrant=True)  # type: ignore[no-any-return]
-
-    _group()
-    try:
-        nn.parallel.DistributedDataParallel(Net())(torch.ones(2, 2, requires_grad=True)).sum().backward()
-    finally:
-        dist.destroy_process_group()
-
-
 def raises_rendezvous_timeout() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -214,6 +268,13 @@ def raises_address_in_use() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         dist.TCPStore("127.0.0.1", taken.getsockname()[1], 1, True, timeout=timedelta(seconds=1))
+
+
+def raises_rendezvous_timeout__client() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    dist.TCPStore("127.0.0.1", port, 2, False, timeout=timedelta(seconds=1))
 
 
 def raises_nccl_missing() -> None:
@@ -246,7 +307,7 @@ def raises_vmap_control_flow() -> None:
     torch.vmap(lambda x: x if x > 0 else -x)(torch.ones(3))
 
 
-def raises_functional_call_item() -> None:
+def raises_vmap_control_flow__item() -> None:
     torch.vmap(lambda x: x.item())(torch.ones(3))
 
 
@@ -259,14 +320,14 @@ def raises_padding_or_truncation() -> None:
     BatchEncoding({"input_ids": [[1, 2], [1]]}, tensor_type="pt")
 
 
-def raises_unknown_model_output() -> None:
+def raises_inputs_missing() -> None:
     from transformers import BertConfig, BertForSequenceClassification
 
     config = BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, vocab_size=10)
     BertForSequenceClassification(config)()
 
 
-def raises_hidden_size_heads() -> None:
+def raises_attention_heads__transformers() -> None:
     from transformers import BertConfig, BertModel
 
     BertModel(BertConfig(hidden_size=10, num_hidden_layers=1, num_attention_heads=4, intermediate_size=8, vocab_size=10))
@@ -291,3 +352,9 @@ def raises_batch_without_pad_token() -> None:
 
     model = GPT2ForSequenceClassification(GPT2Config(n_embd=8, n_layer=1, n_head=2, vocab_size=10))
     model(torch.ones(2, 3, dtype=torch.long))
+
+
+def raises_steps_and_strategies() -> None:
+    from transformers import TrainingArguments
+
+    TrainingArguments(output_dir="out", evaluation_strategy="epoch")

@@ -166,11 +166,6 @@ def raises_dtype_long_expected() -> None:
     F.cross_entropy(torch.randn(4, 3), torch.zeros(4))
 
 
-def raises_dtype_found_expected() -> None:
-    out = nn.Linear(3, 1)(torch.randn(4, 3))
-    F.mse_loss(out, torch.randn(4, 1).double()).backward()
-
-
 def raises_embedding_index_dtype() -> None:
     nn.Embedding(5, 2)(torch.rand(3))
 
@@ -212,10 +207,18 @@ def raises_meta_copy() -> None:
     nn.Linear(2, 2, device="meta").to("cpu")
 
 
+def raises_cpu_out_of_memory() -> None:
+    torch.empty(10**15)
+
+
 def raises_cuda_not_compiled() -> None:
     if torch.backends.cuda.is_built():  # a build with CUDA says something else without a device
         raise AssertionError("Torch not compiled with CUDA enabled")
     torch.zeros(2, device="cuda")
+
+
+def raises_index_put_dtype() -> None:
+    torch.zeros(3)[torch.tensor([0])] = torch.ones(1).half()
 
 
 # indices
@@ -229,7 +232,7 @@ def raises_label_out_of_range() -> None:
     F.cross_entropy(torch.randn(2, 3), torch.tensor([0, 5]))
 
 
-def raises_gather_index() -> None:
+def raises_index_out_of_bounds__gather() -> None:
     torch.gather(torch.randn(2, 3), 1, torch.tensor([[7]]))
 
 

@@ -164,7 +164,29 @@ def raises_tensor_of_tensor() -> None:
     torch.tensor(torch.ones(2))
 
 
+def raises_view_in_place__no_grad() -> None:
+    base = torch.ones(3, requires_grad=True) * 2
+    with torch.no_grad():
+        view = base[0]
+    view += 1
+
+
+def raises_inference_tensor__in_place() -> None:
+    with torch.inference_mode():
+        buffer = torch.zeros(2)
+    buffer += 1
+
+
+def raises_trace_of_parameter() -> None:
+    hidden = nn.Linear(2, 2).weight
+    torch.jit.trace(lambda x: x @ hidden, (torch.ones(2, 2),))
+
+
 # optimizers and schedules
+
+
+def raises_number_read_as_text() -> None:
+    torch.optim.SGD(nn.Linear(2, 1).parameters(), lr="1e-4")  # type: ignore[arg-type]  # the mistake under test
 
 
 def raises_optimizer_without_parameters() -> None:
@@ -189,7 +211,7 @@ def raises_optimizer_state_size() -> None:
     torch.optim.SGD(large.parameters(), lr=0.1).load_state_dict(torch.optim.SGD(small.parameters(), lr=0.1).state_dict())
 
 
-def raises_optimizer_state_groups() -> None:
+def raises_optimizer_state_size__groups() -> None:
     a, b = nn.Linear(2, 1), nn.Linear(2, 1)
     two = torch.optim.SGD([{"params": a.parameters()}, {"params": b.parameters()}], lr=0.1)
     torch.optim.SGD(a.parameters(), lr=0.1).load_state_dict(two.state_dict())
@@ -278,11 +300,6 @@ def raises_update_without_step() -> None:
     torch.amp.GradScaler("cpu").update()
 
 
-def raises_bce_under_autocast() -> None:
-    with torch.autocast("cuda", dtype=torch.float16) if torch.cuda.is_available() else torch.autocast("cpu", dtype=torch.float16):
-        F.binary_cross_entropy(torch.rand(2), torch.rand(2))
-
-
 def raises_half_value_overflow() -> None:
     torch.zeros(2, dtype=torch.float16).masked_fill_(torch.ones(2, dtype=torch.bool), -1e9)
 
@@ -327,7 +344,7 @@ def raises_forward_arguments() -> None:
     nn.Linear(2, 2)(torch.ones(2), torch.ones(2))
 
 
-def raises_tuple_attribute() -> None:
+def raises_tuple_as_tensor__attribute() -> None:
     nn.LSTM(2, 3)(torch.randn(4, 1, 2)).mean()
 
 
@@ -335,9 +352,14 @@ def raises_tuple_as_tensor() -> None:
     nn.Linear(3, 1)(nn.LSTM(2, 3)(torch.randn(4, 1, 2)))
 
 
-def raises_none_attribute() -> None:
+def raises_gradient_is_none() -> None:
     w = nn.Linear(2, 2)
     w.weight.grad.norm()  # type: ignore[union-attr]  # the mistake under test
+
+
+def raises_none_as_tensor() -> None:
+    loss = (lambda model: None)(nn.Linear(2, 2))
+    loss.backward()  # type: ignore[attr-defined]  # the mistake under test
 
 
 def raises_numpy_as_tensor() -> None:
@@ -346,7 +368,7 @@ def raises_numpy_as_tensor() -> None:
     nn.Linear(3, 1)(numpy.zeros((2, 3)))
 
 
-def raises_batch_moved_as_list() -> None:
+def raises_batch_moved_whole() -> None:
     [torch.ones(2)].to("cpu")  # type: ignore[attr-defined]  # the mistake under test
 
 
@@ -362,7 +384,7 @@ def raises_tensor_truth() -> None:
     bool(torch.ones(2) > 0)
 
 
-def raises_parameter_list_device() -> None:
+def raises_module_attribute__device() -> None:
     nn.Linear(2, 2).to("cpu").device  # noqa: B018  # the mistake under test
 
 
@@ -415,7 +437,7 @@ def raises_weights_only() -> None:
     torch.load(_saved(nn.Linear(2, 2)))
 
 
-def raises_checkpoint_truncated() -> None:
+def raises_checkpoint_damaged() -> None:
     whole = _saved({"w": torch.randn(100, 100)}).getvalue()
     torch.load(io.BytesIO(whole[: len(whole) // 2]))
 
@@ -424,7 +446,7 @@ def raises_checkpoint_not_a_pickle() -> None:
     torch.load(io.BytesIO(b"version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 4\n"), weights_only=False)
 
 
-def raises_checkpoint_empty() -> None:
+def raises_checkpoint_damaged__empty() -> None:
     torch.load(io.BytesIO(b""), weights_only=False)
 
 
@@ -435,8 +457,12 @@ def raises_checkpoint_device() -> None:
 def raises_checkpoint_class_moved() -> None:
     import pickle
 
-    pickle.loads(b"cmodels_of_last_year\nNet\n.")
+    pickle.loads(b"cmodels\nNet\n.")
 
 
-def raises_checkpoint_write() -> None:
+def raises_module_not_installed() -> None:
+    import torch_of_last_year  # type: ignore[import-not-found]  # noqa: F401  # the mistake under test
+
+
+def raises_checkpoint_path() -> None:
     torch.save({}, "no/such/folder/model.pt")

@@ -11,7 +11,7 @@ from typing import Any
 
 _FOLDER = Path(__file__).parent
 _REQUIRED = ("id", "patterns", "title", "means", "causes", "next", "fix", "rule", "example")
-_OPTIONAL = ("context", "priority", "effect", "also", "unsaid")
+_OPTIONAL = ("context", "priority", "effect", "outer", "also", "unsaid")
 _PLACE = re.compile(r"\{([a-z_]\w*)\}")
 _ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 # What a pattern sees of a text: quantifiers in the patterns are bounded, and so is what they run over.
@@ -39,6 +39,8 @@ class Entry:
     priority: int
     effect: bool
     """The message tells that something else had failed before: a lost peer, a timeout, a launcher's summary."""
+    outer: bool
+    """Of a chain, this message says more than the one it was raised from: a framework's own words for an error below it."""
     unsaid: Mapping[str, str]
     """What stands in a sentence for a part of the message that this variant of it does not have."""
 
@@ -55,6 +57,7 @@ class Explanation:
     fix: str
     rule: str | None
     effect: bool
+    outer: bool
     matched: str
     """The words of the message that were recognised."""
 
@@ -107,6 +110,7 @@ def _spoken(entry: Entry, match: re.Match[str]) -> Explanation:
         fix=filled(entry.fix),
         rule=entry.rule,
         effect=entry.effect,
+        outer=entry.outer,
         matched=" ".join(match[0].split()),
     )
 
@@ -171,6 +175,7 @@ def _entry(row: Any, where: str) -> Entry:
         examples=(row["example"], *row.get("also", [])),
         priority=int(row.get("priority", 0)),
         effect=bool(row.get("effect", False)),
+        outer=bool(row.get("outer", False)),
         unsaid=row.get("unsaid", {}),
     )
     _check_places(entry, where)
