@@ -5,11 +5,12 @@ from __future__ import annotations
 import stat
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 from nanodoc.explain.frames import Frame
 from nanodoc.explain.knowledge import Explanation, explained
-from nanodoc.explain.paste import DURING, ORIGIN, Chain, Paste, Raised, parse
+from nanodoc.explain.paste import DURING, OF_GROUP, ORIGIN, Chain, Paste, Raised, parse
 
 # Lookups that fail and are caught are often only why a fallback was taken; what the fallback raised is meant.
 _INCIDENTAL = {"KeyError", "AttributeError", "ImportError", "ModuleNotFoundError", "StopIteration", "Empty", "FileNotFoundError"}
@@ -96,14 +97,15 @@ def _from_the_root(chain: Chain) -> list[Raised]:
     """The exceptions of a chain, the likeliest root first."""
     raised = list(chain.raised)
     first = raised[0]
-    if any(one.link == ORIGIN for one in raised):
-        # a worker's or process's own traceback follows the exception that reports it; the first of its own causes is the root
-        start = max(i for i, one in enumerate(raised) if one.link == ORIGIN and (i == 1 or raised[i - 1].link != ORIGIN))
+    # the traceback of a worker or process follows the exception that reports it, and so do the members of a group
+    inner = [i for i, one in enumerate(raised) if one.link == ORIGIN][-1:] or [i for i, one in enumerate(raised) if one.link == OF_GROUP][
+        :1
+    ]
+    if inner:
+        (start,) = inner
         return [*raised[start:], *reversed(raised[:start])]
     incidental = [
-        one
-        for one, after in zip(raised, raised[1:], strict=False)
-        if after.link == DURING and one.type.rpartition(".")[2] in _INCIDENTAL
+        one for one, after in pairwise(raised) if after.link == DURING and one.type.rpartition(".")[2] in _INCIDENTAL
     ]
     ordered = [one for one in raised if one not in incidental] + incidental
     return ordered if ordered else [first]

@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 _PYTHON = re.compile(r'\s*File "(?P<file>[^"\n]{1,500})", line (?P<line>\d{1,9})(?:, in (?P<function>.{1,300}))?')
 _IPYTHON = re.compile(r"File (?P<file>[^\s\"][^\"\n]{0,500}?):(?P<line>\d{1,9})(?:, in (?P<function>[^\s(]{1,200})(?:\(.*)?)?")
 _CELL = re.compile(r"(?P<file>(?:Cell )?In ?\[\d{1,6}\]), line (?P<line>\d{1,9})(?:, in (?P<function>[^\s(]{1,200})(?:\(.*)?)?")
-_INPUT = re.compile(r"(?P<file>Input In \[\d{1,6}\]|<ipython-input-[\w-]{1,80}>|(?:~|/|[A-Za-z]:\\)\S{1,500}) in (?P<function>[^\s(]{1,200}).*")
-_RICH = re.compile(r"(?P<file>\S.{0,500}?\.pyx?|<ipython-input-[\w-]{1,80}>):(?P<line>\d{1,9}) in (?P<function>\S{1,200})")
+_INPUT = re.compile(
+    r"(?P<file>Input In \[\d{1,6}\]|<ipython-input-[\w-]{1,80}>|(?:~|/|[A-Za-z]:\\)\S{1,500}) in (?P<function>[^\s(]{1,200}).*"
+)
+_RICH = re.compile(r"(?P<file>\S.{0,500}?\.pyx?|<ipython-input-[\w-]{1,80}>):(?P<line>\d{1,9}) in(?: (?P<function>\S{1,200}))?")
 _FORMS = (_PYTHON, _CELL, _IPYTHON, _RICH, _INPUT)
 ARROW = re.compile(r"(?:-+>|❱) ?(?P<line>\d{1,9}) ?(?P<code>.*)")
 CARETS = re.compile(r"\s*[~^]*\^[~^]*\s*|\s*~+\s*")
@@ -73,4 +75,4 @@ def with_code(frame: Frame, code: str, carets: str | None) -> Frame:
 def with_arrow(frame: Frame, line: str) -> Frame | None:
     """`frame` with the line that IPython or rich points at with an arrow; None where this line has none."""
     match = ARROW.fullmatch(line.strip())
-    return replace(frame, line=frame.line or int(match["line"]), code=match["code"].strip() or None) if match else None
+    return replace(frame, line=frame.line or int(match["line"]), code=match["code"].strip("│ ") or None) if match else None

@@ -10,13 +10,14 @@ from nanodoc.explain.frames import ARROW, CARETS, Frame, frame_of, with_arrow, w
 from nanodoc.explain.lines import HEADER, MEMBER, Line, Stream, plain, streams
 
 # How an exception relates to the one before it in its chain.
-ALONE, CAUSED, DURING, ORIGIN = "", "cause", "context", "origin"
+ALONE, CAUSED, DURING, ORIGIN, OF_GROUP = "", "cause", "context", "origin", "group"
 
 _LINKS = (
     (CAUSED, re.compile(r"\s*The above exception was the direct cause of the following exception:")),
     (DURING, re.compile(r"\s*During handling of the above exception, another exception occurred:")),
     # what follows is the traceback of the process or thread where it began
-    (ORIGIN, re.compile(rf"\s*(?:Original {re.escape(HEADER)}|-- Process \d+ terminated with the following error:|{re.escape(MEMBER)})")),
+    (ORIGIN, re.compile(rf"\s*(?:Original {re.escape(HEADER)}|-- Process \d+ terminated with the following error:)")),
+    (OF_GROUP, re.compile(re.escape(MEMBER))),
 )
 _NAME = r"[A-Za-z_]\w{0,80}"
 # A line of its own, at the place where a traceback ends, may be any dotted name; elsewhere only a name that says it is an exception.
@@ -96,7 +97,7 @@ class _Reader:
             link = _link(text) or link
             if HEADER in text:
                 one = self._traceback(link)
-            elif link == ORIGIN and text == MEMBER:
+            elif text == MEMBER:
                 self.at += 1
                 continue
             else:
@@ -117,6 +118,7 @@ class _Reader:
         """The exception whose traceback begins on this line."""
         time = self.time
         announced = bool(_ANNOUNCED.match(self._text().strip()))
+        boxed = "─" in self._text()  # rich's box; what follows it is the exception
         self.at += 1
         frames: list[Frame] = []
         while self.at < len(self.lines):
@@ -133,7 +135,9 @@ class _Reader:
                 frames[-1] = pointed
                 self.at += 1
                 continue
-            if self._is_end(text, announced, bool(frames)):
+            if boxed:
+                boxed = not text.startswith("╰")
+            elif self._is_end(text, announced, bool(frames)):
                 return self._headline(_HEADLINE.fullmatch(text.strip()) or _ANY_HEADLINE.fullmatch(text.strip()), frames, link, time)
             self.at += 1
         if not frames:
@@ -188,9 +192,7 @@ class _Reader:
             else:
                 message.append(text)
             self.at += 1
-        return Raised(
-            type=match["type"], message="\n".join(message).strip(), frames=tuple(frames), link=link, rank=self.rank, time=time
-        )
+        return Raised(type=match["type"], message="\n".join(message).strip(), frames=tuple(frames), link=link, rank=self.rank, time=time)
 
     def _alone(self, link: str) -> Raised | None:
         """An exception without traceback, or a warning, on this line."""
@@ -205,7 +207,6 @@ class _Reader:
             return self._headline(match, [], link, self.time)
         self.at += 1
         return None
-
 
     def _below_warning(self, where: Frame) -> tuple[Frame, ...]:
         """Where a warning was given; of anomaly mode's, the forward call it tells of, too."""

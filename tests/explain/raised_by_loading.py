@@ -17,7 +17,7 @@ import numpy
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, RandomSampler, TensorDataset, WeightedRandomSampler, default_collate, random_split
+from torch.utils.data import DataLoader, Dataset, RandomSampler, TensorDataset, random_split
 
 
 class Rows(Dataset[Any]):
@@ -334,8 +334,8 @@ def raises_attention_heads__transformers() -> None:
 
 
 def raises_pad_token_missing() -> None:
-    from transformers import PreTrainedTokenizerFast
     from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
 
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"a": 0, "[UNK]": 1}, unk_token="[UNK]")))
     tokenizer(["a", "a a"], padding=True)
