@@ -104,9 +104,7 @@ def _from_the_root(chain: Chain) -> list[Raised]:
     if inner:
         (start,) = inner
         return [*raised[start:], *reversed(raised[:start])]
-    incidental = [
-        one for one, after in pairwise(raised) if after.link == DURING and one.type.rpartition(".")[2] in _INCIDENTAL
-    ]
+    incidental = [one for one, after in pairwise(raised) if after.link == DURING and one.type.rpartition(".")[2] in _INCIDENTAL]
     ordered = [one for one in raised if one not in incidental] + incidental
     return ordered if ordered else [first]
 

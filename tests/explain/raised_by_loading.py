@@ -14,6 +14,7 @@ from datetime import timedelta
 from typing import Any
 
 import numpy
+import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -130,9 +131,8 @@ def raises_main_not_guarded() -> None:
 
 
 def raises_image_file_broken() -> None:
-    from PIL import Image
-
-    Image.open(io.BytesIO(b"no image"))
+    image = pytest.importorskip("PIL.Image")
+    image.open(io.BytesIO(b"no image"))
 
 
 def raises_empty_data_set() -> None:

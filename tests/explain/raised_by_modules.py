@@ -100,7 +100,49 @@ def raises_loss_called_as_module() -> None:
     nn.CrossEntropyLoss(torch.randn(2, 3), torch.tensor([0, 1]))
 
 
+def raises_attribute_of_package() -> None:
+    torch.no_such_function()
+
+
+def raises_attribute_of_package__import() -> None:
+    from torch import no_such_function  # type: ignore[attr-defined]  # noqa: F401  # the mistake under test
+
+
+def raises_not_callable() -> None:
+    torch.ones(2)(0)  # type: ignore[operator]  # the mistake under test
+
+
+def raises_not_subscriptable() -> None:
+    [3, 1].sort()[0]  # type: ignore[func-returns-value, index]  # the mistake under test
+
+
+def raises_recursion_limit() -> None:
+    parent, child = nn.Linear(2, 2), nn.Linear(2, 2)
+    parent.child, child.parent = child, parent
+    parent.train()
+
+
+def raises_negative_dimension() -> None:
+    torch.zeros(-1, 3)
+
+
+def raises_init_arguments() -> None:
+    nn.Linear(4)  # type: ignore[call-arg]  # the mistake under test
+
+
+def raises_empty_truth() -> None:
+    bool(torch.ones(3)[torch.zeros(3, dtype=torch.bool)])
+
+
+def raises_batch_key_missing() -> None:
+    {"label": 1}["labels"]  # the mistake under test
+
+
 # checkpoints
+
+
+def raises_state_key_missing() -> None:
+    torch.load(_saved(nn.Linear(2, 2).state_dict()))["state_dict"]  # the mistake under test
 
 
 def _saved(what: Any) -> io.BytesIO:
