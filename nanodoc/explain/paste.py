@@ -32,6 +32,8 @@ _ANNOUNCED = re.compile(rf"(?!Original|Exception)[A-Za-z_][\w.]{{0,120}}\s+{re.e
 _GLOG = re.compile(r"\[?[IWEF]\d{4} |\[[IWEF] |[IWEF]\d{8} |-{20,}|[╭╰─]|={20,}$")
 _FIRST_FAILED = re.compile(r"Root Cause \(first observed failure\):.{0,400}?rank\s*: (\d+)", re.DOTALL)
 _MOST_MESSAGE_LINES = 200
+# Of a log that repeats an error at every step, the first and last ones are enough.
+_MOST_CHAINS = 1_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,6 +78,8 @@ def parse(text: str) -> Paste:
     text = plain(text)
     failed = _FIRST_FAILED.search(text)
     chains = tuple(chain for stream in streams(text) for chain in _Reader(stream).chains())
+    if len(chains) > _MOST_CHAINS:
+        chains = chains[: _MOST_CHAINS // 2] + chains[-_MOST_CHAINS // 2 :]
     return Paste(text=text, chains=chains, first_failed=int(failed[1]) if failed and len(failed[1]) < 6 else None)
 
 
