@@ -113,10 +113,14 @@ def deliver(report: Report, config: Config, stdout: TextIO) -> None:
     raise typer.Exit(exit_code(report, config.fail_on))
 
 
+def in_color(stdout: TextIO) -> bool:
+    """True for a terminal that wants colour."""
+    return stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in ("dumb", None)
+
+
 def write_payload(rendered: Callable[[bool], str], config: Config, stdout: TextIO) -> None:
     """Writes to --output or stdout what `rendered` gives; it is told whether colour is wanted."""
-    terminal = config.output is None and stdout.isatty()
-    text = rendered(terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in ("dumb", None))
+    text = rendered(config.output is None and in_color(stdout))
     if config.output is not None:
         path = Path(config.output)
         try:
