@@ -36,6 +36,8 @@ class DeathFacts:
     memory_limit_of: str = ""
     killed_for_memory: bool = False
     """The kernel counted a kill for want of memory while it ran."""
+    waits: bool = False
+    """It was inside a collective."""
     again: bool | None = None
     """Whether a second run ended in the same way at the same place; None where there was none."""
     again_note: str = ""

@@ -49,6 +49,8 @@ class RankOutcome:
     """The title of its first finding, or its error."""
     peer: bool = False
     """Its error is that another rank left it, or did not answer."""
+    waits: bool = False
+    """It was inside a collective when it was ended, or left."""
     location: SourceSpan | None = None
     """Where it stood still, or failed."""
     loss: float | None = None

@@ -15,7 +15,7 @@ from nanodoc.evidence import Evidence, Failure, SourceSpan
 from nanodoc.failure_kinds import peer_left
 from nanodoc.process.crumbs import EXAMINATION
 from nanodoc.process.job import Job
-from nanodoc.process.last_words import failure_of, spans_of
+from nanodoc.process.last_words import COLLECTIVES, failure_of, spans_of
 from nanodoc.process.memory import memory_limit
 from nanodoc.process.parent import Ended
 from nanodoc.process_evidence import LAST_WORDS, SECOND_RUN, STACK, DeathFacts
@@ -54,6 +54,7 @@ def death_of(ended: Ended) -> DeathFacts:
     if not frames:
         frames, call = _stack(ended.stack)
         known = STACK if frames else ""
+    waits = bool(words.get("waits")) if spoken and words.get("frames") else _in_collective(ended.stack)
     module = words.get("module") if spoken else None
     limit, of = memory_limit()
     return DeathFacts(
@@ -62,7 +63,7 @@ def death_of(ended: Ended) -> DeathFacts:
         silent_for=ended.silent_for,
         step=trail.step, phase=trail.phase if trail.phase != "start" else "setup", frames=frames, known_from=known,
         module=module[0] if module else None, module_type=module[1] if module else None, call=call,
-        item=words.get("item") if spoken else None,
+        item=words.get("item") if spoken else None, waits=waits,
         peak_memory=ended.peak_memory, memory_limit=limit, memory_limit_of=of, killed_for_memory=ended.killed_for_memory and ended.status == -signal.SIGKILL,
     )  # fmt: skip
 
@@ -80,15 +81,17 @@ def outcome_of(ended: Ended, report: Report, mine: int) -> RankOutcome:
     if ended.waited is not None or (ended.interrupted and ended.report is None):
         frames = death_of(ended).frames
         return replace(common, ended=ENDED, why=ended.waited or "ended from outside", location=frames[-1] if frames else None)
-    if ended.silent_for is not None:
-        return replace(common, ended=HUNG)
+    peer = failure is not None and peer_left(failure)
+    if ended.silent_for is not None and not peer:
+        return replace(common, ended=HUNG, waits=death_of(ended).waits)
     if failure is not None:
         return replace(
             common,
             ended=FAILED,
             step=step,
             phase=failure.phase,
-            peer=peer_left(failure),
+            peer=peer,
+            waits=peer,
             why=f"{failure.type}: {_first_line(failure.message)}",
         )
     if died(ended):
@@ -116,6 +119,16 @@ def _stack(text: str) -> tuple[tuple[SourceSpan, ...], str | None]:
             call = found[0][2] if frame_kind(found[0][0]) == SKIP else None
             return tuple(users), call
     return (), None
+
+
+def _in_collective(text: str) -> bool:
+    """The innermost frames, up to the user's first, wait for other ranks."""
+    for match in _FRAME.finditer(text):
+        if frame_kind(match["file"]) == USER:
+            return False
+        if COLLECTIVES in match["file"]:
+            return True
+    return False
 
 
 def report_without(job: Job, ended: Ended, evidence: Evidence, not_checked: list[tuple[str, str]]) -> Report:

@@ -20,9 +20,12 @@ ASK = int(signal.SIGRTMAX) - 1 if hasattr(signal, "SIGRTMAX") else None
 DUMP = int(signal.SIGRTMAX) - 2 if hasattr(signal, "SIGRTMAX") else None
 """The stack is written by the signal handler itself, whatever the process waits for."""
 
+COLLECTIVES = os.path.join("torch", "distributed") + os.sep
+"""Where in torch a process waits for the other ranks."""
+
 
 def speak_before_the_end(crumbs: Crumbs, ask: int | None) -> None:
-    """os._exit leaves no trace of where it was called: it is told before. `ask` is the signal that asks where the process is."""
+    """os._exit and a signal to oneself leave no trace of where they were called: it is told before. `ask` is the signal that asks where the process is."""
     owner, leave = os.getpid(), os._exit
 
     def _exit(status: int) -> Any:
@@ -31,7 +34,15 @@ def speak_before_the_end(crumbs: Crumbs, ask: int | None) -> None:
             crumbs.say({"said": "exit", "item": before.get("item"), "call": before.get("call"), **where(sys._getframe(1), crumbs)})
         leave(status)
 
-    os._exit = _exit
+    kill = os.kill
+
+    def _kill(number: int, sign: int) -> None:
+        if number == owner and os.getpid() == owner and sign in (signal.SIGKILL, signal.SIGABRT, signal.SIGTERM):
+            before = crumbs.trail().words or {}
+            crumbs.say({"said": "exit", "item": before.get("item"), "call": "os.kill", **where(sys._getframe(1), crumbs)})
+        kill(number, sign)
+
+    os._exit, os.kill = _exit, _kill
     if ask is not None:
 
         def answer(number: int, frame: FrameType | None) -> None:
@@ -41,19 +52,21 @@ def speak_before_the_end(crumbs: Crumbs, ask: int | None) -> None:
 
 
 def where(frame: FrameType | None, crumbs: Crumbs) -> dict[str, Any]:
-    """The user's frames, outermost first, and the innermost module of the model among all frames."""
+    """The user's frames, outermost first, and the innermost module of the model among all frames; whether it waits for other ranks."""
     from nanodoc.trace.spans import resolve
 
     frames: list[dict[str, Any]] = []
+    waits = False
     module: tuple[str, str] | None = None
     while frame is not None:
         module = module or crumbs.module_of(frame.f_locals.get("self")) if frame.f_code.co_argcount else module
+        waits = waits or (not frames and COLLECTIVES in frame.f_code.co_filename)
         if frame_kind(frame.f_code.co_filename) == USER:
             span = resolve(frame.f_code, frame.f_lasti)
             if span is not None:
                 frames.insert(0, asdict(span))
         frame = frame.f_back
-    return {"frames": frames, "module": module}
+    return {"frames": frames, "module": module, "waits": waits}
 
 
 def note_failure(crumbs: Crumbs, failure: Failure, step: int | None) -> None:

@@ -25,7 +25,7 @@ def merge(pairs: Sequence[tuple[RankOutcome, Report | None]], across: tuple[Find
     kept: dict[str, Finding] = {}
     seen_on: dict[str, list[int]] = {}
     for outcome, report in ordered:
-        if report is None or (first is not None and (outcome.peer or outcome.ended not in ROOTS)):
+        if report is None or (outcome.peer and across) or (first is not None and (outcome.peer or outcome.ended not in ROOTS)):
             continue  # what a rank says that only waited, or was given NaN by others, is an effect
         for finding in report.findings:
             kept.setdefault(finding.fingerprint, replace(finding, rank=outcome.rank))

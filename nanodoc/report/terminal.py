@@ -120,7 +120,8 @@ def _vitals(report: Report) -> Text:
     vitals, run = report.vitals, report.run
     out = Text()
     amp = f" · amp {run.amp}" if run.amp else ""
-    out.append(f"nanodoc {report.nanodoc} · {clean(run.entrypoint)} · {run.device}{amp}\n", "bold")
+    ranks = f" · {run.world_size} ranks, this is rank {run.rank}'s course" if run.world_size > 1 else ""
+    out.append(f"nanodoc {report.nanodoc} · {clean(run.entrypoint)} · {run.device}{amp}{ranks}\n", "bold")
     losses, norms = vitals.losses, vitals.grad_norms
     out.append(f"  steps          {vitals.steps} of {run.steps_requested}\n")
     if losses:

@@ -18,6 +18,7 @@ MEANS = {
     "SIGKILL": "Somebody else ended it: the kernel for want of memory, a scheduler, or a person.",
     "SIGTERM": "Somebody else ended it: a scheduler, or a person.",
 }
+_SELF = "It sent the signal to itself."
 _FULL = 0.85  # of the memory there is; beyond it, want of memory is the likeliest reason of a SIGKILL that nobody explains
 
 
@@ -85,7 +86,11 @@ def _process_died(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     death = evidence.death
     if death is None or death.silent_for is not None or death.in_worker or short_of_memory(death):
         return
-    means = MEANS.get(death.signal or "", "Whoever called it meant to: no report, no exit handler and no `finally` runs after os._exit.")
+    means = (
+        _SELF
+        if death.call in ("os.kill", "posix.kill")
+        else MEANS.get(death.signal or "", "Whoever called it meant to: no report, no exit handler and no `finally` runs after os._exit.")
+    )
     where = "" if death.frames else " Nothing was left that tells the line."
     yield death_claim(
         rule,

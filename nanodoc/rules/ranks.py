@@ -59,7 +59,7 @@ def _rank_local_failure(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             confidence=confidence(0.5, 0.4 if first.why else 0.0, 0.5 if given or waited else 0.0),
             title=f"{named(alike)} of {len(evidence.ranks)} failed, {named([one.rank for one in others])} did not",
             explanation=" ".join(parts),
-            culprit=Culprit(kind="environment" if first.ended == LOST else "op", location=first.location),
+            culprit=Culprit(kind="op" if first.location is not None else "environment", location=first.location),
             phase=first.phase or "forward", step=first.step, rank=first.rank,
             evidence=tuple((f"rank {one.rank}", _told(one)) for one in evidence.ranks), effects=tuple(effects),
         ),
@@ -86,11 +86,13 @@ def _desynchronised_ranks(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     hung = [one for one in evidence.ranks if one.ended == HUNG]
     through = [one for one in evidence.ranks if one.ended == WELL]
     left = [one for one in evidence.ranks if one.ended == ENDED and "was through after" in one.why]
-    if len(evidence.ranks) < 2 or not (hung or left):
+    peers = [one for one in evidence.ranks if one.peer]  # the one that hung was ended, and left them
+    early = peers and any(one.steps <= (peer.step or 0) for one in through for peer in peers)
+    if len(evidence.ranks) < 2 or not (hung or left or early):
         return
     if any(one.ended in ROOTS and one.ended != HUNG and not one.peer for one in evidence.ranks):
         return
-    waiting = hung + left
+    waiting = hung + left + peers
     if through:
         behind = sorted(through, key=lambda one: one.steps)
         title = f"{named([one.rank for one in behind])} ended after {count(behind[0].steps, 'step')}, {named([one.rank for one in waiting])} went on and wait{'s' if len(waiting) == 1 else ''}"
@@ -127,8 +129,9 @@ def _desynchronised_ranks(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     )  # fmt: skip
 
 
-def _progress(one: RankOutcome) -> tuple[int, int]:
-    return one.step if one.step is not None else -1, _PHASES.index(one.phase) if one.phase in _PHASES else 0
+def _progress(one: RankOutcome) -> tuple[int, int, bool]:
+    """How far it has come; of two in the same phase, the one that waits in a collective is further on."""
+    return one.step if one.step is not None else -1, _PHASES.index(one.phase) if one.phase in _PHASES else 0, one.waits
 
 
 def _diverged_replicas(rule: Rule, evidence: Evidence) -> Iterable[Claim]:

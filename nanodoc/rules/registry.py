@@ -33,6 +33,7 @@ from nanodoc.rules import (
     loss_wiring,
     memory,
     mismatches,
+    network,
     optimizer,
     overflow,
     ownership,
@@ -84,6 +85,7 @@ _FAMILIES = (
     checkpoints,
     deaths,
     ranks,
+    network,
     probe,
 )
 RULES: tuple[Rule, ...] = tuple(sorted((rule for family in _FAMILIES for rule in family.RULES), key=lambda rule: rule.code))

@@ -1,0 +1,184 @@
+"""torchrun … -m nanodoc run: one report for all ranks, on real gloo groups of one machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers import line_of
+
+ROOT = Path(__file__).resolve().parents[2]
+TRAIN = """
+import os, signal, time
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+RANK = int(os.environ["RANK"])
+SIZE = int(os.environ["WORLD_SIZE"])
+
+class Net(torch.nn.Module):
+    def __init__(self, spare):
+        super().__init__()
+        self.first, self.norm, self.last = torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 1)
+        if spare:
+            self.spare = torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.last(torch.relu(self.norm(self.first(x))))
+
+def make(how, wrap=True):
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    model = Net(how == "unused")
+    if wrap:
+        model = DistributedDataParallel(model)
+    draw = torch.Generator().manual_seed(RANK)
+    data = [(torch.randn(8, 4, generator=draw), torch.randn(8, 1, generator=draw)) for _ in range(5)]
+    if how == "nan" and RANK == 1:
+        data[2][0][3, 1] = float("nan")
+    calls = [0]
+
+    def loss_fn(model, batch):
+        calls[0] += 1
+        if RANK == 1 and calls[0] == 3:
+            if how == "dies":
+                os._exit(5)
+            if how == "hangs":
+                time.sleep(600)
+            if how == "raises":
+                raise KeyError("no such label")
+        loss = (model(batch[0]) - batch[1]).pow(2).mean()
+        shared = loss.detach().clone()
+        dist.all_reduce(shared)
+        return loss
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    if how == "drifts" and RANK == SIZE - 1:
+        optimizer.register_step_post_hook(lambda *a: model.module.last.bias.data.add_(0.1))
+    return {"model": model, "loss_fn": loss_fn, "data": data, "optimizer": optimizer, "max_steps": 5}
+
+def well():
+    recipe = make("well")
+    def save(optimizer, *rest):
+        torch.save([p.detach().clone() for p in recipe["model"].parameters()], f"after-{RANK}.pt")
+    recipe["optimizer"].register_step_post_hook(save)
+    return recipe
+
+def nan(): return make("nan")
+def dies(): return make("dies")
+def hangs(): return make("hangs")
+def raises(): return make("raises")
+def drifts(): return make("drifts")
+def bare(): return make("bare", wrap=False)
+def unused(): return make("unused")
+
+def uneven():
+    recipe = make("well")
+    if RANK == 1:
+        recipe["data"] = iter(recipe["data"][:2])
+    return recipe
+
+if __name__ == "__main__":
+    recipe = make("well")
+    for batch in recipe["data"]:
+        recipe["optimizer"].zero_grad()
+        recipe["loss_fn"](recipe["model"], batch).backward()
+        recipe["optimizer"].step()
+    torch.save([p.detach().clone() for p in recipe["model"].parameters()], f"bare-{RANK}.pt")
+    dist.destroy_process_group()
+"""
+
+
+@pytest.fixture(autouse=True)
+def _train(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAIN)
+
+
+def launch(folder: Path, *command: str, ranks: int = 2) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), *command],
+        cwd=folder, env=environment, capture_output=True, text=True, timeout=150, check=False,
+    )  # fmt: skip
+
+
+def run(folder: Path, name: str, *more: str, ranks: int = 2) -> dict[str, Any]:
+    done = launch(folder, "-m", "nanodoc", "run", f"train.py:{name}", "--output-format", "json", *more, ranks=ranks)
+    assert done.stdout, done.stderr
+    report: dict[str, Any] = json.loads(done.stdout)  # of one rank, and whole
+    assert (done.returncode != 0) == any(one["severity"] == "critical" for one in report["findings"])
+    assert not list(folder.glob(".nanodoc-ranks-*"))
+    return report
+
+
+def test_a_healthy_run_is_healthy_and_bitwise_its_own(tmp_path: Path) -> None:
+    import torch
+
+    report = run(tmp_path, "well")
+    assert (report["verdict"], report["run"]["world_size"]) == ("healthy", 2)
+    assert [one["ended"] for one in report["ranks"]] == ["well", "well"]
+    assert (tmp_path / "rank0" / "history.jsonl").exists()
+    assert launch(tmp_path, "train.py").returncode == 0
+    for rank in range(2):
+        watched, bare = torch.load(tmp_path / f"after-{rank}.pt"), torch.load(tmp_path / f"bare-{rank}.pt")
+        assert all(torch.equal(one, other) for one, other in zip(watched, bare, strict=True))
+
+
+def test_the_rank_whose_batch_holds_nan(tmp_path: Path) -> None:
+    report = run(tmp_path, "nan", ranks=3)
+    cause, local = report["findings"]
+    assert (cause["code"], cause["rank"], cause["step"], cause["culprit"]["samples"]) == ("ND101", 1, 2, [3])
+    assert (local["code"], local["rank"], local["step"]) == ("ND801", 1, 2)
+    assert "Ranks 0, 2, run again without the others, are finite" in local["explanation"]
+    assert [one["ended"] for one in report["ranks"]] == ["clean", "sick", "clean"]
+    assert report["artifacts"]["snapshot"].startswith("rank1")
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "text"), [("dies", "ND711", "os._exit(5)"), ("raises", "ND709", 'raise KeyError("no such label")')]
+)
+def test_the_rank_that_ends_and_those_that_only_waited(tmp_path: Path, name: str, code: str, text: str) -> None:
+    report = run(tmp_path, name, ranks=4 if name == "dies" else 2)
+    cause, local = report["findings"]
+    assert (cause["code"], cause["rank"], cause["step"], cause["phase"]) == (code, 1, 2, "forward")
+    assert cause["culprit"]["location"]["line"] == line_of(tmp_path / "train.py", text)
+    assert (local["code"], local["rank"]) == ("ND801", 1)
+    assert {effect["what"].split(":")[0] for effect in local["effects"]} == {
+        f"rank {one}" for one in range(len(report["ranks"])) if one != 1
+    }
+
+
+def test_the_rank_that_hangs(tmp_path: Path) -> None:
+    report = run(tmp_path, "hangs", "--timeout", "4s")
+    (finding,) = report["findings"]
+    assert (finding["code"], finding["rank"], finding["step"]) == ("ND804", 1, 2)
+    assert finding["culprit"]["location"]["line"] == line_of(tmp_path / "train.py", "time.sleep(600)")
+
+
+@pytest.mark.parametrize(("name", "parameters"), [("drifts", ["module.last.bias"]), ("bare", ["first.weight"])])
+def test_replicas_that_differ(tmp_path: Path, name: str, parameters: list[str]) -> None:
+    report = run(tmp_path, name)
+    finding = report["findings"][0]
+    assert (finding["code"], finding["culprit"]["parameter"]) == ("ND802", parameters[0])
+    assert ("not wrapped" in finding["explanation"]) == (name == "bare")
+
+
+def test_parameters_that_ddp_waits_for(tmp_path: Path) -> None:
+    report = run(tmp_path, "unused")
+    (finding,) = report["findings"]
+    assert (finding["code"], finding["step"]) == ("ND803", 1)
+    assert "module.spare.weight, module.spare.bias" in finding["explanation"]
+
+
+def test_ranks_with_fewer_batches(tmp_path: Path) -> None:
+    report = run(tmp_path, "uneven")
+    (finding,) = report["findings"]
+    assert finding["code"] == "ND804"
+    assert finding["title"] == "rank 1 ended after 2 steps, rank 0 went on and waits"
