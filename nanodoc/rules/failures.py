@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from nanodoc.evidence import Evidence
+from nanodoc.explain.knowledge import explained
 from nanodoc.report.model import Culprit, Finding, Fix
 from nanodoc.rules.base import Claim, Rule, confidence
 
@@ -61,12 +62,14 @@ def _user_exception(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         failure.phase, f"in the {failure.phase} of step {evidence.failure_step}"
     )
     first = failure.message.strip().splitlines()[0] if failure.message.strip() else ""
+    title = f"{failure.type}: {first}" if first else failure.type
+    # what the user's own code raises it words itself; torch's and Python's messages are known
+    known = explained(f"{failure.type}: {failure.message}") if failure.raised_by_torch else None
+    means = f" {known.means}" if known is not None else ""
+    fixes = [Fix(title=known.fix.strip().splitlines()[0], confidence="maybe")] if known is not None else []
+    usual = [("usual cause", known.causes[0])] if known is not None and known.causes else []
     yield failure_claim(
-        rule,
-        evidence,
-        title=f"{failure.type}: {first}" if first else failure.type,
-        explanation=f"The code raised {failure.type} {where}.",
-        fit=0,
+        rule, evidence, title=title, explanation=f"The code raised {failure.type} {where}.{means}", fixes=fixes, extra=usual, fit=0
     )
 
 

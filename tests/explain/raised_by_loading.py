@@ -358,3 +358,11 @@ def raises_steps_and_strategies() -> None:
     from transformers import TrainingArguments
 
     TrainingArguments(output_dir="out", evaluation_strategy="epoch")
+
+
+def raises_file_missing() -> None:
+    open("data/train.csv")  # noqa: SIM115  # it is not there
+
+
+def raises_list_index() -> None:
+    Rows([1, 2]).rows[5]

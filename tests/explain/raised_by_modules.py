@@ -76,6 +76,10 @@ def raises_batch_moved_whole() -> None:
     [torch.ones(2)].to("cpu")  # type: ignore[attr-defined]  # the mistake under test
 
 
+def raises_tuple_attribute() -> None:
+    (torch.ones(2), torch.ones(3)).last_hidden_state  # type: ignore[attr-defined]  # noqa: B018  # the mistake under test
+
+
 def raises_dict_attribute() -> None:
     {"logits": torch.ones(2)}.logits  # type: ignore[attr-defined]  # noqa: B018  # the mistake under test
 

@@ -178,7 +178,7 @@ def raises_not_implemented_for_dtype() -> None:
     torch.randperm(4, dtype=torch.bool)
 
 
-def raises_input_and_weight_type() -> None:
+def raises_input_and_weight_dtype__layer() -> None:
     nn.Conv2d(3, 8, 3)(torch.randn(2, 3, 8, 8).double())
 
 
@@ -289,3 +289,11 @@ def raises_nan_in_sklearn_input() -> None:
     from sklearn.linear_model import LinearRegression
 
     LinearRegression().fit([[float("nan")], [1.0]], [0.0, 1.0])
+
+
+def raises_dtype_half_products() -> None:
+    torch.ones(2, 3) @ torch.ones(3, 2).half()
+
+
+def raises_input_and_weight_dtype() -> None:
+    torch.nn.Conv2d(1, 1, 1)(torch.ones(1, 1, 2, 2, dtype=torch.float64))

@@ -47,6 +47,8 @@ SOURCES = {
     "rank-failed": "torch/distributed/elastic/multiprocessing/errors/__init__.py, raised in pastes/torchrun.txt",
     "rendezvous-refused": "c10d/socket.cpp",
     "sigterm-from-launcher": "torch/distributed/elastic/multiprocessing/api.py",
+    "input-and-weight-type": "ATen/native/Convolution.cpp",
+    "nccl-aborted": "c10d/ProcessGroupNCCL.cpp",
     "ddp-marked-twice": "c10d/reducer.cpp",
     "ddp-params-differ": "c10d/reducer.cpp, Utils.hpp",
     "distributed-tensor-device": "c10d/ProcessGroup.hpp",
