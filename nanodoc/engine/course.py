@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nanodoc.amp_evidence import ScalerStep
+from nanodoc.call_evidence import RangeFacts
 from nanodoc.crash_evidence import CrashFacts
 from nanodoc.engine.amp_watch import AmpWatch
 from nanodoc.engine.batches import leading_size
@@ -138,6 +139,22 @@ class Course:
         """Step time with the watching over step time without."""
         bare = self.step_seconds - self.own_seconds
         return self.step_seconds / bare if bare > 0 else None
+
+
+def without_device(course: Course, trouble: Trouble, steps: int, ranges: tuple[RangeFacts, ...], *, interrupted: bool) -> Outcome:
+    """What is left where the device answers nothing any more."""
+    evidence = Evidence(
+        steps_run=steps,
+        failure=trouble.failure,
+        failure_step=steps,
+        losses=tuple(course.losses),
+        grad_norms=tuple(course.grad_norms),
+        ranges=ranges,
+    )
+    return Outcome(
+        evidence=evidence, steps_run=steps, losses=course.losses, grad_norms=course.grad_norms, skipped=course.skipped, interrupted=interrupted,
+        capsule=trouble.capsule, overhead=course.overhead, device_lost=True,
+    )  # fmt: skip
 
 
 def gather(

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import math
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,7 +15,7 @@ from nanodoc.engine.aside import put_back
 from nanodoc.engine.build_facts import BuildFacts
 from nanodoc.engine.capsule import Keeper, StepCapsule
 from nanodoc.engine.checkpoints import Checkpoints
-from nanodoc.engine.course import Course, Outcome, Trouble, gather
+from nanodoc.engine.course import Course, Outcome, Trouble, gather, without_device
 from nanodoc.engine.examination import Examiner
 from nanodoc.engine.failing import FailureLook
 from nanodoc.engine.failure import describe_failure
@@ -27,6 +23,7 @@ from nanodoc.engine.feed import Feed
 from nanodoc.engine.graph_watch import GraphWatch
 from nanodoc.engine.health import HealthWatch, per_pass
 from nanodoc.engine.history import History
+from nanodoc.engine.interrupts import Interrupts
 from nanodoc.engine.looks import LookOptions, Looks
 from nanodoc.engine.observed import ObservedStep
 from nanodoc.engine.observer import Observer
@@ -37,7 +34,7 @@ from nanodoc.engine.spots import SpotWatch
 from nanodoc.engine.state_check import optimizer_facts, sick_before_start
 from nanodoc.engine.step import StepRunner
 from nanodoc.errors import UsageError, UserCodeError
-from nanodoc.evidence import Evidence, OptimizerFacts, ParameterFacts, Trip
+from nanodoc.evidence import OptimizerFacts, ParameterFacts, Trip
 from nanodoc.failure_kinds import device_is_lost, out_of_memory
 from nanodoc.graph_evidence import graph_failure
 from nanodoc.probes.gradients import Scratch, Vitals, nonfinite_tensors, packed_vitals, really_nonfinite
@@ -100,7 +97,7 @@ class Engine:
         self._scratch = Scratch()
         self.course = Course(self.runner, history)
         self._skips_in_a_row = 0
-        self._interrupted = False
+        self._interrupts = Interrupts()
         self._notes: list[tuple[str, str]] = []
         self._indices: list[int] | None = None
         self._last: StepCapsule | None = None
@@ -117,8 +114,8 @@ class Engine:
         trouble = Trouble()
         step = 0
         self._graph.begin()
-        with self._interruptible(), self._graph.watching(), self.amp.watching(), self._spots.listening(), self.health.watching():
-            while step < self._steps and not (self._interrupted or hopeless or self.amp.skips.hopeless):
+        with self._interrupts, self._graph.watching(), self.amp.watching(), self._spots.listening(), self.health.watching():
+            while step < self._steps and not (self._interrupts.asked or hopeless or self.amp.skips.hopeless):
                 trouble_or_end = self._step(step)
                 if trouble_or_end is None:
                     step += 1
@@ -129,7 +126,7 @@ class Engine:
                 break
         self._over()
         if trouble.failure is not None and device_is_lost(trouble.failure):
-            return self._without_device(trouble, step)
+            return without_device(self.course, trouble, step, self._graph.ranges, interrupted=self._interrupts.asked)
         if hopeless:
             self._last = self._first_unrun()
         if trouble.trip is None and trouble.failure is None and step:
@@ -386,17 +383,6 @@ class Engine:
         bad = nonfinite_tensors(self._named)
         return optimizer_facts(self.recipe, set(bad), self._build) if bad else ()
 
-    def _without_device(self, trouble: Trouble, steps: int) -> Outcome:
-        course = self.course
-        losses, norms = tuple(course.losses), tuple(course.grad_norms)
-        evidence = Evidence(
-            steps_run=steps, failure=trouble.failure, failure_step=steps, losses=losses, grad_norms=norms, ranges=self._graph.ranges
-        )
-        return Outcome(
-            evidence=evidence, steps_run=steps, losses=course.losses, grad_norms=course.grad_norms, skipped=course.skipped,
-            interrupted=self._interrupted, capsule=trouble.capsule, overhead=course.overhead, device_lost=True,
-        )  # fmt: skip
-
     def _outcome(self, trouble: Trouble, sick: tuple[ParameterFacts, ...], steps: int) -> Outcome:
         course = self.course
         evidence = gather(
@@ -408,7 +394,7 @@ class Engine:
             losses=course.losses,
             grad_norms=course.grad_norms,
             skipped=course.skipped,
-            interrupted=self._interrupted,
+            interrupted=self._interrupts.asked,
             capsule=trouble.capsule,
             start=trouble.capsule or next((kept.capsule for kept in self.amp.skips.kept()), None) or self._last,
             overhead=course.overhead,
@@ -419,21 +405,3 @@ class Engine:
             trace_files=self.looks.files,
             frames=self.looks.tables,
         )
-
-    @contextmanager
-    def _interruptible(self) -> Iterator[None]:
-        """The first SIGINT ends the run after the step at hand, the second at once; the old handler is put back."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        def handle(number: int, frame: FrameType | None) -> None:
-            if self._interrupted:
-                raise KeyboardInterrupt
-            self._interrupted = True
-
-        before = signal.signal(signal.SIGINT, handle)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGINT, before)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from nanodoc.report.model import Finding, Report
+from nanodoc.report.public import public_form
 from nanodoc.report.text import clean
 from nanodoc.strict_json import strict
 
@@ -13,7 +14,7 @@ _LEVELS = {"critical": "error", "warning": "warning", "info": "notice"}
 
 def render_json(report: Report) -> str:
     """Schema version 1, strict JSON: NaN and inf are the strings "nan", "inf" and "-inf"."""
-    return json.dumps(strict(report.as_dict()), indent=2, allow_nan=False, ensure_ascii=False, default=str) + "\n"
+    return json.dumps(strict(public_form(report)), indent=2, allow_nan=False, ensure_ascii=False, default=str) + "\n"
 
 
 def render_github(report: Report) -> str:

@@ -90,6 +90,8 @@ def _claim(
     if call is not None:
         for number, one in enumerate(call.given):
             extra.append((f"argument {number + 1}", f"{shown(one)}{origin(one)}"))  # type: ignore[operator]  # a function of GivenFacts
+        if call.layer_at is not None and failure.frames:
+            extra.append(("layer made at", f"{call.layer_at.file}:{call.layer_at.line}"))
         if call.settings:
             extra.append(("also given", call.settings))
     title = failure.message.strip().splitlines()[0]

@@ -11,6 +11,7 @@ from nanodoc import pipeline
 from nanodoc.clinic.catalogue import find_patient
 from nanodoc.config import Config
 from nanodoc.report.model import Finding
+from nanodoc.report.public import public_form
 
 
 def first(name: str, tmp_path: Path) -> Finding:
@@ -37,7 +38,7 @@ def test_the_dtype_is_found_by_experiment(tmp_path: Path) -> None:
 
 def test_how_a_fix_is_tried_is_not_in_the_public_report(tmp_path: Path) -> None:
     report = pipeline.run(find_patient("half-overflow").entrypoint(), Config(device="cpu", snapshot_dir=str(tmp_path)))
-    (fix, *_) = report.as_dict()["findings"][0]["fixes"]
+    (fix, *_) = public_form(report)["findings"][0]["fixes"]
     assert set(fix) == {"title", "patch", "verified", "confidence", "loss_change", "outcome"}
 
 

@@ -1,0 +1,74 @@
+"""Errors that lose a CUDA context, and memory of a GPU. Skipped where there is no CUDA device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.helpers import marked, nanodoc, report_of
+
+pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+
+TRAIN = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+class Tagger(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.head = nn.Embedding(50, 16), nn.Linear(16, 3)
+
+    def forward(self, ids):
+        return self.head(self.words(ids).mean(1))  # looks up
+
+def recipe(bad_id=False, bad_label=False):
+    torch.manual_seed(0)
+    model = Tagger()
+    data = [(torch.randint(0, 50, (4, 6)), torch.randint(0, 3, (4,))) for _ in range(8)]
+    if bad_id:
+        data[5][0][2, 3] = 50
+    if bad_label:
+        data[5][1][1] = 3
+    def loss_fn(model, batch):
+        return F.cross_entropy(model(batch[0]), batch[1])  # compares
+    return {"model": model, "loss_fn": loss_fn, "data": data, "optimizer": torch.optim.Adam(model.parameters()), "max_steps": 8}
+
+def ids(): return recipe(bad_id=True)
+def labels(): return recipe(bad_label=True)
+
+def memory():
+    model = nn.Sequential(*[nn.Linear(4096, 4096) for _ in range(4)])
+    def loss_fn(model, batch):
+        out, kept = batch.repeat(1 << 12, 1), []
+        for _ in range(1000):
+            out = model(out)  # grows
+        return out.sum()
+    return {"model": model, "loss_fn": loss_fn, "data": [torch.rand(64, 4096)] * 2, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1)}
+"""
+
+
+@pytest.fixture(autouse=True)
+def _train(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAIN)
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "line", "title"), [("ids", "ND102", "looks up", "index 50 at [2, 3]"), ("labels", "ND103", "compares", "label 3 at [1]")]
+)
+def test_a_device_side_assert_is_named_by_a_look_on_the_cpu(tmp_path: Path, name: str, code: str, line: str, title: str) -> None:
+    report = report_of(nanodoc("run", f"train.py:{name}", "--device", "cuda", "--output-format", "json", cwd=tmp_path))
+    finding = report["findings"][0]
+    assert (finding["code"], finding["step"]) == (code, 5)
+    assert finding["title"].startswith(title)
+    assert finding["culprit"]["location"]["line"] == marked(tmp_path / "train.py", line)
+    assert any(row["label"] == "on the GPU" for row in finding["evidence"])
+
+
+def test_what_holds_the_memory_of_a_gpu(tmp_path: Path) -> None:
+    report = report_of(nanodoc("run", "train.py:memory", "--device", "cuda", "--output-format", "json", cwd=tmp_path))
+    finding = report["findings"][0]
+    assert finding["code"] == "ND704"
+    assert any(f"train.py:{marked(tmp_path / 'train.py', 'grows')}" in row["label"] for row in finding["evidence"])
