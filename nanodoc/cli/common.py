@@ -86,7 +86,7 @@ def examined(job: Job, live: bool = False) -> Report:
     """The job's report: done by a child process, which the report outlives, or right here with --in-process. Of several ranks one has the
     report; the others exit when it is there."""
     config = job.config
-    if config.in_process:
+    if config.in_process or os.name != "posix":  # process groups and their signals are POSIX's
         from nanodoc.process.child import perform
 
         with progress_bar(config.quiet, live) as progress:

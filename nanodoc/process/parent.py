@@ -70,6 +70,7 @@ class Child:
         self._watch = watch
         self._receiver = Receiver()
         self._ended = Ended()
+        self._left: tuple[int, resource.struct_rusage] | None = None
         self._told_to_end: float | None = None
         self._done: float | None = None
         self._alive_at = time.monotonic()
@@ -139,12 +140,17 @@ class Child:
             pass
 
     def _gone(self) -> bool:
-        return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        if hasattr(os, "waitid"):
+            return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        if self._left is None:  # macOS before Python 3.13: to ask is to reap
+            number, status, usage = os.wait4(self._process.pid, os.WNOHANG)
+            self._left = (status, usage) if number else None
+        return self._left is not None
 
     def _reap(self) -> tuple[int, resource.struct_rusage]:
         """The group first: as long as its leader is not reaped, nobody else can have its number."""
         _kill_group(self._process.pid)
-        _, status, usage = os.wait4(self._process.pid, 0)
+        status, usage = self._left or os.wait4(self._process.pid, 0)[1:]
         self._process.returncode = os.waitstatus_to_exitcode(status)
         return status, usage
 

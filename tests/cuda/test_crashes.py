@@ -56,7 +56,8 @@ def _train(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "code", "line", "title"), [("ids", "ND102", "looks up", "index 50 at [2, 3]"), ("labels", "ND103", "compares", "label 3 at [1]")]
+    ("name", "code", "line", "title"),
+    [("ids", "ND102", "looks up", "index 50 at [2, 3]"), ("labels", "ND103", "compares", "label 3 at [1]")],
 )
 def test_a_device_side_assert_is_named_by_a_look_on_the_cpu(tmp_path: Path, name: str, code: str, line: str, title: str) -> None:
     report = report_of(nanodoc("run", f"train.py:{name}", "--device", "cuda", "--output-format", "json", cwd=tmp_path))

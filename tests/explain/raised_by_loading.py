@@ -366,3 +366,9 @@ def raises_file_missing() -> None:
 
 def raises_list_index() -> None:
     Rows([1, 2]).rows[5]
+
+
+def raises_no_terminal() -> None:
+    with open(os.devnull) as nothing, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.stdin", nothing)
+        input()
