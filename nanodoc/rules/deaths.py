@@ -65,7 +65,7 @@ def death_claim(rule: Rule, death: DeathFacts, *, title: str, explanation: str, 
             name=rule.name,
             severity=rule.severity,
             # that it ended is a fact; its line is as sure as it was seen, and surer where it was seen twice
-            confidence=confidence(0.45, 0.25 if where is not None else 0.0, 0.2 if death.again else 0.0, -0.2 if death.again is False else 0.0),
+            confidence=confidence(0.3 if death.again is False else 0.45, 0.25 if where is not None else 0.0, 0.2 if death.again else 0.0),
             title=title,
             explanation=explanation,
             culprit=Culprit(
