@@ -26,7 +26,7 @@ def test_a_mask_before_an_unrelated_exception_is_not_blamed() -> None:
         return weights @ torch.ones(7)  # shapes do not fit
 
     finding = first(loss_fn, torch.randn(4, 4))
-    assert finding.name == "user-exception"
+    assert finding.name == "shape-mismatch"
     assert finding.culprit.location is not None
     assert finding.culprit.location.line == line_of(__file__, "# shapes do not fit")
 

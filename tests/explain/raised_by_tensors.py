@@ -248,11 +248,13 @@ def raises_one_hot_range() -> None:
 
 
 def raises_distribution_parameter() -> None:
-    torch.distributions.Normal(torch.tensor([float("nan")]), torch.tensor([1.0]))
+    torch.distributions.Normal(
+        torch.tensor([float("nan")]), torch.tensor([1.0]), validate_args=True
+    )  # torch.compile switches it off for the process
 
 
 def raises_distribution_value() -> None:
-    torch.distributions.Bernoulli(0.5).log_prob(torch.tensor(2.0))
+    torch.distributions.Bernoulli(0.5, validate_args=True).log_prob(torch.tensor(2.0))
 
 
 def raises_multinomial_probabilities() -> None:

@@ -34,6 +34,8 @@ class Layer(torch.nn.Module):
     def end(self):
         if self.how == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
+        if self.how == "ended":
+            subprocess.run(["kill", "-9", str(os.getpid())])
         if self.how == "crashed":
             ctypes.string_at(0)
         if self.how == "left":
@@ -77,8 +79,10 @@ def workers():
 def once():
     if not os.path.exists("died"):
         open("died", "w").close()
-        return make("killed")
+        return make("ended")
     return make("healthy")
+
+def ended(): return make("ended")
 """
 
 
@@ -129,7 +133,9 @@ def test_a_death_that_does_not_come_again_is_told_as_such(tmp_path: Path) -> Non
     finding = report["findings"][0]
     assert (finding["code"], finding["step"], finding["culprit"]["location"]) == ("ND711", 3, None)
     assert finding["experiments"][0]["outcome"] == "does not end in this way"
-    again, _ = run(tmp_path, "killed")
+    again, _ = run(tmp_path, "ended")
+    assert again["findings"][0]["culprit"]["location"]["line"] == line_of(tmp_path / "train.py", 'subprocess.run(["kill"')
+    assert {"label": "line known from", "value": "a second run"} in again["findings"][0]["evidence"]
     assert finding["confidence"] < again["findings"][0]["confidence"]
 
 
