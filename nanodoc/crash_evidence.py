@@ -133,10 +133,10 @@ class LoadFacts:
     """Parameters that no load filled at all."""
     unexpected: tuple[str, ...]
     prefix: str = ""
-    add_prefix: bool = False
-    """The file's names lack the prefix; else they have one too many."""
+    instead: str = ""
+    """What should stand in place of the prefix that the file's names have."""
     would_match: int = 0
-    """By name and shape, with the prefix mended."""
+    """Tensors that fit by name and shape then."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -27,6 +27,19 @@ class UserCodeError(Exception):
     """
 
     def __init__(self, cause: BaseException, phase: str) -> None:
-        super().__init__(f"{type(cause).__name__}: {cause}")
+        super().__init__(f"{type(cause).__name__}: {said(cause)}")
         self.cause = cause
         self.phase = phase
+
+
+def said(error: BaseException) -> str:
+    """What an exception says; some raise when they are asked."""
+    try:
+        return str(error)
+    except Exception as failed:
+        return f"(its __str__ raises {type(failed).__name__})"
+
+
+def is_users(error: BaseException) -> bool:
+    """Whether an exception that left the user's code is theirs to be told of: anything but Ctrl-C and the end of a generator."""
+    return not isinstance(error, (KeyboardInterrupt, GeneratorExit))

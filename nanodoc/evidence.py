@@ -233,6 +233,10 @@ class Failure:
     raised_by_torch: bool
     torch_function: str | None
     """The torch function called from the innermost user frame."""
+    origin: str = ""
+    """The file below torch's folder whose code raised, such as `nn/functional.py`; "" for other code, and for torch's C functions."""
+    collating: bool = False
+    """It was raised while samples were put together into a batch."""
     notes: tuple[str, ...] = ()
 
 

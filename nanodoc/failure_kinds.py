@@ -21,7 +21,7 @@ _RAGGED = re.compile(
 )
 _PEER = re.compile(
     r"[Cc]onnection (?:was )?(?:closed|reset|refused) by (?:remote )?peer|Connection reset|[Tt]imed out waiting|timeout caused pair closure|NCCL communicator was aborted"
-    r"|collective operation timeout|remote process (?:has )?(?:exited|terminated)|ncclRemoteError|[Ss]ocket [Tt]imeout|Broken pipe|Wait timeout|Connect timeout"
+    r"|collective operation timeout|remote process (?:has )?(?:exited|terminated)|ncclRemoteError|[Ss]ocket [Tt]imeout|gloo.*Broken pipe|Wait timeout|Connect timeout"
     r"|Read error .* Connection|Rank \d+ (?:failed|successfully reached monitoredBarrier)|failed to pass monitoredBarrier"
 )
 
@@ -38,14 +38,15 @@ def device_is_lost(failure: Failure) -> bool:
 
 def out_of_memory(failure: Failure) -> bool:
     """No more memory could be had, on the host or on the device; or a size was asked for that no memory has."""
-    return failure.type in ("OutOfMemoryError", "MemoryError", "_ArrayMemoryError") or _MEMORY.search(failure.message) is not None
+    told = failure.type in ("OutOfMemoryError", "MemoryError", "_ArrayMemoryError") or _MEMORY.search(failure.message) is not None
+    return told and failure.raised_by_torch
 
 
 def is_ragged(failure: Failure) -> bool:
-    """The samples of a batch do not fit together."""
-    return failure.phase == "data" and _RAGGED.search(failure.message) is not None
+    """The samples of a batch do not fit together, as the message says."""
+    return failure.phase == "data" and failure.collating and _RAGGED.search(failure.message) is not None
 
 
 def peer_left(failure: Failure) -> bool:
-    """Another rank is gone or did not answer: an effect of whatever became of it."""
-    return _PEER.search(failure.message) is not None
+    """Another rank is gone or did not answer: an effect of whatever became of it. A broken pipe of the user's own is none."""
+    return failure.raised_by_torch and not failure.type.endswith("PipeError") and _PEER.search(failure.message) is not None

@@ -31,6 +31,10 @@ def given(**flags: Any) -> dict[str, Any]:
 @contextlib.contextmanager
 def payload_on_stdout() -> Iterator[TextIO]:
     """stdout is the report's alone: what anything else prints meanwhile, C code and worker processes too, goes to stderr."""
+    if sys.stderr is None:  # closed by whoever started us
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115  # for as long as the process lives
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # as above
     stdout = sys.stdout
     try:
         stdout.flush()
@@ -130,8 +134,13 @@ def write_payload(rendered: Callable[[bool], str], config: Config, stdout: TextI
             stdout.write(text)
             raise UsageError(f"cannot write the report to {path}: {error.strerror or error}; it is on stdout instead") from error
     else:
-        stdout.write(text)
-        stdout.flush()
+        try:
+            stdout.write(text)
+            stdout.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise UsageError(f"cannot write the report to stdout: {error.strerror or error}; --output FILE writes it elsewhere") from error
 
 
 def render(report: Report, config: Config, *, color: bool) -> str:

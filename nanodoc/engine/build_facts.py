@@ -106,34 +106,51 @@ class BuildFacts:
 
 
 def load_facts(
-    module: torch.nn.Module, result: Any, sizes: Mapping[str, tuple[int, ...]], place: Place | None, loaded: set[int]
+    module: torch.nn.Module,
+    result: Any,
+    sizes: Mapping[str, tuple[int, ...]],
+    versions: Mapping[str, int],
+    place: Place | None,
+    loaded: set[int],
 ) -> LoadFacts:
-    """What a load_state_dict() left out. `sizes` are those of the file's tensors; `loaded` the parameters that any load filled."""
+    """What a load_state_dict() left out. `sizes` are those of the file's tensors; `versions` the parameters' counters of writes when it was over;
+    `loaded` the parameters that any load filled."""
     own = {name: tuple(t.shape) for name, t in (*module.named_parameters(), *module.named_buffers()) if not is_lazy(t)}
-    parameters = dict(module.named_parameters())
-    left = [name for name in result.missing_keys if name in parameters and id(parameters[name]) not in loaded]
-    unexpected = list(result.unexpected_keys)
-    prefix, add = _prefix(own, {key: sizes[key] for key in unexpected if key in sizes})
-    renamed = {(prefix + key if add else key.removeprefix(prefix)): size for key, size in sizes.items()} if prefix else {}
+    now = {name: parameter for name, parameter in module.named_parameters() if not is_lazy(parameter)}
+    left = [
+        name
+        for name in result.missing_keys
+        if name in now and id(now[name]) not in loaded and versions.get(name) == now[name]._version  # nor filled by hand since
+    ]
+    unexpected = [key for key in result.unexpected_keys if key in sizes]
+    best = max(_renamings(own, {key: sizes[key] for key in unexpected}), key=lambda pair: _fitting(own, sizes, pair), default=("", ""))
     return LoadFacts(
         module_type=type(module).__name__, location=_span(place), own=len(own), given=len(sizes), matched=len(own) - len(result.missing_keys),
-        left=tuple(left), unexpected=tuple(unexpected), prefix=prefix, add_prefix=add,
-        would_match=sum(own.get(name) == size for name, size in renamed.items()),
+        left=tuple(left), unexpected=tuple(unexpected), prefix=best[0], instead=best[1], would_match=_fitting(own, sizes, best) if any(best) else 0,
     )  # fmt: skip
 
 
-def _prefix(own: Mapping[str, tuple[int, ...]], unexpected: Mapping[str, tuple[int, ...]]) -> tuple[str, bool]:
-    """(prefix, whether to add it to the file's names) under which most of the unexpected names fit the module's by name and shape; "" where
-    none does."""
-    votes: Counter[tuple[str, bool]] = Counter()
+def _renamings(own: Mapping[str, tuple[int, ...]], unexpected: Mapping[str, tuple[int, ...]]) -> list[tuple[str, str]]:
+    """(prefix in the file, prefix in the module) that would make names of tensors of one shape the same, the most frequent few."""
+    votes: Counter[tuple[str, str]] = Counter()
     for key, size in unexpected.items():
         for name, shape in own.items():
-            if shape == size and key != name:
-                if key.endswith("." + name):
-                    votes[key[: -len(name)], False] += 1
-                elif name.endswith("." + key):
-                    votes[name[: -len(key)], True] += 1
-    return max(votes, key=lambda one: votes[one]) if votes else ("", False)
+            if shape == size and key != name and key.rpartition(".")[2] == name.rpartition(".")[2]:
+                theirs, ours = key.split("."), name.split(".")
+                while theirs and ours and theirs[-1] == ours[-1]:
+                    theirs.pop()
+                    ours.pop()
+                votes[".".join([*theirs, ""]), ".".join([*ours, ""])] += 1
+    return [pair for pair, _ in votes.most_common(8)]
+
+
+def renamed(key: str, prefix: str, instead: str) -> str:
+    """The file's name for a tensor with its prefix replaced."""
+    return instead + key.removeprefix(prefix) if key.startswith(prefix) else key
+
+
+def _fitting(own: Mapping[str, tuple[int, ...]], sizes: Mapping[str, tuple[int, ...]], pair: tuple[str, str]) -> int:
+    return sum(own.get(renamed(key, *pair)) == size for key, size in sizes.items())
 
 
 def _span(place: Place | None) -> SourceSpan | None:

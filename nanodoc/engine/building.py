@@ -39,7 +39,7 @@ class BuildWatch(TorchDispatchMode):
         self._optimizers: dict[int, Place] = {}
         self._schedulers: dict[int, Place] = {}
         self._loaders: dict[int, Place] = {}
-        self._loads: list[tuple[torch.nn.Module, Any, Any, Place | None]] = []
+        self._loads: list[tuple[torch.nn.Module, Any, Any, dict[str, int], Place | None]] = []
         self._eval_at: dict[int, Place] = {}
         self._built: list[weakref.ref[torch.optim.Optimizer]] = []
         self._frozen: dict[int, Place] = {}
@@ -189,7 +189,8 @@ class BuildWatch(TorchDispatchMode):
             if missing:
                 mine, caller = calling_places(1)
                 sizes = {str(key): tuple(value.shape) for key, value in state_dict.items() if isinstance(value, torch.Tensor)}
-                self._loads.append((module, out, sizes, caller or mine))
+                versions = {name: parameter._version for name, parameter in module.named_parameters() if not is_lazy(parameter)}
+                self._loads.append((module, out, sizes, versions, caller or mine))
             return out
 
         return load_state_dict
@@ -276,7 +277,7 @@ class BuildWatch(TorchDispatchMode):
             optimizers=dict(self._optimizers),
             schedulers=dict(self._schedulers),
             loaders=dict(self._loaders),
-            loads=tuple(load_facts(*load, self._loaded) for load in self._loads),
+            loads=tuple(load_facts(*load, self._loaded) for load in self._loads if modules & {id(one) for one in load[0].modules()}),
             eval_at={key: place for key, place in self._eval_at.items() if key in modules},
             built=[one for ref in self._built if (one := ref()) is not None],
             frozen={name: self._frozen[id(p)] for name, p in model.named_parameters() if id(p) in self._frozen},

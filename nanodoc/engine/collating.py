@@ -19,6 +19,7 @@ from nanodoc.engine.capsule import Keeper
 from nanodoc.engine.step import StepRunner
 from nanodoc.errors import UsageError, UserCodeError
 from nanodoc.evidence import Failure, SourceSpan
+from nanodoc.trace.files import USER, frame_kind
 from nanodoc.trace.spans import resolve
 
 _MOST_SAMPLES = 512
@@ -135,7 +136,7 @@ def _kind(sample: Any) -> str:
 def _getitem(dataset: Any) -> SourceSpan | None:
     """The last line of the data set's `__getitem__`: what it returns."""
     code = getattr(getattr(type(dataset), "__getitem__", None), "__code__", None)
-    if not isinstance(code, CodeType):
+    if not isinstance(code, CodeType) or frame_kind(code.co_filename) != USER:
         return None
     lines = [i for i, position in enumerate(code.co_positions()) if position[0] is not None]
     return resolve(code, lines[-1] * 2) if lines else None

@@ -4,6 +4,7 @@ written down."""
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +22,7 @@ from nanodoc.engine.replaying import leaves_of
 from nanodoc.engine.step import StepRunner
 from nanodoc.errors import UsageError, UserCodeError
 from nanodoc.evidence import Failure
-from nanodoc.failure_kinds import is_ragged, out_of_memory
+from nanodoc.failure_kinds import out_of_memory
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.trace.calls import CallLog
 from nanodoc.trace.eager import run_eagerly
@@ -60,6 +61,7 @@ class FailureLook:
         )  # fmt: skip
         memory = out_of_memory(failure)
         saved = SavedLog(self._runner.recipe.model) if memory else None
+        through: list[int] = []  # micro-batches whose loss came
         log: CallLog | None = None
         error: BaseException | None = None
         call = None
@@ -69,13 +71,17 @@ class FailureLook:
             log = CallLog(self._runner.recipe.model, leaves_of(self._runner.recipe.model, batches))
             try:
                 with log, saved or contextlib.nullcontext():
-                    self._run(batches)
+                    self._run(batches, lambda loss: through.append(1))
             except UserCodeError as raised:
                 error = raised.cause
             if error is not None:
                 call = log.failed(error, self._build.layer_made_at)
                 error.__traceback__ = None  # its frames hold what the step made
         held = memory_facts(self._runner.recipe, capsule.batches, saved, size) if memory else None
+        if len(capsule.batches) > 1 and len(through) < len(capsule.batches):
+            sizes = [leading_size(batch) for batch in capsule.batches]
+            start, size = sum(sizes[: len(through)]), sizes[len(through)]
+            facts = replace(facts, batch_size=size, indices=facts.indices[start : start + size] if sum(sizes) == len(facts.indices) else ())
         return replace(facts, call=call, memory=held), tuple(log.ranges) if log is not None else ()
 
     def at_batch(self, failure: Failure) -> CrashFacts | None:
@@ -83,20 +89,20 @@ class FailureLook:
         if out_of_memory(failure):
             return CrashFacts(memory=memory_facts(self._runner.recipe, [], None, None))
         indices = self._feed.failing
-        if indices is None or not is_ragged(failure):
+        if indices is None or not failure.collating:
             return CrashFacts(indices=tuple(indices or ()))
         with contextlib.suppress(*_HARMLESS), warnings_unsaid():
             ragged = ragged_facts(self._runner, self._keeper, self._build, indices, failure)
             return CrashFacts(ragged=ragged, indices=tuple(indices))
         return CrashFacts(indices=tuple(indices))
 
-    def _run(self, batches: list[Any]) -> None:
+    def _run(self, batches: list[Any], on_loss: Callable[[Any], None]) -> None:
         if self._runner.observing:
             named = list(self._runner.recipe.model.named_parameters())
             with Observer(self._runner.recipe, named, expected_steps=1).watch(None):
                 self._runner.call_train_step(batches[0])
         else:
-            self._runner.compute(batches)
+            self._runner.compute(batches, on_loss)
 
 
 def memory_before_any_step(recipe: Recipe) -> MemoryFacts:

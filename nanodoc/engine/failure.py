@@ -6,12 +6,13 @@ import linecache
 import re
 from collections.abc import Sequence
 
-from nanodoc.errors import UserCodeError
+from nanodoc.errors import UserCodeError, said
 from nanodoc.evidence import Failure, SourceSpan
-from nanodoc.trace.files import LIBRARY, SKIP, USER, frame_kind, shown_path
+from nanodoc.trace.files import LIBRARY, SKIP, USER, frame_kind, shown_path, torch_file
 from nanodoc.trace.spans import traceback_spans
 
 _LONGEST_MESSAGE = 2000
+_COLLATES = "self.collate_fn("  # as the loader's fetcher calls it
 # A worker process re-raises with its own traceback as text inside the message.
 _WORKER_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)\n\s+(?P<code>.+)')
 
@@ -19,10 +20,11 @@ _WORKER_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<
 def describe_failure(error: UserCodeError) -> Failure:
     """The facts of `error.cause`. `frames` are the user's, or a library's where the user has none."""
     cause = error.cause
-    spans = traceback_spans(cause.__traceback__)
+    spans, message = traceback_spans(cause.__traceback__), said(cause)
     user = [span for span, kind, _ in spans if kind == USER]
-    frames = user or [span for span, kind, _ in spans if kind == LIBRARY]
-    message = str(cause)
+    # a compiler's or a worker's exception names the user's lines in its text
+    frames = user or _worker_frames(message) or [span for span, kind, _ in spans if kind == LIBRARY]
+    collating = any(_COLLATES in span.code for span, kind, _ in spans if kind == SKIP) or _COLLATES in message
     if "in DataLoader worker process" in message.split("\n")[0]:
         frames = _worker_frames(message) or frames
         message = message.strip().split("\n")[-1].removeprefix(f"{type(cause).__name__}: ")
@@ -36,6 +38,8 @@ def describe_failure(error: UserCodeError) -> Failure:
         raised_by_torch=_raised_by_torch(spans),
         torch_function=last[0].function if last and last[1] == SKIP else None,
         notes=notes,
+        origin=torch_file(last[2].co_filename) if last is not None else "",
+        collating=collating,
     )
 
 

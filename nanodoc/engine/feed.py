@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from nanodoc.engine.batches import leading_size
-from nanodoc.errors import UsageError, UserCodeError
+from nanodoc.errors import UsageError, UserCodeError, is_users, said
 
 
 class Feed:
@@ -48,7 +48,14 @@ class Feed:
                 self.passes += 1
                 self._yielded = self._seen = 0
                 continue
-            except Exception as error:
+            except BaseException as error:
+                if not is_users(error):
+                    raise
+                gone = _dead_worker(self._iterator) if not isinstance(error, RuntimeError) else None
+                if gone is not None:  # a worker that ends by itself may show as any error of the pipe to it
+                    told = RuntimeError(f"DataLoader worker (pid(s) {gone}) exited unexpectedly")
+                    told.add_note(f"seen as {type(error).__name__}: {said(error)}")
+                    raise UserCodeError(told, "data") from error
                 raise UserCodeError(error, "data") from error
             self._yielded += 1
             size = leading_size(batch)
@@ -88,6 +95,12 @@ def _begin(data: Any) -> tuple[Iterator[Any], deque[list[int] | None] | None]:
         _BaseDataLoaderIter._next_index = draw  # type: ignore[method-assign]  # the original
     made._next_index = lambda: watched(made)  # of this iterator alone
     return made, queue
+
+
+def _dead_worker(iterator: Any) -> int | None:
+    """The number of a worker process that has ended with an error."""
+    workers = getattr(iterator, "_workers", None) or []
+    return next((one.pid for one in workers if one.exitcode not in (None, 0)), None)
 
 
 class _Nothing:

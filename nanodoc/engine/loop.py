@@ -139,7 +139,9 @@ class Engine:
             next((birth.growth for birth in trouble.examined.births if birth.op.upcast_absmax is not None), ()) if trouble.examined else ()
         )
         self.looks.at_end(trouble.capsule or self._last, failed=trouble.capsule is not None, growth=growth)
-        self.health.ranges = self._graph.ranges or self.health.ranges
+        # on the CPU every index out of range raises: where the step went on, the code had caught it
+        seen = self._graph.ranges if self.runner.device.type != "cpu" or trouble.failure is not None else ()
+        self.health.ranges = seen or self.health.ranges
         whole = trouble.capsule is None and trouble.failure is None and not trouble.optimizers and step > 0
         self.health.at_end(
             self._last,

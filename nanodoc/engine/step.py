@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from nanodoc.engine.batches import to_device
-from nanodoc.errors import UsageError, UserCodeError
+from nanodoc.errors import UsageError, UserCodeError, is_users
 from nanodoc.process.crumbs import here
 from nanodoc.recipe.recipe import Recipe
 
@@ -134,7 +134,9 @@ class StepRunner:
             yield
         except (UsageError, UserCodeError):
             raise
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            if not is_users(error):
+                raise
             raise UserCodeError(error, self._phase_of(error)) from error
 
     def _phase_of(self, error: BaseException) -> str:

@@ -9,12 +9,14 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nanodoc.errors import NanodocError, UsageError
+from nanodoc.errors import NanodocError, UsageError, said
+from nanodoc.evidence import Failure
+from nanodoc.failure_kinds import worker_died
 from nanodoc.process import crumbs
 from nanodoc.process.job import Job
-from nanodoc.process.last_words import ASK, DUMP, speak_before_the_end
+from nanodoc.process.last_words import ASK, DUMP, note_failure, speak_before_the_end
 from nanodoc.process.lines import LineWatch
-from nanodoc.process.wire import Sender, opened
+from nanodoc.process.wire import CLOSED, Sender, opened
 from nanodoc.progress import Now, Progress
 
 if TYPE_CHECKING:
@@ -33,6 +35,8 @@ def work(body: bytes, events: int, page: int, stack: int) -> int:
     if DUMP is not None:
         faulthandler.register(DUMP, file=stack, all_threads=True)
     speak_before_the_end(trail, ASK)
+    sys.meta_path.insert(0, _Imports(trail))
+    sender.on_closed = lambda: trail.say({"said": CLOSED})
     sender.send("started")
     try:
         if job.again is not None and job.again.lines:
@@ -45,6 +49,9 @@ def work(body: bytes, events: int, page: int, stack: int) -> int:
     except KeyboardInterrupt:
         sender.send("interrupted")
     except Exception as error:
+        told = describe_death(error)
+        if told is not None:
+            note_failure(trail, told, trail.step)
         if os.environ.get("NANODOC_DEBUG"):
             traceback.print_exc()
         sender.send("internal", said_of(error))
@@ -52,6 +59,17 @@ def work(body: bytes, events: int, page: int, stack: int) -> int:
         sender.send("report", report)
     sys.stdout.flush()
     return 0
+
+
+class _Imports:
+    """Stands before the finders of modules and finds none: a long import is no hang. torch imports a thousand modules with the first
+    optimizer, which takes seconds."""
+
+    def __init__(self, trail: crumbs.Crumbs) -> None:
+        self._trail = trail
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        self._trail.sign()
 
 
 def perform(job: Job, progress: Progress) -> Report:
@@ -71,13 +89,19 @@ def perform(job: Job, progress: Progress) -> Report:
     return pipeline.run(job.target, job.config, progress, job.again)
 
 
+def describe_death(error: Exception) -> Failure | None:
+    """torch's own handler of SIGCHLD tells of a loader's dead worker, wherever the training, or nanodoc, is just then."""
+    failure = Failure(type=type(error).__name__, message=said(error), phase="data", frames=(), raised_by_torch=True, torch_function=None)
+    return failure if worker_died(failure) is not None else None
+
+
 def said_of(error: Exception) -> str:
     """An error of our own on one line, with where it came from."""
     if isinstance(error, NanodocError):
-        return str(error)
+        return str(error).removeprefix("internal error: ")
     place = traceback.extract_tb(error.__traceback__)[-1]
-    said = " ".join(str(error).split())[:300]
-    return f"{type(error).__name__}: {said} ({place.name}, line {place.lineno})"
+    text = " ".join(said(error).split())[:300]
+    return f"{type(error).__name__}: {text} ({place.name}, line {place.lineno})"
 
 
 def _progress(sender: Sender, live: bool) -> Progress:

@@ -16,7 +16,7 @@ from typing import Any
 PHASES = ("start", "setup", "data", "forward", "backward", "unscale", "optimizer", "examination")
 START, EXAMINATION = "start", "examination"
 _STEPS = 4096  # of which loss and gradient norm are kept: what a sparkline and its extremes need
-_HEAD = struct.Struct("<qqqq")  # step or -1, index of the phase, steps finished, steps planned
+_HEAD = struct.Struct("<qqqqq")  # step or -1, index of the phase, steps finished, steps planned, other signs of life
 _DEVICE = struct.Struct("<64s")
 _PAIR = struct.Struct("<dd")
 _PAIRS = _HEAD.size + _DEVICE.size
@@ -35,6 +35,8 @@ class Trail:
     phase: str = "start"
     finished: int = 0
     planned: int = 0
+    signs: int = 0
+    """Signs of life besides steps and phases."""
     device: str = ""
     losses: tuple[float, ...] = ()
     grad_norms: tuple[float, ...] = ()
@@ -72,6 +74,10 @@ class Crumbs:
         struct.pack_into("<q", self._page, 24, steps)
         _DEVICE.pack_into(self._page, _HEAD.size, device.encode()[: _DEVICE.size])
 
+    def sign(self) -> None:
+        """Something goes on that is no step and no phase."""
+        struct.pack_into("<q", self._page, 32, struct.unpack_from("<q", self._page, 32)[0] + 1)
+
     def finished(self, step: int, loss: float, grad_norm: float) -> None:
         """A step is over."""
         _PAIR.pack_into(self._page, _PAIRS + step % _STEPS * _PAIR.size, loss, grad_norm)
@@ -105,7 +111,7 @@ class Crumbs:
 
     def trail(self) -> Trail:
         """What has been written so far."""
-        step, phase, finished, planned = _HEAD.unpack_from(self._page, 0)
+        step, phase, finished, planned, signs = _HEAD.unpack_from(self._page, 0)
         kept = [_PAIR.unpack_from(self._page, _PAIRS + i % _STEPS * _PAIR.size) for i in range(max(0, finished - _STEPS), finished)]
         words = None
         (length,) = _LENGTH.unpack_from(self._page, _WORDS)
@@ -113,7 +119,7 @@ class Crumbs:
             with contextlib.suppress(ValueError):  # cut off in the middle of a word
                 words = json.loads(self._page[_WORDS + _LENGTH.size : _WORDS + _LENGTH.size + length])
         return Trail(
-            step=step if step >= 0 else None, phase=PHASES[phase] if 0 <= phase < len(PHASES) else "start", finished=finished, planned=planned,
+            step=step if step >= 0 else None, phase=PHASES[phase] if 0 <= phase < len(PHASES) else "start", finished=finished, planned=planned, signs=signs,
             device=_DEVICE.unpack_from(self._page, _HEAD.size)[0].rstrip(b"\0").decode(errors="replace"), losses=tuple(loss for loss, _ in kept), grad_norms=tuple(norm for _, norm in kept), words=words,
         )  # fmt: skip
 

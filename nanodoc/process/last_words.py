@@ -31,7 +31,7 @@ def speak_before_the_end(crumbs: Crumbs, ask: int | None) -> None:
     def _exit(status: int) -> Any:
         if os.getpid() == owner and threading.current_thread() is threading.main_thread():  # a forked worker ends this way as well
             before = crumbs.trail().words or {}  # of a second run, which knows more
-            crumbs.say({"said": "exit", "item": before.get("item"), "call": before.get("call"), **where(sys._getframe(1), crumbs)})
+            crumbs.say({"said": "exit", "item": before.get("item"), "call": "os._exit", **where(sys._getframe(1), crumbs)})
         leave(status)
 
     kill = os.kill
@@ -41,6 +41,8 @@ def speak_before_the_end(crumbs: Crumbs, ask: int | None) -> None:
             before = crumbs.trail().words or {}
             crumbs.say({"said": "exit", "item": before.get("item"), "call": "os.kill", **where(sys._getframe(1), crumbs)})
         kill(number, sign)
+        if number == owner and os.getpid() == owner:  # a handler took it: these were not the last words
+            crumbs.say({})
 
     os._exit, os.kill = _exit, _kill
     if ask is not None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from nanodoc.process.crumbs import EXAMINATION, Crumbs
 from nanodoc.process.last_words import where
-from nanodoc.trace.files import STOP, USER, frame_kind, line_span
+from nanodoc.trace.files import USER, frame_kind, line_span, torch_file
 
 
 class LineWatch:
@@ -22,6 +22,7 @@ class LineWatch:
         self._step = step
         self._call: str | None = None
         self._item: int | None = None
+        self._left: FrameType | None = None
         self._words: dict[str, Any] = {}
 
     def __enter__(self) -> LineWatch:
@@ -63,7 +64,10 @@ class LineWatch:
         return self._line
 
     def _line(self, frame: FrameType, event: str, arg: Any) -> Any:
-        if event == "return" and frame.f_code.co_name == "__getitem__":
+        if event == "exception":
+            self._left = frame  # it is left by an exception, which is still on its way
+            return self._line
+        if event == "return" and frame.f_code.co_name == "__getitem__" and self._left is not frame:
             self._item = None
         shown = frame.f_back if event == "return" else frame
         if shown is not None and frame_kind(shown.f_code.co_filename) == USER:
@@ -78,7 +82,8 @@ class LineWatch:
         if event != "c_call" or threading.current_thread() is not threading.main_thread():
             return
         module = getattr(arg, "__module__", None) or type(getattr(arg, "__self__", None)).__module__
-        if module.startswith("nanodoc") or module == "builtins" or frame_kind(frame.f_code.co_filename) == STOP:
+        file = frame.f_code.co_filename
+        if module.startswith("nanodoc") or module == "builtins" or not (frame_kind(file) == USER or torch_file(file)):
             return
         self._call = f"{module}.{arg.__name__}".removeprefix("torch._C._nn.").removeprefix("torch._C.").removeprefix("torch.")
         self._say()

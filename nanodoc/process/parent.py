@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from nanodoc.report.model import Report
 
 _START = Path(__file__).with_name("_start.py")
-_PATIENCE = 5.0  # seconds to end by itself, when told to or when its report is there
+_PATIENCE = 30.0  # seconds to end by itself when told to; as launchers and clusters give
+_QUIET = 5.0  # seconds that the end may take before somebody is told why nothing happens
+_EXAMINED = 120.0  # seconds besides the budget that nanodoc's own runs of steps may be silent for, where there is a --timeout
 _ANSWER = 1.0  # seconds to say where it hangs
 _LARGEST_STACK = 64 * 1024
 
@@ -44,6 +46,8 @@ class Ended:
     interrupted: bool = False
     status: int = 0
     """The exit status; negative, the signal that ended it."""
+    started: bool = False
+    """It has come as far as its own first line."""
     silent_for: float | None = None
     """Seconds without a sign of life, after which it was ended."""
     waited: str | None = None
@@ -72,9 +76,10 @@ class Child:
         self._ended = Ended()
         self._left: tuple[int, resource.struct_rusage] | None = None
         self._told_to_end: float | None = None
+        self._waiting_told = False
         self._done: float | None = None
         self._alive_at = time.monotonic()
-        self._before: tuple[int | None, str, int] | None = None
+        self._before: tuple[int | None, str, int, int] | None = None
 
     def run(self) -> Ended:
         """Starts it and waits until it has ended, by itself or not."""
@@ -148,8 +153,10 @@ class Child:
         return self._left is not None
 
     def _reap(self) -> tuple[int, resource.struct_rusage]:
-        """The group first: as long as its leader is not reaped, nobody else can have its number."""
-        _kill_group(self._process.pid)
+        """Where the child died or was ended, the group first: as long as its leader is not reaped, nobody else can have its number. What a
+        training that ended by itself leaves running is its own business."""
+        if self._done is None or self._told_to_end is not None or self._ended.silent_for is not None or self._ended.waited is not None:
+            _kill_group(self._process.pid)
         status, usage = self._left or os.wait4(self._process.pid, 0)[1:]
         self._process.returncode = os.waitstatus_to_exitcode(status)
         return status, usage
@@ -171,7 +178,9 @@ class Child:
 
     def _hear(self, kind: str, value: Any) -> None:
         self._alive_at = time.monotonic()
-        if kind == "step":
+        if kind == "started":
+            self._ended.started = True
+        elif kind == "step":
             self._progress.step(*value)
         elif kind == "live" and self._progress.live is not None:
             self._progress.live(*value)
@@ -190,30 +199,35 @@ class Child:
 
     def _watch_the_clock(self, crumbs: Crumbs) -> None:
         now = time.monotonic()
-        told = self._done or self._told_to_end
-        if told is not None:
-            if now - told > _PATIENCE:  # its own exit handlers hang, or it does not listen
+        if self._told_to_end is not None:
+            if now - self._told_to_end > _PATIENCE:
                 _kill_group(self._process.pid)
+            return
+        if self._done is not None:  # exit handlers, threads that are not daemons: the user's own, and nobody's hang
+            if now - self._done > _QUIET and not self._waiting_told:
+                self._waiting_told = True
+                print("nanodoc: the report is there; the training's process is still at its end (exit handlers, threads)", file=sys.stderr)
             return
         if self._timeout is None and self._watch is None:
             return
         trail = crumbs.trail()
         reason = self._watch(trail) if self._watch is not None else None
         if reason is not None:
-            self._ended.waited = reason
             self._ask_where(crumbs)
-            _kill_group(self._process.pid)
-            self._done = now
-            return
+            if trail.phase == "backward" or (crumbs.trail().words or {}).get("waits"):  # else it is only slow
+                self._ended.waited = reason
+                _kill_group(self._process.pid)
+                return
         if self._timeout is None:
             return
         if trail.phase == START:  # torch is being imported: not the user's time
             self._alive_at = now
             return
-        place = (trail.step, trail.phase, trail.finished)
+        place = (trail.step, trail.phase, trail.finished, trail.signs)
         if self._before != place:
             self._before, self._alive_at = place, now
-        if now - self._alive_at > self._timeout:
+        patience = self._timeout if trail.phase != EXAMINATION else max(self._timeout, self._job.config.budget + _EXAMINED)
+        if now - self._alive_at > patience:
             self._ended.silent_for = now - self._alive_at
             if trail.phase != EXAMINATION:
                 self._ask_where(crumbs)
@@ -248,11 +262,17 @@ class Child:
             os.kill(os.getpid(), signal.SIGSTOP)
             os.killpg(self._process.pid, signal.SIGCONT)
 
+        def pass_on(number: int, frame: FrameType | None) -> None:
+            os.kill(self._process.pid, number)
+
+        handlers = {
+            signal.SIGINT: interrupt, signal.SIGTERM: end, signal.SIGHUP: end, signal.SIGTSTP: pause, signal.SIGUSR1: pass_on,
+            signal.SIGUSR2: pass_on, signal.SIGQUIT: pass_on, signal.SIGWINCH: pass_on,
+        }  # fmt: skip
         try:
-            before = {
-                number: signal.signal(number, handler)
-                for number, handler in ((signal.SIGINT, interrupt), (signal.SIGTERM, end), (signal.SIGHUP, end), (signal.SIGTSTP, pause))
-            }
+            # what was ignored when we were started (nohup, a shell's background) stays ignored, in the child as well
+            wanted = {number: handler for number, handler in handlers.items() if signal.getsignal(number) != signal.SIG_IGN}
+            before = {number: signal.signal(number, handler) for number, handler in wanted.items()}
         except ValueError:  # not the main thread: whoever embeds us has the signals
             before = {}
         try:

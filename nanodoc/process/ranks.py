@@ -79,7 +79,7 @@ class Ranks:
     def beat(self, trail: Trail) -> str | None:
         """To be called often: says where this rank is. Gives the reason where it only waits for a rank that has failed."""
         now = time.monotonic()
-        place = (trail.step, trail.phase, trail.finished)
+        place = (trail.step, trail.phase, trail.finished, trail.signs)
         if place != self._place:
             self._place, self._moved = place, now
         if now - self._beaten < _BEAT:

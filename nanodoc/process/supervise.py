@@ -15,8 +15,10 @@ from nanodoc.process.autopsy import death_of, died, died_examining, failure_note
 from nanodoc.process.job import Again, Job
 from nanodoc.process.parent import Child, Ended
 from nanodoc.process.ranks import Ranks
+from nanodoc.process.wire import CLOSED
 from nanodoc.process_evidence import LAST_WORDS, SECOND_RUN, DeathFacts
 from nanodoc.progress import Progress
+from nanodoc.rank_evidence import FAILED, LOST
 from nanodoc.report.merge import merge
 from nanodoc.report.model import Report
 from nanodoc.report.ranking import rank
@@ -36,18 +38,36 @@ def supervised_rank(job: Job, progress: Progress, ranks: Ranks) -> Report | None
     folder = rank_folder(job.config, ranks.mine)
     job = replace(job, config=replace(job.config, snapshot_dir=str(folder)), alone=False)
     ended = Child(job, progress, job.config.timeout, watch=ranks.beat).run()
+    usage: UsageError | None = None
     try:
         report = _report_of(job, ended, progress)
-    except InternalError as error:
-        report = report_without(job, ended, Evidence(steps_run=ended.trail.finished), [("the examination", str(error))])
-    pairs = ranks.settle(outcome_of(ended, report, ranks.mine), report)
+    except (InternalError, UsageError) as error:
+        usage = error if isinstance(error, UsageError) else None
+        report = report_without(
+            job, ended, Evidence(steps_run=ended.trail.finished), [("this rank" if usage else "the examination", str(error))]
+        )
+    outcome = outcome_of(ended, report, ranks.mine)
+    pairs = ranks.settle(replace(outcome, ended=FAILED, why=str(usage), phase="setup") if usage is not None else outcome, report)
+    if usage is not None and (pairs is None or all(one.why == str(usage) for one, _ in pairs)):
+        raise usage  # the same line from every rank, or the merged report tells of it
     if pairs is None:
         return None
+    if all(one.ended == LOST and not one.host for one, _ in pairs if one.rank != ranks.mine) and not (
+        report.of_rank and report.of_rank.grouped
+    ):
+        alone = ("the other ranks", f"RANK and WORLD_SIZE={ranks.size} are set, and no other rank showed itself")
+        return replace(report, not_checked=(*report.not_checked, alone), of_rank=None)
     evidence = Evidence(ranks=tuple(outcome for outcome, _ in pairs))
     merged = merge(pairs, rank(claims(evidence, job.config.select, job.config.ignore)))
     if ranks.trouble is not None:
         merged = replace(merged, not_checked=(*merged.not_checked, ("the other ranks", ranks.trouble)))
     return merged
+
+
+def replace_report(ended: Ended, report: Report) -> Ended:
+    """The same end with this report."""
+    ended.report = report
+    return ended
 
 
 def rank_folder(config: Config, mine: int) -> Path:
@@ -58,6 +78,10 @@ def rank_folder(config: Config, mine: int) -> Path:
 def _report_of(job: Job, ended: Ended, progress: Progress) -> Report:
     if ended.usage is not None:
         raise UsageError(ended.usage)
+    if died(ended) and not ended.started:
+        raise InternalError(f"the process of the training ended before it began: {death_of(ended).how}; what it said is on stderr")
+    if (ended.trail.words or {}).get("said") == CLOSED and ended.report is None:
+        raise InternalError("the training closed the descriptor that nanodoc listens on (os.closerange?); run it with --in-process")
     if died(ended) or (ended.internal is not None and failure_noted(ended)[0] is not None):
         return _dead(job, ended, progress)
     if ended.internal is not None:
@@ -74,13 +98,19 @@ def _report_of(job: Job, ended: Ended, progress: Progress) -> Report:
 
 def _dead(job: Job, ended: Ended, progress: Progress) -> Report:
     failure, step = failure_noted(ended)
+    if failure is not None and worker_died(failure) is not None and job.alone:  # torch's signal handler raises wherever it strikes
+        report = report_without(job, ended, Evidence(failure=failure, failure_step=step, steps_run=ended.trail.finished), [])
+        return _looked_closer(job, replace_report(ended, report), failure, step, progress)
     if failure is not None:  # the exception is known, its examination came to nothing
         why = f"an error of nanodoc's own: {ended.internal}" if ended.internal else death_of(ended).how
         evidence = Evidence(failure=failure, failure_step=step, steps_run=ended.trail.finished)
         return report_without(job, ended, evidence, [("the examination", f"it ended with {why}")])
     if died_examining(ended):
-        how = death_of(ended).how
-        raise InternalError(f"the training came through its {ended.trail.finished} steps, and the process that examined them {how}")
+        why = f"the training came through {ended.trail.finished} steps, and the process that examined them {death_of(ended).how}"
+        return replace(
+            report_without(job, ended, Evidence(steps_run=ended.trail.finished), [("what is looked at when a run is over", why)]),
+            interrupted=True,
+        )
     death = death_of(ended)
     if job.command == "run" and death.silent_for is None and job.alone:
         death = _second_run(job, ended, death, progress)
@@ -95,6 +125,9 @@ def _second_run(job: Job, ended: Ended, death: DeathFacts, progress: Progress) -
         return replace(death, again_note=f"not run again: that takes {ended.seconds:.0f} s, and --budget allows {job.config.budget:.0f}")
     progress.say("running it again, line by line")
     again = _again(job, Again(step=death.step, lines=True), steps=death.step + _MORE_STEPS if death.step is not None else None)
+    other, _ = failure_noted(again)
+    if other is not None:
+        return replace(death, again_note=f"run again, it raised {other.type} in the {other.phase} before it came there")
     if not died(again):
         return replace(death, again=False, again_note="it did not end so when it was run again")
     second = death_of(again)

@@ -10,11 +10,27 @@ import importlib
 import io
 import os
 import pickle
+import signal
 import struct
+from collections.abc import Callable
 from typing import Any
 
 _LENGTH = struct.Struct("<I")
 _LARGEST = 256 * 1024 * 1024
+CLOSED = "closed"
+"""What the crumbs say of a channel that the training has closed."""
+# What a configuration file may hold besides numbers and texts.
+_PLAIN = {
+    ("datetime", "date"),
+    ("datetime", "datetime"),
+    ("datetime", "time"),
+    ("datetime", "timedelta"),
+    ("datetime", "timezone"),
+    ("builtins", "set"),
+    ("builtins", "frozenset"),
+    ("builtins", "complex"),
+}
+_BLOCKED = {signal.SIGCHLD, signal.SIGINT}
 
 
 class WireError(Exception):
@@ -23,6 +39,8 @@ class WireError(Exception):
 
 class _Plain(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
+        if (module, name) in _PLAIN:
+            return super().find_class(module, name)
         if module.split(".")[0] == "nanodoc":
             found = getattr(importlib.import_module(module), name, None)
             if isinstance(found, type) and dataclasses.is_dataclass(found):
@@ -52,14 +70,31 @@ class Sender:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+        self._identity = _identity(descriptor)
+        self.on_closed: Callable[[], None] = lambda: None
+        """The descriptor is not ours any more: the training has closed it, and may have opened another file in its place."""
 
     def send(self, kind: str, value: Any = None) -> None:
         rest = memoryview(packed(kind, value))
+        if _identity(self._descriptor) != self._identity:
+            self.on_closed()
+            return
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)  # a handler that raises must not cut a message in two
         try:
             while rest:
                 rest = rest[os.write(self._descriptor, rest) :]
         except BrokenPipeError:  # the parent is gone, and with it whoever asked
             os._exit(1)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _identity(descriptor: int) -> tuple[int, int] | None:
+    try:
+        status = os.fstat(descriptor)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 class Receiver:

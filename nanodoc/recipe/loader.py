@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from nanodoc.errors import UsageError, UserCodeError
+from nanodoc.errors import UsageError, UserCodeError, is_users
 from nanodoc.recipe.adapt import as_recipe
 from nanodoc.recipe.recipe import Recipe
 
@@ -49,7 +49,9 @@ def build_recipe(entrypoint: str, config: Mapping[str, Any] | None = None) -> Re
     arguments = (dict(config or {}),) if _takes_argument(build, given=bool(config)) else ()
     try:
         value = build(*arguments)
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        if not is_users(error):
+            raise
         raise UserCodeError(error, "setup") from error
     return as_recipe(value, name)
 
@@ -87,8 +89,10 @@ def _import(path: Path) -> ModuleType:
         del sys.modules[name]
         shown = (error.text or "").strip()
         raise UsageError(f"syntax error in {error.filename}:{error.lineno}: {error.msg}" + (f": {shown}" if shown else "")) from error
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         del sys.modules[name]
+        if not is_users(error):
+            raise
         raise UserCodeError(error, "setup") from error
     finally:
         sys.argv = arguments

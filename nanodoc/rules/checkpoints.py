@@ -52,18 +52,23 @@ def _unloaded_checkpoint(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     for load in evidence.loads:
         if not load.given or not load.left or load.matched >= _LITTLE * load.own or load.matched >= _LITTLE * load.given:
             continue
-        yield _unloaded(rule, load)
+        if not load.matched or load.would_match > load.matched:  # else a part was meant, as far as anybody can tell
+            yield _unloaded(rule, load)
 
 
 def _unloaded(rule: Rule, load: LoadFacts) -> Claim:
     matched = "none" if not load.matched else f"only {load.matched}"
-    mended = (
-        f" With the prefix {load.prefix!r} {'added' if load.add_prefix else 'taken off'}, {load.would_match} of them fit by name and shape."
-        if load.would_match
-        else ""
-    )
+    mended = ""
     fixes = [Fix(title="load with strict=True, which raises where a name does not fit", confidence="likely")]
     if load.would_match > load.matched:
+        how = (
+            f"prefix {load.prefix!r} taken off"
+            if not load.instead
+            else f"prefix {load.instead!r} in place of {load.prefix!r}"
+            if load.prefix
+            else f"prefix {load.instead!r} put before them"
+        )
+        mended = f" With the {how}, {load.would_match} of them fit by name and shape."
         fixes.insert(0, Fix(title="rename the keys before loading", patch=_renamed(load), confidence="likely"))
     return Claim(
         root=("load", *location_key(load.location)),
@@ -71,7 +76,7 @@ def _unloaded(rule: Rule, load: LoadFacts) -> Claim:
         finding=Finding(
             code=rule.code,
             name=rule.name,
-            severity=rule.severity if not load.matched or load.would_match > load.matched else "warning",
+            severity=rule.severity,
             confidence=confidence(0.6, 0.5 if not load.matched else 0.2, 0.5 if load.would_match > load.matched else 0.0),
             title=f"of {count(load.given, 'tensor')} in the checkpoint {matched} went into {load.module_type}",
             explanation=f"load_state_dict(strict=False) says nothing of names that do not fit: {count(len(load.left), 'parameter')} of {load.own} tensors "
@@ -96,7 +101,8 @@ def _renamed(load: LoadFacts) -> str | None:
         return None
     if not isinstance(call, ast.Call) or not call.args:
         return None
-    change = f"{load.prefix!r} + key" if load.add_prefix else f"key.removeprefix({load.prefix!r})"
+    bare = f"key.removeprefix({load.prefix!r})" if load.prefix else "key"
+    change = f"{load.instead!r} + {bare}" if load.instead else bare
     state = ast.unparse(call.args[0])
     state = state if isinstance(call.args[0], (ast.Name, ast.Attribute, ast.Call, ast.Subscript)) else f"({state})"
     call.args[0] = ast.parse(f"{{{change}: value for key, value in {state}.items()}}", mode="eval").body
@@ -140,7 +146,8 @@ ND706 device-mismatch, ND710 unloaded-checkpoint
         doc="""\
 ## What it checks
 Every load_state_dict of `build()`: how many names fitted. Reported where fewer than half of the checkpoint's and fewer than half of the
-module's did, and no other load filled what was left. A new head on a loaded backbone, or a backbone out of a larger checkpoint, is fine.
+module's did, nothing filled what was left, and either no name fitted at all or more would with another prefix. A new head on a loaded
+backbone, or a backbone out of a larger checkpoint, is fine.
 
 ## Why it matters
 Training starts from random weights and says nothing.

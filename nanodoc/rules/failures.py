@@ -45,13 +45,19 @@ def failure_claim(
             confidence=confidence(0.5, 0.4 if where is not None else 0.0, 0.4 if not failure.raised_by_torch else 0.0),
             title=title,
             explanation=explanation,
-            culprit=Culprit(kind="op", op=failure.torch_function, location=where),
+            culprit=Culprit(kind="op", op=failure.torch_function, location=where, dataset_indices=_only(evidence)),
             phase=failure.phase,
             step=evidence.failure_step if failure.phase != "setup" else None,
             evidence=(*extra, *trace, *(("note", note) for note in failure.notes)),
             fixes=tuple(fixes),
         ),
     )
+
+
+def _only(evidence: Evidence) -> tuple[int, ...]:
+    """Where the batch is a single sample, its place in the data set."""
+    indices = evidence.crash.indices if evidence.crash is not None else ()
+    return indices if len(indices) == 1 else ()
 
 
 def _user_exception(rule: Rule, evidence: Evidence) -> Iterable[Claim]:

@@ -21,10 +21,12 @@ _CHANNELS = (1, 2, 3, 4)
 
 def _ragged_batch(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     failure = evidence.failure
-    if failure is None or not is_ragged(failure):
-        return
     ragged = evidence.crash.ragged if evidence.crash is not None else None
+    if failure is None or (ragged is None and not is_ragged(failure)):
+        return
     if ragged is None:
+        if evidence.crash is not None and evidence.crash.indices:  # its samples were looked at, and do not differ
+            return
         claim = failure_claim(
             rule, evidence, title="the samples of a batch do not fit together", fit=12,
             explanation="The loader could not put its samples together; which of them differ could not be told (an iterable data set, or samples that are not the same twice).",

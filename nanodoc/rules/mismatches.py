@@ -32,15 +32,25 @@ _SHAPE = re.compile(
     r"|not broadcastable|cannot be broadcast|could not be broadcast|must be a matrix|size mismatch|attn_mask|embedding dimension|[Kk]ernel size|Output size is too small"
     r"|Expected size for first two dimensions|tensors? expected|multi-target not supported|einsum\(\)|Expected hidden|expected hidden|too many indices"
     r"|unbatched|[Ee]xpected batch|is not divisible by|must be divisible|same number of dimensions|non-singleton|inconsistent tensor size|Expected (?:input|target)"
-    r"|more than one (?:element|value) per|size \d+ (?:is different from|vs)|number of (?:sizes|dims)|not enough values to unpack|too many values to unpack"
+    r"|more than one (?:element|value) per|size \d+ (?:is different from|vs)|number of (?:sizes|dims)"
 )
+
+
+def _from_torch(failure: Failure, evidence: Evidence) -> bool:
+    """A function of torch's raised it: one that the step's calls show, one in a file of torch's, or one in C, which raise RuntimeErrors."""
+    if not failure.raised_by_torch or failure.phase in ("setup", "data"):
+        return False
+    called = evidence.crash is not None and evidence.crash.call is not None
+    return (
+        called or (bool(failure.origin) and failure.type in ("RuntimeError", "ValueError", "IndexError")) or failure.type == "RuntimeError"
+    )
 
 
 def _shape_mismatch(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     failure = evidence.failure
-    if failure is None or not failure.raised_by_torch or not _SHAPE.search(failure.message) or _DEVICE.search(failure.message):
+    if failure is None or not _from_torch(failure, evidence) or not _SHAPE.search(failure.message):
         return
-    if _DTYPE.search(failure.message) or failure.phase in ("setup", "data"):
+    if _DEVICE.search(failure.message) or _DTYPE.search(failure.message):
         return
     crash = evidence.crash or CrashFacts()
     call = crash.call
@@ -58,9 +68,7 @@ def _shape_mismatch(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
 
 def _dtype_mismatch(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     failure = evidence.failure
-    if failure is None or not failure.raised_by_torch or not _DTYPE.search(failure.message) or _DEVICE.search(failure.message):
-        return
-    if failure.phase in ("setup", "data"):
+    if failure is None or not _from_torch(failure, evidence) or not _DTYPE.search(failure.message) or _DEVICE.search(failure.message):
         return
     call = evidence.crash.call if evidence.crash is not None else None
     fixes = [*_dtype_fixes(call, failure)] if call is not None else []
@@ -69,7 +77,12 @@ def _dtype_mismatch(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
 
 def _device_mismatch(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     failure = evidence.failure
-    if failure is None or not _DEVICE.search(failure.message):
+    if (
+        failure is None
+        or not failure.raised_by_torch
+        or failure.type not in ("RuntimeError", "NotImplementedError")
+        or not _DEVICE.search(failure.message)
+    ):
         return
     call = evidence.crash.call if evidence.crash is not None else None
     fixes = [*_device_fixes(call)] if call is not None else []

@@ -23,7 +23,7 @@ def _network(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     failure = evidence.failure
     if (
         failure is None
-        or not failure.type.startswith(("Dist", "RuntimeError", "ValueError", "TimeoutError"))
+        or not (failure.type.startswith("Dist") or failure.origin.startswith("distributed/"))
         or not _UNREACHED.search(failure.message)
     ):
         return

@@ -66,6 +66,11 @@ def _classify(filename: str) -> int:
     return SKIP if filename.startswith(_STDLIB) else USER
 
 
+def torch_file(filename: str) -> str:
+    """`nn/functional.py` for that file of torch's; "" for any other code."""
+    return filename.removeprefix(_TORCH).replace(os.sep, "/") if filename.startswith(_TORCH) else ""
+
+
 def shown_path(filename: str) -> str:
     """`filename` relative to the working folder when it lies inside it, else absolute."""
     path = Path(filename)

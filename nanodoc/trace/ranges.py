@@ -9,7 +9,9 @@ import torch
 from nanodoc.call_evidence import RangeFacts
 from nanodoc.trace.spans import calling_places, resolve
 
-RANGED = frozenset(("embedding", "embedding_bag", "cross_entropy", "nll_loss", "one_hot", "index_select", "gather", "take_along_dim"))
+RANGED = frozenset(
+    ("embedding", "embedding_bag", "cross_entropy", "nll_loss", "one_hot", "index_select", "gather", "take_along_dim", "getitem")
+)
 _LABELS = ("cross_entropy", "nll_loss")
 _MOST_SAMPLES = 16
 
@@ -22,7 +24,10 @@ def out_of_range(name: str, args: Any, kwargs: Any, module: tuple[str, str] | No
             if found is None:
                 return None
             indices, size, ignored = found
-            bad = ((indices < 0) | (indices >= size)) & (indices != ignored) if ignored is not None else (indices < 0) | (indices >= size)
+            least = -size if name == "getitem" else 0  # brackets count from the end, too
+            bad = (indices < least) | (indices >= size)
+            if ignored is not None:
+                bad &= indices != ignored
             if not bool(bad.any()):
                 return None
             first = bad.nonzero()[0].tolist()
@@ -60,12 +65,27 @@ def _judged(name: str, args: Any, kwargs: Any) -> tuple[torch.Tensor, int, int |
     if name == "one_hot":
         classes = args[1] if len(args) > 1 else kwargs.get("num_classes", -1)
         return (args[0], int(classes), None) if _integers(args[0]) and classes > 0 else None
+    if name == "getitem":
+        return _bracketed(args[0], args[1]) if len(args) == 2 else None
     if name in ("index_select", "gather", "take_along_dim"):
         order = ("input", "dim", "index") if name != "take_along_dim" else ("input", "index", "dim")
         given = {**dict(zip(order, args, strict=False)), **kwargs}
         source, dim, index = given.get("input"), given.get("dim"), given.get("index", given.get("indices"))
         if isinstance(source, torch.Tensor) and isinstance(index, torch.Tensor) and isinstance(dim, int) and _integers(index):
             return index, int(source.shape[dim]), None
+    return None
+
+
+def _bracketed(source: Any, key: Any) -> tuple[torch.Tensor, int, int | None] | None:
+    """Of `source[key]`, the first index tensor that reaches too far."""
+    keys = key if isinstance(key, tuple) else (key,)
+    if not isinstance(source, torch.Tensor) or any(one is None or one is Ellipsis or isinstance(one, (bool, list)) for one in keys):
+        return None
+    for dim, one in enumerate(keys):
+        if isinstance(one, torch.Tensor) and one.dtype in (torch.bool, torch.uint8):
+            return None  # a mask takes as many dimensions as it has
+        if _integers(one) and dim < source.dim() and bool(((one < -source.shape[dim]) | (one >= source.shape[dim])).any()):
+            return one, int(source.shape[dim]), None
     return None
 
 

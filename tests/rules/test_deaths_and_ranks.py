@@ -97,7 +97,15 @@ def test_replicas_are_compared_only_where_they_are_meant_to_be_alike(change: dic
     ],
 )
 def test_ranks_that_do_not_find_each_other(message: str, code: str) -> None:
-    failure = Failure(type="RuntimeError", message=message, phase="setup", frames=(LINE,), raised_by_torch=True, torch_function=None)
+    failure = Failure(
+        type="RuntimeError",
+        message=message,
+        phase="setup",
+        frames=(LINE,),
+        raised_by_torch=True,
+        torch_function=None,
+        origin="distributed/rendezvous.py",
+    )
     assert [finding.code for finding in findings(Evidence(failure=failure))] == [code]
 
 
