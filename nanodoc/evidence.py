@@ -275,6 +275,8 @@ class Evidence:
     """Where each optimizer was made."""
     criterion_site: SourceSpan | None = None
     """Where the recipe's criterion was made: nanodoc itself calls it, so that its ops have no line of the user's."""
+    model_site: SourceSpan | None = None
+    """Where the recipe's model was made, if it is one of torch's own kinds: a wrapper."""
     data_site: SourceSpan | None = None
     """Where the recipe names its data."""
     scheduler_sites: tuple[SourceSpan | None, ...] = ()

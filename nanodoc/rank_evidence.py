@@ -23,8 +23,6 @@ class RankFacts:
     """Its model is a DistributedDataParallel."""
     grouped: bool = False
     """It is in a process group with the others."""
-    replica: bool = True
-    """Its parameters are meant to be those of every rank."""
     own: str = WELL
     """WELL, SICK, CLEAN or FAILED."""
     step: int | None = None
@@ -32,7 +30,9 @@ class RankFacts:
     phase: str = ""
     loss: float | None = None
     fingerprints: tuple[tuple[str, str], ...] = ()
-    """(name, digest) of every parameter when the run was over."""
+    """(name, digest) of every parameter that is to be the same on all ranks, when the run was over."""
+    before: tuple[tuple[str, str], ...] = ()
+    """The same before the first step, where no DistributedDataParallel sees to it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,6 +55,5 @@ class RankOutcome:
     """Where it stood still, or failed."""
     loss: float | None = None
     fingerprints: tuple[tuple[str, str], ...] = ()
-    comparable: bool = False
-    """Its parameters are meant to be those of every rank, and the ranks are in one group."""
+    before: tuple[tuple[str, str], ...] = ()
     wrapped: bool = False

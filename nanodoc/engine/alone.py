@@ -115,17 +115,27 @@ def several_ranks() -> bool:
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
-def is_replica(model: torch.nn.Module) -> bool:
-    """Every rank is meant to hold the same parameters: they are whole tensors, not shards."""
-    return not any(hasattr(p, "device_mesh") or type(p).__name__ == "FlatParameter" for p in model.parameters())
+def replicated(model: torch.nn.Module) -> tuple[list[tuple[str, torch.nn.Parameter]], bool]:
+    """(the parameters that learn and that every rank is meant to hold alike, whether DDP sees to it). Those of a DistributedDataParallel over all
+    ranks, without what it was told to leave out; where there is none, all that are no shards, of which nobody knows what they are meant to be."""
+    wrappers = [(path, module) for path, module in model.named_modules() if isinstance(module, DistributedDataParallel)]
+    found: list[tuple[str, torch.nn.Parameter]] = []
+    for path, wrapper in wrappers:
+        hooked = bool(getattr(wrapper, "_comm_hooks", None))  # its own way of reducing, such as averaging now and then
+        if dist.get_world_size(wrapper.process_group) == dist.get_world_size() and not hooked:
+            start = f"{path}.module." if path else "module."
+            left_out = set(wrapper.parameters_to_ignore)
+            found += [(start + name, p) for name, p in wrapper.module.named_parameters() if name not in left_out]
+    if not wrappers and not any(hasattr(p, "device_mesh") or type(p).__name__ == "FlatParameter" for p in model.parameters()):
+        found = list(model.named_parameters())
+    return [(name, p) for name, p in found if p.requires_grad and not is_lazy(p)], bool(wrappers)
 
 
-def fingerprints(model: torch.nn.Module) -> tuple[tuple[str, str], ...]:
-    """(name, digest) of every parameter, () where there is more than 1 GiB of them."""
-    parameters = [(name, p) for name, p in model.named_parameters() if not is_lazy(p)]
+def fingerprints(parameters: list[tuple[str, torch.nn.Parameter]]) -> tuple[tuple[str, str], ...]:
+    """(name and shape, digest) of every parameter, () where there is more than 1 GiB of them."""
     if sum(p.numel() * p.element_size() for _, p in parameters) > _LARGEST:
         return ()
-    return tuple((name, _digest(p)) for name, p in parameters)
+    return tuple((f"{name} {list(p.shape)}", _digest(p)) for name, p in parameters)
 
 
 def _digest(parameter: torch.Tensor) -> str:

@@ -175,6 +175,7 @@ def gather(
         failure_step=steps if trouble.failure else None,
         optimizer_sites=tuple(build.optimizer_built_at(o) for o in recipe.optimizers),
         criterion_site=build.criterion_made_at() if recipe.criterion is not None else None,
+        model_site=build.layer_made_at(""),
         data_site=build.loader_made_at(loader_of(recipe.data)),
         scheduler_sites=build.schedulers_built_at(),
         learning_rates=tuple(rate for o in recipe.optimizers if (rate := rate_of(o.param_groups[0])) is not None),

@@ -7,14 +7,22 @@ import socket
 
 from torch.nn.parallel import DistributedDataParallel
 
-from nanodoc.engine.alone import fingerprints, is_replica, several_ranks
+from nanodoc.engine.alone import fingerprints, replicated, several_ranks
 from nanodoc.engine.course import Outcome
 from nanodoc.evidence import Evidence
 from nanodoc.rank_evidence import CLEAN, FAILED, SICK, WELL, RankFacts
 from nanodoc.recipe.recipe import Recipe
 
 
-def rank_facts(recipe: Recipe, outcome: Outcome, evidence: Evidence) -> RankFacts | None:
+def before_the_run(recipe: Recipe) -> tuple[tuple[str, str], ...]:
+    """Digests of parameters that nothing keeps alike, so that it can be told whether they ever were."""
+    if not several_ranks():
+        return ()
+    parameters, wrapped = replicated(recipe.model)
+    return fingerprints(parameters) if not wrapped else ()
+
+
+def rank_facts(recipe: Recipe, outcome: Outcome, evidence: Evidence, before: tuple[tuple[str, str], ...]) -> RankFacts | None:
     """None where there is one rank only."""
     if int(os.environ.get("WORLD_SIZE", "1")) < 2:
         return None
@@ -27,10 +35,13 @@ def rank_facts(recipe: Recipe, outcome: Outcome, evidence: Evidence) -> RankFact
         finite = trip.loss is not None and trip.loss - trip.loss == 0
         own = CLEAN if grouped and finite and evidence.reproduced == "no" and not (evidence.births or evidence.leaves) else SICK
     well = own == WELL and not outcome.interrupted
+    parameters, wrapped = (
+        replicated(recipe.model) if grouped else ([], any(isinstance(m, DistributedDataParallel) for m in recipe.model.modules()))
+    )
     return RankFacts(
         rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]), host=socket.gethostname(), grouped=grouped,
-        wrapped=any(isinstance(module, DistributedDataParallel) for module in recipe.model.modules()), replica=is_replica(recipe.model), own=own,
+        wrapped=wrapped, own=own, before=before,
         step=trip.step if trip is not None else evidence.failure_step if evidence.failure is not None else None,
         phase=trip.phase if trip is not None else evidence.failure.phase if evidence.failure is not None else "",
-        loss=outcome.losses[-1] if outcome.losses else None, fingerprints=fingerprints(recipe.model) if well and grouped else (),
+        loss=outcome.losses[-1] if outcome.losses else None, fingerprints=fingerprints(parameters) if well else (),
     )  # fmt: skip

@@ -25,10 +25,11 @@ from nanodoc.errors import UsageError, UserCodeError
 from nanodoc.evidence import Evidence
 from nanodoc.pipeline.again import changed_for, load_here, write_batches
 from nanodoc.pipeline.common import build_watched, check_module, device_name, kept_going, report_of, run_info
-from nanodoc.pipeline.ranks import rank_facts
+from nanodoc.pipeline.ranks import before_the_run, rank_facts
 from nanodoc.preflight import preflight
 from nanodoc.process.crumbs import here
 from nanodoc.process.job import Again
+from nanodoc.process.last_words import note_failure
 from nanodoc.progress import Progress
 from nanodoc.report.fixes import write_patch
 from nanodoc.report.model import Report, RunInfo, VitalSigns
@@ -56,6 +57,7 @@ def run(entrypoint: str, config: Config, progress: Progress | None = None, again
     try:
         recipe, facts = build_watched(entrypoint, config)
     except UserCodeError as error:
+        note_failure(here(), describe_failure(error), None)
         info = run_info(entrypoint, "run", config, device, None, config.steps or 0, 0, "not_run")
         return report_of(info, Evidence(failure=describe_failure(error)), config, VitalSigns(), {}, [], False)
     here().of_model({id(module): (path, type(module).__name__) for path, module in recipe.model.named_modules()})
@@ -91,6 +93,7 @@ def run(entrypoint: str, config: Config, progress: Progress | None = None, again
         checkpoints=config.checkpoints, checkpoint_every=config.checkpoint_every, sample_every=config.log_every or (DEFAULT_LOG_EVERY if config.stats else None),
         open_ended=config.steps is None and recipe.max_steps is None, progress=told,
     )  # fmt: skip
+    before = before_the_run(recipe)
     try:
         outcome = engine.run()
     except BaseException:
@@ -99,14 +102,14 @@ def run(entrypoint: str, config: Config, progress: Progress | None = None, again
     finally:
         history.close()
     try:
-        return _reported(engine, outcome, entrypoint, config, amp_dtype, steps, folder, history, progress, again)
+        return _reported(engine, outcome, entrypoint, config, amp_dtype, steps, folder, history, progress, again, before)
     finally:
         engine.alone.end()
 
 
 def _reported(
     engine: Engine, outcome: Outcome, entrypoint: str, config: Config, amp_dtype: torch.dtype | None, steps: int, folder: Path,
-    history: History, progress: Progress, again: Again | None,
+    history: History, progress: Progress, again: Again | None, before: tuple[tuple[str, str], ...],
 ) -> Report:  # fmt: skip
     """From how a run ended to its report: experiments, rules, fixes."""
     device, recipe = engine.runner.device, engine.recipe
@@ -145,7 +148,7 @@ def _reported(
         warnings=evidence.loop.warnings if evidence.loop is not None else (),
         preflight=preflight(evidence, findings) if config.preflight else (),
         overfit=evidence.overfit if config.overfit_batch else None,
-        of_rank=rank_facts(recipe, outcome, evidence),
+        of_rank=rank_facts(recipe, outcome, evidence, before),
         amp=evidence.amp_facts,
         not_checked=tuple(not_checked),
         interrupted=interrupted,

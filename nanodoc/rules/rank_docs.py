@@ -23,7 +23,8 @@ ND101 non-finite-input, ND711 process-died, ND804 desynchronised-ranks
 
 DIVERGED_DOC = """\
 ## What it checks
-When every rank is through: a digest of every parameter on every rank. Sharded parameters, and ranks without a process group, are left out.
+When every rank is through: a digest of every parameter that learns, on every rank, as far as a DistributedDataParallel over all ranks keeps
+them alike. Without one, parameters that began alike and end apart are an info: it may be meant.
 
 ## Why it matters
 Replicas that differ train as many models as there are ranks, and save one of them.

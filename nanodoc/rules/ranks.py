@@ -20,6 +20,12 @@ _UNREDUCED = re.compile(r"Expected to have finished reduction in the prior itera
 _INDICES = re.compile(r"did not receive grad for rank \d+: (?P<indices>[\d ]+)")
 _NAMES = re.compile(r"which did not receive grad for rank \d+: (?P<names>[A-Za-z_][\w., ]*)")
 
+_OTHERWISE = (
+    "DistributedDataParallel gives every rank the same gradient; the parameters differ all the same, so something else changed them on some ranks: "
+    "an update outside the optimizer, a condition on the rank, weights loaded after wrapping."
+)
+_UNWRAPPED = "They began alike, the ranks are in one process group, and nothing gives them the same gradient: no DistributedDataParallel wraps the model."
+
 
 def named(ranks: Sequence[int]) -> str:
     """ "rank 1", "ranks 0, 2"."""
@@ -136,39 +142,37 @@ def _progress(one: RankOutcome) -> tuple[int, int, bool]:
 
 def _diverged_replicas(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     ranks = evidence.ranks
-    told = [one for one in ranks if one.fingerprints and one.comparable]
-    if len(told) < 2 or len(told) < len(ranks) or len({one.steps for one in told}) > 1:
+    if len(ranks) < 2 or not all(one.fingerprints for one in ranks) or len({one.steps for one in ranks}) > 1:
         return
-    names = [name for name, _ in told[0].fingerprints]
-    if any([name for name, _ in one.fingerprints] != names for one in told):
+    names = [name for name, _ in ranks[0].fingerprints]
+    if any([name for name, _ in one.fingerprints] != names for one in ranks):  # other parameters, or other shapes: other models
         return
-    differing = [name for i, name in enumerate(names) if len({one.fingerprints[i][1] for one in told}) > 1]
-    if not differing:
+    differing = [name for i, name in enumerate(names) if len({one.fingerprints[i][1] for one in ranks}) > 1]
+    wrapped = all(one.wrapped for one in ranks)
+    if not differing or not (wrapped or (ranks[0].before and len({one.before for one in ranks}) == 1)):
         return
-    wrapped = all(one.wrapped for one in told)
+    shown = [name.partition(" [")[0] for name in differing]
     index = names.index(differing[0])
-    usual = Counter(one.fingerprints[index][1] for one in told).most_common(1)[0][0]
-    odd = [one.rank for one in told if one.fingerprints[index][1] != usual] or [told[-1].rank]
-    why = (
-        "DistributedDataParallel gives every rank the same gradient; the parameters differ all the same, so something else changed them on some ranks: an update outside the optimizer, a condition on the rank, weights loaded after wrapping."
-        if wrapped
-        else "The ranks are in one process group, and nothing gives them the same gradient: the model is not wrapped in DistributedDataParallel."
-    )
+    usual = Counter(one.fingerprints[index][1] for one in ranks).most_common(1)[0][0]
+    odd = [one.rank for one in ranks if one.fingerprints[index][1] != usual] or [ranks[-1].rank]
+    why = _OTHERWISE if wrapped else _UNWRAPPED
     fix = (
-        "wrap the model: torch.nn.parallel.DistributedDataParallel(model)"
-        if not wrapped
-        else "change parameters on every rank alike, and before the model is wrapped"
+        "change parameters on every rank alike, and before the model is wrapped"
+        if wrapped
+        else "if they are to train one model: torch.nn.parallel.DistributedDataParallel(model)"
     )
     yield Claim(
         root=("replicas",),
         fit=10,
         finding=Finding(
-            code=rule.code, name=rule.name, severity=rule.severity, confidence=confidence(0.8, 0.5 if wrapped else 0.3),
-            title=f"after {count(told[0].steps, 'step')} the ranks hold different parameters",
-            explanation=f"{count(len(differing), 'parameter')} of {len(names)} differ{'s' if len(differing) == 1 else ''} between ranks, the first {differing[0]}. {why}",
-            culprit=Culprit(kind="parameter", parameter=differing[0]), phase="optimizer", step=told[0].steps - 1, rank=odd[0],
-            evidence=(("differing", ", ".join(differing[:4]) + (f" and {len(differing) - 4} more" if len(differing) > 4 else "")), ("ranks unlike most", ", ".join(map(str, odd)))),
-            fixes=(Fix(title=fix, confidence="likely"),),
+            code=rule.code, name=rule.name,
+            severity=rule.severity if wrapped else "info",  # local steps between averages, an ensemble: it may be meant
+            confidence=confidence(0.8 if wrapped else 0.4, 0.5 if len(odd) < len(ranks) / 2 else 0.2),
+            title=f"after {count(ranks[0].steps, 'step')} the ranks hold different parameters",
+            explanation=f"{count(len(shown), 'parameter')} of {len(names)} differ{'s' if len(shown) == 1 else ''} between ranks, the first {shown[0]}. {why}",
+            culprit=Culprit(kind="parameter", parameter=shown[0]), phase="optimizer", step=ranks[0].steps - 1, rank=odd[0],
+            evidence=(("differing", ", ".join(shown[:4]) + (f" and {len(shown) - 4} more" if len(shown) > 4 else "")), ("ranks unlike most", ", ".join(map(str, odd)))),
+            fixes=(Fix(title=fix, confidence="likely" if wrapped else "maybe"),),
         ),
     )  # fmt: skip
 
@@ -198,7 +202,9 @@ def _unused_in_ddp(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         ],
         extra=[("without gradient", ", ".join(names))] if names else [],
     )  # fmt: skip
-    culprit = replace(claim.finding.culprit, kind="parameter", parameter=names[0]) if names else claim.finding.culprit
+    culprit = replace(claim.finding.culprit, location=evidence.model_site or claim.finding.culprit.location)
+    if names:
+        culprit = replace(culprit, kind="parameter", parameter=names[0])
     yield replace(claim, finding=replace(claim.finding, culprit=culprit, confidence=confidence(0.7, 0.5 if names else 0.0)))
 
 

@@ -79,6 +79,22 @@ def drifts(): return make("drifts")
 def bare(): return make("bare", wrap=False)
 def unused(): return make("unused")
 
+def left_out():
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    model = Net(False)
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ["last.bias"])
+    recipe = {"model": DistributedDataParallel(model), "data": [(torch.randn(8, 4) + RANK, torch.randn(8, 1))] * 2, "max_steps": 2}
+    recipe["loss_fn"] = lambda model, batch: (model(batch[0]) - batch[1] - RANK).pow(2).mean()
+    recipe["optimizer"] = torch.optim.SGD(model.parameters(), lr=0.05)
+    return recipe
+
+def apart():
+    recipe = make("bare", wrap=False)
+    for parameter in recipe["model"].parameters():
+        parameter.data.add_(RANK)
+    return recipe
+
 def uneven():
     recipe = make("well")
     if RANK == 1:
@@ -162,12 +178,14 @@ def test_the_rank_that_hangs(tmp_path: Path) -> None:
     assert finding["culprit"]["location"]["line"] == line_of(tmp_path / "train.py", "time.sleep(600)")
 
 
-@pytest.mark.parametrize(("name", "parameters"), [("drifts", ["module.last.bias"]), ("bare", ["first.weight"])])
-def test_replicas_that_differ(tmp_path: Path, name: str, parameters: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("name", "severity", "parameter"),
+    [("drifts", "critical", "module.last.bias"), ("bare", "info", "first.weight"), ("left_out", None, None), ("apart", None, None)],
+)
+def test_replicas_that_differ(tmp_path: Path, name: str, severity: str | None, parameter: str | None) -> None:
     report = run(tmp_path, name)
-    finding = report["findings"][0]
-    assert (finding["code"], finding["culprit"]["parameter"]) == ("ND802", parameters[0])
-    assert ("not wrapped" in finding["explanation"]) == (name == "bare")
+    told = [(one["code"], one["severity"], one["culprit"]["parameter"]) for one in report["findings"]]
+    assert told == ([("ND802", severity, parameter)] if severity else [])
 
 
 def test_parameters_that_ddp_waits_for(tmp_path: Path) -> None:

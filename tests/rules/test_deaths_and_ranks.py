@@ -76,9 +76,9 @@ def test_ranks_that_all_stand_still_at_one_place() -> None:
     assert (finding.code, finding.rank) == ("ND804", 1)
 
 
-@pytest.mark.parametrize("change", [{"comparable": False}, {"steps": 2}, {"fingerprints": ()}, {"fingerprints": (("other", "b"),)}])
+@pytest.mark.parametrize("change", [{"wrapped": False}, {"steps": 2}, {"fingerprints": ()}, {"fingerprints": (("other", "b"),)}])
 def test_replicas_are_compared_only_where_they_are_meant_to_be_alike(change: dict[str, object]) -> None:
-    one = outcome(0, WELL, fingerprints=(("w", "a"),), comparable=True, wrapped=True)
+    one = outcome(0, WELL, fingerprints=(("w", "a"),), wrapped=True)
     other = replace(one, rank=1, fingerprints=(("w", "b"),))
     assert [finding.code for finding in findings(Evidence(ranks=(one, other)))] == ["ND802"]
     assert not findings(Evidence(ranks=(one, replace(other, **change))))  # type: ignore[arg-type]  # by name
