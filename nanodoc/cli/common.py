@@ -44,15 +44,18 @@ def payload_on_stdout() -> Iterator[TextIO]:
         with contextlib.redirect_stdout(sys.stderr):
             yield stdout
         return
-    with os.fdopen(kept, "w", encoding=stdout.encoding or "utf-8") as payload:
-        os.dup2(sys.stderr.fileno(), descriptor)
-        try:
-            with contextlib.redirect_stdout(sys.stderr):
-                yield payload
-        finally:
+    payload = os.fdopen(kept, "w", encoding=stdout.encoding or "utf-8")
+    os.dup2(sys.stderr.fileno(), descriptor)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield payload
+    finally:
+        with contextlib.suppress(OSError):  # a full disk, a closed pipe: told when the report was written
             stdout.flush()
             payload.flush()
-            os.dup2(payload.fileno(), descriptor)
+        os.dup2(payload.fileno(), descriptor)
+        with contextlib.suppress(OSError):
+            payload.close()
 
 
 @contextlib.contextmanager

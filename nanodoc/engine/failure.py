@@ -36,7 +36,7 @@ def describe_failure(error: UserCodeError) -> Failure:
         phase=error.phase,
         frames=tuple(frames),
         raised_by_torch=_raised_by_torch(spans),
-        torch_function=last[0].function if last and last[1] == SKIP else None,
+        torch_function=last[0].function if last and torch_file(last[2].co_filename) else None,
         notes=notes,
         origin=torch_file(last[2].co_filename) if last is not None else "",
         collating=collating,
@@ -48,7 +48,8 @@ def _raised_by_torch(spans: Sequence[tuple[SourceSpan, int, object]]) -> bool:
     if not spans:
         return True
     span, kind, _ = spans[-1]
-    return kind == SKIP or not span.code.startswith(("raise", "assert"))
+    own = span.code[max(0, span.column - 1 - span.indent) :]  # `if bad: raise …` begins with another word
+    return kind == SKIP or not own.startswith(("raise", "assert"))
 
 
 def _worker_frames(message: str) -> list[SourceSpan]:

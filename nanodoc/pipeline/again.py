@@ -8,11 +8,15 @@ from typing import Any
 
 import torch
 
+from nanodoc.engine.failure import describe_failure
 from nanodoc.engine.feed import Feed
 from nanodoc.engine.health import loader_of
 from nanodoc.engine.snapshot import like, plain, save
+from nanodoc.errors import UserCodeError
+from nanodoc.evidence import Failure
 from nanodoc.process.crumbs import here
 from nanodoc.process.job import Again
+from nanodoc.process.last_words import note_failure
 from nanodoc.recipe.recipe import Recipe
 
 
@@ -24,8 +28,9 @@ def changed_for(recipe: Recipe, again: Again) -> Recipe:
     return recipe
 
 
-def load_here(recipe: Recipe, steps: int) -> int:
-    """Loads the batches of so many steps, and those that workers would have had ahead, in this process; nothing is trained. How many came."""
+def load_here(recipe: Recipe, steps: int) -> tuple[int, Failure | None]:
+    """Loads the batches of so many steps, and those that workers would have had ahead, in this process; nothing is trained. How many came, and
+    the exception that ended it."""
     loader = loader_of(recipe.data)
     ahead = 0
     if loader is not None:
@@ -34,10 +39,16 @@ def load_here(recipe: Recipe, steps: int) -> int:
     feed, loaded = Feed(recipe.data), 0
     for step in range(steps + ahead):
         here().at(step, "data")
-        if feed.next() is None:
+        try:
+            drawn = feed.next()
+        except UserCodeError as error:
+            failure = describe_failure(error)
+            note_failure(here(), failure, step)
+            return loaded, failure
+        if drawn is None:
             break
         loaded += 1
-    return loaded
+    return loaded, None
 
 
 def write_batches(folder: Path, step: int, batches: list[Any]) -> Path:

@@ -68,8 +68,9 @@ def run(entrypoint: str, config: Config, progress: Progress | None = None, again
         recipe = replace(recipe, data=OneBatch(recipe.data), accumulate=1)
     steps = config.steps or recipe.max_steps or DEFAULT_STEPS
     if again is not None and again.without_workers:
-        info = run_info(entrypoint, "run", config, device, amp_dtype, steps, load_here(recipe, steps), "not_run")
-        return report_of(info, Evidence(), config, VitalSigns(), {}, [], False)
+        loaded, failure = load_here(recipe, steps)
+        info = run_info(entrypoint, "run", config, device, amp_dtype, steps, loaded, "not_run")
+        return report_of(info, Evidence(failure=failure), config, VitalSigns(), {}, [], False)
     check_module(recipe, config.module)
     if config.preflight:
         steps = 1

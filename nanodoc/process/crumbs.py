@@ -66,6 +66,7 @@ class Crumbs:
         if self._examining:
             return
         struct.pack_into("<q", self._page, 8, PHASES.index(phase))
+        self.sign()  # a micro-batch begins the phases anew
         if self.on_phase is not None:
             self.on_phase(None, phase)
 

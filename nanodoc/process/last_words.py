@@ -73,7 +73,8 @@ def where(frame: FrameType | None, crumbs: Crumbs) -> dict[str, Any]:
 
 def note_failure(crumbs: Crumbs, failure: Failure, step: int | None) -> None:
     """The exception that ended the run: it is known even if the examination of it comes to nothing."""
-    crumbs.say({"said": "failure", "failure": asdict(failure), "step": step})
+    before = crumbs.trail().words or {}  # of a second run, which may know the sample
+    crumbs.say({"said": "failure", "failure": asdict(failure), "step": step, "item": before.get("item")})
 
 
 def spans_of(words: Any) -> tuple[SourceSpan, ...]:

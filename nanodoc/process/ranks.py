@@ -26,6 +26,7 @@ _BEAT = 0.5  # seconds between two signs of life
 _SILENT = 15.0  # seconds without one, after which a rank's parent is gone
 _GRACE = 5.0  # seconds a rank may stand still once another has failed: then it only waits for it
 _ARRIVAL = 60.0  # seconds within which every rank must have shown itself
+_ALONE = 10.0  # the same for a rank that is in no group: launchers start all ranks at once
 
 
 @dataclass(slots=True)
@@ -48,6 +49,7 @@ class Ranks:
         self._others = {rank: Seen() for rank in range(size) if rank != mine}
         self._began = time.monotonic()
         self._beaten = 0.0
+        self._arrival = _ARRIVAL
         self._moved = time.monotonic()
         self._place: tuple[object, ...] = ()
         try:
@@ -107,6 +109,8 @@ class Ranks:
     def settle(self, outcome: RankOutcome, report: Report) -> list[tuple[RankOutcome, Report | None]] | None:
         """Tells the others how this rank ended. For the rank that reports, every rank's outcome and report, in order; None for the others,
         once it has been printed."""
+        if report.of_rank is None or not report.of_rank.grouped:  # nothing says that there are others at all
+            self._arrival = _ALONE
         self._write("end", (outcome, report))
         while True:
             self._write("state", {"ended": True, "at": time.time(), "host": socket.gethostname()})
@@ -138,7 +142,7 @@ class Ranks:
         return False
 
     def _lost(self, seen: Seen) -> bool:
-        return time.monotonic() - seen.at > (_SILENT if seen.state else _ARRIVAL)
+        return time.monotonic() - seen.at > (_SILENT if seen.state else self._arrival)
 
     def _all(self, outcome: RankOutcome, report: Report) -> list[tuple[RankOutcome, Report | None]]:
         found: list[tuple[RankOutcome, Report | None]] = [(outcome, report)]

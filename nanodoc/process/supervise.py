@@ -157,7 +157,18 @@ def _looked_closer(job: Job, ended: Ended, failure: Failure, step: int | None, p
         progress.say("loading the batches again, without workers")
         again = _again(job, Again(step=None, lines=True, without_workers=True), steps=(step or 0) + 1)
         told = None
-        if died(again):
+        raised, _ = failure_noted(again)
+        if raised is not None:  # a worker that ends by sys.exit: here it is an exception
+            item = (again.trail.words or {}).get("item")
+            told = DeathFacts(
+                in_worker=True,
+                again=True,
+                frames=raised.frames,
+                item=item,
+                call="sys.exit" if raised.type == "SystemExit" else None,
+                status=1,
+            )
+        elif died(again):
             told = replace(death_of(again), in_worker=True, again=True)
         elif again.report is not None:
             told = DeathFacts(in_worker=True, again=False)

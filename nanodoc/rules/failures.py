@@ -31,6 +31,8 @@ def failure_claim(
         and (evidence.crash is None or evidence.crash.call is None or evidence.crash.call.module is None)
     )
     where = failure.frames[-1] if failure.frames else evidence.criterion_site if outside else None
+    if where is None and failure.phase == "data":
+        where = evidence.data_site
     if where is None and failure.origin.startswith("optim/lr_scheduler"):
         where = next((site for site in evidence.scheduler_sites if site is not None), None)
     trace = [

@@ -115,7 +115,7 @@ def _fixes(ragged: RaggedFacts, worst: FieldFacts) -> Iterable[Fix]:
 
 
 def _shown(size: tuple[int, ...] | str) -> str:
-    return str(list(size)) if isinstance(size, tuple) else size
+    return str(list(size)) if isinstance(size, tuple) else "nothing" if size == "missing" else size
 
 
 def _loader_worker_died(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
