@@ -132,11 +132,14 @@ class NoCrumbs(Crumbs):
     """Where nobody would read them: the training runs in the process that reports."""
 
     def __init__(self) -> None:
-        self._examining = True
+        self._examining = True  # which no phase gets past
         self._modules = {}
         self.on_phase = None
 
     def plan(self, steps: int, device: str) -> None:
+        return None
+
+    def sign(self) -> None:
         return None
 
     def finished(self, step: int, loss: float, grad_norm: float) -> None:
@@ -147,6 +150,9 @@ class NoCrumbs(Crumbs):
 
     def examining(self) -> None:
         return None
+
+    def trail(self) -> Trail:
+        return Trail()
 
 
 def shared_page() -> int:
