@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from nanodoc.config import Config, artifact_folder
-from nanodoc.errors import InternalError, UsageError
+from nanodoc.errors import InternalError, NanodocError, UsageError
 from nanodoc.evidence import Evidence, Failure
 from nanodoc.failure_kinds import device_is_lost, worker_died
 from nanodoc.process.autopsy import death_of, died, died_examining, failure_noted, outcome_of, report_without
@@ -18,7 +18,7 @@ from nanodoc.process.ranks import Ranks
 from nanodoc.process.wire import CLOSED
 from nanodoc.process_evidence import LAST_WORDS, SECOND_RUN, DeathFacts
 from nanodoc.progress import Progress
-from nanodoc.rank_evidence import FAILED, LOST
+from nanodoc.rank_evidence import ENDED, FAILED, LOST
 from nanodoc.report.merge import merge
 from nanodoc.report.model import Report
 from nanodoc.report.ranking import rank
@@ -38,18 +38,18 @@ def supervised_rank(job: Job, progress: Progress, ranks: Ranks) -> Report | None
     folder = rank_folder(job.config, ranks.mine)
     job = replace(job, config=replace(job.config, snapshot_dir=str(folder)), alone=False)
     ended = Child(job, progress, job.config.timeout, watch=ranks.beat).run()
-    usage: UsageError | None = None
+    wrong: NanodocError | None = None
     try:
         report = _report_of(job, ended, progress)
+        outcome = outcome_of(ended, report, ranks.mine)
     except (InternalError, UsageError) as error:
-        usage = error if isinstance(error, UsageError) else None
-        report = report_without(
-            job, ended, Evidence(steps_run=ended.trail.finished), [("this rank" if usage else "the examination", str(error))]
-        )
-    outcome = outcome_of(ended, report, ranks.mine)
-    pairs = ranks.settle(replace(outcome, ended=FAILED, why=str(usage), phase="setup") if usage is not None else outcome, report)
-    if usage is not None and (pairs is None or all(one.why == str(usage) for one, _ in pairs)):
-        raise usage  # the same line from every rank, or the merged report tells of it
+        wrong = error
+        report = report_without(job, ended, Evidence(steps_run=ended.trail.finished), [(f"rank {ranks.mine}", str(error))])
+        how = FAILED if isinstance(error, UsageError) else ENDED
+        outcome = replace(outcome_of(ended, report, ranks.mine), ended=how, why=str(error), phase="setup")
+    pairs = ranks.settle(outcome, report)
+    if wrong is not None and (pairs is None or all(one.why == str(wrong) for one, _ in pairs)):
+        raise wrong  # each rank its own line, and where it is the same everywhere, nothing else
     if pairs is None:
         return None
     if all(one.ended == LOST and not one.host for one, _ in pairs if one.rank != ranks.mine) and not (
@@ -62,12 +62,6 @@ def supervised_rank(job: Job, progress: Progress, ranks: Ranks) -> Report | None
     if ranks.trouble is not None:
         merged = replace(merged, not_checked=(*merged.not_checked, ("the other ranks", ranks.trouble)))
     return merged
-
-
-def replace_report(ended: Ended, report: Report) -> Ended:
-    """The same end with this report."""
-    ended.report = report
-    return ended
 
 
 def rank_folder(config: Config, mine: int) -> Path:
@@ -92,7 +86,7 @@ def _report_of(job: Job, ended: Ended, progress: Progress) -> Report:
         return report_without(job, ended, Evidence(steps_run=ended.trail.finished), [("the run", "it was ended from outside")])
     failure, step = failure_noted(ended)
     if failure is not None and job.command == "run" and job.alone and not ended.report.interrupted:
-        return _looked_closer(job, ended, failure, step, progress)
+        return _looked_closer(job, ended, ended.report, failure, step, progress)
     return ended.report
 
 
@@ -100,7 +94,7 @@ def _dead(job: Job, ended: Ended, progress: Progress) -> Report:
     failure, step = failure_noted(ended)
     if failure is not None and worker_died(failure) is not None and job.alone:  # torch's signal handler raises wherever it strikes
         report = report_without(job, ended, Evidence(failure=failure, failure_step=step, steps_run=ended.trail.finished), [])
-        return _looked_closer(job, replace_report(ended, report), failure, step, progress)
+        return _looked_closer(job, ended, report, failure, step, progress)
     if failure is not None:  # the exception is known, its examination came to nothing
         why = f"an error of nanodoc's own: {ended.internal}" if ended.internal else death_of(ended).how
         evidence = Evidence(failure=failure, failure_step=step, steps_run=ended.trail.finished)
@@ -147,10 +141,8 @@ def _place(death: DeathFacts) -> tuple[str, int]:
     return death.frames[-1].file, death.frames[-1].line
 
 
-def _looked_closer(job: Job, ended: Ended, failure: Failure, step: int | None, progress: Progress) -> Report:
+def _looked_closer(job: Job, ended: Ended, report: Report, failure: Failure, step: int | None, progress: Progress) -> Report:
     """What a fresh process can tell of an exception that the first one could only report."""
-    report = ended.report
-    assert report is not None
     if ended.seconds > job.config.budget:
         return report
     if worker_died(failure) is not None:
