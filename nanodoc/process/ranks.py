@@ -26,7 +26,7 @@ _BEAT = 0.5  # seconds between two signs of life
 _SILENT = 15.0  # seconds without one, after which a rank's parent is gone
 _GRACE = 5.0  # seconds a rank may stand still once another has failed: then it only waits for it
 _ARRIVAL = 60.0  # seconds within which every rank must have shown itself
-_ALONE = 10.0  # the same for a rank that is in no group: launchers start all ranks at once
+_ALONE = 6.0  # the same for a rank that is in no group: launchers start all ranks at once
 
 
 @dataclass(slots=True)

@@ -102,7 +102,13 @@ def _renamed(load: LoadFacts) -> str | None:
     if not isinstance(call, ast.Call) or not call.args:
         return None
     bare = f"key.removeprefix({load.prefix!r})" if load.prefix else "key"
-    change = f"{load.instead!r} + {bare}" if load.instead else bare
+    change = (
+        f"key.replace({load.prefix!r}, {load.instead!r}, 1)"
+        if load.prefix and load.instead
+        else f"{load.instead!r} + key"
+        if load.instead
+        else bare
+    )
     state = ast.unparse(call.args[0])
     state = state if isinstance(call.args[0], (ast.Name, ast.Attribute, ast.Call, ast.Subscript)) else f"({state})"
     call.args[0] = ast.parse(f"{{{change}: value for key, value in {state}.items()}}", mode="eval").body
