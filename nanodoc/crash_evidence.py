@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from nanodoc.evidence import SourceSpan
 
@@ -89,6 +89,14 @@ class FieldFacts:
         return len(set(self.sizes)) > 1
 
     @property
+    def images(self) -> bool:
+        """[channels, height, width] with up to four channels in every sample, or the channels last."""
+        sizes = [size for size in self.sizes if isinstance(size, tuple)]
+        return bool(sizes) and all(
+            len(size) == 3 and min(size[0], size[2]) <= 4 and min(size[1:] if size[0] <= 4 else size[:2]) >= 8 for size in sizes
+        )
+
+    @property
     def usual(self) -> tuple[int, ...] | str:
         """The size that most samples have; of equally many, the first."""
         return max(self.sizes, key=self.sizes.count)
@@ -149,7 +157,7 @@ class CrashFacts:
     batch_size: int | None = None
     usual_batch_size: int | None = None
     """That of the first batch."""
-    indices: tuple[int, ...] = field(default_factory=tuple)
+    indices: tuple[int, ...] = ()
     """Of the failing batch's samples, in the data set."""
     trainable: tuple[str, ...] = ()
     """Names of the parameters that require a gradient, in the model's order, where the error speaks of their numbers."""

@@ -237,6 +237,12 @@ class Failure:
     """The file below torch's folder whose code raised, such as `nn/functional.py`; "" for other code, and for torch's C functions."""
     collating: bool = False
     """It was raised while samples were put together into a batch."""
+
+    @property
+    def first_line(self) -> str:
+        """Of its message; "" where it has none."""
+        return self.message.strip().partition("\n")[0]
+
     notes: tuple[str, ...] = ()
 
 

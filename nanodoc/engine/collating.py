@@ -89,15 +89,7 @@ def _can_be_padded(field: FieldFacts) -> bool:
     """Arrays with equally many dimensions that differ in length: zeros behind the shorter ones make sense of a sequence, not of images
     with another number of channels."""
     sizes = [size for size in field.sizes if isinstance(size, tuple)]
-    return len(sizes) == len(field.sizes) and len({len(size) for size in sizes}) == 1 and len(sizes[0]) >= 1 and not is_image(field)
-
-
-def is_image(field: FieldFacts) -> bool:
-    """[channels, height, width] with 1, 3 or 4 channels in every sample, or the channels last."""
-    sizes = [size for size in field.sizes if isinstance(size, tuple)]
-    return bool(sizes) and all(
-        len(size) == 3 and (size[0] in (1, 2, 3, 4) or size[2] in (1, 3, 4)) and min(size[1:]) >= 8 for size in sizes
-    )
+    return len(sizes) == len(field.sizes) and len({len(size) for size in sizes}) == 1 and len(sizes[0]) >= 1 and not field.images
 
 
 def _padded(samples: list[Any]) -> list[Any]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from nanodoc.call_evidence import RangeFacts
-from nanodoc.crash_evidence import CrashFacts, MemoryFacts
+from nanodoc.crash_evidence import CrashFacts
 from nanodoc.engine.aside import put_back, warnings_unsaid
 from nanodoc.engine.batches import leading_size, to_device
 from nanodoc.engine.build_facts import BuildFacts
@@ -23,7 +23,6 @@ from nanodoc.engine.step import StepRunner
 from nanodoc.errors import UsageError, UserCodeError
 from nanodoc.evidence import Failure
 from nanodoc.failure_kinds import out_of_memory
-from nanodoc.recipe.recipe import Recipe
 from nanodoc.trace.calls import CallLog
 from nanodoc.trace.eager import run_eagerly
 
@@ -103,8 +102,3 @@ class FailureLook:
                 self._runner.call_train_step(batches[0])
         else:
             self._runner.compute(batches, on_loss)
-
-
-def memory_before_any_step(recipe: Recipe) -> MemoryFacts:
-    """Who holds what before a step is run."""
-    return memory_facts(recipe, [], None, None)

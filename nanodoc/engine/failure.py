@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import linecache
 import re
 from collections.abc import Sequence
 
 from nanodoc.errors import UserCodeError, said
 from nanodoc.evidence import Failure, SourceSpan
-from nanodoc.trace.files import LIBRARY, SKIP, USER, frame_kind, shown_path, torch_file
+from nanodoc.trace.files import LIBRARY, SKIP, USER, frame_kind, line_span, torch_file
 from nanodoc.trace.spans import traceback_spans
 
 _LONGEST_MESSAGE = 2000
@@ -53,22 +52,5 @@ def _raised_by_torch(spans: Sequence[tuple[SourceSpan, int, object]]) -> bool:
 
 
 def _worker_frames(message: str) -> list[SourceSpan]:
-    found = []
-    for match in _WORKER_FRAME.finditer(message):
-        if frame_kind(match["file"]) == USER:
-            line, code = int(match["line"]), match["code"].strip()
-            raw = linecache.getline(match["file"], line)
-            indent = len(raw) - len(raw.lstrip())
-            found.append(
-                SourceSpan(
-                    file=shown_path(match["file"]),
-                    line=line,
-                    end_line=line,
-                    column=1 + indent,
-                    end_column=1 + indent + len(code),
-                    function=match["function"],
-                    code=code,
-                    indent=indent,
-                )
-            )
-    return found
+    found = [(match["file"], int(match["line"]), match["function"]) for match in _WORKER_FRAME.finditer(message)]
+    return [line_span(file, line, function) for file, line, function in found if frame_kind(file) == USER]

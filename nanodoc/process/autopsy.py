@@ -92,7 +92,7 @@ def outcome_of(ended: Ended, report: Report, mine: int) -> RankOutcome:
             phase=failure.phase,
             peer=peer,
             waits=peer,
-            why=f"{failure.type}: {_first_line(failure.message)}",
+            why=f"{failure.type}: {failure.first_line[:160]}",
         )
     if died(ended):
         return replace(common, ended=DIED)
@@ -102,10 +102,6 @@ def outcome_of(ended: Ended, report: Report, mine: int) -> RankOutcome:
         common, ended=facts.own, step=facts.step, phase=facts.phase, fingerprints=facts.fingerprints, before=facts.before,
         wrapped=facts.wrapped, why="" if facts.own in (WELL, CLEAN) else common.why,
     )  # fmt: skip
-
-
-def _first_line(text: str) -> str:
-    return text.strip().splitlines()[0][:160] if text.strip() else ""
 
 
 def _stack(text: str) -> tuple[tuple[SourceSpan, ...], str | None]:

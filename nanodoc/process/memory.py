@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
+
+from nanodoc.environment import system
 
 _GROUP = Path("/sys/fs/cgroup")
 
@@ -34,18 +35,11 @@ def _kills() -> int:
 
 def memory_limit() -> tuple[int | None, str]:
     """(bytes, whose limit): the container's, else the machine's."""
-    for path in (_GROUP / "memory.max", _GROUP / "memory" / "memory.limit_in_bytes"):
-        try:
-            text = path.read_text().strip()
-        except OSError:
-            continue
-        if text.isdigit() and int(text) < _machine():
-            return int(text), "the container"
-    return _machine() or None, "the machine"
-
-
-def _machine() -> int:
+    limit = system.memory_limit()
     try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError):
-        return 0
+        total = system.memory()[0]
+    except OSError:  # a system that does not say
+        total = 0
+    if limit is not None and (not total or limit < total):
+        return limit, "the container"
+    return total or None, "the machine"

@@ -188,7 +188,7 @@ def _without_the_device(job: Job, report: Report, failure: Failure, step: int | 
             lost = report.findings[0]
             told = replace(
                 first, step=step if again.batch else first.step, experiments=(*first.experiments, {"name": said, "outcome": "fails there too", "loss": None}),
-                evidence=(*first.evidence, ("on the GPU", f"{failure.type}: {failure.message.strip().splitlines()[0]}")),
+                evidence=(*first.evidence, ("on the GPU", f"{failure.type}: {failure.first_line}")),
                 effects=(*first.effects, (f"ND701 {lost.title}", step)) if lost.code != first.code else first.effects,
             )  # fmt: skip
             return replace(report, findings=(told, *found[1:]))

@@ -174,8 +174,7 @@ def effects(evidence: Evidence) -> tuple[tuple[str, int | None], ...]:
     if trip is not None and amp is not None and amp.story and trip.grad_norm is None:  # found in a step that was skipped
         found.append((amp.story, None))
     if evidence.failure is not None:
-        message = evidence.failure.message.splitlines()[0][:160] if evidence.failure.message else ""
-        found.append((f"the code raises {evidence.failure.type}: {message}", evidence.failure_step))
+        found.append((f"the code raises {evidence.failure.type}: {evidence.failure.first_line[:160]}", evidence.failure_step))
     return tuple(found)
 
 

@@ -19,7 +19,7 @@ def _device_side_assert(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if failure is None or not device_is_lost(failure) or _CUBLAS.search(failure.message):
         return
     yield failure_claim(
-        rule, evidence, title=failure.message.strip().splitlines()[0], fit=5,
+        rule, evidence, title=failure.first_line, fit=5,
         explanation="Kernels run later than they are called: the line is the one that noticed, not the one that is wrong. An index or a label out of range is the usual cause.",
         fixes=[Fix(title="CUDA_LAUNCH_BLOCKING=1 names the call; on the CPU the same step names the index: --device cpu", confidence="likely")],
     )  # fmt: skip

@@ -71,8 +71,7 @@ def _user_exception(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     where = {"setup": "while the recipe was built", "data": "while a batch was loaded"}.get(
         failure.phase, f"in the {failure.phase} of step {evidence.failure_step}"
     )
-    first = failure.message.strip().splitlines()[0] if failure.message.strip() else ""
-    title = f"{failure.type}: {first}" if first else failure.type
+    title = f"{failure.type}: {failure.first_line}" if failure.first_line else failure.type
     # what the user's own code raises it words itself; torch's and Python's messages are known
     known = explained(f"{failure.type}: {failure.message}") if failure.raised_by_torch else None
     means = f" {known.means}" if known is not None else ""

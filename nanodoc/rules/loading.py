@@ -16,7 +16,6 @@ from nanodoc.rules.failures import failure_claim
 from nanodoc.rules.padding import collate_for
 
 _SHOWN = 8
-_CHANNELS = (1, 2, 3, 4)
 
 
 def _ragged_batch(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
@@ -89,7 +88,7 @@ def _fixes(ragged: RaggedFacts, worst: FieldFacts) -> Iterable[Fix]:
             confidence="likely",
         )
         return
-    images = all(len(size) == 3 and (size[0] in _CHANNELS or size[2] in _CHANNELS) and min(size[1:]) >= 8 for size in sizes)
+    images = worst.images
     if images and len({size[0] for size in sizes}) > 1 and len({size[1:] for size in sizes}) == 1:
         yield Fix(
             title='some images have another number of channels: open them all alike, such as Image.open(path).convert("RGB")',

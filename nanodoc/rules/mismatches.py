@@ -107,7 +107,7 @@ def _claim(
             extra.append(("layer made at", f"{call.layer_at.file}:{call.layer_at.line}"))
         if call.settings:
             extra.append(("also given", call.settings))
-    title = failure.message.strip().splitlines()[0]
+    title = failure.first_line
     what = (
         f"{call.name} was given tensors that do not go together. "
         if call is not None and len(call.given) > 1

@@ -37,7 +37,7 @@ def _network(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     else:
         explanation = "A rank did not reach the others: one is missing, an address or interface is wrong, or a firewall stands between."
         fix = "torchrun --nproc-per-node N -m nanodoc net names the rank and the link"
-    title = failure.message.strip().splitlines()[0][:160]
+    title = failure.first_line[:160]
     yield failure_claim(rule, evidence, title=title, explanation=explanation, fixes=[Fix(title=fix, confidence="likely")], fit=12)
 
 
