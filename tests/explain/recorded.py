@@ -32,6 +32,7 @@ SOURCES = {
     "dtype-found-expected": "ATen/native/Loss.cpp of torch before 2.13, and custom functions",
     # the shell, the kernel and torchrun's summary of a dead process (torch/distributed/elastic/multiprocessing/errors/__init__.py)
     "aborted": "glibc++: std::terminate",
+    "aborted-at-exit": "glibc++: std::terminate, raised in pastes/at_exit.txt",
     "bus-error": "the shell",
     "process-killed": "the shell; torch/distributed/elastic",
     "segmentation-fault": "the shell",

@@ -45,6 +45,13 @@ def test_the_rank_that_failed_first_is_explained_and_not_the_one_that_lost_its_p
     assert any("Connection closed by peer" in line for line in found.others)
 
 
+def test_a_rank_aborted_at_its_exit_is_no_failure_of_the_training() -> None:
+    found = answer((PASTES / "at_exit.txt").read_text(encoding="utf-8"))
+    assert found.explanation is not None
+    assert found.explanation.id == "aborted-at-exit"
+    assert "the training itself was over" in found.explanation.causes[0]
+
+
 def test_a_chain_is_linked() -> None:
     (chain,) = parse((PASTES / "chain.txt").read_text(encoding="utf-8")).chains
     assert [(one.type, one.link) for one in chain.raised] == [
