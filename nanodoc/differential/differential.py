@@ -60,6 +60,7 @@ class Differential:
         self._overfit = Overfit(self._trials, step.checkpoints, say) if step.checkpoints is not None else None
         self.pattern = Pattern()
         self._losses: Sequence[float] = ()
+        self._raised = False
         self.interrupted = False
         self.untold = False
         """Replays of this step mean nothing, and no fix is tried by them."""
@@ -68,6 +69,7 @@ class Differential:
     def examine(self, evidence: Evidence) -> Evidence:
         """The evidence with the pattern of the experiments, where something non-finite was met or the loss had grown."""
         self._losses = evidence.losses
+        self._raised = evidence.failure is not None
         if evidence.loop is not None and evidence.loop.writes_files:  # many steps run again would write over what they wrote
             self._past = self._overfit = None
             self.notes.append(("the run's steps, run again", "the train_step writes files"))
@@ -210,6 +212,8 @@ class Differential:
         return replace(finding, cause=self.pattern.cause, cause_why=self.pattern.why)
 
     def _fixes_only(self, finding: Finding, remedies: Remedies) -> Finding:
+        if self._raised and _of_an_exception(finding):
+            return remedies.raising_samples(finding)
         kinds = {fix.remedy.kind for fix in finding.fixes if fix.remedy is not None and not fix.remedy.whole_run}
         if not any(fix.remedy is not None for fix in finding.fixes) or (not kinds <= WITHOUT_FAILURE and not remedies.unhealthy()):
             return finding
@@ -255,6 +259,12 @@ def _diverging(losses: Sequence[float]) -> str | None:
     if end < -UNBOUNDED * max(abs(start), 1.0):
         return "down"
     return "up" if start > 0 and end > _DIVERGING * start else None
+
+
+def _of_an_exception(finding: Finding) -> bool:
+    """One that single samples may have raised, and it is not known which."""
+    in_step = finding.phase in ("forward", "backward") and finding.step is not None
+    return in_step and finding.code[:3] in ("ND1", "ND7") and finding.code != "ND704" and not finding.culprit.samples
 
 
 def _numeric(finding: Finding) -> bool:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from nanodoc.differential import patches
 from nanodoc.differential.call_site import Applied
 from nanodoc.differential.experiments import Elsewhere
 from nanodoc.differential.past import Past
-from nanodoc.differential.samples import GuiltySamples, not_bisectable, part
+from nanodoc.differential.samples import GuiltySamples, indivisible, not_bisectable, part
 from nanodoc.differential.trial import Say, StepTrials, Trial, fails
 from nanodoc.engine.batches import batch_size
 from nanodoc.engine.capsule import StepCapsule
@@ -76,12 +76,24 @@ class Remedies:
 
     def guilty_samples(self, finding: Finding) -> Finding:
         """The samples that alone make the step fail, where some do and the others don't."""
+        return self._samples_that(fails, finding, partial=lambda capsule: not_bisectable(self._trials.runner.recipe.model, capsule))
+
+    def raising_samples(self, finding: Finding) -> Finding:
+        """The samples that alone raise what the batch raised, at the same line, where some do and the others pass."""
+        raised = self._try(_UNCHANGED).raised
+        if raised is None:
+            return finding
+        found = self._samples_that(lambda trial: trial.raised == raised, finding, partial=indivisible)
+        return found if found is finding else replace(found, fixes=(*found.fixes, replace(LEFT_OUT, verified=True)))
+
+    def _samples_that(self, fail: Callable[[Trial], bool], finding: Finding, *, partial: Callable[[StepCapsule], str | None]) -> Finding:
+        """`partial` says why a part of a batch would tell nothing."""
         if not self._trials.budget.allows(self._trials.seconds):
             return finding
         capsule, indices, before = self._capsule, self._indices, ""
         if len(capsule.batches) > 1:
             self._say("looking for the micro-batch that fails alone …")
-            number = self._guilty_micro_batch(capsule)
+            number = self._guilty_micro_batch(capsule, fail)
             if number is None:
                 return finding
             sizes = [batch_size(batch) or 0 for batch in capsule.batches]
@@ -93,24 +105,26 @@ class Remedies:
             if sizes[number] == 1:
                 rest = replace(self._capsule, batches=[one for i, one in enumerate(self._capsule.batches) if i != number])
                 return self._blamed(finding, (0,), rest, indices, before)
-        if not_bisectable(self._trials.runner.recipe.model, capsule) is not None:
+        if partial(capsule) is not None:
             return finding
         self._say("looking for the samples that fail alone …")
-        search = GuiltySamples(capsule, lambda rows: fails(self._trials.outcome(rows)), self._trials.budget.part(_SEARCH))
+        search = GuiltySamples(capsule, lambda rows: fail(self._trials.outcome(rows)), self._trials.budget.part(_SEARCH))
         guilty = finding.culprit.samples
         if not search.confirm(guilty):
             guilty = search.search()
         if not guilty:
             return finding
         rest = part(capsule, [row for row in range(batch_size(capsule.batches[0]) or 0) if row not in set(guilty)])
-        return self._blamed(finding, guilty, rest, indices, before)
+        return self._blamed(finding, guilty, rest, indices, before, search.company)
 
-    def _guilty_micro_batch(self, capsule: StepCapsule) -> int | None:
+    def _guilty_micro_batch(self, capsule: StepCapsule, fail: Callable[[Trial], bool]) -> int | None:
         """The only one of several micro-batches that fails alone."""
-        failing = [i for i, batch in enumerate(capsule.batches) if fails(self._trials.outcome(replace(capsule, batches=[batch])))]
+        failing = [i for i, batch in enumerate(capsule.batches) if fail(self._trials.outcome(replace(capsule, batches=[batch])))]
         return failing[0] if len(failing) == 1 else None
 
-    def _blamed(self, finding: Finding, guilty: Sequence[int], rest: StepCapsule, indices: Sequence[int] | None, before: str) -> Finding:
+    def _blamed(
+        self, finding: Finding, guilty: Sequence[int], rest: StepCapsule, indices: Sequence[int] | None, before: str, company: int = 0
+    ) -> Finding:
         without = self._trials.outcome(rest)
         if not without.healthy:
             return finding
@@ -118,8 +132,10 @@ class Remedies:
             self._others = (rest, without.loss, OTHERS)
         self.guilty = True
         named = ", ".join(map(str, guilty[:8])) + (", …" if len(guilty) > 8 else "")
+        each = ", each" if len(guilty) > 1 else ""
+        how = f"{each} with {company} that pass" if company else " alone"
         rows = (
-            {"name": f"{before}sample{'s' if len(guilty) > 1 else ''} {named} alone", "outcome": "fails", "loss": None, "seconds": None},
+            {"name": f"{before}sample{'s' if len(guilty) > 1 else ''} {named}{how}", "outcome": "fails", "loss": None, "seconds": None},
             {"name": "the batch without", "outcome": "passes", "loss": without.loss, "seconds": round(without.seconds, 4)},
         )
         at = tuple(indices[row] for row in guilty if row < len(indices)) if indices else finding.culprit.dataset_indices

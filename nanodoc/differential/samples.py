@@ -15,6 +15,7 @@ from nanodoc.engine.capsule import StepCapsule
 
 _MOST_RUNS = 80
 _CONTROLS = 2
+_WINDOWS = 8
 
 
 def rows_of(batch: Any, size: int, rows: Sequence[int]) -> Any:
@@ -43,12 +44,19 @@ def _has_rows(item: Any, size: int) -> bool:
     return isinstance(item, torch.Tensor) and item.dim() > 0 and not item.is_nested and item.shape[0] == size
 
 
-def not_bisectable(model: torch.nn.Module, capsule: StepCapsule) -> str | None:
+def indivisible(capsule: StepCapsule) -> str | None:
     """Why the batch can't be taken apart, or None."""
     if len(capsule.batches) != 1:
         return "the step has several micro-batches"
     if (batch_size(capsule.batches[0]) or 0) < 2:
         return "the batch has no dimension of samples"
+    return None
+
+
+def not_bisectable(model: torch.nn.Module, capsule: StepCapsule) -> str | None:
+    """Why parts of the batch have other values than the whole, or can't be had; None where they mean something."""
+    if (why := indivisible(capsule)) is not None:
+        return why
     if any(isinstance(m, torch.nn.modules.batchnorm._BatchNorm) and m.training for m in model.modules()):
         return "BatchNorm takes its statistics from the whole batch"
     return None
@@ -62,13 +70,15 @@ def part(capsule: StepCapsule, rows: Sequence[int]) -> StepCapsule:
 
 
 class GuiltySamples:
-    """The search for the samples that alone make the step fail. `fails` runs a capsule and says whether it was not finite."""
+    """The search for the samples that alone make the step fail. `fails` runs a capsule and says whether it fails as the whole batch does."""
 
     def __init__(self, capsule: StepCapsule, fails: Callable[[StepCapsule], bool], deadline: float) -> None:
         self._capsule = capsule
         self._fails = fails
         self._deadline = deadline
         self._size = batch_size(capsule.batches[0]) or 0
+        self.company = 0
+        """With how many that pass a guilty sample was run, because it can't be run alone."""
 
     def confirm(self, suspects: Sequence[int]) -> bool:
         """These samples alone fail, and the others don't."""
@@ -85,7 +95,9 @@ class GuiltySamples:
     def search(self) -> tuple[int, ...]:
         """A minimal failing subset without which the rest is healthy, or () where the batch has none (or time ran out)."""
         found, proven = minimal_failing(range(self._size), self._fail, most=_MOST_RUNS)
-        guilty = list(found)
+        if proven and self._all_fail(len(found)):
+            return ()
+        guilty = self._told_apart(found)
         # one of several guilty samples was found: the rest still fails until each of them is out
         for _ in range(self._size):
             rest = [row for row in range(self._size) if row not in set(guilty)]
@@ -94,8 +106,25 @@ class GuiltySamples:
             if not self._fail(rest):
                 return tuple(sorted(guilty)) if self._others_bear_it(guilty) else ()
             more, proven = minimal_failing(rest, self._fail, most=_MOST_RUNS)
-            guilty += more
+            guilty += self._told_apart(more)
         return ()
+
+    def _told_apart(self, found: Sequence[int]) -> list[int]:
+        """Of samples that only fail together, those that each fail in the company of others that pass: a single one may not be run at all
+        (BatchNorm needs two). All of them where none does."""
+        size = max(len(found) - 1, 2)
+        others = [row for row in range(self._size) if row not in set(found)]
+        windows = [others[start : start + size] for start in range(0, len(others), size)][:_WINDOWS]
+        company = next((rows for rows in windows if len(rows) == size and not self._fail(rows)), None) if len(found) > 1 else None
+        alone = [row for row in found if company is not None and self._fail(sorted([row, *company]))]
+        if alone:
+            self.company = size
+        return alone or list(found)
+
+    def _all_fail(self, few: int) -> bool:
+        """So many samples fail wherever they are taken from: it is not the samples."""
+        starts = sorted({i * (self._size - few) // (_WINDOWS - 1) for i in range(_WINDOWS)})
+        return len(starts) > 2 and all(self._fail(range(start, start + few)) for start in starts)
 
     def _fail(self, rows: Sequence[int]) -> bool:
         return time.monotonic() <= self._deadline and self._fails(part(self._capsule, rows))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from nanodoc.differential.call_site import Applied, Patch
 from nanodoc.engine.aside import put_back
 from nanodoc.engine.capsule import Keeper, StepCapsule
+from nanodoc.engine.failure import describe_failure
 from nanodoc.engine.replaying import Replayer
 from nanodoc.engine.step import StepRunner
 from nanodoc.errors import UsageError, UserCodeError
@@ -55,6 +56,8 @@ class Trial:
     """Of the gradients that the step left behind."""
     error: str = ""
     """What the step raised, in one line."""
+    raised: tuple[str, str, int] | None = None
+    """The type of that exception, and file and line of the user's frame that it came from."""
 
 
 class StepTrials:
@@ -87,12 +90,18 @@ class StepTrials:
         seconds = time.perf_counter() - began
         self.seconds = max(self.seconds, seconds)
         healthy = ended is None and not replay.bad_parameters and loss is not None and math.isfinite(loss)
-        return Trial((applied is None or applied.yes) and fits, healthy, loss, seconds, replay.grad_norm, one_line(ended) if ended else "")
+        said, place = (one_line(ended), _place(ended)) if ended is not None else ("", None)
+        return Trial((applied is None or applied.yes) and fits, healthy, loss, seconds, replay.grad_norm, said, place)
 
 
 def fails(trial: Trial) -> bool:
     """The step failed as the unchanged one does; an exception of another kind (a part of a batch that doesn't fit together) says nothing."""
     return trial.applied and not trial.healthy
+
+
+def _place(error: UserCodeError) -> tuple[str, str, int] | None:
+    failure = describe_failure(error)
+    return (failure.type, failure.frames[-1].file, failure.frames[-1].line) if failure.frames else None
 
 
 Say = Callable[[str], None]
