@@ -139,7 +139,8 @@ class RangeFacts:
     """Smallest and largest of those out of range."""
     shape: tuple[int, ...]
     samples: tuple[int, ...]
-    """Along the first dimension."""
+    rows: int
+    """`samples` are of so many rows: of the first dimension, or the bags of embedding_bag."""
     module: str | None
     module_type: str | None
     location: SourceSpan | None

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from nanodoc.differential.bisect import minimal_failing
-from nanodoc.engine.batches import batch_size, is_list_of_samples, map_tensors
+from nanodoc.engine.batches import batch_size, is_list_of_samples, map_tensors, size_of_fields
 from nanodoc.engine.capsule import StepCapsule
 
 _MOST_RUNS = 80
@@ -22,6 +22,7 @@ def rows_of(batch: Any, size: int, rows: Sequence[int]) -> Any:
     """The batch with only these rows: of every tensor whose first dimension is `size`, and of every list of that many items."""
     if is_list_of_samples(batch) and len(batch) == size:
         return type(batch)(batch[row] for row in rows)
+    in_fields = size_of_fields(batch) == size
     index = torch.tensor(list(rows), dtype=torch.long)
 
     def picked(tensor: torch.Tensor) -> torch.Tensor:
@@ -29,8 +30,11 @@ def rows_of(batch: Any, size: int, rows: Sequence[int]) -> Any:
 
     def walk(value: Any, depth: int) -> Any:
         # a ragged field is a list with one item per sample; the batch itself is a list of fields
-        if depth and type(value) in (list, tuple) and len(value) == size and not any(_has_rows(item, size) for item in value):
+        listed = depth and type(value) in (list, tuple) and len(value) == size
+        if listed and (in_fields or not any(_has_rows(item, size) for item in value)):
             return type(value)(value[row] for row in rows)
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return type(value)(*(walk(item, depth + 1) for item in value))
         if type(value) is dict:
             return {key: walk(item, depth + 1) for key, item in value.items()}
         if type(value) in (list, tuple):

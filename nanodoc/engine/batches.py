@@ -59,8 +59,11 @@ def tensor_leaves(value: Any, path: str = "batch") -> Iterator[tuple[str, torch.
 
 
 def leading_size(value: Any) -> int:
-    """The length of the first tensor's first dimension: the batch's size as far as a glance tells, 0 without any."""
-    return next((int(tensor.size(0)) for _, tensor in tensor_leaves(value) if tensor.dim()), 0)
+    """The number of samples in a list, or of items in the fields, else the length of the first tensor's first dimension: the batch's size as
+    far as a glance tells, 0 without any."""
+    if is_list_of_samples(value):
+        return len(value)
+    return size_of_fields(value) or next((int(tensor.size(0)) for _, tensor in tensor_leaves(value) if tensor.dim()), 0)
 
 
 def other_leaves(value: Any) -> Iterator[Any]:
@@ -80,9 +83,44 @@ def other_leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
+def size_of_fields(value: Any) -> int | None:
+    """The number of samples of a batch whose fields are lists with one item per sample, as `tuple(zip(*samples))` makes it for images with
+    their boxes. Fields that are tensors have as many rows. None for any other batch."""
+    if isinstance(value, Mapping):
+        fields = list(value.values())
+    elif type(value) in (list, tuple) or (isinstance(value, tuple) and hasattr(value, "_fields")):
+        fields = list(value)
+    else:
+        return None
+    lists = [field for field in fields if type(field) in (list, tuple)]
+    if not lists or len({len(field) for field in lists}) > 1:
+        return None
+    size, kinds = len(lists[0]), [{_kind(item) for item in field} for field in lists]
+    if any(isinstance(field, torch.Tensor) and (not field.dim() or field.size(0) != size) for field in fields):
+        return None
+    if (
+        type(value) is not dict
+        and len(lists) == len(fields)
+        and (len(fields) == 1 or any(len(kind) > 1 for kind in kinds) or not _differ(kinds))
+    ):
+        return None  # as well a list of samples
+    sizes = {int(tensor.size(0)) if tensor.dim() else 0 for _, tensor in tensor_leaves(value)}
+    return size if len(sizes) > 1 else None  # a first dimension that all share is the samples', whatever the lists are
+
+
+def _kind(item: Any) -> tuple[Any, ...]:
+    if isinstance(item, torch.Tensor):
+        return torch.Tensor, item.dim()
+    return type(item), tuple(item) if isinstance(item, Mapping) else None
+
+
+def _differ(kinds: list[set[tuple[Any, ...]]]) -> bool:
+    return len(set.union(*kinds)) > 1
+
+
 def is_list_of_samples(value: Any) -> bool:
     """A batch that was never stacked: a list of dicts, tuples or tensors that are alike but share no first dimension."""
-    if type(value) not in (list, tuple) or len(value) < 2 or len({type(item) for item in value}) > 1:
+    if type(value) not in (list, tuple) or len(value) < 2 or len({type(item) for item in value}) > 1 or size_of_fields(value):
         return False
     first = value[0]
     if isinstance(first, Mapping):
@@ -96,10 +134,12 @@ def is_list_of_samples(value: Any) -> bool:
 
 
 def batch_size(value: Any) -> int | None:
-    """The length of the first dimension that most tensors of the batch share, or of a list of samples; None without any, or where no
-    length prevails (a graph's nodes and edges)."""
+    """The length of the first dimension that most tensors of the batch share, or of a list of samples or of fields; None without any, or
+    where no length prevails (a graph's nodes and edges)."""
     if is_list_of_samples(value):
         return len(value)
+    if (size := size_of_fields(value)) is not None:
+        return size
     counts: dict[int, int] = {}
     for _, tensor in tensor_leaves(value):
         if tensor.dim() >= 1:

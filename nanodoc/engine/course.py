@@ -150,6 +150,7 @@ def without_device(course: Course, trouble: Trouble, steps: int, ranges: tuple[R
         losses=tuple(course.losses),
         grad_norms=tuple(course.grad_norms),
         ranges=ranges,
+        crash=trouble.crash,
     )
     return Outcome(
         evidence=evidence, steps_run=steps, losses=course.losses, grad_norms=course.grad_norms, skipped=course.skipped, interrupted=interrupted,

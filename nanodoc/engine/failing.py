@@ -11,7 +11,7 @@ from typing import Any
 from nanodoc.call_evidence import RangeFacts
 from nanodoc.crash_evidence import CrashFacts
 from nanodoc.engine.aside import put_back, warnings_unsaid
-from nanodoc.engine.batches import leading_size, to_device
+from nanodoc.engine.batches import batch_size, to_device
 from nanodoc.engine.build_facts import BuildFacts
 from nanodoc.engine.capsule import Keeper, StepCapsule
 from nanodoc.engine.collating import ragged_facts
@@ -50,14 +50,16 @@ class FailureLook:
         self._build = build
         self._feed = feed
 
+    def at_glance(self, capsule: StepCapsule, indices: list[int] | None) -> CrashFacts:
+        """What is known of a step without running it again, or reading anything of its device."""
+        size = batch_size(capsule.batches[0]) if capsule.batches else None
+        return CrashFacts(batch_size=size, usual_batch_size=self._feed.usual_size, indices=tuple(indices or ()))
+
     def at_step(self, failure: Failure, capsule: StepCapsule, indices: list[int] | None) -> tuple[CrashFacts, tuple[RangeFacts, ...]]:
         """Runs the step until it raises again. (facts, indices and labels out of range)"""
-        size = leading_size(capsule.batches[0]) if capsule.batches else None
         trainable = tuple(name for name, p in self._runner.recipe.model.named_parameters() if p.requires_grad)
-        facts = CrashFacts(
-            batch_size=size, usual_batch_size=self._feed.usual_size, indices=tuple(indices or ()),
-            trainable=trainable if "finished reduction" in failure.message else (),
-        )  # fmt: skip
+        facts = replace(self.at_glance(capsule, indices), trainable=trainable if "finished reduction" in failure.message else ())
+        size = facts.batch_size
         memory = out_of_memory(failure)
         saved = SavedLog(self._runner.recipe.model) if memory else None
         through: list[int] = []  # micro-batches whose loss came
@@ -78,7 +80,7 @@ class FailureLook:
                 error.__traceback__ = None  # its frames hold what the step made
         held = memory_facts(self._runner.recipe, capsule.batches, saved, size) if memory else None
         if len(capsule.batches) > 1 and len(through) < len(capsule.batches):
-            sizes = [leading_size(batch) for batch in capsule.batches]
+            sizes = [batch_size(batch) or 0 for batch in capsule.batches]
             start, size = sum(sizes[: len(through)]), sizes[len(through)]
             facts = replace(facts, batch_size=size, indices=facts.indices[start : start + size] if sum(sizes) == len(facts.indices) else ())
         return replace(facts, call=call, memory=held), tuple(log.ranges) if log is not None else ()

@@ -9,7 +9,7 @@ from typing import Any
 from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from nanodoc.engine.batches import leading_size
+from nanodoc.engine.batches import batch_size, leading_size
 from nanodoc.errors import UsageError, UserCodeError, is_users, said
 
 
@@ -59,7 +59,8 @@ class Feed:
                 raise UserCodeError(error, "data") from error
             self._yielded += 1
             size = leading_size(batch)
-            self.usual_size = self.usual_size or size
+            if self.usual_size is None and self.passes == 0 and self._yielded == 1:
+                self.usual_size = batch_size(batch)
             first, self._seen = self._seen, self._seen + size
             if self._counts:
                 return batch, list(range(first, self._seen))

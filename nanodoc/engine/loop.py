@@ -372,7 +372,7 @@ class Engine:
         self._over()
         examined = None
         if device_is_lost(failure):
-            return Trouble(None, failure, capsule)
+            return Trouble(None, failure, capsule, crash=self._failures.at_glance(capsule, self._indices))
         if graph_failure(failure.message) is not None:
             self._graph.at_failure(capsule, error)
         elif error.phase in ("forward", "backward") and not out_of_memory(failure):

@@ -263,7 +263,7 @@ def _situation(finding: Finding) -> str:
 def _who(finding: Finding) -> str:
     samples, rows = finding.culprit.samples, finding.culprit.dataset_indices
     if not samples:
-        return ""
+        return f"the batch is sample {rows[0]} of the data set" if len(rows) == 1 else ""
     text = f"sample{'s' if len(samples) > 1 else ''} {', '.join(map(str, samples[:12]))}{', …' if len(samples) > 12 else ''} of the batch"
     if rows:
         text += f" (data set {', '.join(map(str, rows[:12]))}{', …' if len(rows) > 12 else ''})"

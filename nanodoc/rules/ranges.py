@@ -79,15 +79,15 @@ def _claim(rule: Rule, evidence: Evidence, found: RangeFacts, *, title: str, exp
 
 def _samples(crash: CrashFacts, found: RangeFacts) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """(samples of the batch, their places in the data set) as far as they are known. Labels of sequences are often flattened before the loss."""
-    rows, size = found.shape[0] if found.shape else 0, crash.batch_size or 0
+    rows, size = found.rows, crash.batch_size or 0
     target = crash.call.given[1] if crash.call is not None and len(crash.call.given) > 1 else None
     straight = target is not None and (target.leaf or "").startswith("batch")
     samples = found.samples
     if found.label and straight and len(found.shape) == 1 and size and rows > size and rows % size == 0:
         samples = tuple(dict.fromkeys(i // (rows // size) for i in samples))
-    elif rows != size and crash.indices:
-        return samples, ()
-    return samples, tuple(crash.indices[i] for i in samples) if len(crash.indices) == size and size else ()
+    elif rows != size:  # positions, edges, items of bags: no rows of the batch
+        return (), crash.indices if len(crash.indices) == 1 else ()
+    return samples, tuple(crash.indices[i] for i in samples) if len(crash.indices) == size else ()
 
 
 def _size(shape: tuple[int, ...]) -> int:

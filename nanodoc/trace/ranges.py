@@ -32,20 +32,34 @@ def out_of_range(name: str, args: Any, kwargs: Any, module: tuple[str, str] | No
                 return None
             first = bad.nonzero()[0].tolist()
             values = indices[bad]
-            samples = (
-                bad.flatten(1).any(1).nonzero().flatten()[:_MOST_SAMPLES].tolist()
-                if indices.dim() > 1
-                else bad.nonzero().flatten()[:_MOST_SAMPLES].tolist()
-            )
+            samples, rows = _rows(bad, _offsets(args, kwargs) if name == "embedding_bag" else None)
             own, caller = calling_places(3)
             return RangeFacts(
                 function=name, label=name in _LABELS, size=size, value=int(indices[tuple(first)]), position=tuple(first), count=int(bad.sum()),
-                minimum=int(values.min()), maximum=int(values.max()), shape=tuple(indices.shape), samples=tuple(samples),
+                minimum=int(values.min()), maximum=int(values.max()), shape=tuple(indices.shape), samples=samples, rows=rows,
                 module=module[0] if module else None, module_type=module[1] if module else None,
                 location=resolve(*own) if own else None, called_from=resolve(*caller) if caller else None,
             )  # fmt: skip
     except (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError):  # the call itself is wrong: it will say so
         return None
+
+
+def _rows(bad: torch.Tensor, offsets: torch.Tensor | None) -> tuple[tuple[int, ...], int]:
+    """(the first rows that hold one, how many rows there are): of the first dimension, or the bags that a flat list of ids is cut into"""
+    if bad.dim() == 1 and offsets is not None:
+        places = bad.nonzero().flatten()
+        bags = torch.searchsorted(offsets.to(places), places, right=True) - 1
+        return tuple(bags.unique()[:_MOST_SAMPLES].tolist()), int(offsets.shape[0])
+    rows = bad.flatten(1).any(1) if bad.dim() > 1 else bad
+    return tuple(rows.nonzero().flatten()[:_MOST_SAMPLES].tolist()), int(rows.shape[0]) if rows.dim() else 0
+
+
+def _offsets(args: Any, kwargs: Any) -> torch.Tensor | None:
+    """Where the bags of embedding_bag(input, weight, offsets, ..., include_last_offset) begin."""
+    offsets = args[2] if len(args) > 2 else kwargs.get("offsets")
+    if not isinstance(offsets, torch.Tensor):
+        return None
+    return offsets[:-1] if (args[9] if len(args) > 9 else kwargs.get("include_last_offset")) else offsets
 
 
 def _judged(name: str, args: Any, kwargs: Any) -> tuple[torch.Tensor, int, int | None] | None:
