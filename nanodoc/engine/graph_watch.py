@@ -9,18 +9,19 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sized
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.data import default_collate
 
 from nanodoc.call_evidence import RangeFacts
 from nanodoc.differential.leak import ModelCall, find_leak
 from nanodoc.engine.aside import put_back
-from nanodoc.engine.batches import batch_size
+from nanodoc.engine.batches import batch_size, is_list_of_samples, size_of_fields, tensor_leaves
 from nanodoc.engine.build_facts import BuildFacts
 from nanodoc.engine.capsule import Keeper, StepCapsule
 from nanodoc.engine.carried import KeptTensors
@@ -212,6 +213,9 @@ class GraphWatch:
         assert self._call is not None
         call, self._call = self._call, None
         size = batch_size(capsule.batches[0]) if capsule.batches else None
+        if size is not None and not _samples_first(self._runner.recipe.data, capsule.batches[0], size):
+            self.notes.append(("cross-sample leak", "nothing tells which dimension of the batch counts its samples, and which may be time"))
+            return
         self.leak, reason = find_leak(
             self._runner.recipe.model, call, self._runner.device, size or 0,
             lambda: self._keeper.restore(capsule), independent=_collated(self._runner.recipe.data),
@@ -224,6 +228,19 @@ class GraphWatch:
     def _aside(self, look: Callable[[], None]) -> None:
         with put_back(self._runner, self._keeper):
             look()
+
+
+def _samples_first(data: object, batch: Any, size: int) -> bool:
+    """It is known that `size`, the first dimension, counts samples: as many were drawn, or a field has one number for each. Sequences with time
+    first share two dimensions, and nothing but their lengths differs from sequences with the batch first."""
+    if isinstance(data, torch.utils.data.DataLoader) and data.batch_size is not None:
+        drawn = min(data.batch_size, len(data.dataset)) if isinstance(data.dataset, Sized) else data.batch_size
+        square = any(tensor.dim() > 1 and tensor.size(0) == tensor.size(1) for _, tensor in tensor_leaves(batch))
+        return size == drawn and (not square or data.collate_fn is default_collate)
+    if is_list_of_samples(batch) or size_of_fields(batch) is not None:
+        return True
+    rows = [tensor for _, tensor in tensor_leaves(batch) if tensor.dim() and tensor.size(0) == size]
+    return any(tensor.dim() == 1 for tensor in rows) or len({int(tensor.size(1)) for tensor in rows}) > 1
 
 
 def _collated(data: object) -> bool:

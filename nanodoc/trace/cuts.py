@@ -95,7 +95,7 @@ class GradFlow:
         gradients: list[int] = []
         for index, record in enumerate(self.trace.records):
             value = gradient = 0
-            if record.phase == "forward":
+            if record.phase == "forward" and not record.info.like:
                 for position, source in enumerate(self.flow.sources[index]):
                     for producer in self.producers(index, position):
                         v, g = self._mask(producer, values, gradients)

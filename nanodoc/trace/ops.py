@@ -10,6 +10,7 @@ import torch
 
 _Tensor = torch.Tensor
 _UNWRITTEN = ("empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided")
+_LIKE = ("new_zeros", "new_ones", "new_full", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like")
 
 
 class OpInfo(NamedTuple):
@@ -24,6 +25,8 @@ class OpInfo(NamedTuple):
     """Its outputs alias an input and hold nothing new."""
     silent: bool
     """Its output has no values yet (empty and its kin)."""
+    like: bool = False
+    """Its output has the shape, dtype or device of its input, and none of its values."""
 
 
 def tensors_in(values: Iterable[Any]) -> list[torch.Tensor]:
@@ -62,7 +65,7 @@ def describe_op(func: Any) -> OpInfo:
     returns = [r.alias_info for r in schema.returns]
     view = not writes and bool(returns) and all(alias is not None for alias in returns)
     base = str(func).split(".")[1] if "." in str(func) else str(func)
-    return OpInfo(str(func), writes, written, view or base == "_unsafe_view", base in _UNWRITTEN)
+    return OpInfo(str(func), writes, written, view or base == "_unsafe_view", base in _UNWRITTEN, base in _LIKE + _UNWRITTEN)
 
 
 @cache
