@@ -32,6 +32,11 @@ class UserCodeError(Exception):
         self.phase = phase
 
 
+def chosen_end(error: UserCodeError) -> bool:
+    """The training left by sys.exit() or sys.exit(0): it has ended, and nothing failed."""
+    return isinstance(error.cause, SystemExit) and error.cause.code in (None, 0)
+
+
 def said(error: BaseException) -> str:
     """What an exception says; some raise when they are asked."""
     try:

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from torch.nn.parameter import is_lazy
 
 from nanodoc.recipe.recipe import Recipe
+from nanodoc.trace.plain import without_values
 
 # Of each collective, which argument holds the result, and which the rank's own part that stands in for everybody's.
 _IN_PLACE = ("all_reduce", "broadcast", "reduce", "broadcast_object_list", "all_reduce_coalesced")
@@ -128,7 +128,7 @@ def replicated(model: torch.nn.Module) -> tuple[list[tuple[str, torch.nn.Paramet
             found += [(start + name, p) for name, p in wrapper.module.named_parameters() if name not in left_out]
     if not wrappers and not any(hasattr(p, "device_mesh") or type(p).__name__ == "FlatParameter" for p in model.parameters()):
         found = list(model.named_parameters())
-    return [(name, p) for name, p in found if p.requires_grad and not is_lazy(p)], bool(wrappers)
+    return [(name, p) for name, p in found if p.requires_grad and not without_values(p)], bool(wrappers)
 
 
 def fingerprints(parameters: list[tuple[str, torch.nn.Parameter]]) -> tuple[tuple[str, str], ...]:

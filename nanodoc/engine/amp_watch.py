@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.nn.parameter import is_lazy
 
 from nanodoc.amp_evidence import AmpFacts, HalfParameter, ScalerStep, SkippedStep
 from nanodoc.engine.aside import put_back
@@ -23,6 +22,7 @@ from nanodoc.engine.skips import KeptSkip, SkipWatch, at_scale
 from nanodoc.engine.step import StepRunner
 from nanodoc.probes.scaler import ScalerReading, read_scaler
 from nanodoc.trace.half import HalfLog
+from nanodoc.trace.plain import without_values
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,7 @@ class AmpWatch:
         held = {id(p) for o in self._runner.recipe.optimizers for group in o.param_groups for p in group["params"]}
         modules = dict(self._runner.recipe.model.named_modules())
         for name, parameter in self._named:
-            if is_lazy(parameter) or parameter.dtype != torch.float16 or not parameter.requires_grad or id(parameter) not in held:
+            if without_values(parameter) or parameter.dtype != torch.float16 or not parameter.requires_grad or id(parameter) not in held:
                 continue
             path = name.rpartition(".")[0]
             made = self._build.cast_at(name) or self._build.layer_made_at(path) or self._build.registered_at(name)

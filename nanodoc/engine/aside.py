@@ -6,11 +6,10 @@ import contextlib
 import warnings
 from collections.abc import Iterator
 
-from torch.nn.parameter import is_lazy
-
 from nanodoc.engine.capsule import Keeper, copy_weights
 from nanodoc.engine.optimizers import copy_optimizer
 from nanodoc.engine.step import StepRunner
+from nanodoc.trace.plain import without_values
 
 _SMALL = 1 << 30  # bytes
 
@@ -33,7 +32,7 @@ def put_back(runner: StepRunner, keeper: Keeper, *, moving: bool = False) -> Ite
     recipe = runner.recipe
     named = list(recipe.model.named_parameters())
     now = keeper.take(0, [], apart=True)
-    small = sum(p.numel() * p.element_size() for _, p in named if not is_lazy(p)) <= _SMALL
+    small = sum(p.numel() * p.element_size() for _, p in named if not without_values(p)) <= _SMALL
     if runner.observing or moving or small:
         now.weights = copy_weights(named)
     if runner.observing or moving:

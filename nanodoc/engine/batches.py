@@ -9,17 +9,22 @@ from typing import Any
 
 import torch
 
+_DEEPEST = 40  # containers in each other: what lies deeper is nobody's batch, and Python's stack is short
 
-def map_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+
+def map_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor], depth: int = _DEEPEST) -> Any:
     """`value` with every tensor replaced by `change(tensor)`; containers keep their type, everything else is kept."""
     if isinstance(value, torch.Tensor):
         return change(value)
+    if not depth:
+        return value
+    depth -= 1
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(map_tensors(item, change) for item in value))
+        return type(value)(*(map_tensors(item, change, depth) for item in value))
     if type(value) in (list, tuple):
-        return type(value)(map_tensors(item, change) for item in value)
+        return type(value)(map_tensors(item, change, depth) for item in value)
     if isinstance(value, Mapping):
-        changed = {key: map_tensors(item, change) for key, item in value.items()}
+        changed = {key: map_tensors(item, change, depth) for key, item in value.items()}
         if type(value) is dict:
             return changed
         rebuilt = copy.copy(value)  # OrderedDict, BatchEncoding and their kin keep their own attributes
@@ -30,9 +35,20 @@ def map_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> A
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         twin = copy.copy(value)
         for field in dataclasses.fields(value):
-            object.__setattr__(twin, field.name, map_tensors(getattr(value, field.name), change))
+            object.__setattr__(twin, field.name, map_tensors(getattr(value, field.name), change, depth))
         return twin
     return value
+
+
+def move_module(module: torch.nn.Module, device: torch.device) -> None:
+    """`module.to(device)`; tensors without storage stay where they are, until a step wants their values."""
+    tensors = [*module.parameters(), *module.buffers()]
+    if not any(tensor.is_meta for tensor in tensors):
+        module.to(device)
+        return
+    for tensor in tensors:
+        if not tensor.is_meta:
+            tensor.data = tensor.data.to(device)
 
 
 def to_device(value: Any, device: torch.device) -> Any:
@@ -40,22 +56,24 @@ def to_device(value: Any, device: torch.device) -> Any:
     return map_tensors(value, lambda tensor: tensor.to(device, non_blocking=True))
 
 
-def tensor_leaves(value: Any, path: str = "batch") -> Iterator[tuple[str, torch.Tensor]]:
+def tensor_leaves(value: Any, path: str = "batch", depth: int = _DEEPEST) -> Iterator[tuple[str, torch.Tensor]]:
     """Every tensor with its path as Python would write it: `batch[0]['ids'].mask`."""
     if isinstance(value, torch.Tensor):
         yield path, value
+    elif not depth:
+        return
     elif isinstance(value, tuple) and hasattr(value, "_fields"):
         for name, item in zip(value._fields, value, strict=True):
-            yield from tensor_leaves(item, f"{path}.{name}")
+            yield from tensor_leaves(item, f"{path}.{name}", depth - 1)
     elif isinstance(value, (list, tuple)):
         for index, item in enumerate(value):
-            yield from tensor_leaves(item, f"{path}[{index}]")
+            yield from tensor_leaves(item, f"{path}[{index}]", depth - 1)
     elif isinstance(value, Mapping):
         for key, item in value.items():
-            yield from tensor_leaves(item, f"{path}[{key!r}]")
+            yield from tensor_leaves(item, f"{path}[{key!r}]", depth - 1)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         for field in dataclasses.fields(value):
-            yield from tensor_leaves(getattr(value, field.name), f"{path}.{field.name}")
+            yield from tensor_leaves(getattr(value, field.name), f"{path}.{field.name}", depth - 1)
 
 
 def leading_size(value: Any) -> int:
@@ -66,19 +84,19 @@ def leading_size(value: Any) -> int:
     return size_of_fields(value) or next((int(tensor.size(0)) for _, tensor in tensor_leaves(value) if tensor.dim()), 0)
 
 
-def other_leaves(value: Any) -> Iterator[Any]:
+def other_leaves(value: Any, depth: int = _DEEPEST) -> Iterator[Any]:
     """Everything in a batch that is no tensor and no container."""
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, torch.Tensor) or not depth:
         return
     if isinstance(value, (list, tuple)):
         for item in value:
-            yield from other_leaves(item)
+            yield from other_leaves(item, depth - 1)
     elif isinstance(value, Mapping):
         for item in value.values():
-            yield from other_leaves(item)
+            yield from other_leaves(item, depth - 1)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         for field in dataclasses.fields(value):
-            yield from other_leaves(getattr(value, field.name))
+            yield from other_leaves(getattr(value, field.name), depth - 1)
     else:
         yield value
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.nn.parameter import is_lazy
 from torch.optim.lr_scheduler import LRScheduler
 
 from nanodoc.engine.batches import tensor_leaves
@@ -20,6 +19,7 @@ from nanodoc.engine.optimizers import copy_tensor, restore_optimizer
 from nanodoc.engine.outside import Outside, reachable
 from nanodoc.engine.rng import RandomKeeper, RandomState
 from nanodoc.recipe.recipe import Recipe
+from nanodoc.trace.plain import without_values
 
 # A buffer this small is copied at every step; a larger one only when its version counter says that it changed.
 # Writes through `.data` don't count versions, and the buffers written that way are running averages: small ones.
@@ -139,7 +139,7 @@ class Keeper:
         stale: list[_Slot] = []
         for module in self._buffered:
             for name, buffer in module._buffers.items():
-                if buffer is None or is_lazy(buffer):  # a lazy module's buffer has no values before its first forward
+                if buffer is None or without_values(buffer):  # a lazy module's buffer has no values before its first forward
                     kept.append((module, name, buffer, None))
                     continue
                 slot = self._slots.get((id(module), name))
@@ -154,7 +154,9 @@ class Keeper:
         return kept
 
     def _fresh_buffers(self) -> list[Buffer]:
-        return [(m, n, b, None if b is None or is_lazy(b) else b.detach().clone()) for m in self._buffered for n, b in m._buffers.items()]
+        return [
+            (m, n, b, None if b is None or without_values(b) else b.detach().clone()) for m in self._buffered for n, b in m._buffers.items()
+        ]
 
 
 def _owners(recipe: Recipe) -> list[Any]:
@@ -185,7 +187,7 @@ def _is_expanded(buffer: torch.Tensor) -> bool:
 
 def copy_weights(named: Sequence[tuple[str, torch.nn.Parameter]], *, host: bool = False) -> list[torch.Tensor | None]:
     """Copies of the parameters, with `host` in host memory; None for those of lazy modules that have no values yet."""
-    return [None if is_lazy(parameter) else copy_tensor(parameter.detach(), host) for _, parameter in named]
+    return [None if without_values(parameter) else copy_tensor(parameter.detach(), host) for _, parameter in named]
 
 
 def _versions(batches: Sequence[Any]) -> list[int]:

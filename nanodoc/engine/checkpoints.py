@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch.nn.parameter import is_lazy
 
 from nanodoc.engine.batches import other_leaves, tensor_leaves
 from nanodoc.engine.capsule import Keeper, StepCapsule, copy_weights
@@ -22,6 +21,7 @@ from nanodoc.engine.memory import free_host_memory
 from nanodoc.engine.optimizers import copy_optimizer, rate_of, state_bytes
 from nanodoc.engine.rng import RandomState
 from nanodoc.engine.step import StepRunner
+from nanodoc.trace.plain import without_values
 
 _SHARE_OF_TIME = 0.005  # and the bookkeeping stays below as much again
 _SHARE_OF_MEMORY = 0.25
@@ -180,7 +180,7 @@ class Checkpoints:
 
     def _due(self, step: int) -> bool:
         if self.first is None:
-            return not any(is_lazy(p) for p in self._parameters)
+            return not any(without_values(p) for p in self._parameters)
         if self._growing:
             return False
         if self._every is not None:

@@ -9,13 +9,13 @@ import sys
 from collections.abc import Iterator, Sequence
 
 import torch
-from torch.nn.parameter import is_lazy
 
 from nanodoc.call_evidence import InspectionFacts
 from nanodoc.engine.capsule import StepCapsule
 from nanodoc.loop_evidence import CourseStats, LayerStats, ParameterStats
 from nanodoc.probes.gradients import Vitals
 from nanodoc.probes.layers import Sample
+from nanodoc.trace.plain import without_values
 
 _ALIKE = 1e-5  # of the largest weight: equal gradients are summed in different orders
 
@@ -57,7 +57,7 @@ def _parameters(
     latest = samples[-1] if samples else None
     with torch.no_grad():
         for (name, parameter), old in zip(named, before, strict=False):
-            if is_lazy(parameter) or parameter.layout is not torch.strided or not parameter.is_floating_point():
+            if without_values(parameter) or parameter.layout is not torch.strided or not parameter.is_floating_point():
                 continue
             if parameter.itemsize == 1 or not parameter.numel():  # eight-bit floats can't be measured
                 continue

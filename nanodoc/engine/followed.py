@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.nn.parameter import is_lazy
 
 from nanodoc.engine.batches import tensor_leaves
 from nanodoc.engine.carried import KeptTensors
@@ -23,6 +22,7 @@ from nanodoc.trace.files import USER, frame_kind
 from nanodoc.trace.flow import FlowLog
 from nanodoc.trace.functions import FunctionWatch
 from nanodoc.trace.graph import StepTrace
+from nanodoc.trace.plain import without_values
 from nanodoc.trace.spans import Place, calling_places, resolve
 from nanodoc.trace.tracer import Tracer
 
@@ -35,10 +35,10 @@ class FollowedStep:
         self, recipe: Recipe, batches: Sequence[Any], *, saved: bool = False, shaken: Place | None = None, ranges: bool = False
     ) -> None:
         model = recipe.model
-        self.named = [(name, p) for name, p in model.named_parameters() if not is_lazy(p)]
+        self.named = [(name, p) for name, p in model.named_parameters() if not without_values(p)]
         leaves = [
             *((f"param:{name}", parameter.detach()) for name, parameter in self.named),
-            *((f"buffer:{name}", buffer) for name, buffer in model.named_buffers() if not is_lazy(buffer)),
+            *((f"buffer:{name}", buffer) for name, buffer in model.named_buffers() if not without_values(buffer)),
             *(leaf for i, batch in enumerate(batches) for leaf in tensor_leaves(batch, f"batch[{i}]")),
         ]
         self.flow = FlowLog(self.named)

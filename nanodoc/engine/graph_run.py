@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 import torch
-from torch.nn.parameter import is_lazy
 
+from nanodoc.engine.batches import move_module
 from nanodoc.engine.build_facts import BuildFacts
 from nanodoc.engine.capsule import Keeper, StepCapsule, copy_weights
 from nanodoc.engine.failure import describe_failure
@@ -19,6 +19,7 @@ from nanodoc.errors import UserCodeError
 from nanodoc.evidence import Evidence, Failure
 from nanodoc.graph_evidence import CUT, LOST, GraphFacts, OwnershipFacts
 from nanodoc.recipe.recipe import Recipe
+from nanodoc.trace.plain import without_values
 
 
 @dataclass(slots=True)
@@ -77,12 +78,12 @@ class GraphOutcome:
 
 def run_graph_check(recipe: Recipe, build: BuildFacts, device: torch.device, amp_dtype: torch.dtype | None, steps: int) -> GraphOutcome:
     """Examines `steps` steps. Weights stay as build() left them; everything else moves on as in training."""
-    recipe.model.to(device)
+    move_module(recipe.model, device)
     runner, keeper, feed = StepRunner(recipe, device, amp_dtype), Keeper(recipe, device), Feed(recipe.data)
     examiner, ownership = GraphExaminer(runner, keeper), Ownership(recipe, build)
     outcome = GraphOutcome()
     ownership.begin()
-    examiner.initial = {name: fingerprint(p) for name, p in recipe.model.named_parameters() if not is_lazy(p)}
+    examiner.initial = {name: fingerprint(p) for name, p in recipe.model.named_parameters() if not without_values(p)}
     for step in range(steps):
         try:
             batches = []
@@ -114,14 +115,14 @@ def _advance(runner: StepRunner, capsule: StepCapsule) -> set[str]:
     """The step once more, plainly, so that counters, buffers and random states move on; weights and optimizers don't. Returns the
     names of the parameters that it moved."""
     if not runner.observing:
-        before = {name: fingerprint(p) for name, p in runner.recipe.model.named_parameters() if not is_lazy(p)}
+        before = {name: fingerprint(p) for name, p in runner.recipe.model.named_parameters() if not without_values(p)}
         runner.compute(capsule.batches, scaled=False)
         return {name for name, p in runner.recipe.model.named_parameters() if name in before and fingerprint(p) != before[name]}
     recipe = runner.recipe
     parameters = list(recipe.model.named_parameters())
     weights = copy_weights(parameters)
     optimizers = [copy_optimizer(one) for one in recipe.optimizers]
-    before = {name: fingerprint(p) for name, p in parameters if not is_lazy(p)}
+    before = {name: fingerprint(p) for name, p in parameters if not without_values(p)}
     try:
         runner.call_train_step(capsule.batches[0])
         return {name for name, p in parameters if name in before and fingerprint(p) != before[name]}

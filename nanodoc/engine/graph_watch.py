@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.data import default_collate
 
@@ -34,6 +33,7 @@ from nanodoc.evidence import SourceSpan
 from nanodoc.graph_evidence import GraphFacts, GrowingFacts, LeakFacts
 from nanodoc.recipe.variables import variables_of
 from nanodoc.trace.files import LIBRARY, USER, frame_kind
+from nanodoc.trace.plain import without_values
 from nanodoc.trace.spans import Place, resolve
 
 _LATEST = 3  # the steps after the first one in which kept graphs are counted
@@ -70,7 +70,7 @@ class GraphWatch:
     def begin(self) -> None:
         """Before the first step."""
         self.ownership.begin()
-        self._examiner.initial = {name: fingerprint(p) for name, p in self._named if not is_lazy(p)}
+        self._examiner.initial = {name: fingerprint(p) for name, p in self._named if not without_values(p)}
         if self._call is None:
             self.notes.append(("cross-sample leak", "switched off"))
 
@@ -155,7 +155,7 @@ class GraphWatch:
     def at_end(self, last: StepCapsule | None) -> None:
         """The run is over: from here on nothing that is run again can change it, whatever the training code keeps where."""
         never = set(self.never)
-        now = {name: fingerprint(p) for name, p in self._named if name in never and not is_lazy(p)}
+        now = {name: fingerprint(p) for name, p in self._named if name in never and not without_values(p)}
         self.moved = tuple(name for name, value in now.items() if value != self._examiner.initial.get(name, value))
         if self._first is None:
             return

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch.nn.parameter import is_lazy
 
 from nanodoc.crash_evidence import HeldTensor, MemoryFacts
 from nanodoc.engine.batches import tensor_leaves
@@ -15,6 +14,7 @@ from nanodoc.evidence import SourceSpan
 from nanodoc.process.memory import memory_limit
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.trace.modules import ModuleStack
+from nanodoc.trace.plain import without_values
 from nanodoc.trace.spans import Place, calling_places, resolve
 
 _MOST_LINES = 5
@@ -27,7 +27,7 @@ class SavedLog:
     def __init__(self, model: torch.nn.Module) -> None:
         self._stack = ModuleStack(model)
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda tensor: tensor)
-        self._own = {_address(t) for t in (*model.parameters(), *model.buffers()) if not is_lazy(t)}
+        self._own = {_address(t) for t in (*model.parameters(), *model.buffers()) if not without_values(t)}
         self._seen: dict[int, tuple[weakref.ref[Any], int, tuple[int, ...], str, int, Place | None]] = {}
         self.kept: list[tuple[int, tuple[int, ...], str, str, SourceSpan | None]] = []
         """(bytes, shape, dtype, module, line) of what was still held when the step ended."""
@@ -63,7 +63,7 @@ class SavedLog:
 def memory_facts(recipe: Recipe, batches: Iterable[Any], saved: SavedLog | None, batch_size: int | None) -> MemoryFacts:
     """The bytes of everything that is known, each memory counted once."""
     model = recipe.model
-    parameters = [p for p in model.parameters() if not is_lazy(p)]
+    parameters = [p for p in model.parameters() if not without_values(p)]
     state = [value for o in recipe.optimizers for slot in o.state.values() if isinstance(slot, dict) for value in slot.values()]
     device = next((p.device for p in parameters), torch.device("cpu"))
     limit, of = memory_limit()

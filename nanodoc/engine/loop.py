@@ -12,6 +12,7 @@ import torch
 from nanodoc.engine.alone import Alone
 from nanodoc.engine.amp_watch import AmpWatch, SickSkip
 from nanodoc.engine.aside import put_back
+from nanodoc.engine.batches import move_module
 from nanodoc.engine.build_facts import BuildFacts
 from nanodoc.engine.capsule import Keeper, StepCapsule
 from nanodoc.engine.checkpoints import Checkpoints
@@ -33,7 +34,7 @@ from nanodoc.engine.sampling import Sampler
 from nanodoc.engine.spots import SpotWatch
 from nanodoc.engine.state_check import optimizer_facts, sick_before_start
 from nanodoc.engine.step import StepRunner
-from nanodoc.errors import UsageError, UserCodeError
+from nanodoc.errors import UsageError, UserCodeError, chosen_end
 from nanodoc.evidence import OptimizerFacts, ParameterFacts, Trip
 from nanodoc.failure_kinds import device_is_lost, out_of_memory
 from nanodoc.graph_evidence import graph_failure
@@ -70,7 +71,7 @@ class Engine:
         open_ended: bool = False,
         progress: Callable[[int, float], None] | None = None,
     ) -> None:
-        recipe.model.to(device)
+        move_module(recipe.model, device)
         self.recipe = recipe
         self._build = build_facts or BuildFacts()
         self.runner = StepRunner(recipe, device, amp_dtype)
@@ -171,7 +172,7 @@ class Engine:
             batches = self._next_batches()
             self.health.loaded(time.perf_counter() - at)
             if batches is None:
-                self._notes.append(("further steps", f"the data is a one-shot iterator and ended after {step} steps"))
+                self._notes.append(("further steps", f"the data ended after {step} steps, and begins no further pass"))
                 return "end"
             began = time.perf_counter()
             if self.recipe.scheduler_interval == "epoch" and self._feed.passes > passes:
@@ -181,8 +182,10 @@ class Engine:
             self.health.before_step(step)
             self._spots.begin_step()
             self.course.own_seconds += self.checkpoints.before_step(capsule)
-            self._last = capsule
+            before, self._last = self._last, capsule
         except UserCodeError as error:
+            if chosen_end(error):
+                return self._left(step)
             failure = describe_failure(error)
             note_failure(crumbs, failure, step)
             self._over()
@@ -194,6 +197,9 @@ class Engine:
             if self._open_ended and _SCHEDULE_OVER in str(error.cause):
                 self._notes.append(("further steps", f"the learning rate's schedule ended after {step} steps, and nobody asked for more"))
                 return "end"
+            if chosen_end(error):
+                self._last = before  # a step that leaves is no step to be looked at
+                return self._left(step)
             return self._examine_failure(capsule, error)
         if trouble is None:
             sampler, seconds = self.health.sampler, time.perf_counter() - began
@@ -204,6 +210,10 @@ class Engine:
         if self._progress is not None:
             self._progress(step, self.course.losses[-1])
         return trouble
+
+    def _left(self, step: int) -> str:
+        self._notes.append(("further steps", f"the training left by sys.exit in step {step}"))
+        return "end"
 
     def _drive(self, capsule: StepCapsule, began: float) -> Trouble | None:
         losses = self._compute(capsule)

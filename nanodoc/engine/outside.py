@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.nn.parameter import is_lazy
 
 from nanodoc.engine.optimizers import copy_optimizer, restore_optimizer
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.recipe.variables import variables_of
+from nanodoc.trace.plain import without_values
 
 _LARGEST = 1 << 30  # bytes
 _LONGEST = 1000  # entries of a list; a longer one is data, not state
@@ -53,7 +53,7 @@ class Outside:
         found: list[Callable[[], None]] = []
         for value in reachable(self._recipe):
             if isinstance(value, torch.nn.Module):
-                tensors.update({id(t): t for t in (*value.parameters(), *value.buffers()) if id(t) not in own and not is_lazy(t)})
+                tensors.update({id(t): t for t in (*value.parameters(), *value.buffers()) if id(t) not in own and not without_values(t)})
                 found += [_flag(module) for module in value.modules()]
             elif isinstance(value, torch.optim.Optimizer):
                 state = copy_optimizer(value)

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.nn.parameter import is_lazy
 
 from nanodoc.engine.build_facts import BuildFacts
 from nanodoc.evidence import SourceSpan
 from nanodoc.graph_evidence import FrozenFacts, OwnedParameter, OwnershipFacts, RepeatedModule, UnregisteredModule
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.recipe.variables import variables_of
+from nanodoc.trace.plain import without_values
 
 _DEPTH = 3
 _MOST_ITEMS = 256
@@ -68,7 +68,7 @@ class Ownership:
         """Trainable parameters, of the model or of modules the loss function uses, that no optimizer holds."""
         held = {id(p) for optimizer in self._optimizers() for group in optimizer.param_groups for p in group["params"]}
         named = [*self._model.named_parameters(), *self._beside_the_model()]
-        return [(n, p) for n, p in named if p.requires_grad and id(p) not in held and not is_lazy(p)]
+        return [(n, p) for n, p in named if p.requires_grad and id(p) not in held and not without_values(p)]
 
     def _owned(self, name: str, parameter: torch.nn.Parameter) -> OwnedParameter:
         modules = dict(self._model.named_modules())

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.nn.parameter import is_lazy
 
 from nanodoc import probing
 from nanodoc.engine.aside import warnings_unsaid
@@ -27,6 +26,7 @@ from nanodoc.trace.eager import run_eagerly
 from nanodoc.trace.examine import Request
 from nanodoc.trace.graph import StepTrace
 from nanodoc.trace.half import HalfLog
+from nanodoc.trace.plain import without_values
 from nanodoc.trace.tracer import Tracer
 
 PROBE_MARK = "probe:"
@@ -178,8 +178,8 @@ class Replayer:
 def leaves_of(model: torch.nn.Module, batches: Sequence[Any]) -> list[tuple[str, torch.Tensor]]:
     """(name, tensor) of everything a step begins with: parameters, buffers, the batch."""
     return [
-        *((f"param:{name}", parameter.detach()) for name, parameter in model.named_parameters() if not is_lazy(parameter)),
-        *((f"buffer:{name}", buffer) for name, buffer in model.named_buffers() if not is_lazy(buffer)),
+        *((f"param:{name}", parameter.detach()) for name, parameter in model.named_parameters() if not without_values(parameter)),
+        *((f"buffer:{name}", buffer) for name, buffer in model.named_buffers() if not without_values(buffer)),
         *(leaf for i, batch in enumerate(batches) for leaf in tensor_leaves(batch, "batch" if len(batches) == 1 else f"batch[{i}]")),
     ]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.nn.parameter import is_lazy
 
 from nanodoc.engine.build_facts import BuildFacts
 from nanodoc.evidence import OptimizerFacts, ParameterFacts, TensorFacts
 from nanodoc.probes.gradients import nonfinite_tensors
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.trace.examine import tensor_facts
+from nanodoc.trace.plain import without_values
 
 # Optimizer states that end up in a denominator (torch.optim: Adam family, RMSprop, Adagrad, Adadelta).
 _DENOMINATORS = ("exp_avg_sq", "max_exp_avg_sq", "square_avg", "sum", "exp_inf")
@@ -20,7 +20,7 @@ _DENOMINATORS = ("exp_avg_sq", "max_exp_avg_sq", "square_avg", "sum", "exp_inf")
 def sick_before_start(model: torch.nn.Module, facts: BuildFacts) -> list[ParameterFacts]:
     """Parameters with a NaN or inf, buffers with a NaN, and parameters whose memory nobody ever wrote to."""
     modules = {path: type(module).__name__ for path, module in model.named_modules()}
-    parameters = [(n, p) for n, p in model.named_parameters() if not is_lazy(p)]
+    parameters = [(n, p) for n, p in model.named_parameters() if not without_values(p)]
     buffers = list(model.named_buffers())
     bad = set(nonfinite_tensors([*parameters, *buffers]))
     found = []

@@ -14,7 +14,7 @@ from nanodoc.config import Config, artifact_folder
 from nanodoc.differential.differential import Differential, Step
 from nanodoc.differential.experiments import KEYS, Elsewhere
 from nanodoc.differential.trial import Budget
-from nanodoc.engine.batches import tensor_leaves
+from nanodoc.engine.batches import move_module, tensor_leaves
 from nanodoc.engine.capsule import Keeper, copy_weights
 from nanodoc.engine.checkpoints import PastStep
 from nanodoc.engine.examination import Examiner
@@ -121,7 +121,7 @@ class _Again:
         drawn = _drawn(recipe)
         template = drawn[0] if drawn else None
         restore_into(recipe, content)
-        recipe.model.to(device)
+        move_module(recipe.model, device)
         recipe = with_settings(recipe, options.settings)
         batches = _batches(content, template)
         others = [one for one in drawn if not _same(one, batches)]

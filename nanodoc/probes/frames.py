@@ -14,14 +14,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from nanodoc import probing
 from nanodoc.evidence import SourceSpan
 from nanodoc.frame_evidence import Frame, FrameTable, FrameTensor
 from nanodoc.trace.half import HalfLog, HalfMode
-from nanodoc.trace.plain import is_plain
+from nanodoc.trace.plain import is_plain, without_values
 from nanodoc.trace.spans import Place, calling_places, resolve
 
 _DEEPEST = 6  # levels of nesting in a module's arguments
@@ -116,7 +115,7 @@ class FrameProbe:
         entries: list[tuple[str, _Measured]] = []
         if not again:
             with contextlib.suppress(Exception), _aside():  # whatever is odd about a tensor, the user's run must not feel it
-                entries += [(name, self._measure(p)) for name, p in module.named_parameters(recurse=False) if not is_lazy(p)]
+                entries += [(name, self._measure(p)) for name, p in module.named_parameters(recurse=False) if not without_values(p)]
                 entries += [(f"input{path}", self._measure(t)) for path, t in tensors_of(args)]
                 entries += [(path.removeprefix("."), self._measure(t)) for path, t in _keywords(kwargs)]
             self._switch(on=True)

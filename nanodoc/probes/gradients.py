@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from torch.nn.parameter import is_lazy
+
+from nanodoc.trace.plain import without_values
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,7 +129,7 @@ def nonfinite_tensors(named: Sequence[tuple[str, torch.Tensor]]) -> list[str]:
     floating = [
         (name, t.detach())
         for name, t in named
-        if not is_lazy(t)
+        if not without_values(t)
         and t.is_floating_point()
         and t.itemsize > 1
         and t.numel()

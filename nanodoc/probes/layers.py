@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.nn.parameter import is_lazy
 
 from nanodoc.engine.memory import free_host_memory
-from nanodoc.trace.plain import is_plain
+from nanodoc.trace.plain import is_plain, without_values
 
 _FLAT = 0.01  # of the derivative at 0
 _MOST_LAYERS = 512
@@ -79,7 +78,9 @@ class LayerProbe:
         """Around the step."""
         held = [p for o in self._optimizers for group in o.param_groups for p in group["params"]]
         held = [
-            p for p in held if isinstance(p, torch.Tensor) and not is_lazy(p) and is_plain(p) and p.requires_grad and not p.is_complex()
+            p
+            for p in held
+            if isinstance(p, torch.Tensor) and not without_values(p) and is_plain(p) and p.requires_grad and not p.is_complex()
         ]
         if _fits(held):
             with torch.no_grad():

@@ -28,6 +28,7 @@ _BETWEEN = 0.1  # seconds between two messages about progress
 def work(body: bytes, events: int, page: int, stack: int) -> int:
     """Does the job whose message is `body`; the exit status matters to nobody."""
     job: Job = opened(body[4:])[1]
+    sys.argv[1:] = []  # a script that parses its command line must not see ours, in its steps neither
     sender = Sender(events)
     trail = crumbs.Crumbs(page)
     crumbs.leave(trail)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
@@ -48,7 +49,8 @@ def build_recipe(entrypoint: str, config: Mapping[str, Any] | None = None) -> Re
     build, name = load_callable(entrypoint)
     arguments = (dict(config or {}),) if _takes_argument(build, given=bool(config)) else ()
     try:
-        value = build(*arguments)
+        with _command_line_of(split_entrypoint(entrypoint)[0]):
+            value = build(*arguments)
     except BaseException as error:
         if not is_users(error):
             raise
@@ -72,6 +74,16 @@ def _takes_argument(build: Callable[..., Any], *, given: bool) -> bool:
     return any(p.default is p.empty for p in positional) or (given and bool(positional))
 
 
+@contextlib.contextmanager
+def _command_line_of(path: Path) -> Iterator[None]:
+    """A script that parses its command line must not see ours."""
+    arguments, sys.argv = sys.argv, [str(path)]
+    try:
+        yield
+    finally:
+        sys.argv = arguments
+
+
 def _import(path: Path) -> ModuleType:
     folder = str(path.parent.resolve())
     if folder not in sys.path:
@@ -82,9 +94,9 @@ def _import(path: Path) -> ModuleType:
         raise UsageError(f"{path} is not a Python file; give one that ends in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses, pickling and loader workers look the module up by its name
-    arguments, sys.argv = sys.argv, [str(path)]  # a script that parses its command line must not see ours
     try:
-        spec.loader.exec_module(module)
+        with _command_line_of(path):
+            spec.loader.exec_module(module)
     except SyntaxError as error:
         del sys.modules[name]
         shown = (error.text or "").strip()
@@ -94,6 +106,4 @@ def _import(path: Path) -> ModuleType:
         if not is_users(error):
             raise
         raise UserCodeError(error, "setup") from error
-    finally:
-        sys.argv = arguments
     return module

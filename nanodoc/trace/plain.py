@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch.nn.parameter import is_lazy
 
 _Tensor = torch.Tensor
 
@@ -19,3 +20,8 @@ def is_plain(tensor: torch.Tensor) -> bool:
         or tensor.device.type == "meta"
         or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
     )
+
+
+def without_values(tensor: torch.Tensor) -> bool:
+    """A parameter or buffer that a lazy module has yet to make, or one on the meta device."""
+    return is_lazy(tensor) or tensor.is_meta
