@@ -137,6 +137,10 @@ class RangeFacts:
     minimum: int
     maximum: int
     """Smallest and largest of those out of range."""
+    least: int
+    """The smallest of all, but for a label that stands for none."""
+    consecutive: bool
+    """Each is one more than the one before: positions."""
     shape: tuple[int, ...]
     samples: tuple[int, ...]
     rows: int

@@ -95,7 +95,8 @@ def outcome_of(ended: Ended, report: Report, mine: int) -> RankOutcome:
             why=f"{failure.type}: {failure.first_line[:160]}",
         )
     if died(ended):
-        return replace(common, ended=DIED)
+        death = death_of(ended)
+        return replace(common, ended=DIED, waits=death.waits, location=death.frames[-1] if death.frames else common.location)
     if facts is None:
         return replace(common, ended=FAILED if report.verdict in ("critical", "failed") else WELL)
     return replace(

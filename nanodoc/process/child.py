@@ -32,7 +32,7 @@ def work(body: bytes, events: int, page: int, stack: int) -> int:
     sender = Sender(events)
     trail = crumbs.Crumbs(page)
     crumbs.leave(trail)
-    faulthandler.enable(file=stack, all_threads=False)
+    faulthandler.enable(file=stack, all_threads=True)  # a thread without Python's frames may be the one that crashes
     if DUMP is not None:
         faulthandler.register(DUMP, file=stack, all_threads=True)
     speak_before_the_end(trail, ASK)

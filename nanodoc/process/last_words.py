@@ -48,7 +48,8 @@ def speak_before_the_end(crumbs: Crumbs, ask: int | None) -> None:
     if ask is not None:
 
         def answer(number: int, frame: FrameType | None) -> None:
-            crumbs.say({"said": "asked", **where(frame, crumbs)})
+            before = crumbs.trail().words or {}  # of a second run, which knows more
+            crumbs.say({"said": "asked", "item": before.get("item"), "call": before.get("call"), **where(frame, crumbs)})
 
         signal.signal(ask, answer)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
@@ -92,9 +93,10 @@ def _report_of(job: Job, ended: Ended, progress: Progress) -> Report:
 
 def _dead(job: Job, ended: Ended, progress: Progress) -> Report:
     failure, step = failure_noted(ended)
-    if failure is not None and worker_died(failure) is not None and job.alone:  # torch's signal handler raises wherever it strikes
-        report = report_without(job, ended, Evidence(failure=failure, failure_step=step, steps_run=ended.trail.finished), [])
-        return _looked_closer(job, ended, report, failure, step, progress)
+    if failure is not None and worker_died(failure) is not None:  # torch's signal handler raises wherever it strikes
+        unseen = [] if job.alone else [("the batches, loaded again without workers", "it is not done for one of several ranks")]
+        report = report_without(job, ended, Evidence(failure=failure, failure_step=step, steps_run=ended.trail.finished), unseen)
+        return _looked_closer(job, ended, report, failure, step, progress) if job.alone else report
     if failure is not None:  # the exception is known, its examination came to nothing
         why = f"an error of nanodoc's own: {ended.internal}" if ended.internal else death_of(ended).how
         evidence = Evidence(failure=failure, failure_step=step, steps_run=ended.trail.finished)
@@ -106,8 +108,11 @@ def _dead(job: Job, ended: Ended, progress: Progress) -> Report:
             interrupted=True,
         )
     death = death_of(ended)
-    if job.command == "run" and death.silent_for is None and job.alone:
-        death = _second_run(job, ended, death, progress)
+    if job.command == "run" and job.alone:
+        if death.silent_for is None:
+            death = _second_run(job, ended, death, progress)
+        elif death.phase == "data" and not death.frames:
+            death = _loaded_here(job, ended, death, progress)
     return report_without(job, ended, Evidence(death=death, steps_run=ended.trail.finished), [])
 
 
@@ -135,6 +140,28 @@ def _second_run(job: Job, ended: Ended, death: DeathFacts, progress: Progress) -
         death, again=True, frames=second.frames if death.known_from != LAST_WORDS else death.frames, known_from=known, module=death.module or second.module,
         module_type=death.module_type or second.module_type, call=second.call or death.call, item=second.item,
     )  # fmt: skip
+
+
+def _loaded_here(job: Job, ended: Ended, death: DeathFacts, progress: Progress) -> DeathFacts:
+    """The batches loaded again without workers, where a loader did not say what it waits for."""
+    if ended.seconds > job.config.budget:
+        return replace(death, again_note=f"not run again: that takes {ended.seconds:.0f} s, and --budget allows {job.config.budget:.0f}")
+    progress.say("loading the batches again, without workers")
+    again = _again(job, Again(step=None, lines=True, without_workers=True), steps=(death.step or 0) + 1, silence=job.config.timeout)
+    if again.silent_for is None:
+        return replace(death, again=False, again_note="loaded again without workers, the batches came")
+    second = death_of(again)
+    if not second.frames:
+        return replace(death, again=True)
+    return replace(
+        death,
+        again=True,
+        again_note="loaded without workers",
+        frames=second.frames,
+        known_from=SECOND_RUN,
+        call=second.call,
+        item=second.item,
+    )
 
 
 def _place(death: DeathFacts) -> tuple[str, int]:
@@ -195,12 +222,21 @@ def _without_the_device(job: Job, report: Report, failure: Failure, step: int | 
     return report
 
 
-def _again(job: Job, again: Again, *, steps: int | None, environment: Mapping[str, str] | None = None, device: str | None = None) -> Ended:
-    """The run in a fresh child, without anything that only serves its own report; its files go nowhere."""
+def _again(
+    job: Job,
+    again: Again,
+    *,
+    steps: int | None,
+    environment: Mapping[str, str] | None = None,
+    device: str | None = None,
+    silence: float | None = None,
+) -> Ended:
+    """The run in a fresh child, without anything that only serves its own report; its files go nowhere. It is ended after as many seconds
+    without a sign of life as the budget, or `silence`, allows."""
     with tempfile.TemporaryDirectory(prefix="nanodoc-") as folder:
         config = replace(
             job.config, steps=steps or job.config.steps, checkpoints=False, leak_check=False, frames=False, trace_steps=(), fix=False, stats=False,
             tensorboard=None, live=False, snapshot_dir=folder, output=None, device=device or job.config.device,
         )  # fmt: skip
-        limit = max(job.config.budget, 1.0)
+        limit = min(max(job.config.budget, 1.0), silence or math.inf)
         return Child(replace(job, config=config, live=False, again=again), Progress(), limit, environment).run()

@@ -241,7 +241,7 @@ def _source(out: Text, finding: Finding) -> str:
     out.append(f"{gutter} |\n", _STYLES["gutter"])
     lines = where.code.split("\n")
     for offset, line in enumerate(lines):
-        shown = clean(line.expandtabs(4)) if offset else " " * where.indent + clean(line)
+        shown = " " * where.indent + clean(line.expandtabs(4) if offset else line)
         out.append(f"{where.line + offset:>{len(gutter)}} | ", _STYLES["gutter"]).append(shown + "\n")
         if offset == 0:
             last = where.end_column - 1 if where.end_line == where.line else len(shown)
@@ -263,7 +263,7 @@ def _situation(finding: Finding) -> str:
 def _who(finding: Finding) -> str:
     samples, rows = finding.culprit.samples, finding.culprit.dataset_indices
     if not samples:
-        return f"the batch is sample {rows[0]} of the data set" if len(rows) == 1 else ""
+        return f"sample {rows[0]} of the data set" if len(rows) == 1 else ""
     text = f"sample{'s' if len(samples) > 1 else ''} {', '.join(map(str, samples[:12]))}{', …' if len(samples) > 12 else ''} of the batch"
     if rows:
         text += f" (data set {', '.join(map(str, rows[:12]))}{', …' if len(rows) > 12 else ''})"

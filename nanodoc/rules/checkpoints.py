@@ -29,14 +29,14 @@ def _checkpoint_device(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     claim = failure_claim(
         rule, evidence, title=f"the checkpoint was saved on {saved}, which is not here", fit=15,
         explanation="torch.load puts every tensor back on the device it was saved from, unless it is told where else.",
-        fixes=[Fix(title="load to the CPU, or to the device at hand; load_state_dict copies from there", patch=_mapped(where.code) if where is not None else None, confidence="likely")],
+        fixes=[Fix(title="load to the CPU, or to the device at hand; load_state_dict copies from there", patch=_mapped(where.expression or "") if where is not None else None, confidence="likely")],
         extra=[("saved on", saved)],
     )  # fmt: skip
     yield claim
 
 
 def _mapped(code: str) -> str | None:
-    """The line with map_location added, where it calls `load(...)` on one line."""
+    """The call with map_location added, where it is a `load(...)` on one line."""
     match = re.search(r"\bload\(", code)
     if match is None or "\n" in code:
         return None

@@ -19,6 +19,7 @@ MEANS = {
     "SIGTERM": "Somebody else ended it: a scheduler, or a person.",
 }
 _SELF = "It sent the signal to itself."
+_OWN_SIGNALS = ("os.kill", "posix.kill", "os.abort", "posix.abort", "signal.raise_signal", "_signal.raise_signal")
 _FULL = 0.85  # of the memory there is; beyond it, want of memory is the likeliest reason of a SIGKILL that nobody explains
 
 
@@ -27,6 +28,11 @@ def short_of_memory(death: DeathFacts) -> bool:
     if death.signal != "SIGKILL":
         return False
     return death.killed_for_memory or bool(death.peak_memory and death.memory_limit and death.peak_memory > _FULL * death.memory_limit)
+
+
+def meaning(death: DeathFacts) -> str:
+    """What such an end tells."""
+    return _SELF if death.call in _OWN_SIGNALS else MEANS.get(death.signal or "", "")
 
 
 def place_of(death: DeathFacts) -> str:
@@ -86,11 +92,7 @@ def _process_died(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     death = evidence.death
     if death is None or death.silent_for is not None or death.in_worker or short_of_memory(death):
         return
-    means = (
-        _SELF
-        if death.call in ("os.kill", "posix.kill")
-        else MEANS.get(death.signal or "", "Whoever called it meant to: no report, no exit handler and no `finally` runs after os._exit.")
-    )
+    means = meaning(death) or "Whoever called it meant to: no report, no exit handler and no `finally` runs after os._exit."
     where = "" if death.frames else " Nothing was left that tells the line."
     yield death_claim(
         rule,
@@ -107,8 +109,11 @@ def _hung_step(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     said = f"The training {death.how}, {place_of(death)}, and was ended."
     waits = "" if death.frames else " It did not say where it is."
     fixes = [Fix(title="where a step takes that long by nature, give it more with --timeout", confidence="maybe")]
-    if death.phase == "data":
-        fixes.insert(0, Fix(title="load without workers to see which sample hangs: num_workers=0", confidence="maybe"))
+    if death.phase == "data" and not death.frames:
+        title = "where the loader has workers, num_workers=0 shows which sample hangs"
+        if death.again is False:
+            title = "it hangs in workers only: a lock that was held, or a thread that ran, before the fork; multiprocessing_context='spawn' starts workers without them"
+        fixes.insert(0, Fix(title=title, confidence="maybe"))
     yield death_claim(rule, death, title=f"the training {death.how}", explanation=said + waits, fixes=fixes)
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from nanodoc.evidence import Evidence
+from nanodoc.evidence import Evidence, Failure
 from nanodoc.explain.knowledge import explained
 from nanodoc.report.model import Culprit, Finding, Fix
 from nanodoc.rules.base import Claim, Rule, confidence
+
+_MOST_LINES = 6
+_LONGEST_LINE = 300
 
 
 def failure_claim(
@@ -52,10 +55,17 @@ def failure_claim(
             culprit=Culprit(kind="op", op=failure.torch_function, location=where, dataset_indices=_only(evidence)),
             phase=failure.phase,
             step=evidence.failure_step if failure.phase != "setup" else None,
-            evidence=(*extra, *trace, *(("note", note) for note in failure.notes)),
+            evidence=(*extra, *_further_lines(failure), *trace, *(("note", note) for note in failure.notes)),
             fixes=tuple(fixes),
         ),
     )
+
+
+def _further_lines(failure: Failure) -> Iterable[tuple[str, str]]:
+    """What the message says below its first line: the keys of a checkpoint that do not fit, how to go on."""
+    lines = [" ".join(line.split()) for line in failure.message.strip().split("\n")[1:] if line.strip()]
+    for line in lines[:_MOST_LINES]:
+        yield "message", line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]} …"
 
 
 def _only(evidence: Evidence) -> tuple[int, ...]:

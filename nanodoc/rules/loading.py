@@ -11,7 +11,7 @@ from nanodoc.evidence import Evidence
 from nanodoc.failure_kinds import is_ragged, worker_died
 from nanodoc.report.model import Culprit, Fix
 from nanodoc.rules.base import Claim, Rule, confidence
-from nanodoc.rules.deaths import MEANS
+from nanodoc.rules.deaths import meaning
 from nanodoc.rules.failures import failure_claim
 from nanodoc.rules.padding import collate_for
 
@@ -106,8 +106,13 @@ def _fixes(ragged: RaggedFacts, worst: FieldFacts) -> Iterable[Fix]:
     if ragged.own_collate:
         yield Fix(title="pad in your collate function: torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True)", confidence="likely")
     elif len({len(size) for size in sizes}) == 1:
+        whose = (
+            "a collate function that pads with zeros: DataLoader(..., collate_fn=collate)"
+            if patch
+            else "a collate function of your own that pads with zeros"
+        )
         yield Fix(
-            title="a collate function that pads with zeros: DataLoader(..., collate_fn=collate)" + ("" if runs else "; look at what reads the padding"),
+            title=f"{whose}; where 0 means something (labels), pad with what stands for none, such as -100" + ("" if runs else "; look at what reads the padding"),
             patch=patch, verified=runs, confidence="likely", outcome="the step runs with the padded batch" if runs else "",
         )  # fmt: skip
     yield Fix(title="or keep the field as a list: a collate function that does not stack it", confidence="maybe")
@@ -131,7 +136,7 @@ def _loader_worker_died(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         explanation = "A worker ran out of shared memory (/dev/shm), through which batches travel to the training process."
         fixes.append(Fix(title="more shared memory (docker run --shm-size=8g, or --ipc=host), or fewer workers", confidence="likely"))
     elif death is not None:
-        explanation = f"Loading the batches without workers ends in the same way: the process {death.how}. {MEANS.get(death.signal or '', '')}".strip()
+        explanation = f"Loading the batches without workers ends in the same way: the process {death.how}. {meaning(death)}".strip()
     elif signal == "Killed":
         explanation = (
             "A worker was killed from outside, most often by the kernel for want of memory: every worker holds the data set and the batches it has ahead."
@@ -143,8 +148,17 @@ def _loader_worker_died(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 confidence="likely",
             )
         )
-    else:
+    elif well:
         explanation = "A worker process ended without an exception." + well
+        fixes.append(
+            Fix(
+                title="it happens in workers only: open files, connections and native libraries in the worker (worker_init_fn, or on first use), not "
+                "before the fork, or start workers with multiprocessing_context='spawn'",
+                confidence="maybe",
+            )
+        )
+    else:
+        explanation = "A worker process ended without an exception."
         fixes.append(
             Fix(
                 title="num_workers=0 shows the error where it happens; threads or locks from before the fork are the likeliest reason",
@@ -157,7 +171,7 @@ def _loader_worker_died(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             extra.append(("sample of the data set", str(death.item)))
         if death.call is not None:
             extra.append(("last call", death.call))
-    title = f"a worker of the data loader {'was killed (' + signal + ')' if signal else 'ended by itself'}" + (
+    title = f"a worker of the data loader {'was killed (' + signal + ')' if signal else 'ended'}" + (
         f" at sample {death.item}" if death is not None and death.item is not None else ""
     )
     claim = failure_claim(rule, evidence, title=title, explanation=explanation, fixes=fixes, fit=20, extra=extra)

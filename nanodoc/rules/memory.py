@@ -16,6 +16,7 @@ from nanodoc.rules.deaths import death_claim, place_of, short_of_memory
 from nanodoc.rules.failures import failure_claim
 from nanodoc.rules.mismatches import origin
 
+_LITTLE = 0.25  # of the limit; then parameters, gradients, states and activations are not what fills the memory
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40, "PiB": 1 << 50, "EiB": 1 << 60}
 _ASKED = re.compile(r"(?:[Tt]ried to allocate|Unable to allocate) (?P<number>[\d.]+) ?(?P<unit>bytes|[KMGTPE]iB)")
 _OVERFLOW = re.compile(r"Storage size calculation overflowed with sizes=\[(?P<sizes>[\d, ]+)\]")
@@ -75,7 +76,10 @@ def _out_of_memory(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         fixes = [*_ways_out(memory)]
         title = f"out of memory{f' at {shown_bytes(asked)} more' if asked is not None else ''}"
     claim = failure_claim(rule, evidence, title=title, explanation=explanation.strip(), fixes=fixes, fit=15, extra=extra)
-    if call is not None:
+    where = claim.finding.culprit.location
+    if call is not None and (
+        where is None or call.location is None or call.location.line == where.line
+    ):  # it may fail elsewhere when run again
         culprit = replace(claim.finding.culprit, op=call.name, module=call.module, module_type=call.module_type)
         claim = replace(claim, finding=replace(claim.finding, culprit=culprit))
     yield claim
@@ -108,6 +112,13 @@ def _table(memory: MemoryFacts) -> Iterable[tuple[str, str]]:
 
 
 def _ways_out(memory: MemoryFacts | None) -> Iterable[Fix]:
+    if memory is not None and memory.limit is not None and memory.known < _LITTLE * memory.limit:
+        yield Fix(
+            title=f"what a training keeps ({shown_bytes(memory.known)}) is little of {shown_bytes(memory.limit)}: look at tensors made on the way to this line, and at "
+            "what is kept from step to step (a list of losses with their graphs)",
+            confidence="maybe",
+        )
+        return
     saved = memory is None or memory.saved >= memory.known / 2
     if saved:
         size = f" (it is {memory.batch_size})" if memory is not None and memory.batch_size else ""

@@ -56,10 +56,11 @@ def _shape_mismatch(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     call = crash.call
     if call is None and not failure.frames:
         return
-    fixes = [*_shape_fixes(call, crash)] if call is not None else []
-    smaller = _smaller(crash)
+    smaller = _still_full(crash, failure)
+    fixes = [*_shape_fixes(call, crash, full=smaller)] if call is not None else []
     said = (
-        f"This batch has {crash.batch_size} samples, the first one had {crash.usual_batch_size}: a number is written into the code that holds for full batches only. "
+        f"This batch has {crash.batch_size} samples, the first one had {crash.usual_batch_size}, and that size is still there: a number written into the code, "
+        "or a tensor kept from the batch before. "
         if smaller
         else ""
     )
@@ -139,14 +140,19 @@ def origin(one: GivenFacts) -> str:
     return f", {one.leaf.removeprefix('buffer:')}"
 
 
-def _smaller(crash: CrashFacts) -> bool:
-    return bool(crash.batch_size and crash.usual_batch_size and crash.batch_size < crash.usual_batch_size)
+def _still_full(crash: CrashFacts, failure: Failure) -> bool:
+    """The batch is smaller than the first one, and the first one's size is among the sizes that do not fit."""
+    size, usual = crash.batch_size, crash.usual_batch_size
+    if not size or not usual or size >= usual:
+        return False
+    shapes = {length for one in (crash.call.given if crash.call is not None else ()) for length in one.shape}
+    return usual in shapes or str(usual) in re.findall(r"\d+", failure.message)
 
 
-def _shape_fixes(call: FailedCall, crash: CrashFacts) -> Iterable[Fix]:
-    if _smaller(crash):
+def _shape_fixes(call: FailedCall, crash: CrashFacts, *, full: bool) -> Iterable[Fix]:
+    if full:
         yield Fix(
-            title="take the batch's size from the tensor (x.shape[0]), or leave the last batch out: DataLoader(..., drop_last=True)",
+            title="take the batch's size from the tensor (x.shape[0]), begin with a fresh state, or leave the last batch out: DataLoader(..., drop_last=True)",
             confidence="likely",
         )
     given = call.given
@@ -189,6 +195,7 @@ def _dtype_fixes(call: FailedCall, failure: Failure) -> Iterable[Fix]:
     if "embedding" in call.name:
         yield Fix(title="ids are whole numbers: ids.long()", confidence="likely")
         return
+    floats = [one for one in given if one.dtype.startswith(("float", "bfloat"))]
     weights = next((one for one in given if (one.leaf or "").startswith("param:")), None)
     odd = next(
         (one for one in given if weights is not None and one.dtype != weights.dtype and not (one.leaf or "").startswith("param:")), None
@@ -198,6 +205,9 @@ def _dtype_fixes(call: FailedCall, failure: Failure) -> Iterable[Fix]:
         yield Fix(
             title=f"{source} is {odd.dtype}, the weights are {weights.dtype}: give it .to(torch.{weights.dtype})", confidence="likely"
         )
+    elif len(floats) > 1 and (odd := next((one for one in floats[1:] if one.dtype != floats[0].dtype), None)) is not None:
+        source = odd.leaf or (f"the output of {odd.made_by}" if odd.made_by else f"argument {given.index(odd) + 1}")
+        yield Fix(title=f"{source} is {odd.dtype}, the first {floats[0].dtype}: .to(torch.{floats[0].dtype})", confidence="likely")
     elif len(given) > 1 and given[0].dtype != given[1].dtype:
         whole = next((one for one in given[:2] if not one.dtype.startswith(("float", "bfloat"))), given[1])
         other = given[0] if whole is given[1] else given[1]

@@ -24,23 +24,33 @@ def _index_out_of_range(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             explanation=f"{count(found.count, 'index') if found.count == 1 else f'{found.count} indices'} of {list(found.shape)} "
             f"{'is' if found.count == 1 else 'are'} out of range, from {found.minimum} to {found.maximum}. On a GPU the same shows as a device-side assert, "
             "often somewhere else.",
-            fix=f"num_embeddings of at least {found.maximum + 1}; after tokens were added to a tokenizer: model.resize_token_embeddings(len(tokenizer))"
-            if found.function.startswith("embedding") and found.minimum >= 0
-            else "look at how the indices are made; negative ones are no places counted from the end here",
+            fix=_index_fix(found),
         )  # fmt: skip
+
+
+def _index_fix(found: RangeFacts) -> str:
+    if found.consecutive and found.minimum >= 0:
+        return f"these are positions: cut the sequences to {found.size}, or make room for {found.maximum + 1} of them"
+    if found.function.startswith("embedding") and found.minimum >= 0:
+        return f"num_embeddings of at least {found.maximum + 1}; after tokens were added to a tokenizer: model.resize_token_embeddings(len(tokenizer))"
+    if found.minimum == found.maximum != found.size:
+        return f"where {found.value} stands for none, look up something else there and leave it out afterwards (a mask)"
+    negative = found.minimum < 0 and found.function != "getitem"
+    return "look at how the indices are made" + ("; negative ones are no places counted from the end here" if negative else "")
 
 
 def _label_out_of_range(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     found = next((one for one in evidence.ranges if one.label), None)
     if found is not None:
-        one_based = found.minimum == found.size and found.maximum == found.size
+        one_based = found.minimum == found.maximum == found.size and found.least >= 1
         yield _claim(
             rule, evidence, found,
             title=f"label {found.value} at {list(found.position)}, but the model has {found.size} classes (0…{found.size - 1})",
             explanation=f"{count(found.count, 'label')} of {list(found.shape)} {'is' if found.count == 1 else 'are'} out of range, from {found.minimum} to {found.maximum}."
             + (" Labels that are counted from 1 end one too high." if one_based else ""),
             fix="labels counted from 0 (y - 1)" if one_based
-            else "ignore_index for labels that stand for none" if found.maximum < 0 else f"an output of {found.maximum + 1} classes, or other labels",
+            else "ignore_index for labels that stand for none" if found.maximum < 0
+            else f"an output of at least {found.maximum + 1} classes, or other labels for these samples",
         )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from nanodoc.evidence import Evidence
-from nanodoc.rank_evidence import CLEAN, ENDED, HUNG, LOST, ROOTS, WELL, RankOutcome
+from nanodoc.rank_evidence import CLEAN, DIED, ENDED, HUNG, LOST, ROOTS, WELL, RankOutcome
 from nanodoc.report.merge import first_root
 from nanodoc.report.model import Culprit, Finding, Fix
 from nanodoc.rules.base import Claim, Rule, confidence, count
@@ -22,7 +22,7 @@ _NAMES = re.compile(r"which did not receive grad for rank \d+: (?P<names>[A-Za-z
 
 _OTHERWISE = (
     "DistributedDataParallel gives every rank the same gradient; the parameters differ all the same, so something else changed them on some ranks: "
-    "an update outside the optimizer, a condition on the rank, weights loaded after wrapping."
+    "an update outside the optimizer, a condition on the rank, weights loaded after wrapping, a forward that goes past the wrapper (model.module(x))."
 )
 _UNWRAPPED = "They began alike, the ranks are in one process group, and nothing gives them the same gradient: no DistributedDataParallel wraps the model."
 
@@ -45,12 +45,18 @@ def _rank_local_failure(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     how = {"sick": "made a value that is not finite", "failed": "raised", "died": "died", "lost": "is gone"}[first.ended]
     where = f"in the {first.phase} of step {first.step}" if first.step is not None else "before its first step"
     parts = [f"Rank {first.rank} of {len(evidence.ranks)} {how} {where}, by itself."]
+    if first.ended == DIED and first.waits:
+        parts = [
+            f"Rank {first.rank} of {len(evidence.ranks)} was aborted inside a collective {where}. That is how gloo ends ranks that have entered different collectives, "
+            "or the same one with different shapes; it says so on stderr."
+        ]
     if given:
         parts.append(
             f"{named(given).capitalize()}, run again without the others, {'are' if len(given) > 1 else 'is'} finite on {'their' if len(given) > 1 else 'its'} own batch: what is not finite there arrived by the all-reduce."
         )
     if waited:
-        parts.append(f"{named([one.rank for one in waited]).capitalize()} only waited for it.")
+        only = "waited in one" if first.ended == DIED and first.waits else "only waited for it"
+        parts.append(f"{named([one.rank for one in waited]).capitalize()} {only}.")
     effects = [(f"rank {rank}: gradients that are not finite arrived by the all-reduce", first.step) for rank in given]
     effects += [
         (f"rank {one.rank}: {one.why or 'waited'}" + (f" at {one.location.file}:{one.location.line}" if one.location else ""), one.step)
@@ -93,7 +99,7 @@ def _desynchronised_ranks(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     through = [one for one in evidence.ranks if one.ended == WELL]
     left = [one for one in evidence.ranks if one.ended == ENDED and "was through after" in one.why]
     peers = [one for one in evidence.ranks if one.peer]  # the one that hung was ended, and left them
-    early = peers and any(one.steps <= (peer.step or 0) for one in through for peer in peers)
+    early = bool(peers and through)  # a rank that waited for one that was through
     if len(evidence.ranks) < 2 or not (hung or left or early):
         return
     if any(one.ended in ROOTS and one.ended != HUNG and not one.peer for one in evidence.ranks):
@@ -109,6 +115,14 @@ def _desynchronised_ranks(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 confidence="likely",
             )
         ]
+        if all(one.steps > (other.step or 0) for one in behind for other in waiting):
+            why = "They did equally many steps, and the one that was through had entered fewer collectives: a rank skips one where a step returns early or leaves its backward out."
+            fixes = [
+                Fix(
+                    title="let every rank take part in every step's collectives: backward on a loss times zero instead of a skipped step",
+                    confidence="likely",
+                )
+            ]
     else:
         least = min(map(_progress, waiting))
         behind = [one for one in waiting if _progress(one) == least]

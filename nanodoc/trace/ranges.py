@@ -36,7 +36,8 @@ def out_of_range(name: str, args: Any, kwargs: Any, module: tuple[str, str] | No
             own, caller = calling_places(3)
             return RangeFacts(
                 function=name, label=name in _LABELS, size=size, value=int(indices[tuple(first)]), position=tuple(first), count=int(bad.sum()),
-                minimum=int(values.min()), maximum=int(values.max()), shape=tuple(indices.shape), samples=samples, rows=rows,
+                minimum=int(values.min()), maximum=int(values.max()), least=int((indices if ignored is None else indices[indices != ignored]).min()),
+                consecutive=indices.dim() > 0 and indices.shape[-1] > 1 and bool((indices.diff(dim=-1) == 1).all()), shape=tuple(indices.shape), samples=samples, rows=rows,
                 module=module[0] if module else None, module_type=module[1] if module else None,
                 location=resolve(*own) if own else None, called_from=resolve(*caller) if caller else None,
             )  # fmt: skip
