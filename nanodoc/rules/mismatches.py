@@ -145,7 +145,10 @@ def _still_full(crash: CrashFacts, failure: Failure) -> bool:
     size, usual = crash.batch_size, crash.usual_batch_size
     if not size or not usual or size >= usual:
         return False
-    shapes = {length for one in (crash.call.given if crash.call is not None else ()) for length in one.shape}
+    given = crash.call.given if crash.call is not None else ()
+    if any((one.leaf or "").startswith("param:") for one in given):  # weights know nothing of the batch's size
+        return False
+    shapes = {length for one in given for length in one.shape}
     return usual in shapes or str(usual) in re.findall(r"\d+", failure.message)
 
 

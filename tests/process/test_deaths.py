@@ -76,6 +76,18 @@ def workers():
     recipe["data"] = DataLoader(Files(), batch_size=4, num_workers=2)
     return recipe
 
+class Remote(Dataset):
+    def __len__(self): return 40
+    def __getitem__(self, index):
+        if index == 13:
+            time.sleep(600)  # a socket without a timeout
+        return torch.full((4,), float(index)), torch.ones(1)
+
+def remote():
+    recipe = make("healthy")
+    recipe["data"] = DataLoader(Remote(), batch_size=4, num_workers=2)
+    return recipe
+
 def once():
     if not os.path.exists("died"):
         open("died", "w").close()
@@ -175,6 +187,14 @@ def test_a_worker_that_is_killed(tmp_path: Path) -> None:
     wanted = [i for i, line in enumerate(TRAIN.splitlines(), 1) if "os.kill(os.getpid()" in line][1]
     assert finding["culprit"]["location"]["line"] == wanted
     assert finding["experiments"][0]["outcome"] == "ends in the same way"
+
+
+def test_a_worker_that_hangs(tmp_path: Path) -> None:
+    report, done = run(tmp_path, "remote", "--timeout", "3s")
+    assert done.returncode == 1
+    finding = report["findings"][0]
+    assert (finding["code"], finding["phase"], finding["culprit"]["dataset_indices"]) == ("ND712", "data", [13])
+    assert "a socket without a timeout" in finding["culprit"]["location"]["code"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])

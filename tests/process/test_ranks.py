@@ -55,6 +55,8 @@ def make(how, wrap=True):
             if how == "raises":
                 raise KeyError("no such label")
         loss = (model(batch[0]) - batch[1]).pow(2).mean()
+        if how == "elsewhere" and RANK == 0 and calls[0] == 3:
+            dist.all_reduce(torch.zeros(7))  # on one rank alone
         shared = loss.detach().clone()
         dist.all_reduce(shared)
         return loss
@@ -94,6 +96,23 @@ def apart():
     for parameter in recipe["model"].parameters():
         parameter.data.add_(RANK)
     return recipe
+
+def elsewhere(): return make("elsewhere")
+
+def skips():
+    recipe = make("well")
+    del recipe["loss_fn"]
+    calls = [0]
+    def train_step(model, batch, optimizer):
+        calls[0] += 1
+        if RANK == 1 and calls[0] == 2:
+            return
+        optimizer.zero_grad()
+        loss = (model(batch[0]) - batch[1]).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+    return {**recipe, "train_step": train_step}
 
 def uneven():
     recipe = make("well")
@@ -201,3 +220,21 @@ def test_ranks_with_fewer_batches(tmp_path: Path) -> None:
     (finding,) = report["findings"]
     assert finding["code"] == "ND804"
     assert finding["title"] == "rank 1 ended after 2 steps, rank 0 went on and waits"
+
+
+def test_ranks_in_different_collectives(tmp_path: Path) -> None:
+    report = run(tmp_path, "elsewhere", "--timeout", "10s")
+    told = " ".join(one["title"] + one["explanation"] for one in report["findings"])
+    assert "only waited" not in told
+    assert "different collectives" in told or "collectives of a different kind" in told
+    lines = {one["culprit"]["location"]["line"] for one in report["findings"] if one["culprit"]["location"]}
+    assert lines & {
+        line_of(tmp_path / "train.py", "dist.all_reduce(torch.zeros(7))"),
+        line_of(tmp_path / "train.py", "dist.all_reduce(shared)"),
+    }
+
+
+def test_a_rank_that_left_a_backward_out(tmp_path: Path) -> None:
+    report = run(tmp_path, "skips", "--timeout", "10s")
+    assert [one["code"] for one in report["findings"]] == ["ND804"]
+    assert "entered fewer collectives" in report["findings"][0]["explanation"]
