@@ -148,6 +148,22 @@ class LoadFacts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class StateFacts:
+    """State of an optimizer that has another shape than its parameter."""
+
+    parameter: str
+    key: str
+    shape: tuple[int, ...]
+    wanted: tuple[int, ...]
+    optimizer: int
+    """Its place in the recipe."""
+    odd: int
+    """Parameters with such state."""
+    count: int
+    """Parameters with state."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class CrashFacts:
     """What a closer look at the exception showed."""
 
@@ -159,5 +175,6 @@ class CrashFacts:
     """That of the first batch."""
     indices: tuple[int, ...] = ()
     """Of the failing batch's samples, in the data set."""
+    state: StateFacts | None = None
     trainable: tuple[str, ...] = ()
     """Names of the parameters that require a gradient, in the model's order, where the error speaks of their numbers."""

@@ -18,6 +18,7 @@ from nanodoc.engine.collating import ragged_facts
 from nanodoc.engine.feed import Feed
 from nanodoc.engine.held import SavedLog, memory_facts
 from nanodoc.engine.observer import Observer
+from nanodoc.engine.optimizers import odd_state
 from nanodoc.engine.replaying import leaves_of
 from nanodoc.engine.step import StepRunner
 from nanodoc.errors import UsageError, UserCodeError
@@ -60,6 +61,8 @@ class FailureLook:
         trainable = tuple(name for name, p in self._runner.recipe.model.named_parameters() if p.requires_grad)
         facts = replace(self.at_glance(capsule, indices), trainable=trainable if "finished reduction" in failure.message else ())
         size = facts.batch_size
+        if failure.phase == "optimizer":
+            facts = replace(facts, state=odd_state(self._runner.recipe))
         memory = out_of_memory(failure)
         saved = SavedLog(self._runner.recipe.model) if memory else None
         through: list[int] = []  # micro-batches whose loss came

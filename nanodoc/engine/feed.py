@@ -67,6 +67,12 @@ class Feed:
             return batch, self._queue.popleft() if self._queue else None
         return None
 
+    def close(self) -> None:
+        """Lets go of the iterator, and with it of a loader's worker processes and their temporary folders."""
+        iterator, self._iterator = self._iterator, None
+        if hasattr(iterator, "_next_index"):
+            vars(iterator).pop("_next_index", None)  # ours, and it refers to the iterator
+
     @property
     def failing(self) -> list[int] | None:
         """The indices of the batch that raised while it was loaded: the oldest that was drawn and has not come."""

@@ -341,6 +341,11 @@ class Engine:
             return None
         return self._capsule(0, batches) if batches else None
 
+    def end(self) -> None:
+        """When nothing is run again any more: other ranks are heard again, and a loader's workers go."""
+        self.alone.end()
+        self._feed.close()
+
     def _over(self) -> None:
         """No further step is the training's: those that follow are run again, without a word to other ranks."""
         here().examining()

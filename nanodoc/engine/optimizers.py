@@ -6,6 +6,9 @@ from typing import Any
 
 import torch
 
+from nanodoc.crash_evidence import StateFacts
+from nanodoc.recipe.recipe import Recipe
+
 
 def copy_optimizer(optimizer: torch.optim.Optimizer, *, host: bool = False) -> dict[str, Any]:
     """A copy of an optimizer's state and of its groups' options, with `host` in host memory. The groups themselves are remembered: some
@@ -78,3 +81,38 @@ def _there(value: Any, before: Any, parameter: Any) -> Any:
     if known is None:
         known = value.device if value.dim() == 0 or not isinstance(parameter, torch.Tensor) else parameter.device
     return value.to(known)
+
+
+# State that torch.optim keeps in the shape of its parameter.
+_ALIKE = (
+    "exp_avg",
+    "exp_avg_sq",
+    "max_exp_avg_sq",
+    "momentum_buffer",
+    "square_avg",
+    "grad_avg",
+    "acc_delta",
+    "exp_inf",
+    "sum",
+    "prev",
+    "ax",
+)
+
+
+def odd_state(recipe: Recipe) -> StateFacts | None:
+    """State whose shape is not its parameter's; None where all is alike."""
+    names = {id(p): name for name, p in recipe.model.named_parameters()}
+    for number, optimizer in enumerate(recipe.optimizers):
+        with_state = {p: state for p, state in optimizer.state.items() if isinstance(p, torch.Tensor) and isinstance(state, dict) and state}
+        found = [
+            (names.get(id(p), "a parameter"), key, tuple(value.shape), tuple(p.shape))
+            for p, state in with_state.items()
+            for key, value in state.items()
+            if key in _ALIKE and isinstance(value, torch.Tensor) and value.shape != p.shape
+        ]
+        if found:
+            name, key, shape, wanted = found[0]
+            return StateFacts(
+                parameter=name, key=key, shape=shape, wanted=wanted, optimizer=number, odd=len({one[0] for one in found}), count=len(with_state)
+            )  # fmt: skip
+    return None

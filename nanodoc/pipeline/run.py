@@ -98,14 +98,14 @@ def run(entrypoint: str, config: Config, progress: Progress | None = None, again
     try:
         outcome = engine.run()
     except BaseException:
-        engine.alone.end()
+        engine.end()
         raise
     finally:
         history.close()
     try:
         return _reported(engine, outcome, entrypoint, config, amp_dtype, steps, folder, history, progress, again, before)
     finally:
-        engine.alone.end()
+        engine.end()
 
 
 def _reported(

@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
-from nanodoc.crash_evidence import CrashFacts, FailedCall, GivenFacts
+from nanodoc.crash_evidence import CrashFacts, FailedCall, GivenFacts, StateFacts
 from nanodoc.evidence import Evidence, Failure
-from nanodoc.report.model import Fix
+from nanodoc.report.model import Culprit, Fix
 from nanodoc.rules.base import Claim, Rule, confidence
 from nanodoc.rules.failures import failure_claim
 from nanodoc.rules.mismatch_docs import DEVICE_DOC, DTYPE_DOC, SHAPE_DOC
@@ -54,6 +54,9 @@ def _shape_mismatch(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         return
     crash = evidence.crash or CrashFacts()
     call = crash.call
+    if crash.state is not None:
+        yield _state_of_others(rule, evidence, crash.state)
+        return
     if call is None and not failure.frames:
         return
     smaller = _still_full(crash, failure)
@@ -95,6 +98,20 @@ def _device_mismatch(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             )
         ]
     yield _claim(rule, evidence, failure, call, "", fixes, lambda one: f"{one.device} {list(one.shape)}")
+
+
+def _state_of_others(rule: Rule, evidence: Evidence, state: StateFacts) -> Claim:
+    sites = evidence.optimizer_sites
+    where = sites[state.optimizer] if state.optimizer < len(sites) else None
+    claim = failure_claim(
+        rule, evidence, fit=20, title=f"the optimizer's {state.key} of {state.parameter} is {list(state.shape)}, and the parameter {list(state.wanted)}",
+        explanation=f"{state.odd} of {state.count} parameters have state of another shape. load_state_dict matches an optimizer's state by position, not by name: it was "
+        "saved for these parameters in another order, or for others.",
+        fixes=[Fix(title="give the optimizer its parameters in the order in which they were saved (same groups, same sorting), or begin with fresh state", confidence="likely")],
+    )  # fmt: skip
+    culprit = Culprit(kind="optimizer", parameter=state.parameter, location=where or claim.finding.culprit.location)
+    sure = confidence(0.7, 0.5 if where is not None else 0.2)
+    return replace(claim, finding=replace(claim.finding, culprit=culprit, confidence=sure))
 
 
 def _claim(

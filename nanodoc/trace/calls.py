@@ -25,6 +25,7 @@ from nanodoc.trace.spans import Place, calling_places, resolve
 
 Measure = Callable[[str, list[torch.Tensor], dict[str, Any], Any, list[ArgumentFacts]], dict[str, float]]
 
+_WEIGHTS = ("weight", "pos_weight")
 _MOST_CALLS = 50_000
 # What rules ask for, and where torch's C functions take it.
 _OPTIONS = ("dim", "reduction", "ignore_index", "label_smoothing", "training", "p", "log_target", "num_embeddings", "padding_idx")
@@ -223,16 +224,21 @@ def _options(func: Any, name: str, args: Any, kwargs: Any) -> dict[str, Any]:
 def _given(args: Any, kwargs: Any) -> list[torch.Tensor]:
     found = tensors_in(args)
     # weights of a loss are no arguments to compare shapes with
-    return found + tensors_in(value for key, value in kwargs.items() if key not in ("weight", "pos_weight", "out"))
+    return found + tensors_in(value for key, value in kwargs.items() if key not in (*_WEIGHTS, "out"))
 
 
 def _settings(args: Any, kwargs: Any) -> str:
-    """What was given besides tensors, where it is short and plain."""
+    """What was given besides tensors, where it is short and plain, and the weights of a loss."""
     plain = [str(value) for value in args if isinstance(value, (int, float, tuple, list)) and not tensors_in([value])]
     plain += [
         f"{key}={value}" for key, value in kwargs.items() if isinstance(value, (int, float, str, tuple, list)) and not tensors_in([value])
     ]
-    return ", ".join(plain)[:120]
+    plain += [
+        f"{key} {str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+        for key, value in kwargs.items()
+        if key in _WEIGHTS and isinstance(value, torch.Tensor)
+    ]
+    return ", ".join(plain)[:160]
 
 
 def _address(tensor: torch.Tensor) -> int:

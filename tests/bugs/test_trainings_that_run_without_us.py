@@ -72,6 +72,10 @@ def leaves_with_the_data():
             sys.exit()
     return recipe(nn.Linear(3, 1), Data())
 
+def workers():
+    data = torch.utils.data.DataLoader(torch.randn(64, 3), batch_size=4, num_workers=2)
+    return recipe(nn.Linear(3, 1), data)
+
 def leaves_in_anger():
     def loss_fn(model, batch):
         sys.exit("no GPU")
@@ -105,3 +109,12 @@ def test_a_layer_left_on_the_meta_device_is_named(tmp_path: Path) -> None:
 def test_leaving_with_an_error_is_a_failure(tmp_path: Path) -> None:
     report = report_of(nanodoc("run", "train.py:leaves_in_anger", "--output-format", "json", cwd=tmp_path))
     assert report["findings"][0]["title"] == "SystemExit: no GPU"
+
+
+def test_no_folder_of_a_worker_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """multiprocessing's folders stayed where the loader's iterator lived until the process ended."""
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    done = nanodoc("run", "train.py:workers", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout
+    assert not list((tmp_path / "temporary").glob("pymp-*"))

@@ -98,6 +98,19 @@ class Shards(Dataset):
 
 def damaged(): return recipe(nn.Linear(4, 3), DataLoader(Shards(), batch_size=4))
 
+def state_of_others():
+    model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 3))
+    wanted = recipe(model, [(torch.rand(2, 4), torch.zeros(2, dtype=torch.long))])
+    saved = torch.optim.Adam(reversed(list(model.parameters())))
+    model(torch.rand(2, 4)).sum().backward()
+    saved.step()
+    wanted["optimizer"] = torch.optim.Adam(model.parameters())  # made in order
+    wanted["optimizer"].load_state_dict(saved.state_dict())
+    return wanted
+
+def weighted():
+    return recipe(nn.Linear(4, 3), [(torch.rand(2, 4), torch.tensor([0, 1]))], lambda m, b: F.cross_entropy(m(b[0]), b[1], weight=torch.ones(5)))
+
 def other_layers():
     model = nn.Linear(4, 3)
     model.load_state_dict({"weight": torch.zeros(3, 4), "old_bias": torch.zeros(3)})
@@ -151,3 +164,15 @@ def test_what_an_exception_was_raised_from_is_told(tmp_path: Path) -> None:
 def test_the_lines_below_the_first_of_a_message_are_told() -> None:
     messages = [text for key, text in first("other_layers").evidence if key == "message"]
     assert messages == ['Missing key(s) in state_dict: "bias".', 'Unexpected key(s) in state_dict: "old_bias".']
+
+
+def test_an_optimizers_state_of_other_parameters(tmp_path: Path) -> None:
+    finding = first("state_of_others")
+    assert (finding.code, finding.culprit.kind, finding.culprit.parameter) == ("ND705", "optimizer", "0.weight")
+    assert finding.culprit.location is not None
+    assert finding.culprit.location.line == marked(tmp_path / "train.py", "made in order")
+    assert "by position" in finding.explanation
+
+
+def test_the_weights_of_a_loss_are_shown() -> None:
+    assert "weight float32 [5]" in dict(first("weighted").evidence)["also given"]
