@@ -54,7 +54,8 @@ def death_of(ended: Ended) -> DeathFacts:
     if not frames:
         frames, call = _stack(ended.stack)
         known = STACK if frames else ""
-    waits = bool(words.get("waits")) if spoken and words.get("frames") else _in_collective(ended.stack)
+    # asked while it waited, it may only have answered when the rank it waited for was gone; the stack is of the moment it was asked
+    waits = (spoken and bool(words.get("frames")) and bool(words.get("waits"))) or _in_collective(ended.stack)
     module = words.get("module") if spoken else None
     limit, of = memory_limit()
     return DeathFacts(

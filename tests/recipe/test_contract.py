@@ -139,7 +139,7 @@ def test_a_generator_ends_and_says_so() -> None:
 
     outcome = run_engine(as_recipe(parts() | {"data": once(), "loss_fn": lambda m, b: m(b).mean()}, "build"), steps=10)
     assert outcome.steps_run == 3
-    assert "one-shot" in outcome.notes[0][1]
+    assert "no further pass" in outcome.notes[0][1]
 
 
 @pytest.mark.parametrize(
