@@ -143,8 +143,8 @@ def is_list_of_samples(value: Any) -> bool:
     first = value[0]
     if isinstance(first, Mapping):
         alike = all(item.keys() == first.keys() for item in value)
-    elif isinstance(first, torch.Tensor):
-        alike = True
+    elif isinstance(first, torch.Tensor):  # a tuple holds fields: images, labels put one behind the other, lengths
+        alike = type(value) is list and len({(item.dim(), item.dtype) for item in value}) == 1
     else:
         alike = type(first) in (list, tuple) and all(len(item) == len(first) for item in value)
     sizes = {int(tensor.size(0)) for _, tensor in tensor_leaves(value) if tensor.dim()}

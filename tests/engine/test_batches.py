@@ -38,6 +38,9 @@ TARGETS = [{"boxes": boxes(i), "label": torch.tensor(i)} for i in range(5)]
         (TARGETS, 5),
         (([torch.zeros(6, 3), torch.zeros(6, 3)], torch.zeros(6)), 6),  # two views of six images
         ([[torch.zeros(6, 3), torch.zeros(6)], [torch.zeros(6, 3), torch.zeros(6)]], 6),
+        ((torch.zeros(8, 1, 4, 9), torch.zeros(8), torch.zeros(46), torch.zeros(8)), 8),  # labels of all samples in one row
+        ([torch.zeros(8, 3), torch.zeros(20, 2), torch.zeros(8)], 8),
+        ([torch.zeros(3, 8, 8), torch.zeros(3, 9, 8), torch.zeros(2, 9, 8)], 3),  # ragged images
         ({"nodes": torch.zeros(4, 3), "edges": torch.zeros(2, 9)}, None),
     ],
 )
