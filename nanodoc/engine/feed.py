@@ -28,6 +28,7 @@ class Feed:
         in_order = isinstance(data, DataLoader) and isinstance(data.dataset, IterableDataset) and data.num_workers == 0
         self._counts = in_order or not isinstance(data, DataLoader)
         self.passes = 0
+        self._unseen: list[Any] | None = None
 
     def next(self) -> tuple[Any, list[int] | None] | None:
         """The next batch and its indices; None when the data is a one-shot iterator that has ended.
@@ -66,6 +67,28 @@ class Feed:
                 return batch, list(range(first, self._seen))
             return batch, self._queue.popleft() if self._queue else None
         return None
+
+    def step(self, count: int) -> tuple[list[Any] | None, list[int] | None]:
+        """The next `count` micro-batches, or as many as there are, and the indices of all their samples; None where the data has ended, or the
+        indices can't be told. Raises as `next`."""
+        batches: list[Any] = []
+        indices: list[int] | None = []
+        for _ in range(count):
+            drawn = self.next()
+            if drawn is None:
+                break
+            batches.append(drawn[0])
+            indices = None if drawn[1] is None or indices is None else indices + drawn[1]
+        return batches or None, indices or None
+
+    def unseen(self, count: int) -> list[Any]:
+        """What the next step would have been given; nothing where that can't be had. For when the run is over."""
+        if self._unseen is None:
+            try:
+                self._unseen = self.step(count)[0] or []
+            except (UserCodeError, UsageError):
+                self._unseen = []
+        return self._unseen
 
     def close(self) -> None:
         """Lets go of the iterator, and with it of a loader's worker processes and their temporary folders."""

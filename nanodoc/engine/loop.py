@@ -34,7 +34,7 @@ from nanodoc.engine.sampling import Sampler
 from nanodoc.engine.spots import SpotWatch
 from nanodoc.engine.state_check import optimizer_facts, sick_before_start
 from nanodoc.engine.step import StepRunner
-from nanodoc.errors import UsageError, UserCodeError, chosen_end
+from nanodoc.errors import UserCodeError, chosen_end
 from nanodoc.evidence import OptimizerFacts, ParameterFacts, Trip
 from nanodoc.failure_kinds import device_is_lost, out_of_memory
 from nanodoc.graph_evidence import graph_failure
@@ -102,7 +102,7 @@ class Engine:
         self._notes: list[tuple[str, str]] = []
         self._indices: list[int] | None = None
         self._last: StepCapsule | None = None
-        self._unseen: list[Any] | None = None
+        self._micro_batches = 1 if self.runner.observing else recipe.accumulate
         self._keeps_gradients = recipe.train_step is not None  # until a step shows that it clears them
         self._optimizer_steps = max(1, len(recipe.optimizers))
 
@@ -169,7 +169,7 @@ class Engine:
         try:
             passes = self._feed.passes
             at = time.perf_counter()
-            batches = self._next_batches()
+            batches, self._indices = self._feed.step(self._micro_batches)
             self.health.loaded(time.perf_counter() - at)
             if batches is None:
                 self._notes.append(("further steps", f"the data ended after {step} steps, and begins no further pass"))
@@ -298,18 +298,6 @@ class Engine:
 
     # -- parts of a step -------------------------------------------------------------------------------------------
 
-    def _next_batches(self) -> list[Any] | None:
-        batches: list[Any] = []
-        indices: list[int] | None = []
-        for _ in range(1 if self.runner.observing else self.recipe.accumulate):
-            drawn = self._feed.next()
-            if drawn is None:
-                break
-            batches.append(drawn[0])
-            indices = None if drawn[1] is None or indices is None else indices + drawn[1]
-        self._indices = indices or None
-        return batches or None
-
     def _capsule(self, step: int, batches: list[Any]) -> StepCapsule:
         at = time.perf_counter()
         capsule = self.keeper.take(step, batches)
@@ -323,22 +311,13 @@ class Engine:
         for past in reversed(self.checkpoints.past):
             if past.step < capsule.step and past.intact and math.isfinite(self.course.losses[past.step]):
                 return f"that of step {past.step}", past.batches, past.rng
-        if self._unseen is None:
-            with put_back(self.runner, self.keeper):
-                indices = self._indices
-                try:
-                    self._unseen = self._next_batches() or []
-                except (UserCodeError, UsageError):
-                    self._unseen = []
-                self._indices = indices
-        return ("the next one", self._unseen, None) if self._unseen else None
+        with put_back(self.runner, self.keeper):
+            unseen = self._feed.unseen(self._micro_batches)
+        return ("the next one", unseen, None) if unseen else None
 
     def _first_unrun(self) -> StepCapsule | None:
         """The first step's start, of a run that would be no use."""
-        try:
-            batches = self._next_batches()
-        except (UserCodeError, UsageError):
-            return None
+        batches = self._feed.unseen(self._micro_batches)
         return self._capsule(0, batches) if batches else None
 
     def end(self) -> None:

@@ -156,7 +156,7 @@ ND704 out-of-memory, ND708 loader-worker-died, ND712 hung-step
         doc="""\
 ## What it checks
 With `--timeout`: that a step is finished, or its next phase begun, within that time. Where not, the process is asked for its stack
-and ended.
+and ended. Where it waits for a loader's workers, the same batches are loaded without workers, which tells the line and the sample.
 
 ## Why it matters
 A deadlock (a lock taken twice, a worker pool forked with a lock held, a collective that another rank never enters) looks like slow
