@@ -59,9 +59,37 @@ def test_an_unknown_error_is_no_failure_of_the_command() -> None:
     assert "not in the knowledge base" in done.stdout
 
 
+@pytest.mark.parametrize("word", ["infinite_gradient", "INFINITE_GRADIENT", "ND-301", "ND 301", "infinite gradient"])
+def test_a_rule_is_found_however_it_is_written(word: str) -> None:
+    assert nanodoc("explain", word).stdout == nanodoc("explain", "ND301").stdout
+
+
+def test_several_rules() -> None:
+    one, other, both = nanodoc("explain", "ND301"), nanodoc("explain", "ND302"), nanodoc("explain", "ND301 ND302")
+    assert both.stdout == nanodoc("explain", "ND301", "ND302").stdout == f"{one.stdout}\n{other.stdout}"
+    assert [rule["code"] for rule in json.loads(nanodoc("explain", "ND301,ND302", "--output-format", "json").stdout)] == ["ND301", "ND302"]
+
+
+def test_help_tells_the_exit_codes_and_has_a_short_name() -> None:
+    told = nanodoc("explain", "-h")
+    assert told.returncode == 0
+    assert told.stdout == nanodoc("explain", "--help").stdout
+    assert "knowledge base" in told.stdout
+
+
+def test_what_is_no_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "weights.pt").write_bytes(b"PK\x03\x04" + bytes(range(256)) * 40)
+    done = nanodoc("explain", "weights.pt", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "'weights.pt' is no text" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "stdin", "said"),
     [
+        (["explain"], "", "nanodoc explain 'RuntimeError: …'"),
+        (["explain", "ND999"], None, "the families are ND1 what came in"),
+        (["explain", "ND3"], None, "its rules are ND301 infinite-gradient"),
         (["explain", "ND31"], None, "no rule 'ND31'; did you mean ND301?"),
         (["explain", "log-of-zeros"], None, "did you mean log-of-zero?"),
         (["explain", "nowhere/log.txt"], None, "no such file: 'nowhere/log.txt'"),

@@ -207,7 +207,7 @@ def raises_checkpoint_device() -> None:
 def raises_checkpoint_class_moved() -> None:
     import pickle
 
-    pickle.loads(b"cmodels\nNet\n.")
+    pickle.loads(b"c__main__\nNet\n.")
 
 
 def raises_module_not_installed() -> None:

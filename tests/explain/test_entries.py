@@ -16,7 +16,7 @@ from nanodoc.explain.answer import answer
 from nanodoc.explain.knowledge import Entry, entries, explained
 from nanodoc.explain.knowledge.base import read
 from nanodoc.rules.registry import RULES
-from tests.explain import raised_by_loading, raised_by_modules, raised_by_tensors, raised_by_training
+from tests.explain import raised_by_loading, raised_by_modules, raised_by_tensors, raised_by_training, raised_by_variants
 from tests.explain.recorded import SOURCES
 
 # Rules and commands that entries name and that are not there yet; to be emptied as they come.
@@ -28,7 +28,7 @@ def _raising(module: ModuleType) -> dict[str, Callable[[], None]]:
 
 RAISING = {
     name: function
-    for module in (raised_by_tensors, raised_by_training, raised_by_modules, raised_by_loading)
+    for module in (raised_by_tensors, raised_by_training, raised_by_modules, raised_by_loading, raised_by_variants)
     for name, function in _raising(module).items()
 }
 BY_ID = {entry.id: entry for entry in entries()}
