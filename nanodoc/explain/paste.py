@@ -203,7 +203,7 @@ class _Reader:
                 blank += 1
                 if any(message) or blank > 2:
                     break
-            elif not frames and _HEADLINE.fullmatch(text):
+            elif not frames and _HEADLINE.fullmatch(text) and not message[-1].endswith("raised:"):
                 break
             else:
                 message.append(text)

@@ -45,8 +45,9 @@ class Entry:
     """The message tells that something else had failed before: a lost peer, a timeout, a launcher's summary."""
     outer: bool
     """Of a chain, this message says more than the one it was raised from: a framework's own words for an error below it."""
-    larger: tuple[str, tuple[str, ...]] | None
-    """A group of the pattern whose size must be larger than the sum of others, such as memory that is free against what was asked for."""
+    larger: tuple[str, tuple[tuple[float, str], ...]] | None
+    """A group of the pattern whose size must be larger than a weighted sum of others, such as memory that is free against what was asked
+    for."""
     unsaid: Mapping[str, str]
     """What stands in a sentence for a part of the message that this variant of it does not have."""
 
@@ -95,7 +96,7 @@ def _is_larger(entry: Entry, match: re.Match[str]) -> bool:
     if entry.larger is None:
         return True
     one, others = entry.larger
-    return _size(match, one) > sum(_size(match, other) for other in others)
+    return _size(match, one) > sum(weight * _size(match, other) for weight, other in others)
 
 
 def _size(match: re.Match[str], name: str) -> float:
@@ -219,14 +220,15 @@ def _texts(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(one, str) and one.strip() for one in value)
 
 
-def _comparison(value: Any, where: str) -> tuple[str, tuple[str, ...]] | None:
-    """`one > other + another` taken apart."""
+def _comparison(value: Any, where: str) -> tuple[str, tuple[tuple[float, str], ...]] | None:
+    """`one > other + 0.5 another` taken apart."""
     if value is None:
         return None
-    match = re.fullmatch(r"(\w+) > (\w+(?: \+ \w+)*)", str(value))
-    if not match:
-        raise ValueError(f"{where}: larger must read: one > other + another")
-    return match[1], tuple(match[2].split(" + "))
+    one, _, others = str(value).partition(" > ")
+    terms = [re.fullmatch(r"(?:(\d+(?:\.\d+)?) )?([a-z]\w*)", term) for term in others.split(" + ")]
+    if not one.isidentifier() or not all(terms):
+        raise ValueError(f"{where}: larger must read: one > other + 0.5 another")
+    return one, tuple((float(term[1] or 1), term[2]) for term in terms if term)
 
 
 def _compiled(patterns: list[str], where: str) -> tuple[re.Pattern[str], ...]:
