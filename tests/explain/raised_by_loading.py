@@ -286,7 +286,8 @@ def raises_nccl_missing() -> None:
 
 def raises_graph_break() -> None:
     def step(x: torch.Tensor) -> torch.Tensor:
-        return x + len(open("/dev/null").read())  # a call that cannot be traced is the mistake under test
+        torch._dynamo.graph_break()
+        return -x
 
     torch.compile(step, fullgraph=True, backend="eager")(torch.ones(2))
 
