@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
 import pickle
+import sys
 from collections import OrderedDict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -176,7 +178,6 @@ def raises_module_removed_from_torch() -> None:
 
 
 def raises_file_shadows_package() -> None:
-    import sys
     from types import ModuleType
 
     module = ModuleType("torch")
@@ -187,3 +188,14 @@ def raises_file_shadows_package() -> None:
 
 def raises_cpu_out_of_memory_absurd() -> None:
     torch.empty(2**60)
+
+
+def raises_circular_import() -> None:
+    with TemporaryDirectory() as folder:
+        (Path(folder) / "first_of_two.py").write_text("import second_of_two\nname = 1\n")
+        (Path(folder) / "second_of_two.py").write_text("from first_of_two import name\n")
+        sys.path.insert(0, folder)
+        try:
+            importlib.import_module("first_of_two")
+        finally:
+            sys.path.remove(folder)

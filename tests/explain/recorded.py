@@ -182,6 +182,7 @@ SOURCES = {
     "shared-library-missing": "the dynamic linker",
     "system-library-missing": "the dynamic linker",
     "torch-dll-failed": "Windows; torch/__init__.py",
+    "torch-library-missing": "the dynamic linker",
     "torch-not-on-index": "pip",
     # warnings of GPUs and of other versions
     "floor-division": "torch/_tensor.py of torch 1.8 to 1.12",

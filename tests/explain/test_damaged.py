@@ -219,3 +219,12 @@ def test_articles_fit_the_words_that_are_filled_in() -> None:
     again = answer("ValueError: expected 4D input (got 2D input)").explanation
     assert again is not None
     assert "input input" not in again.means
+
+
+@pytest.mark.parametrize(
+    ("reserved", "allocated", "entry"),
+    [("13.71", "8.77", "cuda-memory-fragmented"), ("9.78", "9.50", "cuda-out-of-memory"), ("12.00", "9.50", "cuda-out-of-memory")],
+)
+def test_memory_is_in_pieces_where_more_is_reserved_than_was_asked_for(reserved: str, allocated: str, entry: str) -> None:
+    text = f"Tried to allocate 2.87 GiB (GPU 0; 14.76 GiB total capacity; {allocated} GiB already allocated; 19.75 MiB free; {reserved} GiB reserved in total by PyTorch)"
+    assert _id(f"RuntimeError: CUDA out of memory. {text}") == entry

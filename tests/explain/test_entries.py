@@ -138,6 +138,7 @@ def test_an_entry_that_is_wrong_is_named() -> None:
         (("some-id", "Some Id"), "kebab-case"),
         (("[x]", "['(']"), "bad pattern"),
         (("rule: null", "rule: E501"), "rule must be a code"),
+        (("rule: null", "rule: null, larger: a < b"), "larger must read"),
         (("causes: [c]", "causes: []"), "causes must be a list"),
         (("title: t, ", ""), r"missing \['title'\]"),
         (("fix: f", "fix: f, fux: g"), r"unknown \['fux'\]"),
