@@ -10,7 +10,9 @@ from pathlib import Path
 
 from nanodoc.explain.frames import Frame
 from nanodoc.explain.knowledge import Explanation, explained
+from nanodoc.explain.lines import HEADER
 from nanodoc.explain.paste import DURING, OF_GROUP, ORIGIN, Chain, Paste, Raised, parse
+from nanodoc.explain.wrapped import on_one_line, unwrapped
 
 # Lookups that fail and are caught are often only why a fallback was taken; what the fallback raised is meant.
 _INCIDENTAL = {"KeyError", "AttributeError", "ImportError", "ModuleNotFoundError", "StopIteration", "Empty", "FileNotFoundError"}
@@ -50,14 +52,36 @@ class _Choice:
 
 
 def answer(text: str) -> Answer:
-    """The root of what a text tells, explained."""
+    """The root of what a text tells, explained; where nothing is known, as if its lines had been broken on the way."""
     paste = parse(text)
+    found = _answered(paste)
+    if found.explanation is None or found.explanation.vague or (found.frame is None and HEADER in paste.text):
+        for joined in unwrapped(paste.text):
+            again = _answered(parse(joined))
+            if _tells_more(again, found):
+                return replace(again, frame=again.frame or found.frame)
+    return found
+
+
+def _tells_more(again: Answer, found: Answer) -> bool:
+    if again.explanation is None or (found.explanation is not None and again.explanation.vague):
+        return False
+    if found.explanation is not None and not found.explanation.vague:
+        return again.explanation.id == found.explanation.id and again.frame is not None
+    return found.raised is None or (
+        not again.explanation.effect and again.raised is not None and again.raised.is_warning <= found.raised.is_warning
+    )
+
+
+def _answered(paste: Paste) -> Answer:
     choices = sorted((_chosen(chain, paste) for chain in paste.chains), key=lambda choice: _order(choice, paste))
     if not choices or choices[0].standing:
         # no exception, or only the effects of one: a line of the log may tell more, such as the system's word that it killed a process
         told = explained(paste.text, effects=False)
+        if told is not None and choices and choices[0].raised.headline.partition("\n")[0] in told.matched:
+            told = None  # the same message, seen without its frames
         if told is None and not choices:
-            told = explained(paste.text)
+            told = _known(paste.text)
         if told is not None and (not choices or choices[0].explanation is None or (choices[0].standing == 1 and not told.effect)):
             return _answer(paste, None, told, choices)
     if not choices:
@@ -83,7 +107,7 @@ def _answer(paste: Paste, choice: _Choice | None, explanation: Explanation | Non
 def _chosen(chain: Chain, paste: Paste) -> _Choice:
     """The exception of a chain to explain: the nearest to its root that something is known about; effects where there is nothing else."""
     ordered = _from_the_root(chain)
-    known = [(raised, explained(raised.headline, context=paste.text)) for raised in ordered]
+    known = [(raised, _known(raised.headline, paste.text)) for raised in ordered]
     for raised, explanation in sorted(known, key=lambda pair: not (pair[1] is not None and pair[1].outer)):
         if explanation is not None and not explanation.effect:
             return _Choice(chain=chain, raised=raised, explanation=explanation)
@@ -91,6 +115,17 @@ def _chosen(chain: Chain, paste: Paste) -> _Choice:
         if explanation is not None:
             return _Choice(chain=chain, raised=raised, explanation=explanation)
     return _Choice(chain=chain, raised=ordered[0], explanation=None)
+
+
+def _known(message: str, context: str = "") -> Explanation | None:
+    """What is known about a message, or about its lines as one."""
+    vague = None
+    for one in (message, *on_one_line(message)):
+        told = explained(one, context=context)
+        if told is not None and not told.vague:
+            return told
+        vague = vague or told
+    return vague
 
 
 def _from_the_root(chain: Chain) -> list[Raised]:

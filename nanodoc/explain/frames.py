@@ -19,6 +19,7 @@ CARETS = re.compile(r"\s*[~^]*\^[~^]*\s*|\s*~+\s*")
 # Installed packages and the interpreter's own files, on every system.
 _FOREIGN = re.compile(
     r"(?:^|/)(?:site-packages|dist-packages)/"
+    r"|/(?:(?:ana|mini)conda|(?:mini|mamba)forge|micromamba)\d?/lib/|/PythonSoftwareFoundation\.Python[^/]+/lib/"
     r"|(?:^|/)(?:lib|lib64)/python\d|/python[\d.]*/lib/|/envs/[^/]+/lib/|^<|(?:^|/)importlib/"
     r"|^(?:torch|torchvision|transformers|lightning|pytorch_lightning|lightning_fabric|accelerate|deepspeed|peft|trl)/"
     r"|/torch/(?:nn|utils|optim|autograd|distributed|multiprocessing|amp|cuda|jit|_dynamo|_inductor|_functorch)/"

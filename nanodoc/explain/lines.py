@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import html
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 _ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|\x1b[@-Z\\-_]")
@@ -17,11 +17,13 @@ _TIME = re.compile(r"\[?(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)(?:Z|
 # a name may follow the level ("ERROR:root:", "ERROR - __main__ - "), but not one that is the exception itself
 _LEVEL = re.compile(
     r"(?:\[(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)\] ?|(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)(?: {0,8}[:|-]{1,3} ?| {1,8}))"
-    r"(?:(?![\w.]*(?:Error|Exception|Warning|Traceback))[\w.]{1,60}(?::\d{1,6})? ?[:|-] ?)?"
+    r"(?:(?![\w.]*(?:Error|Exception|Warning|Traceback|Interrupt|Exit|Iteration|Unsupported|Failed|Empty))[\w.]{1,60}(?::\d{1,6})? ?[:|-] ?)?"
 )
 _LOGGER = re.compile(r"[\w.]{1,60} ?[-:|] ?(?=\[?(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)\b)")
+_NUMBERED = re.compile(r"\[\d{1,8}\] ?")
+_NUMBERS_USED = re.compile(r"^\[\d{1,8}\] ?(?:Traceback \(most recent call last\)|  File \")", re.MULTILINE)
 _QUOTE = re.compile(r">{1,3} ?")
-_QUOTED = re.compile(r"^>{1,3} ?(?:Traceback \(most recent call last\)|  File \")", re.MULTILINE)
+_QUOTED = re.compile(r"^>{1,3} ?(?:Traceback \(most recent call last\)|  File \")|\A\s*>[^\n]*(?:\n>[^\n]*){0,10000}\s*\Z", re.MULTILINE)
 _PYTEST = re.compile(r"E {3,7}(?=\S)")
 _GROUP_RULE = re.compile(r"\s*\+[-+]+(?: \S+ -+)?\s*")
 _GROUP_BAR = re.compile(r"\s*[|+] ?")
@@ -29,6 +31,11 @@ _BOX = re.compile(r"[│┃]\s?(.*?)\s*[│┃]?\s*")
 HEADER = "Traceback (most recent call last)"
 MEMBER = "-- member of an exception group --"
 _PREFIXES = 6
+_PREFIX_FORMS = (_RANK, _RAY, _COMPOSE, _TIME, _LOGGER, _LEVEL, _PYTEST)
+# What pages and editors put in the place of ASCII: quotes, spaces, and the sign between the sides of a matrix.
+_FOLDED = str.maketrans("\u2018\u2019\u201a\u201c\u201d\u201e\xa0\u2007\u202f\u3000", "'''\"\"\"    ", "\u200b\ufeff")
+_ENTITY = re.compile(r"&(?:#39|#x27|#34|quot|apos|lt|gt|amp|nbsp);")
+_TIMES = re.compile(r"(?<=\d)\u00d7(?=\d)")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,29 +56,34 @@ class Stream:
 
 
 def plain(text: str) -> str:
-    """`text` without colours and control characters; a progress bar's carriage returns become line ends."""
+    """`text` without colours, control characters and what web pages and word processors make of quotes and spaces; a progress bar's
+    carriage returns become line ends."""
     text = _ANSI.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
-    text = _CONTROL.sub("", text.replace("\u2028", "\n").replace("\xa0", " "))
+    text = _CONTROL.sub("", text.replace("\u2028", "\n")).translate(_FOLDED)
+    text = _TIMES.sub("x", _ENTITY.sub(lambda found: html.unescape(found[0]), text))
     # a progress bar does not end its line before the traceback begins
     return re.sub(rf"(?<=it/s\]|s/it\])(?=\S{{0,40}} ?{re.escape(HEADER)})", "\n", text)
 
 
 def streams(text: str) -> list[Stream]:
     """The streams of a plain text, in the order of their first lines; lines without a rank are a stream of their own."""
-    srun, quoted, grouped = bool(_SRUN_USED.search(text)), bool(_QUOTED.search(text)), "Exception Group Traceback" in text
+    used = [
+        pattern for pattern, sign in ((_SRUN, _SRUN_USED), (_QUOTE, _QUOTED), (_NUMBERED, _NUMBERS_USED)) if sign.search(text)
+    ]  # too plain to be taken off lines of a text that does not put them before its traceback
+    grouped = "Exception Group Traceback" in text
     found: dict[int | None, list[Line]] = {}
     for raw in text.split("\n"):
-        rank, time, line = _stripped(raw, srun, quoted)
+        rank, time, line = _stripped(raw, used)
         if grouped:
             line = MEMBER if _GROUP_RULE.fullmatch(line) else _GROUP_BAR.sub("", line, count=1) if _GROUP_BAR.match(line) else line
         found.setdefault(rank, []).append(Line(text=_unboxed(line), time=time))
     return [Stream(rank=rank, lines=tuple(lines)) for rank, lines in found.items()]
 
 
-def _stripped(line: str, srun: bool, quoted: bool) -> tuple[int | None, str | None, str]:
+def _stripped(line: str, used: list[re.Pattern[str]]) -> tuple[int | None, str | None, str]:
     rank, time = None, None
     for _ in range(_PREFIXES):
-        for pattern in _patterns(srun and rank is None, quoted):
+        for pattern in (*_PREFIX_FORMS, *(one for one in used if one is not _SRUN or rank is None)):
             match = pattern.match(line)
             if match and match.end():
                 if pattern is _TIME:
@@ -83,14 +95,6 @@ def _stripped(line: str, srun: bool, quoted: bool) -> tuple[int | None, str | No
         else:
             break
     return rank, time, line
-
-
-def _patterns(srun: bool, quoted: bool) -> Iterator[re.Pattern[str]]:
-    yield from (_RANK, _RAY, _COMPOSE, _TIME, _LOGGER, _LEVEL, _PYTEST)
-    if srun:
-        yield _SRUN
-    if quoted:
-        yield _QUOTE
 
 
 def _unboxed(line: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nanodoc.explain.frames import ARROW, CARETS, Frame, frame_of, with_arrow, with_code
 from nanodoc.explain.lines import HEADER, MEMBER, Line, Stream, plain, streams
@@ -26,10 +26,16 @@ _HEADLINE = re.compile(
     r"(?::[ \t]?(?P<message>.*))?"
 )
 _ANY_HEADLINE = re.compile(rf"(?P<type>(?:{_NAME}\.){{0,8}}{_NAME})(?::[ \t](?P<message>.*)|:?)")
-_WARNING = re.compile(rf"(?P<file>\S[^\n:]{{0,500}}?):(?P<line>\d{{1,9}}): (?P<type>(?:{_NAME}\.){{0,8}}{_NAME}Warning): (?P<message>.*)")
+_WARNING = re.compile(
+    rf"(?P<file>(?:[A-Za-z]:(?=[\\/]))?\S[^\n:]{{0,500}}?):(?P<line>\d{{1,9}}): (?P<type>(?:{_NAME}\.){{0,8}}{_NAME}Warning): (?P<message>.*)"
+)
 # IPython names the exception before its traceback
 _ANNOUNCED = re.compile(rf"(?!Original|Exception)[A-Za-z_][\w.]{{0,120}}\s+{re.escape(HEADER)}")
 _GLOG = re.compile(r"\[?[IWEF]\d{4} |\[[IWEF] |[IWEF]\d{8} |-{20,}|[╭╰─]|={20,}$")
+_NATIVE = re.compile(r"\s*terminate called after throwing an instance of '(?P<type>[^'\n]{1,200})'")
+_WHAT = re.compile(r"\s*what\(\): {1,4}(?P<message>.*)")
+# where Dynamo says which line of the program it was tracing, below its message
+_TRACED = "from user code:"
 _FIRST_FAILED = re.compile(r"Root Cause \(first observed failure\):.{0,400}?rank\s*: (\d+)", re.DOTALL)
 _MOST_MESSAGE_LINES = 200
 # Of a log that repeats an error at every step, the first and last ones are enough.
@@ -104,6 +110,9 @@ class _Reader:
             elif text == MEMBER:
                 self.at += 1
                 continue
+            elif text.strip() == _TRACED and found:
+                found[-1][-1] = self._traced(found[-1][-1])
+                continue
             else:
                 one = self._alone(link)
             if one is None:
@@ -156,7 +165,10 @@ class _Reader:
         if _HEADLINE.fullmatch(stripped):
             return True
         # between IPython's frames stand lines of source, which may look like names; Python writes none at the margin
-        return not announced and framed and text[:1] not in (" ", "\t")
+        if announced or not framed or text[:1] in (" ", "\t"):
+            return False
+        # a word by itself right above the exception is the torn-off end of a line
+        return ":" in stripped or not _HEADLINE.fullmatch(self._text(1).strip())
 
     def _completed(self, frame: Frame, indent: int) -> Frame:
         """`frame` with the line of source below it, as Python writes it."""
@@ -191,7 +203,7 @@ class _Reader:
                 blank += 1
                 if any(message) or blank > 2:
                     break
-            elif not frames and _HEADLINE.fullmatch(text):
+            elif not frames and _HEADLINE.fullmatch(text) and not message[-1].endswith("raised:"):
                 break
             else:
                 message.append(text)
@@ -206,11 +218,26 @@ class _Reader:
             self.at += 1
             frames = self._below_warning(Frame(file=warning["file"], line=int(warning["line"]), function=None))
             return Raised(type=warning["type"], message=warning["message"], frames=frames, rank=self.rank, time=self.time)
+        native = _NATIVE.fullmatch(text)
+        what = _WHAT.fullmatch(self._text(1)) if native else None
+        if native and what:
+            self.at += 2
+            return Raised(type=native["type"], message=what["message"].strip(), frames=(), rank=self.rank, time=self.time)
         match = _HEADLINE.fullmatch(text)
         if match and (match["message"] or "." in match["type"]):
             return self._headline(match, [], link, self.time)
         self.at += 1
         return None
+
+    def _traced(self, raised: Raised) -> Raised:
+        """`raised` with the frames that stand under this line, which are nearer to its cause than its own."""
+        self.at += 1
+        frames: list[Frame] = []
+        while (frame := frame_of(self._text())) is not None:
+            indent = len(self._text()) - len(self._text().lstrip())
+            self.at += 1
+            frames.append(self._completed(frame, indent))
+        return replace(raised, frames=(*raised.frames, *frames))
 
     def _below_warning(self, where: Frame) -> tuple[Frame, ...]:
         """Where a warning was given; of anomaly mode's, the forward call it tells of, too."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from typing import Any
 
 from rich.console import Console
@@ -16,7 +17,12 @@ _STYLES = {"headline": "bold red", "warning": "bold yellow", "help": "bold cyan"
 _SHOWN_LINES, _LONGEST_LINE = 4, 240
 _SHOWN_OTHERS, _LONGEST_OTHER = 3, 100
 UNKNOWN = "this message is not in the knowledge base"
-NEXT = "nanodoc run FILE.py:build"
+NEXT, NEXT_OF_INSTALLATION = "nanodoc run FILE.py:build", "nanodoc env"
+_OF_INSTALLATION = re.compile(
+    r"(?:ImportError|ModuleNotFoundError|OSError|LinkError|CDLL|LoadError)\b|\bDLL\b|\.so(?:\.\d{1,4}){0,3}\b|\.dll\b|undefined symbol"
+)
+# the traces of JavaScript, Java and C#
+_NOT_PYTHON = re.compile(r"^\s{1,8}at [\w.$<>]{1,200}[ (:]", re.MULTILINE)
 
 
 def render(answer: Answer, *, width: int = 120, color: bool = False, rules: frozenset[str] = frozenset(), note: str = "") -> str:
@@ -32,7 +38,7 @@ def render(answer: Answer, *, width: int = 120, color: bool = False, rules: froz
         _note(out, gutter, line)
     if told is None:
         _note(out, gutter, "there is no entry for it; the message and the line are what there is to go by")
-        _next(out, gutter, NEXT)
+        _next(out, gutter, next_of_unknown(answer))
     else:
         _note(out, gutter, clean(told.means))
         _note(out, gutter, "likeliest causes:" if len(told.causes) > 1 else "likeliest cause:")
@@ -63,13 +69,21 @@ def document(answer: Answer, rules: frozenset[str] = frozenset()) -> dict[str, A
         "means": told.means if told else None,
         "causes": list(told.causes) if told else [],
         "fix": told.fix if told else None,
-        "next": told.next if told else NEXT,
+        "next": told.next if told else next_of_unknown(answer) or None,
         "rule": told.rule if told and told.rule in rules else None,
         "effect": told.effect if told else None,
         "error": {"type": raised.type, "message": raised.message, "rank": raised.rank} if raised else None,
         "location": {"file": frame.file, "line": frame.line, "function": frame.function, "code": frame.code} if frame else None,
         "others": list(answer.others),
     }
+
+
+def next_of_unknown(answer: Answer) -> str:
+    """The command that may help with a message nobody knows; empty where none would."""
+    raised = answer.raised
+    if raised is None or raised.is_warning or _NOT_PYTHON.search(answer.text):
+        return ""
+    return NEXT_OF_INSTALLATION if _OF_INSTALLATION.search(raised.headline) else NEXT
 
 
 def _source(out: Text, frame: Frame | None, style: str) -> str:
@@ -93,14 +107,18 @@ def _source(out: Text, frame: Frame | None, style: str) -> str:
 def _message(answer: Answer) -> list[str]:
     raised = answer.raised
     if raised is None or raised.type == "Traceback":
-        return [clean(answer.explanation.matched[:_LONGEST_LINE])] if answer.explanation else []
+        return [_short(answer.explanation.matched)] if answer.explanation else []
     lines = [" ".join(line.split()) for line in raised.headline.split("\n") if line.strip()]
-    shown = [clean(line[:_LONGEST_LINE]) + (" …" if len(line) > _LONGEST_LINE else "") for line in lines[:_SHOWN_LINES]]
+    shown = [_short(line) for line in lines[:_SHOWN_LINES]]
     if len(lines) > _SHOWN_LINES:
         shown.append(f"… ({len(lines) - _SHOWN_LINES} more lines)")
     if raised.rank is not None and shown:
         shown[0] = f"rank {raised.rank}: {shown[0]}"
     return shown
+
+
+def _short(line: str) -> str:
+    return clean(line[:_LONGEST_LINE]) + (" …" if len(line) > _LONGEST_LINE else "")
 
 
 def _others(answer: Answer) -> str:
@@ -117,7 +135,7 @@ def _note(out: Text, gutter: str, text: str) -> None:
 
 
 def _next(out: Text, gutter: str, command: str) -> None:
-    _note(out, gutter, f"next: {clean(command)}")
+    _note(out, gutter, f"next: {clean(command)}" if command else "")
 
 
 def _help(out: Text, gutter: str, fix: str) -> None:

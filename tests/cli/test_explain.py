@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from nanodoc.cli.app import app
 from tests.helpers import nanodoc
 
 ERROR = "RuntimeError: mat1 and mat2 shapes cannot be multiplied (4x10 and 20x3)"
@@ -59,9 +61,41 @@ def test_an_unknown_error_is_no_failure_of_the_command() -> None:
     assert "not in the knowledge base" in done.stdout
 
 
+def _printed(*arguments: str) -> str:
+    """What the command prints, without a process of its own."""
+    done = CliRunner().invoke(app, ["explain", *arguments])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+@pytest.mark.parametrize("word", ["infinite_gradient", "INFINITE_GRADIENT", "ND-301", "ND 301", "infinite gradient"])
+def test_a_rule_is_found_however_it_is_written(word: str) -> None:
+    assert _printed(word) == _printed("ND301")
+
+
+def test_several_rules() -> None:
+    assert _printed("ND301 ND302") == _printed("ND301", "ND302") == f"{_printed('ND301')}\n{_printed('ND302')}"
+    assert [rule["code"] for rule in json.loads(_printed("ND301,ND302", "--output-format", "json"))] == ["ND301", "ND302"]
+
+
+def test_help_tells_the_exit_codes_and_has_a_short_name() -> None:
+    assert _printed("-h") == _printed("--help")
+    assert "knowledge base" in _printed("-h")
+
+
+def test_what_is_no_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "weights.pt").write_bytes(b"PK\x03\x04" + bytes(range(256)) * 40)
+    done = nanodoc("explain", "weights.pt", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "'weights.pt' is no text" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "stdin", "said"),
     [
+        (["explain"], "", "nanodoc explain 'RuntimeError: …'"),
+        (["explain", "ND999"], None, "the families are ND1 what came in"),
+        (["explain", "ND3"], None, "its rules are ND301 infinite-gradient"),
         (["explain", "ND31"], None, "no rule 'ND31'; did you mean ND301?"),
         (["explain", "log-of-zeros"], None, "did you mean log-of-zero?"),
         (["explain", "nowhere/log.txt"], None, "no such file: 'nowhere/log.txt'"),

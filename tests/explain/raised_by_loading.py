@@ -270,7 +270,7 @@ def raises_address_in_use() -> None:
         dist.TCPStore("127.0.0.1", taken.getsockname()[1], 1, True, timeout=timedelta(seconds=1))
 
 
-def raises_rendezvous_timeout__client() -> None:
+def raises_client_timed_out() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -286,8 +286,8 @@ def raises_nccl_missing() -> None:
 
 def raises_graph_break() -> None:
     def step(x: torch.Tensor) -> torch.Tensor:
-        print("step")
-        return x if x.sum() > 0 else -x
+        torch._dynamo.graph_break()
+        return -x
 
     torch.compile(step, fullgraph=True, backend="eager")(torch.ones(2))
 
@@ -355,6 +355,12 @@ def raises_batch_without_pad_token() -> None:
 
 
 def raises_steps_and_strategies() -> None:
+    from transformers import TrainingArguments
+
+    TrainingArguments(output_dir="out", load_best_model_at_end=True, save_strategy="epoch")
+
+
+def raises_arguments_renamed() -> None:
     from transformers import TrainingArguments
 
     TrainingArguments(output_dir="out", evaluation_strategy="epoch")

@@ -182,7 +182,7 @@ def raises_input_and_weight_dtype__layer() -> None:
     nn.Conv2d(3, 8, 3)(torch.randn(2, 3, 8, 8).double())
 
 
-def raises_result_type() -> None:
+def raises_result_type_in_place() -> None:
     x = torch.zeros(3, dtype=torch.long)
     x += torch.randn(3)
 
@@ -197,10 +197,6 @@ def raises_bool_subtract() -> None:
 
 def raises_numpy_bfloat16() -> None:
     torch.zeros(2, dtype=torch.bfloat16).numpy()
-
-
-def raises_devices_differ() -> None:
-    torch.randn(3) + torch.randn(3, device="meta")
 
 
 def raises_meta_copy() -> None:

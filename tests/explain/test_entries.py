@@ -16,7 +16,15 @@ from nanodoc.explain.answer import answer
 from nanodoc.explain.knowledge import Entry, entries, explained
 from nanodoc.explain.knowledge.base import read
 from nanodoc.rules.registry import RULES
-from tests.explain import raised_by_loading, raised_by_modules, raised_by_tensors, raised_by_training
+from tests.explain import (
+    raised_by_loading,
+    raised_by_modules,
+    raised_by_programs,
+    raised_by_tensors,
+    raised_by_training,
+    raised_by_variants,
+    warned,
+)
 from tests.explain.recorded import SOURCES
 
 # Rules and commands that entries name and that are not there yet; to be emptied as they come.
@@ -28,7 +36,15 @@ def _raising(module: ModuleType) -> dict[str, Callable[[], None]]:
 
 RAISING = {
     name: function
-    for module in (raised_by_tensors, raised_by_training, raised_by_modules, raised_by_loading)
+    for module in (
+        raised_by_tensors,
+        raised_by_training,
+        raised_by_modules,
+        raised_by_loading,
+        raised_by_variants,
+        raised_by_programs,
+        warned,
+    )
     for name, function in _raising(module).items()
 }
 BY_ID = {entry.id: entry for entry in entries()}
@@ -122,6 +138,7 @@ def test_an_entry_that_is_wrong_is_named() -> None:
         (("some-id", "Some Id"), "kebab-case"),
         (("[x]", "['(']"), "bad pattern"),
         (("rule: null", "rule: E501"), "rule must be a code"),
+        (("rule: null", "rule: null, larger: a < b"), "larger must read"),
         (("causes: [c]", "causes: []"), "causes must be a list"),
         (("title: t, ", ""), r"missing \['title'\]"),
         (("fix: f", "fix: f, fux: g"), r"unknown \['fux'\]"),

@@ -11,13 +11,17 @@ from typing import Any
 
 _FOLDER = Path(__file__).parent
 _REQUIRED = ("id", "patterns", "title", "means", "causes", "next", "fix", "rule", "example")
-_OPTIONAL = ("context", "priority", "effect", "outer", "also", "unsaid")
+_OPTIONAL = ("context", "priority", "effect", "outer", "also", "unsaid", "larger")
 _PLACE = re.compile(r"\{([a-z_]\w*)\}")
+# "a {name}" becomes "an" before a vowel.
+_ARTICLE = re.compile(r"\b([Aa]) (?=\{([a-z_]\w*)\})")
+_SIZE = re.compile(r"(\d{1,20}(?:\.\d{1,9})?) ?([KMGT]?)i?B?")
+_UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 _ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 # What a pattern sees of a text: quantifiers in the patterns are bounded, and so is what they run over.
 _LONGEST_LINE, _LONGEST_TEXT = 2_000, 64_000
 # A value of a message that is put into a sentence: a shape or a name, not a page.
-_LONGEST_VALUE = 120
+_LONGEST_VALUE = 160
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,6 +45,9 @@ class Entry:
     """The message tells that something else had failed before: a lost peer, a timeout, a launcher's summary."""
     outer: bool
     """Of a chain, this message says more than the one it was raised from: a framework's own words for an error below it."""
+    larger: tuple[str, tuple[tuple[float, str], ...]] | None
+    """A group of the pattern whose size must be larger than a weighted sum of others, such as memory that is free against what was asked
+    for."""
     unsaid: Mapping[str, str]
     """What stands in a sentence for a part of the message that this variant of it does not have."""
 
@@ -58,8 +65,10 @@ class Explanation:
     rule: str | None
     effect: bool
     outer: bool
+    vague: bool
+    """Its entry is only for what no other one knows, such as a part of a message."""
     matched: str
-    """The words of the message that were recognised."""
+    """The line of the message in which it was recognised."""
 
 
 def explained(text: str, *, context: str = "", effects: bool = True) -> Explanation | None:
@@ -73,7 +82,7 @@ def explained(text: str, *, context: str = "", effects: bool = True) -> Explanat
     for entry in entries():
         if entry.effect and not effects:
             continue
-        found = [match for pattern in entry.patterns if (match := pattern.search(seen))]
+        found = [match for pattern in entry.patterns if (match := pattern.search(seen)) and _is_larger(entry, match)]
         if not found or (entry.context and not any(pattern.search(around) for pattern in entry.context)):
             continue
         longest = max(found, key=_length)
@@ -81,6 +90,19 @@ def explained(text: str, *, context: str = "", effects: bool = True) -> Explanat
         if best is None or rank > best[0]:
             best = (rank, entry, longest)
     return _spoken(best[1], best[2]) if best else None
+
+
+def _is_larger(entry: Entry, match: re.Match[str]) -> bool:
+    if entry.larger is None:
+        return True
+    one, others = entry.larger
+    return _size(match, one) > sum(weight * _size(match, other) for weight, other in others)
+
+
+def _size(match: re.Match[str], name: str) -> float:
+    """A number or an amount of memory; 0 where this variant of the message does not have it."""
+    found = _SIZE.fullmatch(match.groupdict().get(name) or "0")
+    return float(found[1]) * 2 ** _UNITS[found[2]] if found else 0.0
 
 
 def _length(match: re.Match[str]) -> int:
@@ -99,7 +121,8 @@ def _spoken(entry: Entry, match: re.Match[str]) -> Explanation:
 
     def filled(text: str) -> str:
         # only the pattern's own groups are replaced, by their text: the message is data, never a format
-        return _PLACE.sub(lambda place: _value(place, said, entry), text).strip()
+        text = _ARTICLE.sub(lambda article: article[1] + ("n " if _value(article[2], said, entry)[:1] in "AEIOaeio" else " "), text)
+        return _PLACE.sub(lambda place: _value(place[1], said, entry), text).strip()
 
     return Explanation(
         id=entry.id,
@@ -111,15 +134,25 @@ def _spoken(entry: Entry, match: re.Match[str]) -> Explanation:
         rule=entry.rule,
         effect=entry.effect,
         outer=entry.outer,
-        matched=" ".join(match[0].split()),
+        vague=entry.priority < 0,
+        matched=" ".join(_lines(match).split()),
     )
 
 
-def _value(place: re.Match[str], said: Mapping[str, str], entry: Entry) -> str:
-    name = place[1]
-    if name in said:
-        return " ".join(said[name].split())[:_LONGEST_VALUE]
-    return entry.unsaid.get(name, place[0])
+def _lines(match: re.Match[str]) -> str:
+    """The whole lines that hold a match."""
+    text = match.string
+    end = text.find("\n", match.end())
+    return text[text.rfind("\n", 0, match.start()) + 1 : end if end >= 0 else len(text)]
+
+
+def _value(name: str, said: Mapping[str, str], entry: Entry) -> str:
+    if name not in said:
+        return entry.unsaid.get(name, f"{{{name}}}")
+    value = " ".join(said[name].split())
+    if len(value) <= _LONGEST_VALUE:
+        return value
+    return (value[:_LONGEST_VALUE].rpartition(" ")[0] or value[:_LONGEST_VALUE]) + " …"
 
 
 @lru_cache(maxsize=1)
@@ -176,6 +209,7 @@ def _entry(row: Any, where: str) -> Entry:
         priority=int(row.get("priority", 0)),
         effect=bool(row.get("effect", False)),
         outer=bool(row.get("outer", False)),
+        larger=_comparison(row.get("larger"), where),
         unsaid=row.get("unsaid", {}),
     )
     _check_places(entry, where)
@@ -184,6 +218,17 @@ def _entry(row: Any, where: str) -> Entry:
 
 def _texts(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(one, str) and one.strip() for one in value)
+
+
+def _comparison(value: Any, where: str) -> tuple[str, tuple[tuple[float, str], ...]] | None:
+    """`one > other + 0.5 another` taken apart."""
+    if value is None:
+        return None
+    one, _, others = str(value).partition(" > ")
+    terms = [re.fullmatch(r"(?:(\d+(?:\.\d+)?) )?([a-z]\w*)", term) for term in others.split(" + ")]
+    if not one.isidentifier() or not all(terms):
+        raise ValueError(f"{where}: larger must read: one > other + 0.5 another")
+    return one, tuple((float(term[1] or 1), term[2]) for term in terms if term)
 
 
 def _compiled(patterns: list[str], where: str) -> tuple[re.Pattern[str], ...]:
