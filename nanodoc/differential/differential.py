@@ -12,7 +12,7 @@ from nanodoc.differential.experiments import Elsewhere, Experiments
 from nanodoc.differential.overfit import Overfit
 from nanodoc.differential.past import Past, growth_of
 from nanodoc.differential.remedies import WITHOUT_FAILURE, Remedies
-from nanodoc.differential.samples import GuiltySamples, not_bisectable
+from nanodoc.differential.samples import GuiltySamples, Parts, indivisible, shares_statistics
 from nanodoc.differential.trial import Budget, Say, StepTrials, fails
 from nanodoc.differential.verdict import read
 from nanodoc.engine.capsule import Keeper, StepCapsule
@@ -109,11 +109,11 @@ class Differential:
 
     def guilty_samples(self) -> tuple[int, ...] | None:
         """The samples of the only batch that fail alone while the others pass."""
-        if not_bisectable(self._trials.runner.recipe.model, self._capsule) is not None:
+        if shares_statistics(self._trials.runner.recipe.model) or indivisible(self._capsule):
             return None
         self._say("looking for the samples that fail alone …")
         self.experiments.same()
-        search = GuiltySamples(self._capsule, lambda rows: fails(self._trials.outcome(rows)), self._trials.budget.deadline)
+        search = GuiltySamples(Parts(self._capsule), lambda rows: fails(self._trials.outcome(rows)), self._trials.budget.deadline)
         return search.search() or None
 
     def treat(self, findings: Sequence[Finding]) -> tuple[Finding, ...]:

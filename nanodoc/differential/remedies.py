@@ -12,7 +12,7 @@ from nanodoc.differential import patches
 from nanodoc.differential.call_site import Applied
 from nanodoc.differential.experiments import Elsewhere
 from nanodoc.differential.past import Past
-from nanodoc.differential.samples import GuiltySamples, indivisible, not_bisectable, part
+from nanodoc.differential.samples import GuiltySamples, parts_of, shares_statistics
 from nanodoc.differential.trial import Say, StepTrials, Trial, fails
 from nanodoc.engine.batches import batch_size
 from nanodoc.engine.capsule import StepCapsule
@@ -76,18 +76,18 @@ class Remedies:
 
     def guilty_samples(self, finding: Finding) -> Finding:
         """The samples that alone make the step fail, where some do and the others don't."""
-        return self._samples_that(fails, finding, partial=lambda capsule: not_bisectable(self._trials.runner.recipe.model, capsule))
+        return self._samples_that(fails, finding, divisible=not shares_statistics(self._trials.runner.recipe.model))
 
     def raising_samples(self, finding: Finding) -> Finding:
         """The samples that alone raise what the batch raised, at the same line, where some do and the others pass."""
         raised = self._try(_UNCHANGED).raised
         if raised is None:
             return finding
-        found = self._samples_that(lambda trial: trial.raised == raised, finding, partial=indivisible)
+        found = self._samples_that(lambda trial: trial.raised == raised, finding)
         return found if found is finding else replace(found, fixes=(*found.fixes, replace(LEFT_OUT, verified=True)))
 
-    def _samples_that(self, fail: Callable[[Trial], bool], finding: Finding, *, partial: Callable[[StepCapsule], str | None]) -> Finding:
-        """`partial` says why a part of a batch would tell nothing."""
+    def _samples_that(self, fail: Callable[[Trial], bool], finding: Finding, *, divisible: bool = True) -> Finding:
+        """Unless `divisible`, a part of a batch would tell nothing."""
         if not self._trials.budget.allows(self._trials.seconds):
             return finding
         capsule, indices, before = self._capsule, self._indices, ""
@@ -105,16 +105,17 @@ class Remedies:
             if sizes[number] == 1:
                 rest = replace(self._capsule, batches=[one for i, one in enumerate(self._capsule.batches) if i != number])
                 return self._blamed(finding, (0,), rest, indices, before)
-        if partial(capsule) is not None:
+        parts = parts_of(capsule, self._trials.runner.recipe.data, indices) if divisible else None
+        if parts is None:
             return finding
         self._say("looking for the samples that fail alone …")
-        search = GuiltySamples(capsule, lambda rows: fail(self._trials.outcome(rows)), self._trials.budget.part(_SEARCH))
+        search = GuiltySamples(parts, lambda rows: fail(self._trials.outcome(rows)), self._trials.budget.part(_SEARCH))
         guilty = finding.culprit.samples
         if not search.confirm(guilty):
             guilty = search.search()
         if not guilty:
             return finding
-        rest = part(capsule, [row for row in range(batch_size(capsule.batches[0]) or 0) if row not in set(guilty)])
+        rest = parts.of([row for row in range(parts.size) if row not in set(guilty)])
         return self._blamed(finding, guilty, rest, indices, before, search.company)
 
     def _guilty_micro_batch(self, capsule: StepCapsule, fail: Callable[[Trial], bool]) -> int | None:
@@ -208,11 +209,11 @@ class Remedies:
         if self.guilty:
             return replace(fix, verified=True)
         samples = set(finding.culprit.samples)
-        size = batch_size(self._capsule.batches[0]) or 0 if len(self._capsule.batches) == 1 else 0
-        rest = [row for row in range(size) if row not in samples]
-        if not samples or not rest or not_bisectable(self._trials.runner.recipe.model, self._capsule) is not None:
+        parts = parts_of(self._capsule, self._trials.runner.recipe.data, self._indices)
+        rest = [row for row in range(parts.size) if row not in samples] if parts is not None else []
+        if parts is None or not samples or not rest or shares_statistics(self._trials.runner.recipe.model):
             return fix
-        without = self._trials.outcome(part(self._capsule, rest))
+        without = self._trials.outcome(parts.of(rest))
         return replace(fix, verified=without.healthy) if without.applied else fix
 
     def _batch_left_out(self, fix: Fix) -> Fix:

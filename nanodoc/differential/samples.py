@@ -8,14 +8,16 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch.utils.data import DataLoader, IterableDataset
 
 from nanodoc.differential.bisect import minimal_failing
-from nanodoc.engine.batches import batch_size, is_list_of_samples, map_tensors, size_of_fields
+from nanodoc.engine.batches import batch_size, is_list_of_samples, map_tensors, size_of_fields, tensor_leaves
 from nanodoc.engine.capsule import StepCapsule
 
 _MOST_RUNS = 80
 _CONTROLS = 2
 _WINDOWS = 8
+_MOST_DRAWN = 512
 
 
 def rows_of(batch: Any, size: int, rows: Sequence[int]) -> Any:
@@ -48,22 +50,14 @@ def _has_rows(item: Any, size: int) -> bool:
     return isinstance(item, torch.Tensor) and item.dim() > 0 and not item.is_nested and item.shape[0] == size
 
 
-def indivisible(capsule: StepCapsule) -> str | None:
-    """Why the batch can't be taken apart, or None."""
-    if len(capsule.batches) != 1:
-        return "the step has several micro-batches"
-    if (batch_size(capsule.batches[0]) or 0) < 2:
-        return "the batch has no dimension of samples"
-    return None
+def indivisible(capsule: StepCapsule) -> bool:
+    """The step has several micro-batches, or its batch no dimension of samples."""
+    return len(capsule.batches) != 1 or (batch_size(capsule.batches[0]) or 0) < 2
 
 
-def not_bisectable(model: torch.nn.Module, capsule: StepCapsule) -> str | None:
-    """Why parts of the batch have other values than the whole, or can't be had; None where they mean something."""
-    if (why := indivisible(capsule)) is not None:
-        return why
-    if any(isinstance(m, torch.nn.modules.batchnorm._BatchNorm) and m.training for m in model.modules()):
-        return "BatchNorm takes its statistics from the whole batch"
-    return None
+def shares_statistics(model: torch.nn.Module) -> bool:
+    """BatchNorm takes its statistics from the whole batch: parts of it have other values."""
+    return any(isinstance(m, torch.nn.modules.batchnorm._BatchNorm) and m.training for m in model.modules())
 
 
 def part(capsule: StepCapsule, rows: Sequence[int]) -> StepCapsule:
@@ -73,14 +67,65 @@ def part(capsule: StepCapsule, rows: Sequence[int]) -> StepCapsule:
     return replace(capsule, batches=batches)
 
 
+class Parts:
+    """Parts of the only batch of a capsule, by its rows."""
+
+    def __init__(self, capsule: StepCapsule) -> None:
+        self.capsule = capsule
+        self.size = batch_size(capsule.batches[0]) or 0
+
+    def of(self, rows: Sequence[int]) -> StepCapsule:
+        """The capsule with only these samples."""
+        return part(self.capsule, rows)
+
+
+class Redrawn(Parts):
+    """Parts put together anew from the samples of the data set, where the batch has no row for each of them: graphs joined into one, labels
+    put one behind the other."""
+
+    def __init__(self, capsule: StepCapsule, samples: Sequence[Any], collate: Callable[[list[Any]], Any]) -> None:
+        super().__init__(capsule)
+        self.size = len(samples)
+        self._samples = samples
+        self._collate = collate
+
+    def of(self, rows: Sequence[int]) -> StepCapsule:
+        return replace(self.capsule, batches=[self._collate([self._samples[row] for row in rows])])
+
+
+def parts_of(capsule: StepCapsule, data: Any, indices: Sequence[int] | None) -> Parts | None:
+    """How to take the batch apart; None where it can't be done. Samples are drawn again only where rows don't do, and used only where they
+    make the same batch."""
+    rows = None if indivisible(capsule) else Parts(capsule)
+    if rows is not None and (indices is None or rows.size == len(indices)):
+        return rows
+    loads = isinstance(data, DataLoader) and not isinstance(data.dataset, IterableDataset) and data.batch_sampler is not None
+    if not loads or indices is None or not 1 < len(indices) <= _MOST_DRAWN or len(capsule.batches) != 1:
+        return rows
+    try:
+        again = Redrawn(capsule, [data.dataset[index] for index in indices], data.collate_fn)
+        same = _same(again.of(range(again.size)).batches[0], capsule.batches[0])
+    except Exception:  # the user's data set or collate function, called at another time than theirs
+        return rows
+    return again if same else rows
+
+
+def _same(one: Any, other: Any) -> bool:
+    mine, theirs = dict(tensor_leaves(one)), dict(tensor_leaves(other))
+    return mine.keys() == theirs.keys() and all(
+        a.shape == b.shape and a.dtype == b.dtype and torch.equal(a.nan_to_num(), b.to(a.device).nan_to_num())
+        for a, b in ((mine[key], theirs[key]) for key in mine)
+    )
+
+
 class GuiltySamples:
     """The search for the samples that alone make the step fail. `fails` runs a capsule and says whether it fails as the whole batch does."""
 
-    def __init__(self, capsule: StepCapsule, fails: Callable[[StepCapsule], bool], deadline: float) -> None:
-        self._capsule = capsule
+    def __init__(self, parts: Parts, fails: Callable[[StepCapsule], bool], deadline: float) -> None:
+        self._parts = parts
         self._fails = fails
         self._deadline = deadline
-        self._size = batch_size(capsule.batches[0]) or 0
+        self._size = parts.size
         self.company = 0
         """With how many that pass a guilty sample was run, because it can't be run alone."""
 
@@ -131,4 +176,4 @@ class GuiltySamples:
         return len(starts) > 2 and all(self._fail(range(start, start + few)) for start in starts)
 
     def _fail(self, rows: Sequence[int]) -> bool:
-        return time.monotonic() <= self._deadline and self._fails(part(self._capsule, rows))
+        return time.monotonic() <= self._deadline and self._fails(self._parts.of(rows))

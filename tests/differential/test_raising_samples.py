@@ -122,3 +122,30 @@ def test_what_every_sample_raises_is_no_samples_fault_and_is_soon_known(tmp_path
 def test_what_only_the_whole_batch_raises_is_no_samples_fault(tmp_path: Path, name: str) -> None:
     found = finding(tmp_path, name)
     assert (found.phase, found.culprit.samples, found.experiments) == ("forward", (), ())
+
+
+GRAPHS = '''
+from torch.utils.data import DataLoader
+
+
+def joined(graphs):
+    """One graph of several: nodes behind each other, edges by the nodes' new numbers."""
+    starts = [0]
+    for nodes, _ in graphs:
+        starts.append(starts[-1] + len(nodes))
+    return torch.cat([nodes for nodes, _ in graphs]), torch.cat([edges + start for (_, edges), start in zip(graphs, starts)], 1)
+
+
+def graphs():
+    torch.manual_seed(1)
+    data = [(torch.rand(4 + i % 3, 4), torch.tensor([[0, 1], [1, 2]])) for i in range(12)]
+    data[10] = (data[10][0], torch.tensor([[0, 1], [1, 40]]))
+    loader = DataLoader(data, batch_size=4, collate_fn=joined)
+    return made(loader, lambda model, graph: model(graph[0])[graph[1][1]].pow(2).mean()) | {"max_steps": 3}
+'''
+
+
+def test_of_graphs_joined_into_one_the_samples_are_drawn_again(tmp_path: Path) -> None:
+    found = finding(tmp_path, "graphs", TRAIN + GRAPHS)
+    assert (found.code, found.step, found.culprit.samples, found.culprit.dataset_indices) == ("ND102", 2, (2,), (10,))
+    assert [row["outcome"] for row in found.experiments] == ["fails", "passes"]

@@ -14,7 +14,7 @@ from torch import nn
 from nanodoc import Recipe, pipeline
 from nanodoc.config import Config
 from nanodoc.differential import call_site
-from nanodoc.differential.samples import GuiltySamples, rows_of
+from nanodoc.differential.samples import GuiltySamples, Parts, rows_of
 from nanodoc.differential.templates import function_of
 from nanodoc.differential.trial import Budget, StepTrials, fails
 from nanodoc.engine.loop import Engine
@@ -179,5 +179,5 @@ def test_planted_samples_are_found(drawn: tuple[int, list[int]], as_list: bool) 
     capsule = engine.run().start
     assert capsule is not None
     trials = StepTrials(engine.runner, engine.keeper, engine.replayer, Budget())
-    search = GuiltySamples(capsule, lambda rows: fails(trials.outcome(rows)), Budget().deadline)
+    search = GuiltySamples(Parts(capsule), lambda rows: fails(trials.outcome(rows)), Budget().deadline)
     assert search.search() == tuple(sorted(bad))
