@@ -33,6 +33,10 @@ class RankFacts:
     """(name, digest) of every parameter that is to be the same on all ranks, when the run was over."""
     before: tuple[tuple[str, str], ...] = ()
     """The same before the first step, where no DistributedDataParallel sees to it."""
+    batches: tuple[tuple[int, str], ...] = ()
+    """(step, digest) of the batches of some steps."""
+    data_site: SourceSpan | None = None
+    """Where its DataLoader was made."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,4 +60,6 @@ class RankOutcome:
     loss: float | None = None
     fingerprints: tuple[tuple[str, str], ...] = ()
     before: tuple[tuple[str, str], ...] = ()
+    batches: tuple[tuple[int, str], ...] = ()
+    data_site: SourceSpan | None = None
     wrapped: bool = False

@@ -105,7 +105,7 @@ class Remedies:
             if sizes[number] == 1:
                 rest = replace(self._capsule, batches=[one for i, one in enumerate(self._capsule.batches) if i != number])
                 return self._blamed(finding, (0,), rest, indices, before)
-        parts = parts_of(capsule, self._trials.runner.recipe.data, indices) if divisible else None
+        parts = parts_of(capsule, self._trials.runner.recipe.data, indices, self._trials.budget.part(_SEARCH)) if divisible else None
         if parts is None:
             return finding
         self._say("looking for the samples that fail alone …")
@@ -209,7 +209,7 @@ class Remedies:
         if self.guilty:
             return replace(fix, verified=True)
         samples = set(finding.culprit.samples)
-        parts = parts_of(self._capsule, self._trials.runner.recipe.data, self._indices)
+        parts = parts_of(self._capsule, self._trials.runner.recipe.data, self._indices, self._trials.budget.part(_SEARCH))
         rest = [row for row in range(parts.size) if row not in samples] if parts is not None else []
         if parts is None or not samples or not rest or shares_statistics(self._trials.runner.recipe.model):
             return fix

@@ -93,7 +93,7 @@ class Redrawn(Parts):
         return replace(self.capsule, batches=[self._collate([self._samples[row] for row in rows])])
 
 
-def parts_of(capsule: StepCapsule, data: Any, indices: Sequence[int] | None) -> Parts | None:
+def parts_of(capsule: StepCapsule, data: Any, indices: Sequence[int] | None, deadline: float) -> Parts | None:
     """How to take the batch apart; None where it can't be done. Samples are drawn again only where rows don't do, and used only where they
     make the same batch."""
     rows = None if indivisible(capsule) else Parts(capsule)
@@ -103,11 +103,17 @@ def parts_of(capsule: StepCapsule, data: Any, indices: Sequence[int] | None) -> 
     if not loads or indices is None or not 1 < len(indices) <= _MOST_DRAWN or len(capsule.batches) != 1:
         return rows
     try:
-        again = Redrawn(capsule, [data.dataset[index] for index in indices], data.collate_fn)
+        again = Redrawn(capsule, [_drawn(data.dataset, index, deadline) for index in indices], data.collate_fn)
         same = _same(again.of(range(again.size)).batches[0], capsule.batches[0])
     except Exception:  # the user's data set or collate function, called at another time than theirs
         return rows
     return again if same else rows
+
+
+def _drawn(dataset: Any, index: int, deadline: float) -> Any:
+    if time.monotonic() > deadline:
+        raise TimeoutError
+    return dataset[index]
 
 
 def _same(one: Any, other: Any) -> bool:

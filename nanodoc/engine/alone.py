@@ -13,12 +13,15 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from nanodoc.engine.batches import tensor_leaves
+from nanodoc.engine.checkpoints import Checkpoints
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.trace.plain import without_values
 
 # Of each collective, which argument holds the result, and which the rank's own part that stands in for everybody's.
 _IN_PLACE = ("all_reduce", "broadcast", "reduce", "broadcast_object_list", "all_reduce_coalesced")
 _SILENT = ("barrier", "monitored_barrier", "send", "recv", "isend", "irecv", "batch_isend_irecv", "scatter_object_list")
+_STEPS, _LARGEST_BATCH = 4, 16 << 20
 _LARGEST = 1 << 30  # bytes of parameters that are read for a comparison
 
 
@@ -138,6 +141,16 @@ def fingerprints(parameters: list[tuple[str, torch.nn.Parameter]]) -> tuple[tupl
     return tuple((f"{name} {list(p.shape)}", _digest(p)) for name, p in parameters)
 
 
-def _digest(parameter: torch.Tensor) -> str:
-    values = parameter.detach().cpu().contiguous().view(-1).view(torch.uint8)
+def batch_digests(checkpoints: Checkpoints) -> tuple[tuple[int, str], ...]:
+    """(step, digest) of the batches of the last steps that are kept; those of steps with more than 16 MiB are left out."""
+    found = []
+    for past in list(checkpoints.past)[-_STEPS:]:
+        leaves = [tensor for _, tensor in tensor_leaves(past.batches) if tensor.layout is torch.strided and not tensor.is_nested]
+        if leaves and sum(t.numel() * t.element_size() for t in leaves) <= _LARGEST_BATCH and past.intact:
+            found.append((past.step, " ".join(f"{list(t.shape)} {_digest(t)}" for t in leaves if t.numel() and not t.is_quantized)))
+    return tuple(found)
+
+
+def _digest(tensor: torch.Tensor) -> str:
+    values = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().view(-1).view(torch.uint8)
     return hashlib.blake2b(values.numpy().tobytes(), digest_size=8).hexdigest()

@@ -7,7 +7,7 @@ import socket
 
 from torch.nn.parallel import DistributedDataParallel
 
-from nanodoc.engine.alone import fingerprints, replicated, several_ranks
+from nanodoc.engine.alone import batch_digests, fingerprints, replicated, several_ranks
 from nanodoc.engine.course import Outcome
 from nanodoc.evidence import Evidence
 from nanodoc.rank_evidence import CLEAN, FAILED, SICK, WELL, RankFacts
@@ -44,4 +44,5 @@ def rank_facts(recipe: Recipe, outcome: Outcome, evidence: Evidence, before: tup
         step=trip.step if trip is not None else evidence.failure_step if evidence.failure is not None else None,
         phase=trip.phase if trip is not None else evidence.failure.phase if evidence.failure is not None else "",
         loss=outcome.losses[-1] if outcome.losses else None, fingerprints=fingerprints(parameters) if well else (),
+        batches=batch_digests(outcome.checkpoints) if outcome.checkpoints is not None else (), data_site=evidence.data_site,
     )  # fmt: skip

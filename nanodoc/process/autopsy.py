@@ -101,7 +101,8 @@ def outcome_of(ended: Ended, report: Report, mine: int) -> RankOutcome:
     if facts is None:
         return replace(common, ended=FAILED if report.verdict in ("critical", "failed") else WELL)
     return replace(
-        common, ended=facts.own, step=facts.step, phase=facts.phase, fingerprints=facts.fingerprints, before=facts.before,
+        common, ended=facts.own, step=facts.step, phase=facts.phase, fingerprints=facts.fingerprints, before=facts.before, batches=facts.batches,
+        data_site=facts.data_site,
         wrapped=facts.wrapped, why="" if facts.own in (WELL, CLEAN) else common.why,
     )  # fmt: skip
 

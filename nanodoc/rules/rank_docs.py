@@ -82,3 +82,27 @@ Look at the line of the rank that is behind. Ranks with fewer batches: Distribut
 ## See also
 ND712 hung-step, ND801 rank-local-failure
 """
+
+SAME_BATCHES_DOC = """\
+## What it checks
+Under torchrun, with a model in DistributedDataParallel: whether the last steps' batches were the same on every rank, bit by bit, while they
+differed from step to step.
+
+## Why it matters
+DDP averages the gradients of the ranks. Where all compute the same one, many devices do the work of one; nothing fails, and the loss falls as it
+does on one device.
+
+## Example
+    loader = DataLoader(dataset, batch_size=32)   # on every rank
+
+## Fix
+    sampler = DistributedSampler(dataset)
+    loader = DataLoader(dataset, batch_size=32, sampler=sampler)
+    sampler.set_epoch(epoch)   # in every epoch: else the order is always the same
+
+## Options
+None.
+
+## See also
+ND108 constant-batch
+"""

@@ -1,4 +1,4 @@
-"""ND801 to ND804: what only shows when the ranks of a distributed run are looked at together."""
+"""ND801 to ND804 and ND806: what only shows when the ranks of a distributed run are looked at together."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from nanodoc.report.merge import first_root
 from nanodoc.report.model import Culprit, Finding, Fix
 from nanodoc.rules.base import Claim, Rule, confidence, count
 from nanodoc.rules.failures import failure_claim
-from nanodoc.rules.rank_docs import DESYNCHRONISED_DOC, DIVERGED_DOC, LOCAL_DOC, UNUSED_DOC
+from nanodoc.rules.rank_docs import DESYNCHRONISED_DOC, DIVERGED_DOC, LOCAL_DOC, SAME_BATCHES_DOC, UNUSED_DOC
 
+_STEPS_ALIKE = 3  # at least; two batches may be alike by chance of a small data set
 _PHASES = ("", "setup", "data", "forward", "backward", "unscale", "optimizer")
 _UNREDUCED = re.compile(r"Expected to have finished reduction in the prior iteration")
 _INDICES = re.compile(r"did not receive grad for rank \d+: (?P<indices>[\d ]+)")
@@ -191,6 +192,34 @@ def _diverged_replicas(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     )  # fmt: skip
 
 
+def _same_batches(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    ranks = evidence.ranks
+    if len(ranks) < 2 or not all(one.wrapped and one.batches for one in ranks):
+        return
+    steps = set.intersection(*({step for step, _ in one.batches} for one in ranks))
+    drawn = [tuple(digest for step, digest in one.batches if step in steps) for one in ranks]
+    # a batch that comes again and again is somebody's test
+    if len(steps) < _STEPS_ALIKE or len(set(drawn)) > 1 or len(set(drawn[0])) < len(steps):
+        return
+    where = ranks[0].data_site
+    yield Claim(
+        root=("batches",),
+        fit=10,
+        finding=Finding(
+            code=rule.code, name=rule.name, severity=rule.severity,
+            confidence=confidence(0.5, 0.4 if len(steps) > _STEPS_ALIKE else 0.2, 0.2 if where is not None else 0.0),
+            title="every rank draws the same batches",
+            explanation=f"In all of {count(len(steps), 'step')} that were compared, {named([one.rank for one in ranks])} had the same batch, bit by bit. The ranks compute the same "
+            "gradients, and their average is that of one: the training is no faster than on one device, and sees no more data.",
+            culprit=Culprit(kind="data", location=where), phase="data", step=min(steps),
+            evidence=(("steps compared", ", ".join(map(str, sorted(steps)))),),
+            fixes=(
+                Fix(title="DataLoader(..., sampler=DistributedSampler(dataset)) and sampler.set_epoch(epoch); or a seed, or a shard, of each rank's own", confidence="likely"),
+            ),
+        ),
+    )  # fmt: skip
+
+
 def _unused_in_ddp(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     failure = evidence.failure
     if failure is None or not _UNREDUCED.search(failure.message):
@@ -254,5 +283,13 @@ RULES = (
         summary="ranks that wait for one another for ever",
         check=_desynchronised_ranks,
         doc=DESYNCHRONISED_DOC,
+    ),
+    Rule(
+        code="ND806",
+        name="same-batches",
+        severity="warning",
+        summary="every rank trains on the same batches",
+        check=_same_batches,
+        doc=SAME_BATCHES_DOC,
     ),
 )

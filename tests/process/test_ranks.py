@@ -99,6 +99,17 @@ def apart():
 
 def elsewhere(): return make("elsewhere")
 
+def alike():
+    recipe = make("well")
+    draw = torch.Generator().manual_seed(5)
+    recipe["data"] = [(torch.randn(8, 4, generator=draw), torch.randn(8, 1, generator=draw)) for _ in range(5)]
+    return recipe
+
+def one_batch():
+    recipe = make("well")
+    recipe["data"] = [(torch.ones(8, 4), torch.ones(8, 1))] * 5
+    return recipe
+
 def skips():
     recipe = make("well")
     del recipe["loss_fn"]
@@ -238,3 +249,9 @@ def test_a_rank_that_left_a_backward_out(tmp_path: Path) -> None:
     report = run(tmp_path, "skips", "--timeout", "10s")
     assert [one["code"] for one in report["findings"]] == ["ND804"]
     assert "entered fewer collectives" in report["findings"][0]["explanation"]
+
+
+@pytest.mark.parametrize(("name", "codes"), [("alike", ["ND806"]), ("one_batch", ["ND108"])])
+def test_ranks_that_draw_the_same_batches(tmp_path: Path, name: str, codes: list[str]) -> None:
+    report = run(tmp_path, name)
+    assert [one["code"] for one in report["findings"]] == codes
