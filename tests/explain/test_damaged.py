@@ -8,15 +8,8 @@ import pytest
 
 from nanodoc.explain.answer import answer
 from nanodoc.report.explained import document, render
+from tests.explain.test_pastes import TRACEBACK
 
-TRACEBACK = """\
-Traceback (most recent call last):
-  File "/home/me/project/train.py", line 42, in main
-    loss = criterion(model(x), y)
-  File "/opt/conda/lib/python3.11/site-packages/torch/nn/modules/linear.py", line 134, in forward
-    return F.linear(input, self.weight, self.bias)
-RuntimeError: mat1 and mat2 shapes cannot be multiplied (8x3 and 4x2)
-"""
 IN_PLACE = (
     "RuntimeError: one of the variables needed for gradient computation has been modified by an inplace operation: "
     "[torch.cuda.FloatTensor [64, 256]], which is output 0 of ReluBackward0, is at version 1; expected version 0 instead."
