@@ -190,7 +190,7 @@ def test_a_worker_that_is_killed(tmp_path: Path) -> None:
 
 
 def test_a_worker_that_hangs(tmp_path: Path) -> None:
-    report, done = run(tmp_path, "remote", "--timeout", "3s")
+    report, done = run(tmp_path, "remote", "--timeout", "5s")
     assert done.returncode == 1
     finding = report["findings"][0]
     assert (finding["code"], finding["phase"], finding["culprit"]["dataset_indices"]) == ("ND712", "data", [13])
