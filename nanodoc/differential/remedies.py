@@ -115,8 +115,8 @@ class Remedies:
             guilty = search.search()
         if not guilty:
             return finding
-        rest = parts.of([row for row in range(parts.size) if row not in set(guilty)])
-        return self._blamed(finding, guilty, rest, indices, before, search.company)
+        others = parts.of([row for row in range(parts.size) if row not in set(guilty)])
+        return self._blamed(finding, guilty, others, indices, before, search.company) if others is not None else finding
 
     def _guilty_micro_batch(self, capsule: StepCapsule, fail: Callable[[Trial], bool]) -> int | None:
         """The only one of several micro-batches that fails alone."""
@@ -213,7 +213,10 @@ class Remedies:
         rest = [row for row in range(parts.size) if row not in samples] if parts is not None else []
         if parts is None or not samples or not rest or shares_statistics(self._trials.runner.recipe.model):
             return fix
-        without = self._trials.outcome(parts.of(rest))
+        others = parts.of(rest)
+        if others is None:
+            return fix
+        without = self._trials.outcome(others)
         return replace(fix, verified=without.healthy) if without.applied else fix
 
     def _batch_left_out(self, fix: Fix) -> Fix:

@@ -74,8 +74,8 @@ class Parts:
         self.capsule = capsule
         self.size = batch_size(capsule.batches[0]) or 0
 
-    def of(self, rows: Sequence[int]) -> StepCapsule:
-        """The capsule with only these samples."""
+    def of(self, rows: Sequence[int]) -> StepCapsule | None:
+        """The capsule with only these samples; None where they can't be put together."""
         return part(self.capsule, rows)
 
 
@@ -89,8 +89,11 @@ class Redrawn(Parts):
         self._samples = samples
         self._collate = collate
 
-    def of(self, rows: Sequence[int]) -> StepCapsule:
-        return replace(self.capsule, batches=[self._collate([self._samples[row] for row in rows])])
+    def of(self, rows: Sequence[int]) -> StepCapsule | None:
+        try:
+            return replace(self.capsule, batches=[self._collate([self._samples[row] for row in rows])])
+        except Exception:  # the user's collate function, which may want whole batches
+            return None
 
 
 def parts_of(capsule: StepCapsule, data: Any, indices: Sequence[int] | None, deadline: float) -> Parts | None:
@@ -104,8 +107,9 @@ def parts_of(capsule: StepCapsule, data: Any, indices: Sequence[int] | None, dea
         return rows
     try:
         again = Redrawn(capsule, [_drawn(data.dataset, index, deadline) for index in indices], data.collate_fn)
-        same = _same(again.of(range(again.size)).batches[0], capsule.batches[0])
-    except Exception:  # the user's data set or collate function, called at another time than theirs
+        whole = again.of(range(again.size))
+        same = whole is not None and _same(whole.batches[0], capsule.batches[0])
+    except Exception:  # the user's data set, asked at another time than theirs
         return rows
     return again if same else rows
 
@@ -182,4 +186,7 @@ class GuiltySamples:
         return len(starts) > 2 and all(self._fail(range(start, start + few)) for start in starts)
 
     def _fail(self, rows: Sequence[int]) -> bool:
-        return time.monotonic() <= self._deadline and self._fails(self._parts.of(rows))
+        if time.monotonic() > self._deadline:
+            return False
+        capsule = self._parts.of(rows)
+        return capsule is not None and self._fails(capsule)

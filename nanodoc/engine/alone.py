@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from nanodoc.engine.batches import tensor_leaves
 from nanodoc.engine.checkpoints import Checkpoints
 from nanodoc.recipe.recipe import Recipe
-from nanodoc.trace.plain import without_values
+from nanodoc.trace.plain import is_plain, without_values
 
 # Of each collective, which argument holds the result, and which the rank's own part that stands in for everybody's.
 _IN_PLACE = ("all_reduce", "broadcast", "reduce", "broadcast_object_list", "all_reduce_coalesced")
@@ -142,12 +142,13 @@ def fingerprints(parameters: list[tuple[str, torch.nn.Parameter]]) -> tuple[tupl
 
 
 def batch_digests(checkpoints: Checkpoints) -> tuple[tuple[int, str], ...]:
-    """(step, digest) of the batches of the last steps that are kept; those of steps with more than 16 MiB are left out."""
+    """(step, digest) of the batches of the last steps that are kept; those of more than 16 MiB, and of tensors that are not plain, are left out."""
     found = []
     for past in list(checkpoints.past)[-_STEPS:]:
-        leaves = [tensor for _, tensor in tensor_leaves(past.batches) if tensor.layout is torch.strided and not tensor.is_nested]
-        if leaves and sum(t.numel() * t.element_size() for t in leaves) <= _LARGEST_BATCH and past.intact:
-            found.append((past.step, " ".join(f"{list(t.shape)} {_digest(t)}" for t in leaves if t.numel() and not t.is_quantized)))
+        leaves = [tensor for _, tensor in tensor_leaves(past.batches)]
+        plain = bool(leaves) and all(map(is_plain, leaves))
+        if plain and sum(t.numel() * t.element_size() for t in leaves) <= _LARGEST_BATCH and past.intact:
+            found.append((past.step, " ".join(f"{list(t.shape)} {_digest(t)}" for t in leaves if t.numel())))
     return tuple(found)
 
 

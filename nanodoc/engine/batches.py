@@ -117,7 +117,7 @@ def size_of_fields(value: Any) -> int | None:
     if any(isinstance(field, torch.Tensor) and (not field.dim() or field.size(0) != size) for field in fields):
         return None
     if (
-        type(value) is not dict
+        type(value) in (list, tuple)
         and len(lists) == len(fields)
         and (len(fields) == 1 or any(len(kind) > 1 for kind in kinds) or not _differ(kinds))
     ):

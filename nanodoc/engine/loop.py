@@ -129,7 +129,8 @@ class Engine:
         if trouble.failure is not None and device_is_lost(trouble.failure):
             return without_device(self.course, trouble, step, self._graph.ranges, interrupted=self._interrupts.asked)
         if hopeless:
-            self._last = self._first_unrun()
+            unseen = self._feed.unseen(self._micro_batches)  # the first step's start, of a run that would be no use
+            self._last = self._capsule(0, unseen) if unseen else None
         if trouble.trip is None and trouble.failure is None and step:
             trouble.optimizers = self._hurt_by_optimizer()
             self._graph.at_end(self._last)
@@ -314,11 +315,6 @@ class Engine:
         with put_back(self.runner, self.keeper):
             unseen = self._feed.unseen(self._micro_batches)
         return ("the next one", unseen, None) if unseen else None
-
-    def _first_unrun(self) -> StepCapsule | None:
-        """The first step's start, of a run that would be no use."""
-        batches = self._feed.unseen(self._micro_batches)
-        return self._capsule(0, batches) if batches else None
 
     def end(self) -> None:
         """When nothing is run again any more: other ranks are heard again, and a loader's workers go."""

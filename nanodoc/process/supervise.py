@@ -121,7 +121,7 @@ def _second_run(job: Job, ended: Ended, death: DeathFacts, progress: Progress) -
     if death.killed_for_memory:
         return replace(death, again_note="not run again: it would be short of memory again")
     if ended.seconds > job.config.budget:
-        return replace(death, again_note=f"not run again: that takes {ended.seconds:.0f} s, and --budget allows {job.config.budget:.0f}")
+        return replace(death, again_note=_too_long(job, ended))
     progress.say("running it again, line by line")
     again = _again(job, Again(step=death.step, lines=True), steps=death.step + _MORE_STEPS if death.step is not None else None)
     other, _ = failure_noted(again)
@@ -142,10 +142,14 @@ def _second_run(job: Job, ended: Ended, death: DeathFacts, progress: Progress) -
     )  # fmt: skip
 
 
+def _too_long(job: Job, ended: Ended) -> str:
+    return f"not run again: that takes {ended.seconds:.0f} s, and --budget allows {job.config.budget:.0f}"
+
+
 def _loaded_here(job: Job, ended: Ended, death: DeathFacts, progress: Progress) -> DeathFacts:
     """The batches loaded again without workers, where a loader did not say what it waits for."""
     if ended.seconds > job.config.budget:
-        return replace(death, again_note=f"not run again: that takes {ended.seconds:.0f} s, and --budget allows {job.config.budget:.0f}")
+        return replace(death, again_note=_too_long(job, ended))
     progress.say("loading the batches again, without workers")
     again = _again(job, Again(step=None, lines=True, without_workers=True), steps=(death.step or 0) + 1, silence=job.config.timeout)
     if again.silent_for is None:

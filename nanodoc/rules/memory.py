@@ -115,7 +115,7 @@ def _ways_out(memory: MemoryFacts | None) -> Iterable[Fix]:
     if memory is not None and memory.limit is not None and memory.known < _LITTLE * memory.limit:
         yield Fix(
             title=f"what a training keeps ({shown_bytes(memory.known)}) is little of {shown_bytes(memory.limit)}: look at tensors made on the way to this line, and at "
-            "what is kept from step to step (a list of losses with their graphs)",
+            "what is kept from step to step (a list of losses with their graphs), and at what else uses this memory",
             confidence="maybe",
         )
         return

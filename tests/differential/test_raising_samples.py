@@ -149,3 +149,11 @@ def test_of_graphs_joined_into_one_the_samples_are_drawn_again(tmp_path: Path) -
     found = finding(tmp_path, "graphs", TRAIN + GRAPHS)
     assert (found.code, found.step, found.culprit.samples, found.culprit.dataset_indices) == ("ND102", 2, (2,), (10,))
     assert [row["outcome"] for row in found.experiments] == ["fails", "passes"]
+
+
+def test_a_collate_function_that_wants_whole_batches_tells_nothing(tmp_path: Path) -> None:
+    whole = GRAPHS.replace(
+        "    starts = [0]\n", '    if len(graphs) < 4:\n        raise RuntimeError("whole batches only")\n    starts = [0]\n'
+    )
+    found = finding(tmp_path, "graphs", TRAIN + whole)
+    assert (found.code, found.step, found.culprit.samples, found.experiments) == ("ND102", 2, (), ())
