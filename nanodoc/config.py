@@ -27,7 +27,7 @@ class Config:
     steps: int | None = None
     """Training steps; None: the recipe's max_steps, else 100."""
     device: str = "auto"
-    """"auto", "cpu", "cuda" or "cuda:N"."""
+    """"auto", "cpu", or a device of torch's: "cuda", "cuda:1", "mps", "xpu"."""
     seed: int | None = None
     """Seeds Python, NumPy and torch before the recipe is built; None leaves them alone."""
     amp: str | None = None

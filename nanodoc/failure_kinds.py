@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 
+from nanodoc import cuda
 from nanodoc.evidence import Failure
 
 _WORKER_DIED = re.compile(r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) (?:is killed by signal: (?P<signal>[\w ]+)|exited unexpectedly)")
-_DEVICE_LOST = re.compile(
-    r"device-side assert triggered|an illegal memory access|CUBLAS_STATUS_(?:ALLOC_FAILED|EXECUTION_FAILED|INTERNAL_ERROR|NOT_INITIALIZED)"
-    r"|unspecified launch failure|CUDA error: misaligned address"
+# Level Zero's (Intel) and CANN's (Ascend) errors after which a device answers no more calls of this process.
+_DEVICE_LOST = re.compile(cuda.CONTEXT_LOST + r"|ERROR_DEVICE_LOST|vector core exception|aicore exception|aicore timeout")
+# torch.AcceleratorError for what leaves the device as it was: a wrong argument, a device that is busy or not there, a build without code for it.
+_DEVICE_STAYS = re.compile(
+    r"invalid (?:device ordinal|argument|device function|configuration|resource handle)|no kernel image|out of memory|not supported|busy or unavailable"
+    r"|peer access|no (?:CUDA-|HIP-)?capable device|initialization error|driver version is insufficient"
 )
 _MEMORY = re.compile(
     r"can't allocate memory|CUDA out of memory|out of memory|Unable to allocate [\d.]+ .iB|std::bad_alloc|Storage size calculation overflowed"
@@ -32,8 +36,21 @@ def worker_died(failure: Failure) -> re.Match[str] | None:
 
 
 def device_is_lost(failure: Failure) -> bool:
-    """The CUDA context is gone for good with this error, so that nothing more can be learnt from the process."""
-    return _DEVICE_LOST.search(failure.message) is not None
+    """The device answers this process no more after this error, so that nothing more can be learnt from it. torch raises
+    `AcceleratorError` for the errors that a device reports later than they happen; those that leave it as it was are told by their messages.
+    """
+    return _is_lost(failure.type, failure.message)
+
+
+def says_device_is_lost(error: BaseException) -> bool:
+    """The same of an exception. Devices report errors late: whatever waits for the device next raises it, a look of ours as well."""
+    return _is_lost(type(error).__name__, str(error))
+
+
+def _is_lost(kind: str, message: str) -> bool:
+    if kind == "AcceleratorError":
+        return _DEVICE_STAYS.search(message) is None
+    return _DEVICE_LOST.search(message) is not None
 
 
 def out_of_memory(failure: Failure) -> bool:

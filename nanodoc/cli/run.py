@@ -13,7 +13,9 @@ from nanodoc.process.job import Job
 from nanodoc.rules.registry import check_codes
 
 Steps = Annotated[int | None, typer.Option("--steps", help="Training steps (default: the recipe's max_steps, else 100).")]
-Device = Annotated[str | None, typer.Option("--device", help="auto, cpu, cuda or cuda:N (default: auto).")]
+Device = Annotated[
+    str | None, typer.Option("--device", help="auto, cpu, cuda, cuda:1, mps, xpu, … (default: auto, the accelerator that torch sees).")
+]
 Seed = Annotated[int | None, typer.Option("--seed", help="Seed Python, NumPy and torch before the recipe is built.")]
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="YAML file with any of these options, and `recipe:` for build(config).")]
 Amp = Annotated[str | None, typer.Option("--amp", help="off, float16 or bfloat16 (default: as the recipe says).")]

@@ -9,11 +9,12 @@ from typing import Any
 
 import torch
 
+from nanodoc import accelerator
 from nanodoc.differential import precision
 from nanodoc.differential.call_site import Applied
 from nanodoc.differential.trial import Say, StepTrials, Trial
 from nanodoc.engine.capsule import StepCapsule
-from nanodoc.engine.memory import free_host_memory
+from nanodoc.engine.memory import free_memory
 from nanodoc.engine.rng import RandomState
 from nanodoc.errors import UsageError
 from nanodoc.trial_evidence import FAILS, PASSES, Experiment
@@ -144,9 +145,9 @@ class Experiments:
 
     def _float64(self) -> tuple[str, Trial]:
         runner = self._trials.runner
-        needed, free = precision.bytes_in_float64(runner, self._capsule), free_host_memory()
-        if runner.device.type == "cuda":
-            free = torch.cuda.mem_get_info(runner.device)[0]
+        if not accelerator.has_float64(runner.device):
+            raise NotRun(f"{runner.device.type} has no float64")
+        needed, free = precision.bytes_in_float64(runner, self._capsule), free_memory(runner.device)
         if free is not None and needed > _SHARE_OF_MEMORY * free:
             raise NotRun(f"it needs {needed / 2**30:.1f} GiB, more than a quarter of the free memory")
         with self._changed(precision.double) as capsule:

@@ -23,8 +23,9 @@ def warnings_unsaid() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def put_back(runner: StepRunner, keeper: Keeper, *, moving: bool = False) -> Iterator[None]:
-    """Model, optimizers, random states and gradients are afterwards as they are now. `moving`: optimizers will step.
+def put_back(runner: StepRunner, keeper: Keeper, *, moving: bool = False, on_host: bool = False) -> Iterator[None]:
+    """Model, optimizers, random states and gradients are afterwards as they are now. `moving`: optimizers will step. `on_host`: what is
+    kept meanwhile goes to the host's memory, for the device has none left.
 
     Weights larger than 1 GiB are not copied where no train_step moves them: a forward pass that moves its own weights then
     leaves them moved, after the run.
@@ -34,9 +35,9 @@ def put_back(runner: StepRunner, keeper: Keeper, *, moving: bool = False) -> Ite
     now = keeper.take(0, [], apart=True)
     small = sum(p.numel() * p.element_size() for _, p in named if not without_values(p)) <= _SMALL
     if runner.observing or moving or small:
-        now.weights = copy_weights(named)
+        now.weights = copy_weights(named, host=on_host)
     if runner.observing or moving:
-        now.optimizers = [copy_optimizer(one) for one in recipe.optimizers]
+        now.optimizers = [copy_optimizer(one, host=on_host) for one in recipe.optimizers]
     now.outside = keeper.outside.keep()
     owned = [p for o in recipe.optimizers for group in o.param_groups for p in group["params"]]
     grads = [(p, p.grad) for p in {id(p): p for p in (*(p for _, p in named), *owned)}.values()]

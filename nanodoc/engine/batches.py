@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -40,15 +40,49 @@ def map_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor], dept
     return value
 
 
-def move_module(module: torch.nn.Module, device: torch.device) -> None:
-    """`module.to(device)`; tensors without storage stay where they are, until a step wants their values."""
+def move_module(module: torch.nn.Module, device: torch.device, optimizers: Sequence[torch.optim.Optimizer] = ()) -> None:
+    """`module.to(device)`; tensors without storage stay where they are, until a step wants their values.
+
+    On CUDA a parameter stays the same object. On devices of torch's PrivateUse1 kind (Ascend's and others) `Module.to` may replace it, and an
+    optimizer made before holds the old one: the `optimizers` are given the new parameters, with the state of the old ones.
+    """
     tensors = [*module.parameters(), *module.buffers()]
     if not any(tensor.is_meta for tensor in tensors):
-        module.to(device)
+        before = dict(module.named_parameters(remove_duplicate=False))
+        _to(module, device)
+        after = dict(module.named_parameters(remove_duplicate=False))
+        _relink(optimizers, {id(old): (old, after[name]) for name, old in before.items() if after[name] is not old})
         return
     for tensor in tensors:
         if not tensor.is_meta:
             tensor.data = tensor.data.to(device)
+
+
+def _to(module: torch.nn.Module, device: torch.device) -> None:
+    """`module.to(device)`, with the parameters as the same objects also on a device of the PrivateUse1 kind, where torch can do that: not
+    where something holds a weak reference to one."""
+    future = torch.__future__
+    before = future.get_swap_module_params_on_conversion()
+    if device.type == torch._C._get_privateuse1_backend_name() and not before:
+        future.set_swap_module_params_on_conversion(True)
+        try:
+            module.to(device)
+        except RuntimeError:  # the rest is replaced
+            pass
+        finally:
+            future.set_swap_module_params_on_conversion(before)
+    module.to(device)
+
+
+def _relink(optimizers: Sequence[torch.optim.Optimizer], replaced: dict[int, tuple[torch.Tensor, torch.Tensor]]) -> None:
+    """Gives optimizers the parameters that stand for those they were made with."""
+    for optimizer in optimizers if replaced else ():
+        for group in optimizer.param_groups:
+            group["params"][:] = [replaced[id(p)][1] if id(p) in replaced else p for p in group["params"]]
+        for old, new in replaced.values():
+            if old in optimizer.state:
+                state = optimizer.state.pop(old)
+                optimizer.state[new] = {k: v.to(new.device) if isinstance(v, torch.Tensor) and v.dim() else v for k, v in state.items()}
 
 
 def to_device(value: Any, device: torch.device) -> Any:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
+from nanodoc import accelerator
 from nanodoc.call_evidence import InspectionFacts
 from nanodoc.engine.capsule import StepCapsule
 from nanodoc.loop_evidence import CourseStats, LayerStats, ParameterStats
@@ -41,9 +42,9 @@ def course_stats(
 
 
 def peak_memory(device: torch.device) -> int | None:
-    """Bytes: the allocator's peak on CUDA, the process's largest resident set on the CPU."""
-    if device.type == "cuda":
-        return int(torch.cuda.max_memory_allocated(device))
+    """Bytes: the peak of the accelerator's allocator (None where it keeps none), the process's largest resident set on the CPU."""
+    if device.type != "cpu":
+        return accelerator.peak_memory(device)
     size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return size if sys.platform == "darwin" else size * 1024
 

@@ -4,10 +4,14 @@ written down."""
 from __future__ import annotations
 
 import contextlib
+import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import torch
+
+from nanodoc import accelerator
 from nanodoc.call_evidence import RangeFacts
 from nanodoc.crash_evidence import CrashFacts
 from nanodoc.engine.aside import put_back, warnings_unsaid
@@ -42,6 +46,12 @@ _HARMLESS = (
 )
 
 
+def make_room(error: UserCodeError, device: torch.device) -> None:
+    """Lets go of what the frames of a step that failed for want of memory hold, so that it can be looked at."""
+    traceback.clear_frames(error.cause.__traceback__)
+    accelerator.empty_cache(device)
+
+
 class FailureLook:
     """Looks at one exception of one recipe's run, when the run is over."""
 
@@ -69,7 +79,8 @@ class FailureLook:
         log: CallLog | None = None
         error: BaseException | None = None
         call = None
-        with contextlib.suppress(*_HARMLESS), put_back(self._runner, self._keeper), warnings_unsaid(), run_eagerly():
+        kept = put_back(self._runner, self._keeper, on_host=memory and self._runner.device.type != "cpu")
+        with contextlib.suppress(*_HARMLESS), kept, warnings_unsaid(), run_eagerly():
             self._keeper.restore(capsule)
             batches = [to_device(batch, self._runner.device) for batch in capsule.batches]
             log = CallLog(self._runner.recipe.model, leaves_of(self._runner.recipe.model, batches))

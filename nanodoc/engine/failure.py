@@ -12,6 +12,7 @@ from nanodoc.trace.spans import traceback_spans
 
 _LONGEST_MESSAGE = 2000
 _LONGEST_CAUSE = 200
+_CALLS_OPS = "_ops.py"
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _COLLATES = "self.collate_fn("  # as the loader's fetcher calls it
 # A worker process re-raises with its own traceback as text inside the message.
@@ -31,7 +32,8 @@ def describe_failure(error: UserCodeError) -> Failure:
     if "in DataLoader worker process" in message.split("\n")[0]:
         frames = _worker_frames(message) or frames
         message = re.sub(rf"^(?:\w+\.)*{type(cause).__name__}: ", "", message.strip().split("\n")[-1])
-    last = spans[-1] if spans else None
+    # a dispatch mode calls every op by a function of torch's, which says nothing of the call
+    last = next((one for one in reversed(spans) if torch_file(one[2].co_filename) != _CALLS_OPS), None)
     notes = (*(str(note)[:500] for note in getattr(cause, "__notes__", ())), *_raised_from(cause))
     return Failure(
         type=type(cause).__name__,

@@ -78,7 +78,7 @@ class GraphOutcome:
 
 def run_graph_check(recipe: Recipe, build: BuildFacts, device: torch.device, amp_dtype: torch.dtype | None, steps: int) -> GraphOutcome:
     """Examines `steps` steps. Weights stay as build() left them; everything else moves on as in training."""
-    move_module(recipe.model, device)
+    move_module(recipe.model, device, recipe.optimizers)
     runner, keeper, feed = StepRunner(recipe, device, amp_dtype), Keeper(recipe, device), Feed(recipe.data)
     examiner, ownership = GraphExaminer(runner, keeper), Ownership(recipe, build)
     outcome = GraphOutcome()

@@ -131,6 +131,10 @@ class GraphWatch:
         with self._call.caught(self._runner.recipe.model, self._runner.device):
             yield
 
+    def let_go(self) -> None:
+        """Forgets the model's arguments: the device has no memory left for what they hold."""
+        self._call = None
+
     # -- told by the engine ------------------------------------------------------------------------------------------
 
     def before_step(self, capsule: StepCapsule) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from nanodoc import accelerator
 from nanodoc.amp_evidence import AutocastRegion, Flushed, Headroom
 from nanodoc.trace.graph import StepTrace
 from nanodoc.trace.half import HalfLog, HalfOp
@@ -106,7 +107,7 @@ def _regions(trace: StepTrace, log: HalfLog, device: torch.device) -> Iterator[A
             place=resolve(*region.place) if region.place else None, device=region.device, dtype=region.dtype, enabled=region.enabled,
             ops=len(inside), half_ops=sum(i in log.ops for i in inside), float_matmuls=sum(region.begin <= i < region.end for i in floats),
             float_matmuls_outside=outside, nested=region.nested, same_device=region.device == device.type,
-            available=torch.amp.is_autocast_available(region.device) and (region.device != "cuda" or torch.cuda.is_available()),
+            available=torch.amp.is_autocast_available(region.device) and accelerator.exists(region.device),
         )  # fmt: skip
 
 

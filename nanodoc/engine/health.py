@@ -89,7 +89,7 @@ class HealthWatch:
         rates = self._rates[-1] if self._rates else ()
         if len(rates) > 1:
             found["learning_rates"] = list(rates)
-        if self._runner.device.type == "cuda":
+        if self._runner.device.type != "cpu":
             found["peak_memory"] = peak_memory(self._runner.device)
         if self.sampler.latest is not None and self.sampler.latest is not self._told:  # of the sampled step before this one
             self._told = latest = self.sampler.latest

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from nanodoc import accelerator
 from nanodoc.crash_evidence import HeldTensor, MemoryFacts
 from nanodoc.engine.batches import tensor_leaves
 from nanodoc.evidence import SourceSpan
@@ -67,8 +68,9 @@ def memory_facts(recipe: Recipe, batches: Iterable[Any], saved: SavedLog | None,
     state = [value for o in recipe.optimizers for slot in o.state.values() if isinstance(slot, dict) for value in slot.values()]
     device = next((p.device for p in parameters), torch.device("cpu"))
     limit, of = memory_limit()
-    if device.type == "cuda":
-        limit, of = torch.cuda.get_device_properties(device).total_memory, torch.cuda.get_device_name(device)
+    if device.type != "cpu":
+        there = accelerator.memory_info(device)
+        limit, of = there[1] if there is not None else None, accelerator.device_name(device) or str(device)
     kept = saved.kept if saved is not None else []
     return MemoryFacts(
         parameters=_bytes(parameters), gradients=_bytes(p.grad for p in parameters if p.grad is not None), buffers=_bytes(model.buffers()),

@@ -18,13 +18,14 @@ from nanodoc.engine.capsule import Keeper, StepCapsule
 from nanodoc.engine.checkpoints import Checkpoints
 from nanodoc.engine.course import Course, Outcome, Trouble, gather, without_device
 from nanodoc.engine.examination import Examiner
-from nanodoc.engine.failing import FailureLook
+from nanodoc.engine.failing import FailureLook, make_room
 from nanodoc.engine.failure import describe_failure
 from nanodoc.engine.feed import Feed
 from nanodoc.engine.graph_watch import GraphWatch
 from nanodoc.engine.health import HealthWatch, per_pass
 from nanodoc.engine.history import History
 from nanodoc.engine.interrupts import Interrupts
+from nanodoc.engine.late_errors import late_error, late_failure
 from nanodoc.engine.looks import LookOptions, Looks
 from nanodoc.engine.observed import ObservedStep
 from nanodoc.engine.observer import Observer
@@ -36,7 +37,7 @@ from nanodoc.engine.state_check import optimizer_facts, sick_before_start
 from nanodoc.engine.step import StepRunner
 from nanodoc.errors import UserCodeError, chosen_end
 from nanodoc.evidence import OptimizerFacts, ParameterFacts, Trip
-from nanodoc.failure_kinds import device_is_lost, out_of_memory
+from nanodoc.failure_kinds import device_is_lost, out_of_memory, says_device_is_lost
 from nanodoc.graph_evidence import graph_failure
 from nanodoc.probes.gradients import Scratch, Vitals, nonfinite_tensors, packed_vitals, really_nonfinite
 from nanodoc.process.crumbs import here
@@ -71,7 +72,7 @@ class Engine:
         open_ended: bool = False,
         progress: Callable[[int, float], None] | None = None,
     ) -> None:
-        move_module(recipe.model, device)
+        move_module(recipe.model, device, recipe.optimizers)
         self.recipe = recipe
         self._build = build_facts or BuildFacts()
         self.runner = StepRunner(recipe, device, amp_dtype)
@@ -126,6 +127,8 @@ class Engine:
                     step += trouble.failure is None
                 break
         self._over()
+        if trouble.failure is None and (late := late_error(self.runner.device)) is not None:
+            trouble = self._lost(max(step - 1, 0), late)
         if trouble.failure is not None and device_is_lost(trouble.failure):
             return without_device(self.course, trouble, step, self._graph.ranges, interrupted=self._interrupts.asked)
         if hopeless:
@@ -165,6 +168,14 @@ class Engine:
 
     def _step(self, step: int) -> Trouble | str | None:
         """One step; None to go on, a trouble, or "end" when the data has run out."""
+        try:
+            return self._watched_step(step)
+        except RuntimeError as error:  # of ours: where it waited for the device, it was told of an error of the training's
+            if not says_device_is_lost(error):
+                raise
+            return self._lost(step, error)
+
+    def _watched_step(self, step: int) -> Trouble | str | None:
         crumbs = here()
         crumbs.at(step, "data")
         try:
@@ -360,6 +371,11 @@ class Engine:
         failure = describe_failure(error)
         note_failure(here(), failure, capsule.step)
         self._over()
+        if not device_is_lost(failure) and (late := late_error(self.runner.device)) is not None:
+            return self._lost(capsule.step, late)
+        if out_of_memory(failure):
+            self._graph.let_go()
+            make_room(error, self.runner.device)
         examined = None
         if device_is_lost(failure):
             return Trouble(None, failure, capsule, crash=self._failures.at_glance(capsule, self._indices))
@@ -370,6 +386,14 @@ class Engine:
         crash, ranges = self._failures.at_step(failure, capsule, self._indices)
         self.health.ranges = ranges
         return Trouble(None, failure, capsule, examined, crash=crash)
+
+    def _lost(self, step: int, error: BaseException) -> Trouble:
+        """The device was lost to a kernel of step `step`, and a call that isn't the training's was told so."""
+        failure = late_failure(error, self.runner.phase)
+        note_failure(here(), failure, step)
+        self._over()
+        capsule = self._last if self._last is not None and self._last.step == step else None
+        return Trouble(None, failure, capsule, crash=self._failures.at_glance(capsule, self._indices) if capsule is not None else None)
 
     def _hurt_by_optimizer(self) -> tuple[OptimizerFacts, ...]:
         bad = nonfinite_tensors(self._named)

@@ -1,9 +1,21 @@
-"""How much host memory is free, as far as the system tells."""
+"""How much memory is free, on the host or on a device, as far as they tell."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+
+import torch
+
+from nanodoc import accelerator
+
+
+def free_memory(device: torch.device) -> int | None:
+    """Bytes that could be taken on a device; on the CPU without swapping. None where nobody says."""
+    if device.type == "cpu":
+        return free_host_memory()
+    told = accelerator.memory_info(device)
+    return told[0] if told is not None else None
 
 
 def free_host_memory() -> int | None:

@@ -5,22 +5,26 @@ from __future__ import annotations
 import ctypes
 import random
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from nanodoc import accelerator
 
 _MT19937_BYTES = 624 * 4 + 4  # NumPy's mt19937_state: 624 words and a position
 
 
 @dataclass(frozen=True, slots=True)
 class RandomState:
-    """Python's, NumPy's (if loaded), torch's CPU and the selected device's random state."""
+    """Python's, NumPy's (if loaded), torch's CPU and every accelerator's random state."""
 
     python: Any
     numpy: Any
     cpu: torch.Tensor
-    device: torch.Tensor | None
+    accelerators: Mapping[torch.device, torch.Tensor]
+    """By device, the one that the training was asked to run on first; empty on the CPU."""
 
     def restore(self, device: torch.device) -> None:
         random.setstate(self.python)
@@ -28,15 +32,16 @@ class RandomState:
         if numpy is not None and self.numpy is not None:
             numpy.random.set_state(self.numpy)
         torch.set_rng_state(self.cpu)
-        if self.device is not None and device.type == "cuda":
-            torch.cuda.set_rng_state(self.device, device)
+        for number, (taken_on, state) in enumerate(self.accelerators.items()):
+            # a snapshot of cuda:1 can be replayed on cuda:0
+            accelerator.set_random_state(device if number == 0 and taken_on.type == device.type else taken_on, state)
 
 
 class RandomKeeper:
     """Takes `RandomState`s. NumPy's, slow to read, is read again only when its generator has moved."""
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
+        self._devices = _devices(device)
         self._numpy_state: Any = None
         self._numpy_bytes = b""
         self._generator: Any = None
@@ -47,7 +52,7 @@ class RandomKeeper:
             random.getstate(),
             self._numpy(),
             torch.get_rng_state(),
-            torch.cuda.get_rng_state(self._device) if self._device.type == "cuda" else None,
+            accelerator.random_states(self._devices),
         )
 
     def _numpy(self) -> Any:
@@ -73,3 +78,10 @@ class RandomKeeper:
             return ctypes.string_at(self._address, _MT19937_BYTES) if self._address else None
         except (AttributeError, ImportError):
             return None
+
+
+def _devices(device: torch.device) -> tuple[torch.device, ...]:
+    """The devices that a training on `device` may draw random numbers on, `device` first. Of several ranks each has its own device only."""
+    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+    others = () if distributed else accelerator.every_device(device.type)
+    return (device, *(one for one in others if one != device)) if device.type != "cpu" else ()

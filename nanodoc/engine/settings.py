@@ -1,4 +1,4 @@
-"""Turns what was asked for (device, seed, amp) into what torch needs; each impossible wish is one clear line."""
+"""Turns what was asked for (seed, amp) into what torch needs."""
 
 from __future__ import annotations
 
@@ -9,28 +9,7 @@ from typing import Any
 
 import torch
 
-from nanodoc.errors import UsageError
 from nanodoc.recipe.recipe import Recipe
-
-
-def pick_device(name: str) -> torch.device:
-    """The device for "auto", "cpu", "cuda" or "cuda:N". Raises `UsageError` when it isn't there."""
-    if name == "auto":
-        return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise UsageError(f"--device {name!r} is not auto, cpu, cuda or cuda:N") from error
-    if device.type not in ("cpu", "cuda"):
-        raise UsageError(f"--device {name!r} is not supported; use auto, cpu, cuda or cuda:N")
-    if device.type == "cuda":
-        if not torch.cuda.is_available():
-            raise UsageError(f"--device {name}: this torch ({torch.__version__}) sees no CUDA device; use --device cpu")
-        if device.index is not None and device.index >= torch.cuda.device_count():
-            raise UsageError(f"--device {name}: there are {torch.cuda.device_count()} CUDA devices, numbered from 0")
-        if device.index is None:
-            device = torch.device("cuda", torch.cuda.current_device())
-    return device
 
 
 def seed_everything(seed: int) -> None:

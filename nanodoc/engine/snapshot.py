@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import pickle
@@ -49,7 +50,13 @@ def write_snapshot(
         "config": plain(config),
         "run": plain(run),
         "batches": [plain(batch) for batch in capsule.batches],
-        "rng": {"python": plain(rng.python), "numpy": plain(rng.numpy), "cpu": rng.cpu, "device": rng.device},
+        "rng": {
+            "python": plain(rng.python),
+            "numpy": plain(rng.numpy),
+            "cpu": rng.cpu,
+            "device": next(iter(rng.accelerators.values()), None),
+            "devices": {str(device): state for device, state in rng.accelerators.items()},
+        },
         "model": plain(dict(recipe.model.state_dict())),
         "attributes": _attributes(recipe.model, capsule),
         "training": list(capsule.training),
@@ -164,7 +171,9 @@ def _is_rng(value: object) -> bool:
     )
     arrays = numpy is None or (isinstance(numpy, (tuple, list)) and len(numpy) == 5 and isinstance(numpy[1], torch.Tensor))
     states = all(one is None or (isinstance(one, torch.Tensor) and one.dtype == torch.uint8) for one in (cpu, device))
-    return words and arrays and states and cpu is not None
+    devices = value.get("devices", {})
+    named = _is_mapping(devices) and all(isinstance(one, torch.Tensor) and one.dtype == torch.uint8 for one in devices.values())
+    return words and arrays and states and named and cpu is not None
 
 
 # what every key of a stranger's file must look like before anything of it is used
@@ -218,7 +227,20 @@ def random_state(content: Mapping[str, Any]) -> RandomState | None:
     numpy = saved.get("numpy")
     if numpy is not None:
         numpy = (numpy[0], numpy[1].numpy().astype("uint32"), *numpy[2:])
-    return RandomState((python[0], tuple(python[1]), python[2]), numpy, saved["cpu"], saved.get("device"))
+    return RandomState((python[0], tuple(python[1]), python[2]), numpy, saved["cpu"], _accelerators(content, saved))
+
+
+def _accelerators(content: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[torch.device, torch.Tensor]:
+    """The accelerators' random states by device; types of device that this torch does not know are left out."""
+    states = saved.get("devices")
+    if not states and saved.get("device") is not None:  # written before several devices were kept
+        machine = content.get("machine")
+        states = {str(machine.get("device")): saved["device"]} if isinstance(machine, Mapping) else {}
+    found = {}
+    for name, state in (states or {}).items():
+        with contextlib.suppress(RuntimeError):
+            found[torch.device(name)] = state
+    return found
 
 
 def plain(value: Any) -> Any:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
 
+from nanodoc import cuda
 from nanodoc.environment import packages, system
 from nanodoc.environment.model import FAILED, NOTE, OK, Check, Gpu, unknown
 
@@ -91,19 +92,19 @@ def _half(module: ModuleType) -> Check:
     """float16 and bfloat16 on every device, measured against 4, which both hold exactly."""
     said: list[str] = []
     missing: list[str] = []
-    devices = ["cpu", *(f"cuda:{index}" for index in range(module.cuda.device_count() if module.cuda.is_available() else 0))]
+    devices = ["cpu", *_accelerators()]
     for device in devices:
         for dtype in (module.float16, module.bfloat16):
             name = str(dtype).removeprefix("torch.")
             try:
                 ones = module.ones(4, 4, dtype=dtype, device=device)
                 works = float((ones @ ones)[0, 0]) == 4.0
-            except RuntimeError:
+            except (RuntimeError, TypeError):
                 works = False
             (said if works else missing).append(f"{name} on {device}")
-    if not module.cuda.is_available():
+    if len(devices) == 1:
         said = [text.removesuffix(" on cpu") for text in said] if not missing else said
-    elif not module.cuda.is_bf16_supported(including_emulation=False):
+    elif cuda.available() and cuda.emulates_bfloat16():
         missing.append("bfloat16 in the GPU's own hardware (it is emulated)")
     if missing:
         return Check(
@@ -122,14 +123,10 @@ def _numpy(module: ModuleType) -> Check:
 
 
 def _gpu(module: ModuleType, driver: str | None) -> Check:
-    if module.cuda.is_available():
-        return _gpu_arithmetic(module)
-    if getattr(module.backends, "mps", None) is not None and module.backends.mps.is_available():
-        product = (module.full((8, 8), 2.0, device="mps") @ module.full((8, 8), 2.0, device="mps"))[0, 0].item()
-        return Check(
-            name="GPU", state=OK if product == 32.0 else FAILED, text=f"MPS works (a product of matrices gives {product:g}, right is 32)"
-        )
-    if module.version.cuda is None and module.version.hip is None:
+    devices = _accelerators()
+    if devices:
+        return _gpu_arithmetic(module, devices)
+    if cuda.build() is None:
         if driver is not None:
             text = f"there is an NVIDIA driver ({driver}), but this torch is a build for the CPU alone"
             return Check(name="GPU", state=FAILED, text=text, help=_INSTALL)
@@ -145,24 +142,36 @@ def _gpu(module: ModuleType, driver: str | None) -> Check:
             help="install one, or run where there is a GPU",
         )
     try:
-        module.cuda.init()
+        cuda.initialize()
         said = "no device is found"
     except Exception as error:  # torch's own words name a driver that is too old
         said = " ".join(str(error).split())[:200]
     help = "if the driver is too old, update it or install a torch for an older CUDA; in a container, look for --gpus all"
-    return Check(name="GPU", state=FAILED, text=f"driver {driver}, torch for CUDA {module.version.cuda}: {said}", help=help)
+    return Check(name="GPU", state=FAILED, text=f"driver {driver}, torch for {cuda.build()}: {said}", help=help)
 
 
-def _gpu_arithmetic(module: ModuleType) -> Check:
+def _accelerators() -> list[str]:
+    """The names of all devices besides the CPU."""
+    from nanodoc import accelerator  # imports torch, which may be broken
+
+    here = accelerator.current()
+    return [str(device) for device in accelerator.every_device(here.type)] if here is not None else []
+
+
+def _gpu_arithmetic(module: ModuleType, devices: list[str]) -> Check:
     """The same product on every GPU and on the CPU; whole numbers, so TF32 and the order of sums change nothing."""
     first, second = module.arange(256.0).remainder(7).reshape(16, 16), module.arange(256.0).remainder(5).reshape(16, 16)
     right = first @ second
-    count = module.cuda.device_count()
-    wrong = [index for index in range(count) if not bool(((first.to(f"cuda:{index}") @ second.to(f"cuda:{index}")).cpu() == right).all())]
+    wrong = [device for device in devices if not bool(((first.to(device) @ second.to(device)).cpu() == right).all())]
     if wrong:
-        text = f"a product of matrices is wrong on GPU {', '.join(map(str, wrong))}"
-        return Check(name="GPU", state=FAILED, text=text, help="look for Xid errors in dmesg and ECC errors in nvidia-smi -q")
-    return Check(name="GPU", state=OK, text=f"{count} GPU{'' if count == 1 else 's'}, the same product of matrices as on the CPU")
+        help = "look for Xid errors in dmesg and ECC errors in nvidia-smi -q" if cuda.available() else "look at the driver's log"
+        return Check(name="GPU", state=FAILED, text=f"a product of matrices is wrong on {', '.join(wrong)}", help=help)
+    count = len(devices)
+    return Check(
+        name="GPU",
+        state=OK,
+        text=f"{count} GPU{'' if count == 1 else 's'} ({devices[0].split(':')[0]}), the same product of matrices as on the CPU",
+    )
 
 
 def _gpu_code(gpus: tuple[Gpu, ...]) -> Check:

@@ -5,19 +5,18 @@ from __future__ import annotations
 import importlib
 import os
 import platform
-import re
 import subprocess
 import sys
 import warnings
 from types import ModuleType
 
+from nanodoc import cuda
 from nanodoc.environment import packages, system
 from nanodoc.environment.checks import run_checks
 from nanodoc.environment.model import Environment, Gpu, found_out
 from nanodoc.environment.variables import redacted, relevant
 
 _SMI_SECONDS = 10  # a driver in trouble makes nvidia-smi wait for ever
-_ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(\d)[af]?$")
 
 
 def gather() -> Environment:
@@ -57,7 +56,7 @@ def _torch_facts(module: ModuleType | BaseException) -> dict[str, str]:
         "torch": lambda: f"{module.__version__}{' (debug)' if module.version.debug else ''}",
         "built for": lambda: _built_for(module),
         "cuDNN": lambda: module.backends.cudnn.version() or "none",
-        "NCCL": lambda: ".".join(map(str, module.cuda.nccl.version())) if module.distributed.is_nccl_available() else "none",
+        "NCCL": lambda: (cuda.nccl_version() if module.distributed.is_nccl_available() else None) or "none",
         "distributed": lambda: ", ".join(name for name in ("gloo", "nccl", "mpi", "ucc") if module.distributed.is_backend_available(name)),
         "MPS": lambda: "available" if module.backends.mps.is_available() else "none",
         "threads": lambda: f"{module.get_num_threads()} within an op, {module.get_num_interop_threads()} between ops",
@@ -70,10 +69,8 @@ def _raise(error: BaseException) -> object:
 
 
 def _built_for(module: ModuleType) -> str:
-    build = (
-        f"CUDA {module.version.cuda}" if module.version.cuda else f"ROCm {module.version.hip}" if module.version.hip else "the CPU alone"
-    )
-    architectures = module.cuda.get_arch_list() if module.cuda.is_available() else []
+    architectures = cuda.architectures()
+    build = cuda.build() or ("XPU" if module.xpu._is_compiled() else "MPS" if module.backends.mps.is_built() else "the CPU alone")
     return f"{build} ({' '.join(architectures)})" if architectures else build
 
 
@@ -81,39 +78,29 @@ def _gpus(module: ModuleType | BaseException) -> tuple[Gpu, ...]:
     if isinstance(module, BaseException):
         return ()
     try:
-        architectures = module.cuda.get_arch_list()
-        return tuple(_gpu(module, index, architectures) for index in range(module.cuda.device_count()))
+        if cuda.available():
+            return tuple(_gpu(index, cuda.properties(index)) for index in range(cuda.device_count()))
+        return _other_accelerators()
     except Exception:  # the check named GPU runs into the same, and says it
         return ()
 
 
-def _gpu(module: ModuleType, index: int, architectures: list[str]) -> Gpu:
-    properties = module.cuda.get_device_properties(index)
-    if module.version.hip:
-        name = str(getattr(properties, "gcnArchName", "unknown"))
-        supported = any(name.split(":")[0] == one.split(":")[0] for one in architectures) if architectures else None
-        return Gpu(index=index, name=properties.name, memory=properties.total_memory, capability=name, supported=supported)
-    capability = (properties.major, properties.minor)
-    return Gpu(
-        index=index, name=properties.name, memory=properties.total_memory, capability=f"sm_{properties.major}{properties.minor}",
-        supported=has_code(capability, architectures) if architectures else None,
+def _gpu(index: int, told: cuda.Properties) -> Gpu:
+    return Gpu(index=index, name=told.name, memory=told.memory, capability=told.capability, supported=told.supported)
+
+
+def _other_accelerators() -> tuple[Gpu, ...]:
+    """Those of other makers; whether torch has code for one, only CUDA tells."""
+    from nanodoc import accelerator  # imports torch
+
+    here = accelerator.current()
+    return tuple(
+        Gpu(
+            index=device.index or 0, name=accelerator.device_name(device) or device.type, memory=(accelerator.memory_info(device) or (0, 0))[1],
+            capability=device.type, supported=None,
+        )
+        for device in (accelerator.every_device(here.type) if here is not None else ())
     )  # fmt: skip
-
-
-def has_code(capability: tuple[int, int], architectures: list[str]) -> bool:
-    """Whether a build for `architectures` runs on a GPU of `capability`.
-
-    Machine code (sm_86) runs on the same major version from its minor version on, code for the driver to compile (compute_90) on
-    everything from its own version on (NVIDIA, CUDA programming guide, "binary compatibility" and "PTX compatibility").
-    """
-    for one in architectures:
-        match = _ARCHITECTURE.match(one)
-        if match is None:
-            continue
-        built = int(match[2]), int(match[3])
-        if (match[1] == "compute" or built[0] == capability[0]) and built <= capability:
-            return True
-    return False
 
 
 def nvidia_driver() -> str | None:

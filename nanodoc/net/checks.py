@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
+from nanodoc import accelerator, cuda
 from nanodoc.net.drill import Drill
 from nanodoc.net.links import try_links
 from nanodoc.net.record import RankFacts
@@ -38,8 +39,7 @@ class Place:
 
     def synchronize(self) -> None:
         """Collectives on a GPU only queue work: a check has ended when the device is through with it."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+        accelerator.synchronize(self.device)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,7 +71,7 @@ def _links(place: Place) -> str | None:
 def _connect(place: Place) -> str | None:
     device, patience = None, place.timeout + 5
     if place.backend == "nccl":
-        torch.cuda.set_device(place.device)
+        cuda.set_device(place.device.index or 0)
         device = place.device  # connects now, not at the first collective
         patience = 10 * place.timeout + 60  # at its own timeout NCCL's watchdog kills the process, which couldn't report any more
     dist.init_process_group(

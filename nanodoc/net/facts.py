@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from nanodoc import cuda
 from nanodoc._version import __version__
 from nanodoc.net.interfaces import BRIDGES, Interface, address_towards, fits, interfaces, is_loopback, resolved
 from nanodoc.net.launch import Launch
@@ -23,7 +24,7 @@ def gather_facts(launch: Launch, backend: str | None, port: int) -> RankFacts:
     """The facts of this rank; it takes the GPU of its local rank unless gloo was asked for."""
     device, name, identity, failed = "cpu", None, None, None
     try:
-        if backend != "gloo" and torch.cuda.is_available():
+        if backend != "gloo" and cuda.available():
             device, name, identity = _gpu(launch)
     except RuntimeError as error:  # the driver's or CUDA's: it is reported, and the rank goes on without
         failed = " ".join(str(error).split())[:200]
@@ -31,7 +32,7 @@ def gather_facts(launch: Launch, backend: str | None, port: int) -> RankFacts:
     own = _own_interface(launch, there)
     return RankFacts(
         rank=launch.rank, host=socket.gethostname(), pid=os.getpid(), machine=_machine(), nanodoc=__version__, torch=torch.__version__,
-        python=platform.python_version(), cuda=torch.version.cuda or torch.version.hip, nccl=_nccl(), device=device, device_name=name,
+        python=platform.python_version(), cuda=torch.version.cuda or torch.version.hip, nccl=cuda.nccl_version() if cuda.available() else None, device=device, device_name=name,
         device_id=identity, device_error=failed, address=own.address if own else None, interface=own.name if own and own.name else None,
         network=own.network if own and own.network else None, resolves_to=resolved(socket.gethostname()),
         interfaces=tuple(one.name for one in there), asked_interfaces={key: os.environ[key] for key in ASKED if key in os.environ}, port=port,
@@ -40,17 +41,9 @@ def gather_facts(launch: Launch, backend: str | None, port: int) -> RankFacts:
 
 def _gpu(launch: Launch) -> tuple[str, str, str]:
     # srun and some launchers show each rank its own GPU only: it is number 0 then
-    index = launch.local_rank % torch.cuda.device_count()
-    properties = torch.cuda.get_device_properties(index)
-    return f"cuda:{index}", properties.name, str(getattr(properties, "uuid", "") or f"{os.environ.get('CUDA_VISIBLE_DEVICES', '')}/{index}")
-
-
-def _nccl() -> str | None:
-    if not torch.cuda.is_available():
-        return None
-    with contextlib.suppress(Exception):  # a build without NCCL raises one of several errors
-        return ".".join(map(str, torch.cuda.nccl.version()))
-    return None
+    index = launch.local_rank % cuda.device_count()
+    told = cuda.properties(index)
+    return f"cuda:{index}", told.name, told.identity
 
 
 def _machine() -> str:

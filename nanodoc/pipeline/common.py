@@ -11,6 +11,7 @@ from difflib import get_close_matches
 
 import torch
 
+from nanodoc import accelerator
 from nanodoc._version import __version__
 from nanodoc.config import Config
 from nanodoc.engine.build_facts import BuildFacts
@@ -62,7 +63,8 @@ def build_watched(entrypoint: str, config: Config) -> tuple[Recipe, BuildFacts]:
 
 
 def device_name(device: torch.device) -> str:
-    return str(device) if device.type == "cpu" else f"{device} ({torch.cuda.get_device_name(device)})"
+    name = accelerator.device_name(device)
+    return f"{device} ({name})" if name else str(device)
 
 
 def run_info(

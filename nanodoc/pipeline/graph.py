@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from nanodoc.accelerator import device_before_import, pick_device
 from nanodoc.config import Config
 from nanodoc.engine.failure import describe_failure
 from nanodoc.engine.graph_run import run_graph_check
-from nanodoc.engine.settings import pick_device, seed_everything, with_amp
+from nanodoc.engine.settings import seed_everything, with_amp
 from nanodoc.errors import UserCodeError
 from nanodoc.evidence import Evidence
 from nanodoc.pipeline.common import build_watched, check_module, report_of, run_info
@@ -17,7 +18,7 @@ from nanodoc.report.model import Report, VitalSigns
 
 def check_grad_graph(entrypoint: str, config: Config, module: str | None = None) -> Report:
     """Runs steps without ever stepping an optimizer and says which parameters get a gradient. Raises `UsageError`."""
-    device = pick_device(config.device)
+    device = device_before_import(config.device)
     if config.seed is not None:
         seed_everything(config.seed)
     steps = config.steps or 1
@@ -26,6 +27,7 @@ def check_grad_graph(entrypoint: str, config: Config, module: str | None = None)
     except UserCodeError as error:
         info = run_info(entrypoint, "check-grad-graph", config, device, None, steps, 0, "not_run")
         return report_of(info, Evidence(failure=describe_failure(error)), config, VitalSigns(), {}, [], False)
+    device = pick_device(config.device)
     check_module(recipe, module)
     modules = {path: type(m).__name__ for path, m in recipe.model.named_modules()}
     recipe, amp_dtype = with_amp(recipe, config.amp, device)

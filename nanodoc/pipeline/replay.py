@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from nanodoc.accelerator import device_before_import, pick_device
 from nanodoc.config import Config, artifact_folder
 from nanodoc.differential.differential import Differential, Step
 from nanodoc.differential.experiments import KEYS, Elsewhere
@@ -23,7 +24,7 @@ from nanodoc.engine.optimizers import copy_optimizer, rate_of
 from nanodoc.engine.replaying import Replay, Replayer
 from nanodoc.engine.rerun import CourseRunner
 from nanodoc.engine.rng import RandomKeeper, RandomState
-from nanodoc.engine.settings import pick_device, seed_everything, with_amp
+from nanodoc.engine.settings import seed_everything, with_amp
 from nanodoc.engine.snapshot import differences, like, minimal, random_state, read_snapshot, restore_into, save
 from nanodoc.engine.step import StepRunner
 from nanodoc.errors import UsageError, UserCodeError
@@ -64,7 +65,7 @@ def replay(
     _check(options)
     content = read_snapshot(path)
     named = entrypoint or _trusted_entrypoint(content)
-    device = pick_device(config.device)
+    device = device_before_import(config.device)
     # the recipe is built as the run built it: what build() was given travels in the snapshot
     saved = _mapping(content, "config")
     config = replace(config, recipe=config.recipe or saved.get("recipe") or {}, amp=config.amp or saved.get("amp"))
@@ -78,6 +79,7 @@ def replay(
     except UserCodeError as error:
         info = run_info(named, "replay", config, device, None, 1, 0, "not_run")
         return report_of(info, Evidence(failure=describe_failure(error)), config, VitalSigns(), {}, [], False)
+    device = pick_device(config.device)
     default = torch.get_default_dtype()
     try:
         return _replayed(recipe, device, content, path, named, config, options, progress)
@@ -121,7 +123,7 @@ class _Again:
         drawn = _drawn(recipe)
         template = drawn[0] if drawn else None
         restore_into(recipe, content)
-        move_module(recipe.model, device)
+        move_module(recipe.model, device, recipe.optimizers)
         recipe = with_settings(recipe, options.settings)
         batches = _batches(content, template)
         others = [one for one in drawn if not _same(one, batches)]

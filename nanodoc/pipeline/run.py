@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from nanodoc.accelerator import device_before_import, pick_device
 from nanodoc.config import Config, artifact_folder
 from nanodoc.differential.differential import Differential, Step
 from nanodoc.differential.experiments import Elsewhere
@@ -19,7 +20,7 @@ from nanodoc.engine.feed import OneBatch
 from nanodoc.engine.history import History
 from nanodoc.engine.looks import LookOptions
 from nanodoc.engine.loop import Engine
-from nanodoc.engine.settings import pick_device, seed_everything, with_amp
+from nanodoc.engine.settings import seed_everything, with_amp
 from nanodoc.engine.snapshot import write_snapshot
 from nanodoc.errors import UsageError, UserCodeError
 from nanodoc.evidence import Evidence
@@ -51,7 +52,7 @@ def run(entrypoint: str, config: Config, progress: Progress | None = None, again
     if config.preflight and config.overfit_batch:
         raise UsageError("--preflight runs one step and --overfit-batch needs many: choose one of them")
     here().at(None, "setup")
-    device = pick_device(config.device)
+    device = device_before_import(config.device)
     if config.seed is not None:
         seed_everything(config.seed)
     try:
@@ -60,6 +61,7 @@ def run(entrypoint: str, config: Config, progress: Progress | None = None, again
         note_failure(here(), describe_failure(error), None)
         info = run_info(entrypoint, "run", config, device, None, config.steps or 0, 0, "not_run")
         return report_of(info, Evidence(failure=describe_failure(error)), config, VitalSigns(), {}, [], False)
+    device = pick_device(config.device)
     here().of_model({id(module): (path, type(module).__name__) for path, module in recipe.model.named_modules()})
     if again is not None:
         recipe = changed_for(recipe, again)
@@ -169,14 +171,14 @@ def _without_device(
 ) -> Report:
     """The report where the device answers nothing any more; the batch, which never left the host, is written down for a look elsewhere."""
     artifacts: dict[str, str | None] = {"history": str(history), "snapshot": None, "batch": None}
-    notes = [("everything that is looked at when a run is over", "the CUDA context is lost with the first such error")]
+    notes = [("everything that is looked at when a run is over", "the device answers nothing more after the first such error")]
     if outcome.capsule is not None:
         try:
             artifacts["batch"] = str(write_batches(folder, outcome.capsule.step, outcome.capsule.batches))
         except OSError as error:
             notes.append(("the batch on the CPU", f"it could not be written: {error}"))
     info = RunInfo(
-        entrypoint=entrypoint, command="run", config=config.as_dict(), device=str(device), amp=str(amp_dtype).removeprefix("torch.") if amp_dtype else None,
+        entrypoint=entrypoint, command="run", config=config.as_dict(), device=device_name(device), amp=str(amp_dtype).removeprefix("torch.") if amp_dtype else None,
         seed=config.seed, steps_requested=steps, steps_run=outcome.steps_run, torch=str(torch.__version__), python=platform.python_version(),
         reproduced="not_run",
     )  # fmt: skip

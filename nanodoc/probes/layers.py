@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from nanodoc.engine.memory import free_host_memory
+from nanodoc.engine.memory import free_memory
 from nanodoc.trace.plain import is_plain, without_values
 
 _FLAT = 0.01  # of the derivative at 0
@@ -162,7 +162,7 @@ def _fits(parameters: list[torch.Tensor]) -> bool:
     for parameter in parameters:
         needed[parameter.device] = needed.get(parameter.device, 0) + parameter.numel() * parameter.element_size()
     for device, size in needed.items():
-        free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_host_memory()
+        free = free_memory(device)
         if free is not None and size > _SHARE_OF_MEMORY * free:
             return False
     return True

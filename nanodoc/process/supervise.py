@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from nanodoc import cuda
 from nanodoc.config import Config, artifact_folder
 from nanodoc.errors import InternalError, NanodocError, UsageError
 from nanodoc.evidence import Evidence, Failure
@@ -209,7 +210,9 @@ def _without_the_device(job: Job, report: Report, failure: Failure, step: int | 
     looks: list[tuple[str, Again, dict[str, str], str]] = []
     if batch is not None:
         looks.append(("running the batch on the CPU", Again(batch=batch), {}, "cpu"))
-    looks.append(("running it again with CUDA_LAUNCH_BLOCKING=1", Again(), {"CUDA_LAUNCH_BLOCKING": "1"}, job.config.device))
+    if cuda.is_cuda(report.run.device):  # of other devices none offers to wait for every kernel
+        named = " ".join(f"{key}={value}" for key, value in cuda.BLOCKING.items())
+        looks.append((f"running it again with {named}", Again(), dict(cuda.BLOCKING), job.config.device))
     for said, again, environment, device in looks:
         progress.say(said)
         ended = _again(job, again, steps=None, environment=environment, device=device)

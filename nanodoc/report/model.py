@@ -166,7 +166,7 @@ class VitalSigns:
     """Share of the time spent waiting for data."""
     samples_per_second: float | None = None
     peak_memory: int | None = None
-    """Bytes: the allocator's peak on CUDA, the largest resident set of the process on the CPU."""
+    """Bytes: the peak of the accelerator's allocator, the largest resident set of the process on the CPU."""
     calibration_skips: int = 0
     """Of the skipped steps, those in a row that the run began with."""
 

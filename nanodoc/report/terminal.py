@@ -233,7 +233,9 @@ def _source(out: Text, finding: Finding) -> str:
     module = culprit.module
     inside = f"  (module {clean(module)}{f', {culprit.module_type}' if culprit.module_type else ''})" if module else ""
     if where is None:
-        what = culprit.parameter or culprit.batch_path or culprit.op or culprit.kind
+        what = culprit.parameter or culprit.batch_path or culprit.op or (culprit.kind if culprit.kind != "op" else "")
+        if not what and not inside:
+            return gutter
         out.append(f"{gutter}--> ", _STYLES["gutter"]).append(f"{clean(what)}{inside}\n")
         return gutter
     out.append(f"{gutter}--> ", _STYLES["gutter"])

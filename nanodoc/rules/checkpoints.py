@@ -131,7 +131,7 @@ The exception of torch.load for a checkpoint whose tensors were saved from a dev
 It works on the machine that wrote it and nowhere else.
 
 ## Example
-    RuntimeError: Attempting to deserialize object on CUDA device 2 but torch.cuda.device_count() is 1.
+    RuntimeError: Attempting to deserialize object on CUDA device 2 but […] device_count() is 1.
 
 ## Fix
     state = torch.load(path, map_location="cpu")

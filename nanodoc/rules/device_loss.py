@@ -5,34 +5,34 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from nanodoc.cuda import cublas_status
 from nanodoc.evidence import Evidence
 from nanodoc.failure_kinds import device_is_lost
 from nanodoc.report.model import Fix
 from nanodoc.rules.base import Claim, Rule
 from nanodoc.rules.failures import failure_claim
 
-_CUBLAS = re.compile(r"CUBLAS_STATUS_\w+")
-
 
 def _device_side_assert(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     failure = evidence.failure
-    if failure is None or not device_is_lost(failure) or _CUBLAS.search(failure.message):
+    if failure is None or not device_is_lost(failure) or cublas_status(failure.message) is not None:
         return
+    blocking = "CUDA_LAUNCH_BLOCKING=1 names the call; " if re.search("CUDA|HIP", failure.message) else ""
     yield failure_claim(
         rule, evidence, title=failure.first_line, fit=5,
         explanation="Kernels run later than they are called: the line is the one that noticed, not the one that is wrong. An index or a label out of range is the usual cause.",
-        fixes=[Fix(title="CUDA_LAUNCH_BLOCKING=1 names the call; on the CPU the same step names the index: --device cpu", confidence="likely")],
+        fixes=[Fix(title=f"{blocking}on the CPU the same step names the index: --device cpu", confidence="likely")],
     )  # fmt: skip
 
 
 def _cublas_failure(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     failure = evidence.failure
-    match = _CUBLAS.search(failure.message) if failure is not None else None
-    if failure is None or match is None:
+    status = cublas_status(failure.message) if failure is not None else None
+    if failure is None or status is None:
         return
-    alloc = match[0] == "CUBLAS_STATUS_ALLOC_FAILED"
+    alloc = status == "CUBLAS_STATUS_ALLOC_FAILED"
     yield failure_claim(
-        rule, evidence, title=f"cuBLAS gave {match[0]}", fit=5,
+        rule, evidence, title=f"cuBLAS gave {status}", fit=5,
         explanation="An index out of range in an earlier kernel leaves the device in a state in which cuBLAS can't start; else memory is full." if alloc
         else "An earlier kernel left the device broken, or cuBLAS was given what it does not take.",
         fixes=[Fix(title="CUDA_LAUNCH_BLOCKING=1 names the first kernel that fails; on the CPU the same step names an index: --device cpu", confidence="likely")],
@@ -44,13 +44,14 @@ RULES = (
         code="ND701",
         name="device-side-assert",
         severity="critical",
-        summary="a CUDA kernel's assertion, or an illegal address",
+        summary="a kernel's assertion or an illegal address, after which the device is lost",
         check=_device_side_assert,
         doc="""\
 ## What it checks
-An exception after which the CUDA context is lost. The failing batch, which never left the host, is run on the CPU in a fresh process: an
+An exception after which the device answers this process no more: CUDA's "device-side assert triggered" and its kin, and torch's
+AcceleratorError of any device. The failing batch, which never left the host, is run on the CPU in a fresh process: an
 index or label out of range is then named with its value, position and sample (ND102, ND103). Where it passes, the training is run
-again with CUDA_LAUNCH_BLOCKING=1, so that the line is the one that failed.
+again on CUDA with CUDA_LAUNCH_BLOCKING=1, so that the line is the one that failed.
 
 ## Why it matters
 The line in the message is that of whatever waited for the device next, and nothing more can be asked of the process.

@@ -83,23 +83,23 @@ class FlowLog:
 
     # -- the hot path ----------------------------------------------------------------------------------------------
 
+    def begin(self) -> None:
+        """The next op begins: its place in the lists, before another thread's op takes it. An op of backward keeps it as it is, for
+        gradients are followed there by autograd itself."""
+        self.sources.append(())
+        self.grad_off.append(-1)
+
     def note(self, index: int, inputs: Sequence[torch.Tensor], storages: Sequence[int | None], extra: Sequence[int] = ()) -> None:
         """Op `index` is about to read `inputs`; `extra` are further producers, of values that came through Python."""
         found = [self._source(index, tensor, storage) for tensor, storage in zip(inputs, storages, strict=True)]
         found.extend(Source(producer, False) for producer in extra)
-        self.sources.append(tuple(found))
+        self.sources[index] = tuple(found)
         if torch.is_grad_enabled():
             if self.region_is_nested:  # left with the custom function it was opened in; autocast's casts don't end a region
                 self.region, self.region_is_nested = -1, False
-            self.grad_off.append(-1)
         else:
             # nobody in Python switched gradients off: autograd does so inside a custom function's forward
-            self.grad_off.append(self.region if self.region >= 0 else INSIDE)
-
-    def skip(self) -> None:
-        """An op of backward: gradients are followed there by autograd itself."""
-        self.sources.append(())
-        self.grad_off.append(-1)
+            self.grad_off[index] = self.region if self.region >= 0 else INSIDE
 
     def made(self, index: int, tensor: torch.Tensor, storage: int | None) -> None:
         """`tensor` is an output of op `index`."""

@@ -95,6 +95,8 @@ class FunctionWatch(TorchFunctionMode):
             if name in ("requires_grad_", "__set__"):
                 return self._freeze(func, name, args, kwargs)
             return func(*args, **kwargs)
+        except torch.OutOfMemoryError:  # its arguments are what fills the device, and no graph's fault
+            raise
         except BaseException:
             if self.failing is None or not _same(self.failing[1], args):
                 self.failing = (getattr(func, "__name__", str(func)), tensors_in(args))
@@ -107,7 +109,7 @@ class FunctionWatch(TorchFunctionMode):
         if found is None:
             return
         self.ranges.append(found)
-        if args and isinstance(args[0], _Tensor) and args[0].is_cuda:
+        if args and isinstance(args[0], _Tensor) and not args[0].is_cpu:
             raise IndexError(f"{name}: index {found.value} is out of range for {found.size} entries (seen before the device's assert)")
 
     def _switch(self, func: Any, args: Any, kwargs: Any) -> Any:

@@ -125,16 +125,17 @@ class StepTrace:
     def node_group(self, index: int) -> list[int]:
         """The backward ops that ran under the same autograd node as op `index`."""
         record = self.records[index]
-        same = []
+        same = [index]
         for step in (-1, 1):
-            other = index + (step if step == 1 else 0)
+            other = index + step
             while 0 <= other < len(self.records):
                 candidate = self.records[other]
-                if (candidate.node, candidate.sequence) != (record.node, record.sequence):
-                    break
-                same.append(other)
+                if candidate.thread == record.thread:  # ops of another device's backward may lie in between
+                    if (candidate.node, candidate.sequence) != (record.node, record.sequence):
+                        break
+                    same.append(other)
                 other += step
-        return sorted(set(same) | {index})
+        return sorted(same)
 
     # -- facts -----------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import torch
@@ -14,8 +15,9 @@ class ModuleStack:
         self.modules: list[tuple[str, str]] = []
         """Path and type of every module, by index."""
         self._ids: dict[int, int] = {}
-        self.stack: list[int] = []
-        """Indices of the modules being called, innermost last."""
+        self._home = threading.get_ident()
+        self._stacks: dict[int, list[int]] = {}
+        """Indices of the modules being called, innermost last, by thread: checkpoints on two devices compute again at the same time."""
         self._handles: list[Any] = []
         for name, module in model.named_modules():
             self._ids[id(module)] = len(self.modules)
@@ -23,10 +25,13 @@ class ModuleStack:
 
     @property
     def current(self) -> int:
-        """Index of the innermost module, −1 outside of any."""
-        return self.stack[-1] if self.stack else -1
+        """Index of the innermost module that this thread calls, −1 outside of any. A thread that calls none works for the one that
+        entered: autograd's threads run the backward that it waits for."""
+        stack = self._stacks.get(threading.get_ident()) or self._stacks.get(self._home)
+        return stack[-1] if stack else -1
 
     def __enter__(self) -> ModuleStack:
+        self._home = threading.get_ident()
         hooks = torch.nn.modules.module
         self._handles = [
             hooks.register_module_forward_pre_hook(self._enter_module),
@@ -40,10 +45,11 @@ class ModuleStack:
         self._handles = []
 
     def _enter_module(self, module: torch.nn.Module, args: Any) -> None:
-        self.stack.append(self._ids.get(id(module), -1))
+        self._stacks.setdefault(threading.get_ident(), []).append(self._ids.get(id(module), -1))
 
     def _leave_module(self, module: torch.nn.Module, args: Any, output: Any) -> None:
         # An exception can leave inner modules on the stack: drop down to this one.
         index = self._ids.get(id(module), -1)
-        while self.stack and self.stack.pop() != index:
+        stack = self._stacks.get(threading.get_ident(), [])
+        while stack and stack.pop() != index:
             pass

@@ -14,7 +14,7 @@ from nanodoc.evidence import SourceSpan
 from nanodoc.trace.files import LIBRARY, SKIP, STOP, USER, frame_kind, shown_path
 
 # Frames below this one belong to the backward pass; those above it only called backward().
-_ENGINE: CodeType = torch.autograd.graph._engine_run_backward.__code__
+ENGINE: CodeType = torch.autograd.graph._engine_run_backward.__code__
 
 Place = tuple[CodeType, int]
 
@@ -25,14 +25,17 @@ def calling_places(depth: int) -> tuple[Place | None, Place | None]:
     Frames that merely called `backward()` don't count while the autograd engine runs. `depth` frames are left out.
     """
     library: Place | None = None
-    frame = sys._getframe(depth)
+    try:
+        frame = sys._getframe(depth)
+    except ValueError:  # a thread of autograd's own has no more frames than ours
+        return None, None
     while frame is not None:
         code = frame.f_code
         kind = frame_kind(code.co_filename)
         if kind == USER:
             here = (code, frame.f_lasti)
             return (library, here) if library else (here, None)
-        if kind == STOP or code is _ENGINE:
+        if kind == STOP or code is ENGINE:
             break
         if kind == LIBRARY and library is None:
             library = (code, frame.f_lasti)

@@ -24,13 +24,13 @@ from nanodoc.trace.modules import ModuleStack
 from nanodoc.trace.ops import OpInfo, describe_op, outputs_of, tensors_in, written_by
 from nanodoc.trace.plain import is_plain
 from nanodoc.trace.spans import Place, calling_places
+from nanodoc.trace.threads import NodeKeys, ThreadFlag, backward_everywhere
 
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER = "forward", "backward", "recompute", "optimizer"
 
 # The state of a storage as an op saw it: its writers' list and how many had written by then.
 Ref = tuple[list[int], int]
 
-_sequence_number: Callable[[], int] = torch.autograd._get_sequence_nr  # type: ignore[attr-defined]  # not in its __all__
 _current_node: Callable[[], Any] = torch._C._current_autograd_node
 _Tensor = torch.Tensor
 _LIFT = torch.ops.aten.lift_fresh.default  # how a tensor made of Python or NumPy values enters
@@ -45,6 +45,7 @@ class Record(NamedTuple):
     phase: str
     node: str | None
     sequence: int
+    """What an op and the autograd node it made, or runs for, have in common (`trace.threads`)."""
     module: int
     place: tuple[CodeType, int] | None
     caller: tuple[CodeType, int] | None
@@ -53,6 +54,12 @@ class Record(NamedTuple):
     statistics: int
     overwrites: bool
     """A write that covers the whole storage: what was there before is gone."""
+    thread: int = 0
+    """0 is the thread that the trace was begun in; autograd runs the backward of an accelerator in others."""
+
+
+_RUNNING = Record(OpInfo("running", False, (), False, True), (), "", None, -1, -1, None, None, 0, 0, False)
+"""In the place of an op that has begun and not yet returned."""
 
 
 class Tracer(TorchDispatchMode):
@@ -87,10 +94,10 @@ class Tracer(TorchDispatchMode):
         self._requests = requests or {}
         self._details: dict[int, OpDetail] = {}
         self._watch_optimizer = watch_optimizer
-        self._in_optimizer = False
-        self._paused = False
+        self._in_optimizer = ThreadFlag()
+        self._paused = ThreadFlag()
+        self._keys = NodeKeys()
         self._modules = ModuleStack(model)
-        self._stack = self._modules.stack
         self._handles: list[Any] = []
         for name, tensor in leaves:
             storage = _storage(tensor)
@@ -106,6 +113,9 @@ class Tracer(TorchDispatchMode):
     # -- entering and leaving ------------------------------------------------------------------------------------
 
     def __enter__(self) -> Tracer:
+        self._keys.begin()
+        self._everywhere = backward_everywhere(self)
+        self._everywhere.__enter__()
         try:
             self._modules.__enter__()
             self._handles = [
@@ -124,19 +134,20 @@ class Tracer(TorchDispatchMode):
             self._remove_hooks()
 
     def _remove_hooks(self) -> None:
+        self._everywhere.__exit__(None, None, None)
         self._modules.__exit__()
         for handle in self._handles:
             handle.remove()
         self._handles = []
 
     def _enter_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self._in_optimizer = True
+        self._in_optimizer.set(True)
         if self._flow is not None:
             own, caller = calling_places(2)
             self._optimizer_calls.append((len(self._records), caller or own))
 
     def _leave_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self._in_optimizer = False
+        self._in_optimizer.set(False)
 
     # -- what the engine tells ---------------------------------------------------------------------------------
 
@@ -163,16 +174,17 @@ class Tracer(TorchDispatchMode):
     def add_host(self, name: str, inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> int:
         """Records a step through Python that the dispatcher doesn't see (`tolist`, `torch.as_tensor` of tensors) as an op."""
         assert self._flow is not None
-        index = len(self._records)
+        index = self._begin()
         storages = [_storage(tensor) for tensor in inputs]
         refs = tuple((log := self._writers.get(storage, []) if storage is not None else [], len(log)) for storage in storages)
         self._flow.note(index, inputs, storages)
         own, caller = calling_places(2)
-        module = self._stack[-1] if self._stack else -1
         info = OpInfo(name, writes=False, written=(), view=False, silent=True)
         node = None if _current_node() is None else "host"
         phase = FORWARD if node is None else BACKWARD
-        self._records.append(Record(info, refs, phase, node, _sequence_number() - 1, module, own, caller, 0, 0, bool(outputs)))
+        self._records[index] = Record(
+            info, refs, phase, node, self._keys.of_op(index), self._modules.current, own, caller, 0, 0, bool(outputs), self._keys.thread()
+        )  # fmt: skip
         for tensor in outputs:
             storage = _storage(tensor)
             if storage is not None:
@@ -183,16 +195,17 @@ class Tracer(TorchDispatchMode):
     @property
     def module(self) -> tuple[str, str] | None:
         """Path and type of the module that is being called."""
-        return self._modules.modules[self._stack[-1]] if self._stack and self._stack[-1] >= 0 else None
+        current = self._modules.current
+        return self._modules.modules[current] if current >= 0 else None
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """Ops inside are run but not recorded: our own looks at the step."""
-        self._paused = True
+        self._paused.set(True)
         try:
             yield
         finally:
-            self._paused = False
+            self._paused.set(False)
 
     def finish(self) -> StepTrace:
         """Reads every statistic with one copy per device and dtype, and returns the trace."""
@@ -215,7 +228,9 @@ class Tracer(TorchDispatchMode):
             return func(*args, **(kwargs or {}))
         info = describe_op(func)
         lifted = func is _LIFT
-        index = len(self._records)
+        keys = self._keys
+        keys.settle()
+        index = self._begin()
         inputs = tensors_in(args)
         if kwargs:
             inputs += tensors_in(kwargs.values())
@@ -236,22 +251,21 @@ class Tracer(TorchDispatchMode):
         quiet = self._in_optimizer and not self._watch_optimizer  # a healthy step has hundreds of these
         place, caller = (None, None) if quiet else calling_places(2)
         node = None if quiet else _current_node()
+        thread = keys.thread()
         if node is None:
-            phase, node_name, sequence = OPTIMIZER if self._in_optimizer else FORWARD, None, _sequence_number() - 1
+            phase, node_name, sequence = OPTIMIZER if self._in_optimizer else FORWARD, None, keys.of_op(index)
         elif place is not None and torch.is_grad_enabled():
             # the user's forward code, run again inside backward by activation checkpointing
-            phase, node_name, sequence = RECOMPUTE, None, _sequence_number() - 1
+            phase, node_name, sequence = RECOMPUTE, None, keys.of_op(index)
         else:
-            phase, node_name, sequence = BACKWARD, node.name(), node._sequence_nr()
-        module = self._stack[-1] if self._stack else -1
+            phase, node_name, sequence = BACKWARD, node.name(), keys.of_node(node)
+        module = self._modules.current
         flow = self._flow
         if flow is not None:
             if lifted:
                 flow.forget(inputs[0])
             if node is None:
                 flow.note(index, inputs, seen, self._through_python(flow, index, info, args, inputs))
-            else:
-                flow.skip()
 
         request, half = self._requests.get(index), self._half
         kept = half.before(info, inputs) if half is not None else inputs
@@ -263,12 +277,13 @@ class Tracer(TorchDispatchMode):
                 if request.on_reached is not None:
                     request.on_reached()
         except BaseException:
-            self._records.append(Record(info, tuple(refs), phase, node_name, sequence, module, place, caller, 0, 0, False))
+            self._records[index] = Record(info, tuple(refs), phase, node_name, sequence, module, place, caller, 0, 0, False, thread)
             raise
 
         if half is not None:
             half.after(index, info, func, args, kwargs or {}, kept, out)
-        first, overwrites = len(self._finite), False
+        statistics: list[bool | torch.Tensor] = []
+        overwrites = False
         outputs = outputs_of(out)
         if info.writes:
             written = written_by(info, args, kwargs)
@@ -283,10 +298,34 @@ class Tracer(TorchDispatchMode):
                 if phase == FORWARD:
                     flow.made(index, tensor, storage)
             elif not (quiet or info.silent or info.view):
-                self._take_statistic(tensor)
-        count = len(self._finite) - first
-        self._records.append(Record(info, tuple(refs), phase, node_name, sequence, module, place, caller, first, count, overwrites))
+                statistics += _statistic(tensor)
+        if thread:
+            keys.made(index, outputs)
+        first = self._keep(statistics) if statistics else 0
+        self._records[index] = Record(
+            info, tuple(refs), phase, node_name, sequence, module, place, caller, first, len(statistics), overwrites, thread
+        )  # fmt: skip
         return out
+
+    def _begin(self) -> int:
+        """The index of the op that begins, kept free for its record: ops of other threads may begin and end in between."""
+        with self._keys.lock:
+            self._records.append(_RUNNING)
+            if self._flow is not None:
+                self._flow.begin()
+            return len(self._records) - 1
+
+    def _keep(self, statistics: list[bool | torch.Tensor]) -> int:
+        """Keeps an op's statistics beside each other and returns the index of the first."""
+        with self._keys.lock:
+            first = len(self._finite)
+            for value in statistics:
+                if isinstance(value, torch.Tensor):
+                    self._pending[len(self._finite)] = value
+                    self._finite.append(True)
+                else:
+                    self._finite.append(value)
+            return first
 
     def _through_python(self, flow: FlowLog, index: int, info: OpInfo, args: Any, inputs: list[torch.Tensor]) -> list[int]:
         """The exports an op reads without a tensor to show for it: a new tensor of Python values, a number argument."""
@@ -310,30 +349,27 @@ class Tracer(TorchDispatchMode):
                 whole &= tensor.numel() * tensor.element_size() >= tensor.untyped_storage().nbytes()
         return whole
 
-    def _take_statistic(self, tensor: torch.Tensor) -> None:
-        """A number or two that are non-finite if any element is; a finite float32 tensor whose sum overflows is looked
-        at again when its op is examined."""
-        if not tensor.is_floating_point():
-            if not tensor.is_complex():
-                return
-            tensor = torch.view_as_real(tensor.resolve_conj())
-        if tensor.numel() == 0 or not is_plain(tensor):
-            return
-        try:
-            # the sum of a float16 tensor overflows at 65504
-            values = (tensor.sum(),) if tensor.dtype in _STATISTICS else torch.aminmax(tensor)
-        except (RuntimeError, NotImplementedError):  # sparse and 8-bit tensors have no such reduction: not screened
-            return
-        for value in values:
-            if value.is_cpu:  # no device to wait for
-                self._finite.append(math.isfinite(value.item()))
-            else:
-                self._pending[len(self._finite)] = value
-                self._finite.append(True)
-
     def _new_leaf(self, name: str) -> int:
-        self._leaf_names.append(name)
-        return -len(self._leaf_names)
+        with self._keys.lock:
+            self._leaf_names.append(name)
+            return -len(self._leaf_names)
+
+
+def _statistic(tensor: torch.Tensor) -> list[bool | torch.Tensor]:
+    """A number or two that are non-finite if any element is, on the CPU whether they are finite; a finite float32 tensor whose sum
+    overflows is looked at again when its op is examined."""
+    if not tensor.is_floating_point():
+        if not tensor.is_complex():
+            return []
+        tensor = torch.view_as_real(tensor.resolve_conj())
+    if tensor.numel() == 0 or not is_plain(tensor):
+        return []
+    try:
+        # the sum of a float16 tensor overflows at 65504
+        values = (tensor.sum(),) if tensor.dtype in _STATISTICS else torch.aminmax(tensor)
+    except (RuntimeError, NotImplementedError):  # sparse and 8-bit tensors have no such reduction: not screened
+        return []
+    return [math.isfinite(value.item()) if value.is_cpu else value for value in values]  # the CPU is not waited for
 
 
 def _storage(tensor: torch.Tensor) -> int | None:

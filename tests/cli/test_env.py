@@ -14,8 +14,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nanodoc.cuda import has_code
 from nanodoc.environment import checks, packages, system
-from nanodoc.environment.gather import gather, has_code, nvidia_driver
+from nanodoc.environment.gather import gather, nvidia_driver
 from nanodoc.environment.model import FAILED, NOTE, OK, Check, Environment, Gpu
 from nanodoc.environment.variables import redacted, relevant
 from nanodoc.report.environment import render

@@ -133,7 +133,7 @@ def test_no_time_is_said_and_not_hidden() -> None:
 
 
 def test_float64_that_does_not_fit_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nanodoc.differential.experiments.free_host_memory", lambda: 1000)
+    monkeypatch.setattr("nanodoc.differential.experiments.free_memory", lambda device: 1000)
     differential, evidence = ready(sick_at_step_three())
     pattern = differential.examine(evidence).pattern
     assert pattern is not None

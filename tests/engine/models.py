@@ -19,7 +19,7 @@ class Block(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         h = self.norm(x)
-        mask = torch.triu(torch.full((x.shape[1], x.shape[1]), float("-inf")), 1)
+        mask = torch.triu(torch.full((x.shape[1], x.shape[1]), float("-inf"), device=x.device), 1)
         x = x + self.attention(h, h, h, attn_mask=mask, need_weights=False)[0]
         return x + self.mlp(x)  # type: ignore[no-any-return]
 

@@ -1,0 +1,162 @@
+"""Which op made an autograd node, whatever threads they ran in.
+
+Autograd counts nodes thread by thread, and runs the backward of an accelerator in threads of its own, one a device. A checkpoint that computes
+again there, a second derivative, or a forward pass in a thread of the user's makes nodes whose numbers say nothing beside those of the
+thread the step was begun in. Nodes made elsewhere are marked in their own metadata, a dictionary that autograd keeps for
+each node; the mark dies with the node and keeps nothing alive.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from types import FrameType
+from typing import Any, NamedTuple
+
+import torch
+from torch.autograd.function import BackwardCFunction
+from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
+
+from nanodoc.trace.spans import ENGINE
+
+NOWHERE = -1
+"""The key of a node that no traced op is known to have made."""
+
+_MARK = "nanodoc-made-by"
+_sequence_number: Callable[[], int] = torch.autograd._get_sequence_nr  # type: ignore[attr-defined]  # not in its __all__
+
+
+class _Unmarked(NamedTuple):
+    """An op that ran elsewhere, and whose node can't be seen before autograd has attached it to the output."""
+
+    output: weakref.ref[torch.Tensor]
+    key: int
+    number: int
+    """What its thread had counted up to."""
+    thread: int
+
+
+class NodeKeys:
+    """Keys that an op and the node it made have in common, in one trace: the node's number in the thread that the trace was begun in,
+    a negative number of its own for every op elsewhere."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self._home = threading.get_ident()
+        self._numbers: dict[int, int] = {}
+        self._unmarked: list[_Unmarked] = []
+        self._elsewhere = False
+
+    def begin(self) -> None:
+        """The trace begins, in this thread."""
+        self._home = threading.get_ident()
+        self._numbers = {self._home: 0}
+
+    def thread(self) -> int:
+        """The number of the running thread in the order the trace met them; 0 is the one it was begun in."""
+        ident = threading.get_ident()
+        if ident == self._home:
+            return 0
+        with self.lock:
+            return self._numbers.setdefault(ident, len(self._numbers))
+
+    def of_op(self, index: int) -> int:
+        """The key of op `index`, which runs now, and of the node it made."""
+        return _sequence_number() - 1 if threading.get_ident() == self._home else -2 - index
+
+    def of_node(self, node: Any) -> int:
+        """The key of the op that made `node`."""
+        number: int = node._sequence_nr()
+        if not self._elsewhere:
+            return number
+        made_by = node.metadata.get(_MARK)
+        if made_by is not None and made_by[0] is self:
+            return int(made_by[1])
+        # a custom function's node is made without an op to show for it; one inside another node's backward was made there
+        if threading.get_ident() != self._home and isinstance(node, BackwardCFunction) and _is_nested():
+            return NOWHERE
+        return number
+
+    def made(self, index: int, outputs: Iterable[torch.Tensor]) -> None:
+        """Op `index` has run. To be told of ops outside the thread the trace was begun in only."""
+        self._elsewhere = True
+        if not torch.is_grad_enabled():
+            return
+        ident, number = threading.get_ident(), _sequence_number() - 1
+        found = [_Unmarked(weakref.ref(tensor), -2 - index, number, ident) for tensor in outputs]
+        with self.lock:
+            self._unmarked += found
+
+    def settle(self) -> None:
+        """Marks the nodes of ops that have returned to autograd since."""
+        if not self._unmarked:
+            return
+        ident = threading.get_ident()
+        with self.lock:
+            waiting, self._unmarked = self._unmarked, []
+        left = []
+        with torch._C.DisableTorchFunction():
+            for one in waiting:
+                tensor = one.output()
+                node = tensor.grad_fn if tensor is not None else None
+                if tensor is not None and node is None and one.thread != ident:
+                    left.append(one)  # that thread may still be on its way back
+                elif node is not None and node._sequence_nr() == one.number:
+                    marks: Any = node.metadata  # a property, a method in torch's stub
+                    marks.setdefault(_MARK, (self, one.key))
+        if left:
+            with self.lock:
+                self._unmarked += left
+
+
+def _is_nested() -> bool:
+    """The running thread, one of autograd's, is inside a backward that Python code called in it: a checkpoint's."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code is ENGINE:
+            return True
+        frame = frame.f_back
+    return False
+
+
+@contextlib.contextmanager
+def backward_everywhere(mode: TorchDispatchMode) -> Iterator[None]:
+    """A backward that another thread starts runs under `mode` too; modes are a thread's own."""
+    home, original = threading.get_ident(), torch.autograd.graph._engine_run_backward
+
+    def run_backward(*args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() == home or torch._C._current_autograd_node() is not None:
+            return original(*args, **kwargs)
+        _push_mode(mode)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            _pop_mode()
+
+    modules: list[Any] = [torch.autograd, torch.autograd.graph]
+    for module in modules:
+        module._engine_run_backward = run_backward
+    try:
+        yield
+    finally:
+        for module in modules:
+            module._engine_run_backward = original
+
+
+class ThreadFlag:
+    """On in some threads, off in the others."""
+
+    __slots__ = ("_on",)
+
+    def __init__(self) -> None:
+        self._on: set[int] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._on) and threading.get_ident() in self._on
+
+    def set(self, on: bool) -> None:
+        """Turns it on or off for the running thread."""
+        (self._on.add if on else self._on.discard)(threading.get_ident())
