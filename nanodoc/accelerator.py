@@ -66,6 +66,12 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
+def device_of(model: torch.nn.Module, name: str) -> torch.device:
+    """`pick_device`; "auto" is the accelerator that the training's own code has put the model on, if any, the first of several."""
+    placed = next((p.device for p in model.parameters() if p.device.type not in ("cpu", "meta")), None)
+    return placed if name == "auto" and placed is not None else pick_device(name)
+
+
 def device_before_import(name: str) -> torch.device:
     """`pick_device` while the user's file is not imported yet: it may bring a type of device with it (torch_npu does). A type that torch does
     not know is taken for the CPU until then."""
@@ -159,7 +165,7 @@ def has_float64(device: torch.device) -> bool:
         return False
 
 
-def wide(tensor: torch.Tensor) -> torch.Tensor:
+def in_widest(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor in float64, or in float32 where its device has no float64."""
     return tensor.to(widest(tensor.device))
 
@@ -177,7 +183,7 @@ def random_states(devices: Iterable[torch.device]) -> dict[torch.device, torch.T
 
 
 def set_random_state(device: torch.device, state: torch.Tensor) -> None:
-    """Puts a state of `random_states` back. A state of another type of device is left out: it has another format."""
-    if exists(device.type):
-        with contextlib.suppress(*_NO_ANSWER):
-            _module(device).set_rng_state(state, device)
+    """Puts a state of `random_states` back; nothing happens where this device is not there. Raises what its generator says of a state that it
+    does not take."""
+    if device in every_device(device.type) and hasattr(_module(device), "set_rng_state"):
+        _module(device).set_rng_state(state, device)

@@ -169,6 +169,8 @@ class Experiments:
         runner = self._trials.runner
         if runner.device.type == "cpu":
             raise NotRun("")
+        if runner.spread:
+            raise NotRun("the code runs the model on several devices, by their names")
         recipe, device = runner.recipe, runner.device
         with self._changed(lambda tensor: tensor.to("cpu")) as capsule:
             runner.device, runner.recipe = torch.device("cpu"), replace(recipe, scaler=None)

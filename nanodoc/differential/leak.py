@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from nanodoc.accelerator import in_widest, widest
 from nanodoc.evidence import OpFacts
 from nanodoc.graph_evidence import LeakFacts
 from nanodoc.trace.eager import run_eagerly
@@ -190,7 +191,7 @@ def _run(
 
 
 def fingerprint(tensor: torch.Tensor, size: int) -> dict[Any, torch.Tensor]:
-    """For every way the batch dimension may lie in `tensor`: two numbers per sample, in float64, shape (size, 2).
+    """For every way the batch dimension may lie in `tensor`: two numbers per sample, in float64 where the device has it, shape (size, 2).
 
     Ways: dimension d of that size; of a multiple of it, samples outermost ("B") or innermost ("b"); the whole tensor ("all"). With two dimensions of that
     size also the part that has nothing to do with sample 0, shape (1, 2).
@@ -214,8 +215,8 @@ def fingerprint(tensor: torch.Tensor, size: int) -> dict[Any, torch.Tensor]:
 
 def _numbers(rows: torch.Tensor) -> torch.Tensor:
     """A weighted sum that cancels by no symmetry, and the norm, of every row."""
-    rows = rows.detach().double()
-    weights = torch.cos(torch.arange(rows.shape[1], device=rows.device, dtype=torch.float64) * 0.7 + 0.3)
+    rows = in_widest(rows.detach())
+    weights = torch.cos(torch.arange(rows.shape[1], device=rows.device, dtype=rows.dtype) * 0.7 + 0.3)
     return torch.stack([rows @ weights, torch.linalg.vector_norm(rows, dim=1)], 1)
 
 
@@ -261,8 +262,8 @@ def _change(inputs: Any, size: int) -> Any:
         new = tensor.detach().clone()
         if new.is_floating_point():
             row = new[SAMPLE]
-            factors = 1 + 0.3 * torch.cos(torch.arange(row.numel(), device=new.device, dtype=torch.float64)).reshape(row.shape)
-            new[SAMPLE] = (row.double() * factors).to(new.dtype)
+            factors = 1 + 0.3 * torch.cos(torch.arange(row.numel(), device=new.device, dtype=widest(new.device))).reshape(row.shape)
+            new[SAMPLE] = (in_widest(row) * factors).to(new.dtype)
         elif new.dim() > 1 and new.dtype != torch.bool and not new.is_complex():
             _swap_tokens(new[SAMPLE])
         if not torch.equal(new, tensor):

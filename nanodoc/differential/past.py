@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from nanodoc.accelerator import in_widest
 from nanodoc.differential.trial import Say, StepTrials
 from nanodoc.engine.capsule import StepCapsule
 from nanodoc.engine.checkpoints import Checkpoints, PastStep
@@ -73,7 +74,7 @@ def _weights(first: StepCapsule | None, now: Sequence[tuple[str, torch.Tensor]])
         for (name, tensor), old in zip(now, first.weights, strict=True):
             if old is None or not tensor.is_floating_point():
                 continue
-            was, is_ = float(old.double().norm()), float(tensor.double().norm())
+            was, is_ = float(in_widest(old).norm()), float(in_widest(tensor).norm())
             before, after = math.hypot(before, was), math.hypot(after, is_)
             ratio = _ratio(is_, was)
             if ratio is not None and tensor.dim() >= 2 and (best is None or ratio > best[0]):

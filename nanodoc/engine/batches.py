@@ -40,12 +40,20 @@ def map_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor], dept
     return value
 
 
+def is_spread(module: torch.nn.Module) -> bool:
+    """Its parameters lie on several accelerators: the code that runs it moves what goes between them."""
+    return len({parameter.device for parameter in module.parameters() if parameter.device.type not in ("cpu", "meta")}) > 1
+
+
 def move_module(module: torch.nn.Module, device: torch.device, optimizers: Sequence[torch.optim.Optimizer] = ()) -> None:
-    """`module.to(device)`; tensors without storage stay where they are, until a step wants their values.
+    """`module.to(device)`; tensors without storage stay where they are, until a step wants their values, and a model that the training has
+    spread over several devices stays there.
 
     On CUDA a parameter stays the same object. On devices of torch's PrivateUse1 kind (Ascend's and others) `Module.to` may replace it, and an
     optimizer made before holds the old one: the `optimizers` are given the new parameters, with the state of the old ones.
     """
+    if is_spread(module):
+        return
     tensors = [*module.parameters(), *module.buffers()]
     if not any(tensor.is_meta for tensor in tensors):
         before = dict(module.named_parameters(remove_duplicate=False))

@@ -13,7 +13,6 @@ from torch.utils.data import DataLoader, default_collate
 
 from nanodoc.crash_evidence import FieldFacts, RaggedFacts
 from nanodoc.engine.aside import put_back
-from nanodoc.engine.batches import to_device
 from nanodoc.engine.build_facts import BuildFacts
 from nanodoc.engine.capsule import Keeper
 from nanodoc.engine.step import StepRunner
@@ -50,7 +49,7 @@ def _tried(runner: StepRunner, facts: RaggedFacts, samples: list[Any]) -> Ragged
     batch = default_collate(_padded(samples))
     try:
         if runner.observing:
-            loss = runner.call_train_step(to_device(batch, runner.device))
+            loss = runner.call_train_step(runner.moved(batch))
             value = float(loss) if isinstance(loss, torch.Tensor) and loss.numel() == 1 else 0.0
         else:
             value = float(runner.compute([batch])[0])

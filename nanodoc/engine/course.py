@@ -62,6 +62,7 @@ class Outcome:
     trace_files: list[str] = field(default_factory=list)
     frames: list[FrameTable] = field(default_factory=list)
     device_lost: bool = False
+    """The device answers no more, or would not if the step were run again."""
     """The device answers nothing any more: neither the model nor a replay is to be had."""
 
 

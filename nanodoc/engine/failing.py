@@ -15,7 +15,7 @@ from nanodoc import accelerator
 from nanodoc.call_evidence import RangeFacts
 from nanodoc.crash_evidence import CrashFacts
 from nanodoc.engine.aside import put_back, warnings_unsaid
-from nanodoc.engine.batches import batch_size, to_device
+from nanodoc.engine.batches import batch_size
 from nanodoc.engine.build_facts import BuildFacts
 from nanodoc.engine.capsule import Keeper, StepCapsule
 from nanodoc.engine.collating import ragged_facts
@@ -82,7 +82,7 @@ class FailureLook:
         kept = put_back(self._runner, self._keeper, on_host=memory and self._runner.device.type != "cpu")
         with contextlib.suppress(*_HARMLESS), kept, warnings_unsaid(), run_eagerly():
             self._keeper.restore(capsule)
-            batches = [to_device(batch, self._runner.device) for batch in capsule.batches]
+            batches = [self._runner.moved(batch) for batch in capsule.batches]
             log = CallLog(self._runner.recipe.model, leaves_of(self._runner.recipe.model, batches))
             try:
                 with log, saved or contextlib.nullcontext():

@@ -24,6 +24,7 @@ from nanodoc.trace.functions import FunctionWatch
 from nanodoc.trace.graph import StepTrace
 from nanodoc.trace.plain import without_values
 from nanodoc.trace.spans import Place, calling_places, resolve
+from nanodoc.trace.threads import in_one_thread
 from nanodoc.trace.tracer import Tracer
 
 
@@ -34,7 +35,7 @@ class FollowedStep:
     def __init__(
         self, recipe: Recipe, batches: Sequence[Any], *, saved: bool = False, shaken: Place | None = None, ranges: bool = False
     ) -> None:
-        model = recipe.model
+        self._model = model = recipe.model
         self.named = [(name, p) for name, p in model.named_parameters() if not without_values(p)]
         leaves = [
             *((f"param:{name}", parameter.detach()) for name, parameter in self.named),
@@ -67,6 +68,7 @@ class FollowedStep:
                     stack.enter_context(_warnings_at_the_users_line())
                 else:
                     stack.enter_context(run_eagerly())
+                    stack.enter_context(in_one_thread(self._model))
                     stack.enter_context(warnings.catch_warnings())
                     warnings.simplefilter("ignore")
                 stack.enter_context(self.kept)

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from nanodoc.differential.graph_remedies import CallPatch, rebinds
-from nanodoc.engine.batches import to_device
 from nanodoc.engine.capsule import Keeper, StepCapsule, copy_weights
 from nanodoc.engine.cut_reading import CutReader
 from nanodoc.engine.followed import FollowedStep
@@ -97,7 +96,7 @@ class GraphExaminer:
         """Rewinds and runs the step. `patch` is a remedy to try, `free` cuts tensors kept from earlier steps off their graph,
         `shaken` is a line whose exports are changed a little."""
         self._keeper.restore(capsule)
-        batches = [to_device(batch, self._runner.device) for batch in capsule.batches]
+        batches = [self._runner.moved(batch) for batch in capsule.batches]
         step = FollowedStep(self._runner.recipe, batches, saved=saved, shaken=shaken)
         if free:
             step.kept.detach_all()

@@ -13,7 +13,7 @@ import torch
 
 from nanodoc.call_evidence import CallFacts, InspectionFacts, ModeFacts, OutputFacts, StepCalls, UnitFacts
 from nanodoc.engine.aside import put_back, warnings_unsaid
-from nanodoc.engine.batches import batch_size, tensor_leaves, to_device
+from nanodoc.engine.batches import batch_size, tensor_leaves
 from nanodoc.engine.build_facts import BuildFacts
 from nanodoc.engine.capsule import Keeper, StepCapsule
 from nanodoc.engine.checkpoints import PastStep
@@ -71,7 +71,7 @@ class Inspector:
 
     def _run(self, capsule: StepCapsule, probe: ValueProbe, watch: _ModelWatch | None) -> StepCalls:
         self._keeper.restore(capsule)
-        batches = [to_device(batch, self._runner.device) for batch in capsule.batches]
+        batches = [self._runner.moved(batch) for batch in capsule.batches]
         log = CallLog(self._model, leaves_of(self._model, batches), probe.measure)
         probe.begin(log.made_of)
         if watch is not None:

@@ -129,7 +129,7 @@ class Engine:
         self._over()
         if trouble.failure is None and (late := late_error(self.runner.device)) is not None:
             trouble = self._lost(max(step - 1, 0), late)
-        if trouble.failure is not None and device_is_lost(trouble.failure):
+        if trouble.failure is not None and (device_is_lost(trouble.failure) or self._would_lose_device()):
             return without_device(self.course, trouble, step, self._graph.ranges, interrupted=self._interrupts.asked)
         if hopeless:
             unseen = self._feed.unseen(self._micro_batches)  # the first step's start, of a run that would be no use
@@ -377,7 +377,7 @@ class Engine:
             self._graph.let_go()
             make_room(error, self.runner.device)
         examined = None
-        if device_is_lost(failure):
+        if device_is_lost(failure) or self._would_lose_device():
             return Trouble(None, failure, capsule, crash=self._failures.at_glance(capsule, self._indices))
         if graph_failure(failure.message) is not None:
             self._graph.at_failure(capsule, error)
@@ -394,6 +394,10 @@ class Engine:
         self._over()
         capsule = self._last if self._last is not None and self._last.step == step else None
         return Trouble(None, failure, capsule, crash=self._failures.at_glance(capsule, self._indices) if capsule is not None else None)
+
+    def _would_lose_device(self) -> bool:
+        """An index out of range was kept from a kernel that would have lost the device; run again, the step would get there."""
+        return bool(self._graph.ranges) and self.runner.device.type != "cpu"
 
     def _hurt_by_optimizer(self) -> tuple[OptimizerFacts, ...]:
         bad = nonfinite_tensors(self._named)

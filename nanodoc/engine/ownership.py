@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from nanodoc.accelerator import widest
 from nanodoc.engine.build_facts import BuildFacts
 from nanodoc.evidence import SourceSpan
 from nanodoc.graph_evidence import FrozenFacts, OwnedParameter, OwnershipFacts, RepeatedModule, UnregisteredModule
@@ -288,7 +289,8 @@ def fingerprint(parameter: torch.Tensor) -> tuple[float, float]:
         values = torch.view_as_real(values)
     if not values.is_floating_point() or values.itemsize == 1:  # quantised, or one of the eight-bit floats: such a parameter is not trained
         return 0.0, 0.0
-    return float(values.sum(dtype=torch.float64)), float(torch.linalg.vector_norm(values, ord=1, dtype=torch.float64))
+    dtype = widest(values.device)
+    return float(values.sum(dtype=dtype)), float(torch.linalg.vector_norm(values, ord=1, dtype=dtype))
 
 
 def _norm(grad: torch.Tensor | None) -> float | None:

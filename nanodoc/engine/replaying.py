@@ -12,7 +12,7 @@ import torch
 
 from nanodoc import probing
 from nanodoc.engine.aside import warnings_unsaid
-from nanodoc.engine.batches import tensor_leaves, to_device
+from nanodoc.engine.batches import tensor_leaves
 from nanodoc.engine.capsule import Keeper, StepCapsule, copy_weights
 from nanodoc.engine.half_facts import GRADIENT_MARK
 from nanodoc.engine.observer import Observer
@@ -27,6 +27,7 @@ from nanodoc.trace.examine import Request
 from nanodoc.trace.graph import StepTrace
 from nanodoc.trace.half import HalfLog
 from nanodoc.trace.plain import without_values
+from nanodoc.trace.threads import in_one_thread
 from nanodoc.trace.tracer import Tracer
 
 PROBE_MARK = "probe:"
@@ -81,7 +82,7 @@ class Replayer:
         compared with float32 and every gradient is marked; `frames` measures every module call. Without `traced` the trace is
         empty: only how the step ends is asked for."""
         self._keeper.restore(capsule)
-        batches = [to_device(batch, self._runner.device) for batch in capsule.batches]
+        batches = [self._runner.moved(batch) for batch in capsule.batches]
         tracer = Tracer(self._model, leaves_of(self._model, batches), requests, half=half)
         bad: list[str] = []
 
@@ -99,7 +100,7 @@ class Replayer:
             tracer.mark(f"loss:{len(losses)}", loss)
             losses.append(loss.detach())
 
-        with run_eagerly(), contextlib.ExitStack() as stack:
+        with run_eagerly(), in_one_thread(self._model), contextlib.ExitStack() as stack:
             stack.enter_context(warnings_unsaid())
             stack.enter_context(_marking_probes(tracer))
             if half is not None:

@@ -32,9 +32,11 @@ class RandomState:
         if numpy is not None and self.numpy is not None:
             numpy.random.set_state(self.numpy)
         torch.set_rng_state(self.cpu)
-        for number, (taken_on, state) in enumerate(self.accelerators.items()):
-            # a snapshot of cuda:1 can be replayed on cuda:0
-            accelerator.set_random_state(device if number == 0 and taken_on.type == device.type else taken_on, state)
+        own = next(iter(self.accelerators), None)
+        for taken_on, state in self.accelerators.items():
+            # a snapshot of cuda:1 can be replayed on cuda:0: the two change places
+            swapped = {own: device, device: own}.get(taken_on) if own is not None and own.type == device.type else None
+            accelerator.set_random_state(swapped or taken_on, state)
 
 
 class RandomKeeper:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from nanodoc.engine.batches import to_device
+from nanodoc.engine.batches import is_spread, map_tensors, to_device
 from nanodoc.errors import UsageError, UserCodeError, is_users
 from nanodoc.process.crumbs import here
 from nanodoc.recipe.recipe import Recipe
@@ -29,6 +29,8 @@ class StepRunner:
         self.recipe = recipe
         self.device = device
         self.amp_dtype = amp_dtype
+        self.spread = is_spread(recipe.model)
+        """The model is on several devices, where the training's own code put it."""
         self._phase = "forward"
         self._arguments = _accepted_arguments(recipe.train_step) if recipe.train_step is not None else 0
 
@@ -46,6 +48,13 @@ class StepRunner:
     def observing(self) -> bool:
         """The step is the user's own `train_step`."""
         return self.recipe.train_step is not None
+
+    def moved(self, batch: Any) -> Any:
+        """The batch with its tensors on the step's device. Where the training has spread its model over several, what lies on one of them
+        stays there."""
+        if self.spread and self.device.type != "cpu":
+            return map_tensors(batch, lambda tensor: tensor.to(self.device, non_blocking=True) if tensor.is_cpu else tensor)
+        return to_device(batch, self.device)
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         if self.amp_dtype is None:
@@ -69,7 +78,7 @@ class StepRunner:
             losses = []
             for batch in batches:
                 self.phase = "forward"
-                moved = to_device(batch, self.device)
+                moved = self.moved(batch)
                 with self.autocast():
                     loss = self._loss(moved)
                 _check_scalar(loss)
@@ -108,7 +117,7 @@ class StepRunner:
         recipe = self.recipe
         assert recipe.train_step is not None
         self.phase = "forward"
-        arguments = (recipe.model, to_device(batch, self.device), recipe.optimizer, recipe.scaler)
+        arguments = (recipe.model, self.moved(batch), recipe.optimizer, recipe.scaler)
         with self._as_user_code():
             return recipe.train_step(*arguments[: self._arguments])
 

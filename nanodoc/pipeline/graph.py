@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nanodoc.accelerator import device_before_import, pick_device
+from nanodoc.accelerator import device_before_import, device_of
 from nanodoc.config import Config
 from nanodoc.engine.failure import describe_failure
 from nanodoc.engine.graph_run import run_graph_check
@@ -27,7 +27,7 @@ def check_grad_graph(entrypoint: str, config: Config, module: str | None = None)
     except UserCodeError as error:
         info = run_info(entrypoint, "check-grad-graph", config, device, None, steps, 0, "not_run")
         return report_of(info, Evidence(failure=describe_failure(error)), config, VitalSigns(), {}, [], False)
-    device = pick_device(config.device)
+    device = device_of(recipe.model, config.device)
     check_module(recipe, module)
     modules = {path: type(m).__name__ for path, m in recipe.model.named_modules()}
     recipe, amp_dtype = with_amp(recipe, config.amp, device)

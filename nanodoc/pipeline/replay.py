@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from nanodoc.accelerator import device_before_import, pick_device
+from nanodoc.accelerator import device_before_import, device_of, has_float64
 from nanodoc.config import Config, artifact_folder
 from nanodoc.differential.differential import Differential, Step
 from nanodoc.differential.experiments import KEYS, Elsewhere
@@ -79,7 +79,7 @@ def replay(
     except UserCodeError as error:
         info = run_info(named, "replay", config, device, None, 1, 0, "not_run")
         return report_of(info, Evidence(failure=describe_failure(error)), config, VitalSigns(), {}, [], False)
-    device = pick_device(config.device)
+    device = device_of(recipe.model, config.device)
     default = torch.get_default_dtype()
     try:
         return _replayed(recipe, device, content, path, named, config, options, progress)
@@ -129,6 +129,8 @@ class _Again:
         others = [one for one in drawn if not _same(one, batches)]
         saved_batches = batches
         dtype = DTYPES[options.dtype] if options.dtype is not None else None
+        if dtype == torch.float64 and not has_float64(device):
+            raise UsageError(f"--dtype float64: {device.type} has no float64; add --device cpu")
         if dtype is not None:
             recipe.model.to(dtype)
             torch.set_default_dtype(torch.float64 if dtype == torch.float64 else torch.get_default_dtype())

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from nanodoc.accelerator import device_before_import, pick_device
+from nanodoc.accelerator import device_before_import, device_of
 from nanodoc.config import Config, artifact_folder
 from nanodoc.differential.differential import Differential, Step
 from nanodoc.differential.experiments import Elsewhere
@@ -24,6 +24,7 @@ from nanodoc.engine.settings import seed_everything, with_amp
 from nanodoc.engine.snapshot import write_snapshot
 from nanodoc.errors import UsageError, UserCodeError
 from nanodoc.evidence import Evidence
+from nanodoc.failure_kinds import device_is_lost
 from nanodoc.pipeline.again import changed_for, load_here, write_batches
 from nanodoc.pipeline.common import build_watched, check_module, device_name, kept_going, report_of, run_info
 from nanodoc.pipeline.ranks import before_the_run, rank_facts
@@ -61,7 +62,7 @@ def run(entrypoint: str, config: Config, progress: Progress | None = None, again
         note_failure(here(), describe_failure(error), None)
         info = run_info(entrypoint, "run", config, device, None, config.steps or 0, 0, "not_run")
         return report_of(info, Evidence(failure=describe_failure(error)), config, VitalSigns(), {}, [], False)
-    device = pick_device(config.device)
+    device = device_of(recipe.model, config.device)
     here().of_model({id(module): (path, type(module).__name__) for path, module in recipe.model.named_modules()})
     if again is not None:
         recipe = changed_for(recipe, again)
@@ -171,7 +172,10 @@ def _without_device(
 ) -> Report:
     """The report where the device answers nothing any more; the batch, which never left the host, is written down for a look elsewhere."""
     artifacts: dict[str, str | None] = {"history": str(history), "snapshot": None, "batch": None}
-    notes = [("everything that is looked at when a run is over", "the device answers nothing more after the first such error")]
+    failure = outcome.evidence.failure
+    lost = failure is not None and device_is_lost(failure)
+    why = "the device answers nothing more after the first such error" if lost else "running the step again would lose the device"
+    notes = [("everything that is looked at when a run is over", why)]
     if outcome.capsule is not None:
         try:
             artifacts["batch"] = str(write_batches(folder, outcome.capsule.step, outcome.capsule.batches))

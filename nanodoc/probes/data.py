@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from nanodoc.accelerator import in_widest
 from nanodoc.engine.batches import tensor_leaves
 from nanodoc.loop_evidence import BatchLeaf, DataFacts
 
@@ -42,7 +43,7 @@ def _measurable(tensor: torch.Tensor) -> bool:
 
 def _leaf(path: str, tensors: list[torch.Tensor]) -> BatchLeaf:
     first = tensors[0]
-    flat = torch.cat([t.detach().flatten().double().cpu() for t in tensors])
+    flat = torch.cat([t.detach().flatten().cpu().double() for t in tensors])
     floating = first.is_floating_point()
     finite = flat[torch.isfinite(flat)]
     if not finite.numel():
@@ -61,7 +62,7 @@ def _most_frequent(tensors: list[torch.Tensor]) -> tuple[list[float], float | No
     """Share of the most frequent value batch by batch, that value, and whether rows end or begin in runs of it, of different lengths."""
     values, counts = torch.unique(torch.cat([t.flatten() for t in tensors]), return_counts=True)
     top = values[counts.argmax()]
-    shares = [float((t == top).double().mean()) for t in tensors]
+    shares = [float((t == top).float().mean()) for t in tensors]
     ragged = False
     for tensor in tensors:
         if tensor.dim() == 2 and tensor.shape[1] > 2:
@@ -74,7 +75,7 @@ def _most_frequent(tensors: list[torch.Tensor]) -> tuple[list[float], float | No
 
 
 def _typical(tensors: list[torch.Tensor], *, largest: bool) -> float:
-    rows = [t.detach().double().reshape(t.shape[0], -1) if t.dim() else t.detach().double().reshape(1, 1) for t in tensors]
+    rows = [in_widest(t.detach()).reshape(t.shape[0], -1) if t.dim() else in_widest(t.detach()).reshape(1, 1) for t in tensors]
     values = torch.cat([(row.abs().amax(1) if largest else row.mean(1)).cpu() for row in rows])
     return float(values.nan_to_num().median())
 

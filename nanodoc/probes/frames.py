@@ -17,6 +17,7 @@ import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from nanodoc import probing
+from nanodoc.accelerator import in_widest
 from nanodoc.evidence import SourceSpan
 from nanodoc.frame_evidence import Frame, FrameTable, FrameTensor
 from nanodoc.trace.half import HalfLog, HalfMode
@@ -170,7 +171,7 @@ class FrameProbe:
                 measured.values += [int(torch.isnan(values).sum()), int(torch.isinf(values).sum())]
             return
         counts = [torch.isnan(values).sum(), torch.isinf(values).sum()] if values.is_floating_point() else []
-        self._pending.append((measured, torch.stack([number.double() for number in (low, high, *counts)])))
+        self._pending.append((measured, torch.stack([in_widest(number) for number in (low, high, *counts)])))
 
     # -- afterwards --------------------------------------------------------------------------------------------------------
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 
+from nanodoc.accelerator import in_widest
 from nanodoc.trace.plain import without_values
 
 
@@ -97,7 +98,7 @@ def _read_alike(grads: list[torch.Tensor], scalars: list[torch.Tensor], scratch:
 
 
 def _read_any(grads: list[torch.Tensor], scalars: list[torch.Tensor]) -> list[float]:
-    """Mixed dtypes, devices and layouts: one copy per device."""
+    """Mixed dtypes, devices and layouts: what several accelerators hold is brought together on the first, and copied to the host once."""
     tensors = [_values(grad) for grad in grads]
     groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
     for position, grad in enumerate(tensors):
@@ -105,18 +106,36 @@ def _read_any(grads: list[torch.Tensor], scalars: list[torch.Tensor]) -> list[fl
     pieces: dict[torch.device, list[torch.Tensor]] = {}
     slots: dict[torch.device, list[int]] = {}  # where each value read belongs: norms first, then scalars
     for (device, dtype), positions in groups.items():
-        wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else None
-        norms = torch._foreach_norm([tensors[p] for p in positions], 2, dtype=wide)
-        pieces.setdefault(device, []).append(torch.stack(norms).double())
+        in_float32 = torch.float32 if dtype in (torch.float16, torch.bfloat16) else None
+        norms = torch._foreach_norm([tensors[p] for p in positions], 2, dtype=in_float32)
+        pieces.setdefault(device, []).append(in_widest(torch.stack(norms)))
         slots.setdefault(device, []).extend(positions)
     for position, scalar in enumerate(scalars, len(tensors)):
-        pieces.setdefault(scalar.device, []).append(scalar.reshape(1).double())
+        pieces.setdefault(scalar.device, []).append(in_widest(scalar.reshape(1)))
         slots.setdefault(scalar.device, []).append(position)
     values = [math.nan] * (len(tensors) + len(scalars))
-    for device, parts in pieces.items():
-        for slot, value in zip(slots[device], torch.cat(parts).tolist(), strict=True):  # one synchronisation per device
+    for parts, places in _brought_together(pieces, slots):
+        for slot, value in zip(places, torch.cat(parts).tolist(), strict=True):  # the step's one synchronisation; the CPU needs none
             values[slot] = value
     return values
+
+
+def _brought_together(
+    pieces: dict[torch.device, list[torch.Tensor]], slots: dict[torch.device, list[int]]
+) -> Iterator[tuple[list[torch.Tensor], list[int]]]:
+    """What lies on the host, and what lies on accelerators, all on the first of them; each with where its values belong."""
+    first: torch.device | None = None
+    gathered: list[torch.Tensor] = []
+    places: list[int] = []
+    for device, parts in pieces.items():
+        if device.type == "cpu":
+            yield parts, slots[device]
+            continue
+        first = first or device
+        gathered += parts if device == first else [torch.cat(parts).to(first, non_blocking=True)]
+        places += slots[device]
+    if first is not None:
+        yield gathered, places
 
 
 def really_nonfinite(named: Sequence[tuple[str, torch.nn.Parameter]]) -> list[str]:
@@ -141,7 +160,9 @@ def nonfinite_tensors(named: Sequence[tuple[str, torch.Tensor]]) -> list[str]:
     for name, tensor in floating:
         groups.setdefault(tensor.device, []).append((name, tensor))
     for members in groups.values():
-        sums = torch.stack([tensor.double().sum() if tensor.dtype == torch.float16 else tensor.sum().double() for _, tensor in members])
+        sums = torch.stack(
+            [tensor.sum(dtype=torch.float32) if tensor.dtype == torch.float16 else tensor.sum().float() for _, tensor in members]
+        )
         for (name, tensor), finite in zip(members, torch.isfinite(sums).tolist(), strict=True):
             if not finite and not bool(torch.isfinite(tensor).all()):
                 suspects.append(name)

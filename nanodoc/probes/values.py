@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from nanodoc.accelerator import in_widest
 from nanodoc.call_evidence import CLASSIFICATION, REGRESSION, ArgumentFacts
 
 RECTIFIERS = frozenset(("relu", "relu6", "hardtanh", "threshold", "clamp_min"))
@@ -133,12 +134,12 @@ def _out_of_reach(target: torch.Tensor) -> dict[str, float]:
     """Shares of the targets that ReLU, sigmoid and tanh can't return."""
     if not target.numel():
         return {}
-    values = target.detach().double()
+    values = in_widest(target.detach())
     slack = _SLACK * float(values.max() - values.min())
     return {
-        "target_below_0": float((values < -slack).double().mean()),
-        "target_outside_01": float(((values < -slack) | (values > 1 + slack)).double().mean()),
-        "target_outside_11": float((values.abs() > 1 + slack).double().mean()),
+        "target_below_0": float((values < -slack).float().mean()),
+        "target_outside_01": float(((values < -slack) | (values > 1 + slack)).float().mean()),
+        "target_outside_11": float((values.abs() > 1 + slack).float().mean()),
     }
 
 

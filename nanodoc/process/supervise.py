@@ -217,7 +217,8 @@ def _without_the_device(job: Job, report: Report, failure: Failure, step: int | 
         progress.say(said)
         ended = _again(job, again, steps=None, environment=environment, device=device)
         found = ended.report.findings if ended.report is not None else ()
-        if found and found[0].severity == "critical":
+        # code that names its devices cannot run on the CPU: that is no finding of the training's
+        if found and found[0].severity == "critical" and found[0].name != "device-mismatch":
             first = found[0]
             lost = report.findings[0]
             told = replace(

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from nanodoc import accelerator
 from nanodoc.trace.examine import upcast_outputs
 from nanodoc.trace.ops import OpInfo, describe_op, outputs_of, tensors_in, written_by
 from nanodoc.trace.plain import is_plain
@@ -107,13 +108,13 @@ class HalfLog:
             self.left_out += 1
             return []
         flushed = (half == 0) & (exact != 0)
-        counts = [torch.count_nonzero(exact).double(), torch.count_nonzero(flushed).double()]
+        counts = [accelerator.in_widest(torch.count_nonzero(exact)), accelerator.in_widest(torch.count_nonzero(flushed))]
         if exact.is_cpu and not int(counts[1]):
             return counts
         exact = torch.nan_to_num(exact, 0.0, 0.0, 0.0)
         lost = torch.where(flushed, exact, torch.zeros_like(exact))
         # doubles, so that squares of tiny numbers are not rounded away
-        return [*counts, lost.double().square().sum(), exact.double().square().sum()]
+        return [*counts, accelerator.in_widest(lost).square().sum(), accelerator.in_widest(exact).square().sum()]
 
     def made(self, tensor: torch.Tensor) -> int | None:
         """The op that made a half-precision tensor which is alive now."""
@@ -162,7 +163,7 @@ class HalfLog:
             for name, value in zip(("absmax", "nonzero", "flushed", "lost", "total"), scalars, strict=False):
                 by_device.setdefault(value.device, []).append((self.ops[index], name, value))
         for entries in by_device.values():
-            values = torch.stack([value.double() for _, _, value in entries]).tolist()
+            values = torch.stack([accelerator.in_widest(value) for _, _, value in entries]).tolist()
             for (op, name, _), value in zip(entries, values, strict=True):
                 setattr(op, name, int(value) if name in ("nonzero", "flushed") else value)
         self._pending = []

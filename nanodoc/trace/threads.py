@@ -146,6 +146,18 @@ def backward_everywhere(mode: TorchDispatchMode) -> Iterator[None]:
             module._engine_run_backward = original
 
 
+@contextlib.contextmanager
+def in_one_thread(model: torch.nn.Module) -> Iterator[None]:
+    """Around a step that is run again: the backward of a model on several devices runs in the calling thread, so that its ops come in the same
+    order each time, and an op can be found again by its number. With one device there is one order in any case."""
+    devices = {tensor.device for tensor in (*model.parameters(), *model.buffers()) if tensor.device.type != "meta"}
+    if len(devices) < 2:
+        yield
+        return
+    with torch.autograd.set_multithreading_enabled(False):
+        yield
+
+
 class ThreadFlag:
     """On in some threads, off in the others."""
 

@@ -170,7 +170,10 @@ at::Generator& generator(int device) {
   static at::Generator all[kDevices] = {at::detail::createCPUGenerator(), at::detail::createCPUGenerator()};
   return all[device];
 }
-std::atomic<bool> shares_host_generator{false};
+std::atomic<bool> shares_host_generator{false}, without_float64{false};
+void check_dtype(at::ScalarType dtype) {
+  TORCH_CHECK_TYPE(!(without_float64 && dtype == at::kDouble), "Cannot convert a SIM Tensor to float64 dtype as the SIM framework doesn't support float64.");
+}
 
 struct SimHooks final : at::PrivateUse1HooksInterface {
   bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
@@ -270,6 +273,7 @@ class Translation {  // of one call
   // A result of the CPU's kernel as a tensor of the device: a view of an argument's memory, or memory taken over.
   Tensor out(const Tensor& result) {
     if (!result.defined() || !result.is_cpu() || device < 0) return result;
+    check_dtype(result.scalar_type());
     auto* impl = result.storage().unsafeGetStorageImpl();
     auto found = owners.find(impl);
     if (found == owners.end()) {
@@ -453,11 +457,13 @@ struct OnDevice {
 };
 Tensor empty(at::IntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout>, std::optional<c10::Device> device, std::optional<bool>, std::optional<at::MemoryFormat> format) {
   launching();
+  check_dtype(dtype.value_or(c10::get_default_dtype_as_scalartype()));
   OnDevice on(device);
   return at::detail::empty_generic(size, &allocator, kSimKeys, dtype.value_or(c10::get_default_dtype_as_scalartype()), format);
 }
 Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride, std::optional<at::ScalarType> dtype, std::optional<at::Layout>, std::optional<c10::Device> device, std::optional<bool>) {
   launching();
+  check_dtype(dtype.value_or(c10::get_default_dtype_as_scalartype()));
   OnDevice on(device);
   return at::detail::empty_strided_generic(size, stride, &allocator, kSimKeys, dtype.value_or(c10::get_default_dtype_as_scalartype()));
 }
@@ -622,6 +628,7 @@ int sim_current_device() { return current_device; }
 void sim_set_device(int device) { current_device = device; }
 void sim_limit(int device, int64_t bytes) { memory[device].limit = bytes; }
 void sim_share_host_generator(int shares) { shares_host_generator = shares != 0; }
+void sim_without_float64(int without) { without_float64 = without != 0; }
 void sim_check_indices(int checks) { check_indices = checks != 0; }
 void sim_plant(const char* op, int calls) {
   std::lock_guard<std::mutex> guard(planted_lock);

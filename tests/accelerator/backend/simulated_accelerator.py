@@ -152,6 +152,8 @@ class SimulatedModule:
     @staticmethod
     def set_rng_state(state: Any, device: Any = None) -> None:
         state = state.contiguous()
+        if state.dtype.itemsize != 1 or state.numel() != _library.sim_rng_bytes():
+            raise RuntimeError("RNG state is of the wrong size")
         _library.sim_set_rng(_index(device), ctypes.c_void_p(state.data_ptr()))
 
 
@@ -185,12 +187,13 @@ def register() -> None:
 
 def configure(settings: Any) -> None:
     """SIM_MEMORY (bytes a device), SIM_PLANT ("aten::relu 3": the third relu loses the device), SIM_SHARE_GENERATOR (draws come from the
-    CPU's generator, so that values are the CPU's)."""
+    CPU's generator, so that values are the CPU's), SIM_WITHOUT_FLOAT64 (as Apple's GPUs)."""
     for device in range(2):
         _library.sim_limit(device, int(settings.get("SIM_MEMORY", 1 << 40)))
     op, _, call = settings.get("SIM_PLANT", "").partition(" ")
     _library.sim_plant(op.encode(), int(call or 0))
     _library.sim_share_host_generator(bool(settings.get("SIM_SHARE_GENERATOR")))
+    _library.sim_without_float64(bool(settings.get("SIM_WITHOUT_FLOAT64")))
 
 
 def counts() -> Counts:

@@ -1,0 +1,131 @@
+"""What watching a step costs on a device, counted by the device itself: one copy to the host, and nothing else that the host waits for."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import simulated_accelerator as sim
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from nanodoc import Recipe
+from nanodoc.engine.loop import Engine
+from tests.engine.models import MODELS
+
+DEVICE = torch.device("sim", 0)
+
+
+def loss_of(model: Any, batch: Any) -> torch.Tensor:
+    return F.cross_entropy(model(batch[0]).flatten(0, -2), batch[1].flatten())
+
+
+def plain(model: Any, batch: Any, optimizer: Any, scaler: Any) -> torch.Tensor:
+    optimizer.zero_grad()
+    loss = loss_of(model, batch)
+    loss.backward()
+    optimizer.step()
+    return loss
+
+
+def scaled(model: Any, batch: Any, optimizer: Any, scaler: Any) -> torch.Tensor:
+    optimizer.zero_grad()
+    with torch.autocast("sim", dtype=torch.float16):
+        loss = loss_of(model, batch)
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    scaler.step(optimizer)
+    scaler.update()
+    return loss
+
+
+def driven(recipe: Recipe, batch: Any, *, amp: bool) -> None:
+    """What nanodoc's own loop does, without nanodoc."""
+    (optimizer,), scaler = recipe.optimizers, recipe.scaler
+    optimizer.zero_grad()
+    with torch.autocast("sim", dtype=torch.float16) if amp else contextlib.nullcontext():
+        loss = loss_of(recipe.model, batch)
+    if not amp:
+        loss.backward()
+        optimizer.step()
+        return
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    scaler.step(optimizer)
+    scaler.update()
+
+
+def counted(run: Callable[[], Any]) -> sim.Counts:
+    before = sim.counts()
+    run()
+    return sim.counts().since(before)
+
+
+@pytest.mark.parametrize("amp", [False, True])
+@pytest.mark.parametrize("observed", [False, True])
+@pytest.mark.parametrize("name", MODELS)
+def test_one_copy_a_step(name: str, observed: bool, amp: bool) -> None:
+    made = MODELS[name]()
+    made.model.to(DEVICE)
+    batch = tuple(tensor.to(DEVICE) for tensor in next(iter(made.data)))
+    step = (scaled if amp else plain) if observed else None
+    recipe = replace(
+        made, loss_fn=loss_of, data=[batch], optimizer=torch.optim.AdamW(made.model.parameters()), train_step=step,
+        scaler=torch.amp.GradScaler("sim", init_scale=256.0) if amp else None,
+    )  # fmt: skip
+    engine = Engine(recipe, DEVICE, torch.float16 if amp and not observed else None, steps=100, checkpoints=False, samples=False)
+    with engine.amp.calls.installed() if observed else contextlib.nullcontext():
+        for number in range(4):
+            assert engine._step(number) is None  # the first step is followed, and looked at closely
+        watched = [counted(lambda number=number: engine._step(number)) for number in range(4, 8)]
+    bare = counted(lambda: step(recipe.model, batch, recipe.optimizer, recipe.scaler) if step else driven(recipe, batch, amp=amp))
+    for one in watched:
+        assert one.copies_to_host - bare.copies_to_host == 1
+        assert one.scalar_reads == bare.scalar_reads
+        assert one.synchronisations == bare.synchronisations
+
+
+class Halves(nn.Module):
+    """A model on two devices."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 8).to("sim:0"), nn.Linear(8, 3).to("sim:1")
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(torch.relu(self.first(x)).to("sim:1"))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("observed", [False, True])
+def test_one_copy_a_step_of_a_model_on_two_devices(observed: bool) -> None:
+    model = Halves()
+    batch = (torch.randn(6, 4, device="sim:0"), torch.randint(0, 3, (6,)).to("sim:1"))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    recipe = Recipe(model=model, loss_fn=loss_of, train_step=plain if observed else None, data=[batch], optimizer=optimizer)
+    engine = Engine(recipe, DEVICE, None, steps=100, checkpoints=False, samples=False)
+    for number in range(4):
+        assert engine._step(number) is None
+    watched = counted(lambda: engine._step(4))
+    bare = counted(lambda: plain(model, batch, optimizer, None))
+    assert watched.copies_to_host - bare.copies_to_host == 1
+    assert (watched.scalar_reads, watched.synchronisations) == (bare.scalar_reads, bare.synchronisations)
+    assert {parameter.device.index for parameter in model.parameters()} == {0, 1}
+
+
+def test_looks_at_sampled_steps_are_counted_apart() -> None:
+    """A look now and then reads more, in a few copies, and no more of them with the size of the model."""
+    made = MODELS["conv"]()
+    made.model.to(DEVICE)
+    batch = tuple(tensor.to(DEVICE) for tensor in next(iter(made.data)))
+    recipe = replace(made, data=[batch], optimizer=torch.optim.AdamW(made.model.parameters()))
+    engine = Engine(recipe, DEVICE, None, steps=100, checkpoints=False, sample_every=4)
+    for number in range(8):
+        assert engine._step(number) is None
+    costs = [counted(lambda number=number: engine._step(number)).waits for number in range(8, 16)]
+    assert sorted(costs)[:6] == [1] * 6
+    assert 1 < max(costs) <= 8

@@ -1,0 +1,37 @@
+"""What holds for the whole package, whoever adds to it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import nanodoc
+
+PACKAGE = Path(nanodoc.__file__).parent
+
+
+def _names_cuda(tree: ast.AST) -> Iterator[int]:
+    """Lines that reach for CUDA: `torch.cuda`, the same of a module under another name, an import of it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr == "cuda" and isinstance(node.value, ast.Name):
+            yield node.lineno
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torch") and any("cuda" in name.name for name in node.names):
+            yield node.lineno
+        if isinstance(node, ast.Import | ast.ImportFrom) and "torch.cuda" in ast.unparse(node):
+            yield node.lineno
+
+
+def test_cuda_is_named_in_one_file() -> None:
+    """Every other device would be forgotten there. Everything else asks `nanodoc.accelerator`."""
+    found = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        source = path.read_text(encoding="utf-8")
+        if path.name == "cuda.py" and path.parent == PACKAGE:
+            assert "torch.cuda" in source
+            continue
+        found += [f"{path.relative_to(PACKAGE)}:{number}" for number, line in enumerate(source.splitlines(), 1) if "torch.cuda" in line]
+        # `one.cuda` of a rank's facts is a field; `from nanodoc import cuda` is that one file
+        fields = {"compare.py", "record.py"}
+        found += [f"{path.relative_to(PACKAGE)}:{line}" for line in _names_cuda(ast.parse(source)) if path.name not in fields]
+    assert found == []
