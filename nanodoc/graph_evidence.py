@@ -178,6 +178,8 @@ class UnregisteredModule:
     assigned_at: SourceSpan | None
     with_gradient: int
     in_optimizer: bool
+    places: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """Device and shape of each of its parameters."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -147,6 +147,7 @@ class Ownership:
                 assigned_at=self._build.assigned_at(owner, attribute),
                 with_gradient=sum(1 for p in parameters.values() if _norm(p.grad)),
                 in_optimizer=all(key in held for key in parameters),
+                places=tuple((str(p.device), tuple(p.shape)) for p in parameters.values()),
             )
 
     def _repeated(self) -> Iterator[RepeatedModule]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nanodoc.evidence import Evidence
-from nanodoc.graph_evidence import FROZEN, OwnedParameter, OwnershipFacts
+from nanodoc.graph_evidence import FROZEN, OwnedParameter, OwnershipFacts, UnregisteredModule
 from nanodoc.report.model import Culprit, Finding, Fix
 from nanodoc.rules.base import Claim, Rule, confidence, count, effects
 from nanodoc.rules.graph import names
@@ -146,32 +146,53 @@ def _unexpectedly_frozen(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
 def _unregistered_module(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     facts = evidence.ownership
     for hidden in facts.unregistered if facts is not None else ():
-        if hidden.in_optimizer or not hidden.with_gradient:
+        left = _left_behind(hidden, evidence)
+        if not left and (hidden.in_optimizer or not hidden.with_gradient):
             continue
         container = {"list": "nn.ModuleList", "tuple": "nn.ModuleList", "dict": "nn.ModuleDict"}.get(hidden.container, "nn.ModuleList")
         if set(hidden.types) == {"Parameter"}:
             container = "nn.ParameterDict" if hidden.container == "dict" else "nn.ParameterList"
         yield Claim(
-            root=("owner", "unregistered", hidden.owner, hidden.attribute),
+            root=("failure",) if left else ("owner", "unregistered", hidden.owner, hidden.attribute),
             fit=20,
-            order=_LATE - 2,
+            order=0 if left else _LATE - 2,
             finding=Finding(
                 code=rule.code,
                 name=rule.name,
                 severity=rule.severity,
                 confidence=confidence(0.8, 0.6, 0.3 if hidden.assigned_at else 0.0),
                 title=f"{hidden.attribute} is a plain {hidden.container}: its {', '.join(hidden.types)} are not in parameters()",
-                explanation=f"{count(hidden.tensors, 'trainable tensor')} ({hidden.parameters} values) in {hidden.owner_type}.{hidden.attribute} take part in the forward pass and get "
-                "gradients, but a module only registers what is assigned to it directly or sits in a module container: no optimizer holds them, and "
-                "state_dict() and .to() pass them by.",
+                explanation=f"{count(hidden.tensors, 'trainable tensor')} ({hidden.parameters} values) in {hidden.owner_type}.{hidden.attribute} take part in the forward pass"
+                f"{'' if left else ' and get gradients'}, but a module only registers what is assigned to it directly or sits in a module container: no optimizer holds them, and "
+                f"state_dict() and .to() pass them by{f': they stayed on {left}, and the model is elsewhere' if left else ''}.",
                 culprit=Culprit(kind="module", module=hidden.owner, module_type=hidden.owner_type, location=hidden.assigned_at),
                 phase="setup",
                 step=None,
-                evidence=(("tensors with a gradient", hidden.with_gradient), ("attribute", hidden.attribute)),
-                effects=effects(evidence),
+                evidence=(
+                    ("left on", left) if left else ("tensors with a gradient", hidden.with_gradient),
+                    ("attribute", hidden.attribute),
+                ),
+                effects=(*effects(evidence), *_raised(left, evidence)),
                 fixes=(Fix(title=f"self.{hidden.attribute} = {container}(...)", confidence="likely"),),
             ),
         )
+
+
+def _left_behind(hidden: UnregisteredModule, evidence: Evidence) -> str:
+    """The device on which `.to()` left these parameters, where the call that raised was given one of them beside a tensor of another
+    device; "" otherwise. They are told by device and shape, and by nothing in the step having made them."""
+    call = evidence.crash.call if evidence.crash is not None else None
+    given = call.given if call is not None else ()
+    if len({one.device for one in given}) < 2:
+        return ""
+    unmade = [one for one in given if one.leaf is None and one.made_by is None]
+    return next((one.device for one in unmade if (one.device, one.shape) in hidden.places), "")
+
+
+def _raised(left: str, evidence: Evidence) -> Iterable[tuple[str, int | None]]:
+    """The exception as an effect, where there is no other finding that tells it."""
+    if left and evidence.failure is not None and not any("raises" in what for what, _ in effects(evidence)):
+        yield f"the code raises {evidence.failure.type}: {evidence.failure.first_line[:200]}", evidence.failure_step
 
 
 def _repeated_module(rule: Rule, evidence: Evidence) -> Iterable[Claim]:

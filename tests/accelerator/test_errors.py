@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import simulated_accelerator as sim
 
 from tests.accelerator.recipes import RECIPES
 from tests.helpers import marked, nanodoc, report_of
@@ -82,7 +83,7 @@ def test_a_snapshot_goes_from_the_device_to_the_cpu_and_back(tmp_path: Path, sim
     without = report_of(nanodoc("replay", "moved.pt", "--output-format", "json", cwd=tmp_path))
     assert without["findings"][0]["culprit"]["location"]["line"] == wanted[1]
     here = report_of(nanodoc("run", "train.py:fast", "--device", "cpu", "--output-format", "json", cwd=tmp_path))
-    simulated_environment.setenv("PYTHONPATH", str(Path(__file__).parent / "backend"))
+    simulated_environment.setenv("PYTHONPATH", sim.environment()["PYTHONPATH"])
     back = report_of(nanodoc("replay", here["artifacts"]["snapshot"], "--device", "sim", "--output-format", "json", cwd=tmp_path))
     assert back["findings"][0]["culprit"]["location"]["line"] == wanted[1]
     assert back["run"]["device"] == "sim:0 (Simulated accelerator)"

@@ -254,28 +254,94 @@ class Custom(nn.Module):
         return checkpoint(self.inner, Doubled.apply(x), use_reentrant=True)  # type: ignore[no-any-return]
 
 
+class Counting(torch.autograd.Function):
+    """Its backward makes nodes in the device's thread until that has counted as far as asked, and says how far it is."""
+
+    target = reached = 0
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 1
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        with torch.enable_grad():
+            y = torch.ones(1, device=FIRST, requires_grad=True)
+            while sequence_number() < Counting.target:
+                y = y * 1
+        Counting.reached = sequence_number()
+        return grad * 1
+
+
+def sequence_number() -> int:
+    return int(torch.autograd._get_sequence_nr())  # type: ignore[attr-defined]
+
+
+def let_the_counts_meet() -> None:
+    """The main thread and the first device's thread have counted equally far, so that their next nodes have the same numbers."""
+    x = torch.ones(1, device=FIRST, requires_grad=True)
+    Counting.target = 0
+    Counting.apply(x).backward()  # type: ignore[no-untyped-call]
+    while sequence_number() < Counting.reached:
+        x * 1
+    Counting.target = sequence_number() + 1  # one more: that of the call itself
+    Counting.apply(x).backward()  # type: ignore[no-untyped-call]
+
+
 def test_custom_functions_inside_a_reentrant_checkpoint() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 4), Custom(), Custom()).to(FIRST)
     x = torch.randn(2, 4, device=FIRST)
-    trace = same_in_one_thread(model, lambda: model(x).sum().backward())
-    nodes = [index for index, record in enumerate(trace.records) if record.node == "DoubledBackward" and record.phase == "backward"]
-    found = [trace.forward_of(index) for index in nodes]
-    # made inside a backward, where no op shows that a node was made: rather none than that of another's number
-    assert found.count(None) == 4
-    assert {trace.records[forward].info.name for forward in found if forward is not None} == {"aten.sigmoid.default"}
+    for _ in range(8):
+        let_the_counts_meet()
+        trace = same_in_one_thread(model, lambda: model(x).sum().backward())
+        nodes = [index for index, record in enumerate(trace.records) if record.node == "DoubledBackward" and record.phase == "backward"]
+        found = [trace.forward_of(index) for index in nodes]
+        # made inside a backward, where no op shows that a node was made: rather none than that of another's number
+        assert found.count(None) == 4
+        assert {trace.records[forward].info.name for forward in found if forward is not None} == {"aten.sigmoid.default"}
+
+
+IN_STEP, OTHER_RAN = threading.Event(), threading.Event()
+
+
+class Slow(torch.optim.SGD):
+    """Steps while the other device's backward goes on."""
+
+    def step(self, closure: Any = None) -> Any:
+        IN_STEP.set()
+        assert OTHER_RAN.wait(20)
+        return super().step(closure)
+
+
+class Waiting(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 1
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        assert IN_STEP.wait(20)
+        out = torch.exp(grad)  # beside the step
+        OTHER_RAN.set()
+        return out
 
 
 def test_an_optimizer_that_steps_in_backward() -> None:
-    """Fused backward and optimizer: the hook runs in the device's thread while the other device's backward goes on."""
-    model = TwoDevices("")
-    optimizers = {p: torch.optim.SGD([p], lr=0.1, foreach=False) for p in model.parameters()}
-    handles = [p.register_post_accumulate_grad_hook(lambda p: optimizers[p].step()) for p in model.parameters()]
-    given = inputs()
-    trace = traced(model, lambda: model(*given).backward(), threads=True)
-    for handle in handles:
-        handle.remove()
-    phases = Counter(record.phase for record in trace.records if record.node is None and record.phase != "forward")
-    assert phases["optimizer"] == 0 or set(phases) <= {"optimizer", "recompute"}
-    plain = [record for record in trace.records if record.node == "SigmoidBackward0"]
-    assert {record.phase for record in plain} == {"backward"}
+    """Fused backward and optimizer: the hook runs in one device's thread while the other device's backward goes on."""
+    IN_STEP.clear(), OTHER_RAN.clear()
+    left, right = nn.Linear(4, 4).to(FIRST), nn.Linear(4, 4).to(SECOND)
+    optimizer = Slow([left.weight], lr=0.1, foreach=False)
+    handle = left.weight.register_post_accumulate_grad_hook(lambda parameter: optimizer.step())
+    model = nn.ModuleList([left, right])
+
+    def step() -> None:
+        waiting = Waiting.apply(right(torch.ones(2, 4, device=SECOND)))  # type: ignore[no-untyped-call]
+        (left(torch.ones(2, 4, device=FIRST)).mean() + waiting.mean().to(FIRST)).backward()
+
+    trace = traced(model, step, threads=True)
+    handle.remove()
+    assert OTHER_RAN.is_set()
+    (exp,) = [record for record in trace.records if record.info.name == "aten.exp.default"]
+    assert (exp.phase, exp.node) == ("backward", "WaitingBackward")
+    assert any(record.phase == "optimizer" for record in trace.records)

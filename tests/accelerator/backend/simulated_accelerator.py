@@ -1,7 +1,7 @@
 """The simulated accelerator as torch sees it: the device type `sim`, and what `torch.get_device_module("sim")` offers.
 
-`build()` compiles `simulated.cpp` once per environment and source; `register()` loads it. A process whose PYTHONPATH holds this folder
-registers it when torch is imported (the entry point `torch.backends`, as makers of accelerators do it).
+`build()` compiles `simulated.cpp` once per environment and source; `register()` loads it. A process with `environment()` registers it when
+torch is imported: the folder `autoload` holds an entry point of `torch.backends`, as the packages of makers of accelerators do.
 """
 
 from __future__ import annotations
@@ -204,4 +204,5 @@ def counts() -> Counts:
 
 def environment() -> dict[str, str]:
     """What a process needs to have the device: add it to its environment."""
-    return {"PYTHONPATH": os.pathsep.join(filter(None, (str(FOLDER), os.environ.get("PYTHONPATH"))))}
+    folders = (str(FOLDER), str(FOLDER.parent / "autoload"), os.environ.get("PYTHONPATH"))
+    return {"PYTHONPATH": os.pathsep.join(filter(None, folders))}

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 
+from tests.gpu import on_cuda
 from tests.helpers import nanodoc, report_of
 
-pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+pytestmark = on_cuda
 
 
 def net(ranks: int, *arguments: str) -> dict[str, Any]:

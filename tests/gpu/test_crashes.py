@@ -1,15 +1,15 @@
-"""Errors that lose a CUDA context, and memory of a GPU. Skipped where there is no CUDA device."""
+"""Errors that lose a CUDA context, and memory of a GPU."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-import torch
 
+from tests.gpu import on_cuda
 from tests.helpers import marked, nanodoc, report_of
 
-pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+pytestmark = on_cuda
 
 TRAIN = """
 import torch
