@@ -7,6 +7,7 @@ Frames of this file are looked through when a user's line is sought (see `trace.
 from __future__ import annotations
 
 import contextlib
+import gc
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -74,6 +75,16 @@ def bytes_in_float64(runner: StepRunner, capsule: StepCapsule) -> int:
     return 8 * (count + sum(tensor.numel() for _, tensor in tensor_leaves(capsule.batches)))
 
 
+def _swap(tensor: torch.Tensor, other: torch.Tensor) -> None:
+    """Exchanges the contents of two tensors. Raises `RuntimeError` where a graph still holds one: an exception of an earlier step keeps its
+    frames, and so its graph, until they are collected."""
+    try:
+        torch.utils.swap_tensors(tensor, other)
+    except RuntimeError:
+        gc.collect()
+        torch.utils.swap_tensors(tensor, other)
+
+
 @contextlib.contextmanager
 def converted(runner: StepRunner, capsule: StepCapsule, change: Callable[[torch.Tensor], torch.Tensor]) -> Iterator[StepCapsule]:
     """Parameters, buffers, optimizer states and batches as `change` gives them (a dtype, a device), and the capsule that goes with them.
@@ -94,7 +105,7 @@ def converted(runner: StepRunner, capsule: StepCapsule, change: Callable[[torch.
                 tensor.data = new
             else:  # another device: only the whole contents can be exchanged
                 other = torch.nn.Parameter(new, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else new
-                torch.utils.swap_tensors(tensor, other)
+                _swap(tensor, other)
                 swapped.append((tensor, other))
         if change is double:
             torch.set_default_dtype(torch.float64)  # what the step makes by itself (torch.zeros) must fit
@@ -103,7 +114,7 @@ def converted(runner: StepRunner, capsule: StepCapsule, change: Callable[[torch.
             batches=[map_tensors(batch, change) for batch in capsule.batches],
             grads=None if capsule.grads is None else [None if g is None else change(g) for g in capsule.grads],
             optimizers=[{**o, "state": {p: map_tensors(dict(s), change) for p, s in o["state"].items()}} for o in capsule.optimizers],
-            scaler=map_tensors(capsule.scaler, change),
+            scaler=map_tensors(capsule.scaler, change) if change is not double else capsule.scaler,  # GradScaler keeps float32
         )
     finally:
         torch.set_default_dtype(default)
@@ -112,4 +123,4 @@ def converted(runner: StepRunner, capsule: StepCapsule, change: Callable[[torch.
             tensor.data = before
         for tensor, other in swapped:
             tensor.grad = None
-            torch.utils.swap_tensors(tensor, other)
+            _swap(tensor, other)
