@@ -70,11 +70,10 @@ class NodeKeys:
     def of_node(self, node: Any) -> int:
         """The key of the op that made `node`."""
         number: int = node._sequence_nr()
-        if not self._elsewhere:
-            return number
-        made_by = node.metadata.get(_MARK)
-        if made_by is not None and made_by[0] is self:
-            return int(made_by[1])
+        if self._elsewhere:
+            made_by = node.metadata.get(_MARK)
+            if made_by is not None and made_by[0] is self:
+                return int(made_by[1])
         # a custom function's node is made without an op to show for it; one inside another node's backward was made there
         if threading.get_ident() != self._home and isinstance(node, BackwardCFunction) and _is_nested():
             return NOWHERE
@@ -82,9 +81,9 @@ class NodeKeys:
 
     def made(self, index: int, outputs: Iterable[torch.Tensor]) -> None:
         """Op `index` has run. To be told of ops outside the thread the trace was begun in only."""
-        self._elsewhere = True
         if not torch.is_grad_enabled():
             return
+        self._elsewhere = True
         ident, number = threading.get_ident(), _sequence_number() - 1
         found = [_Unmarked(weakref.ref(tensor), -2 - index, number, ident) for tensor in outputs]
         with self.lock:
@@ -106,7 +105,7 @@ class NodeKeys:
                     left.append(one)  # that thread may still be on its way back
                 elif node is not None and node._sequence_nr() == one.number:
                     marks: Any = node.metadata  # a property, a method in torch's stub
-                    marks.setdefault(_MARK, (self, one.key))
+                    marks[_MARK] = (self, one.key)
         if left:
             with self.lock:
                 self._unmarked += left

@@ -6,45 +6,20 @@ from pathlib import Path
 
 import pytest
 
+from tests.accelerator.recipes import RECIPES
 from tests.gpu import on_cuda
 from tests.helpers import marked, nanodoc, report_of
 
 pytestmark = on_cuda
 
-TRAIN = """
-import torch
-import torch.nn.functional as F
-from torch import nn
-
-class Tagger(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.words, self.head = nn.Embedding(50, 16), nn.Linear(16, 3)
-
-    def forward(self, ids):
-        return self.head(self.words(ids).mean(1))  # looks up
-
-def recipe(bad_id=False, bad_label=False):
-    torch.manual_seed(0)
-    model = Tagger()
-    data = [(torch.randint(0, 50, (4, 6)), torch.randint(0, 3, (4,))) for _ in range(8)]
-    if bad_id:
-        data[5][0][2, 3] = 50
-    if bad_label:
-        data[5][1][1] = 3
-    def loss_fn(model, batch):
-        return F.cross_entropy(model(batch[0]), batch[1])  # compares
-    return {"model": model, "loss_fn": loss_fn, "data": data, "optimizer": torch.optim.Adam(model.parameters()), "max_steps": 8}
-
-def ids(): return recipe(bad_id=True)
-def labels(): return recipe(bad_label=True)
+MEMORY = """
 
 def memory():
     model = nn.Sequential(*[nn.Linear(4096, 4096) for _ in range(4)])
     def loss_fn(model, batch):
         out, kept = batch.repeat(1 << 12, 1), []
         for _ in range(1000):
-            out = model(out)  # grows
+            out = model(out)  # fills it
         return out.sum()
     return {"model": model, "loss_fn": loss_fn, "data": [torch.rand(64, 4096)] * 2, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1)}
 """
@@ -52,7 +27,7 @@ def memory():
 
 @pytest.fixture(autouse=True)
 def _train(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "train.py").write_text(RECIPES + MEMORY)
 
 
 @pytest.mark.parametrize(
@@ -72,4 +47,4 @@ def test_what_holds_the_memory_of_a_gpu(tmp_path: Path) -> None:
     report = report_of(nanodoc("run", "train.py:memory", "--device", "cuda", "--output-format", "json", cwd=tmp_path))
     finding = report["findings"][0]
     assert finding["code"] == "ND704"
-    assert any(f"train.py:{marked(tmp_path / 'train.py', 'grows')}" in row["label"] for row in finding["evidence"])
+    assert any(f"train.py:{marked(tmp_path / 'train.py', 'fills it')}" in row["label"] for row in finding["evidence"])
