@@ -6,19 +6,17 @@ import threading
 from typing import Any
 
 import pytest
-import simulated_accelerator as sim
 import torch
 
 from nanodoc import accelerator
-
-DEVICE = torch.device("sim", 0)
+from tests.accelerator.device import FIRST, sim
 
 
 def test_it_is_torchs_accelerator_and_has_two_devices() -> None:
     assert torch.accelerator.current_accelerator() == torch.device("sim")
-    assert accelerator.current() == DEVICE
-    assert accelerator.every_device("sim") == (DEVICE, torch.device("sim", 1))
-    assert accelerator.device_name(DEVICE) == "Simulated accelerator"
+    assert accelerator.current() == FIRST
+    assert accelerator.every_device("sim") == (FIRST, torch.device("sim", 1))
+    assert accelerator.device_name(FIRST) == "Simulated accelerator"
 
 
 def test_its_backward_runs_in_a_thread_of_its_own() -> None:
@@ -34,7 +32,7 @@ def test_its_backward_runs_in_a_thread_of_its_own() -> None:
             seen.append(threading.current_thread())
             return grad * 2
 
-    x = torch.ones(3, device=DEVICE, requires_grad=True)
+    x = torch.ones(3, device=FIRST, requires_grad=True)
     Spy.apply(x).sum().backward()  # type: ignore[no-untyped-call]
     assert seen != [threading.main_thread()]
     assert x.grad is not None
@@ -42,11 +40,11 @@ def test_its_backward_runs_in_a_thread_of_its_own() -> None:
 
 
 def test_it_counts_what_the_host_waits_for() -> None:
-    x = torch.ones(3, device=DEVICE)
+    x = torch.ones(3, device=FIRST)
     before = sim.counts()
     x.tolist()
     x.sum().item()
-    torch.accelerator.synchronize(DEVICE)
+    torch.accelerator.synchronize(FIRST)
     x.nonzero()
     found = sim.counts().since(before)
     assert (found.copies_to_host, found.scalar_reads, found.synchronisations) == (1, 1, 2)
@@ -54,34 +52,34 @@ def test_it_counts_what_the_host_waits_for() -> None:
 
 def test_it_counts_memory_and_ends_it() -> None:
     before = torch.accelerator.memory_allocated(0)
-    x = torch.ones(1 << 20, device=DEVICE)
+    x = torch.ones(1 << 20, device=FIRST)
     assert torch.accelerator.memory_allocated(0) - before == 4 << 20
-    free, total = accelerator.memory_info(DEVICE) or (0, 0)
+    free, total = accelerator.memory_info(FIRST) or (0, 0)
     sim.configure({"SIM_MEMORY": str(total - free + (6 << 20))})
     y = x + 1
     with pytest.raises(torch.OutOfMemoryError, match=r"Tried to allocate 4\.00 MiB"):
         y + 1
-    assert accelerator.peak_memory(DEVICE) == torch.accelerator.max_memory_allocated(0)
+    assert accelerator.peak_memory(FIRST) == torch.accelerator.max_memory_allocated(0)
 
 
 def test_each_device_draws_numbers_of_its_own() -> None:
     torch.manual_seed(0)
     first = [torch.rand(2, device=f"sim:{index}").tolist() for index in (0, 0, 1)]
     states = accelerator.random_states(accelerator.every_device("sim"))
-    drawn = torch.rand(2, device=DEVICE).tolist()
+    drawn = torch.rand(2, device=FIRST).tolist()
     assert first[0] == first[2] != first[1]
-    accelerator.set_random_state(DEVICE, states[DEVICE])
-    assert torch.rand(2, device=DEVICE).tolist() == drawn
+    accelerator.set_random_state(FIRST, states[FIRST])
+    assert torch.rand(2, device=FIRST).tolist() == drawn
     with pytest.raises(RuntimeError, match="wrong size"):
-        accelerator.set_random_state(DEVICE, torch.zeros(3, dtype=torch.uint8))
+        accelerator.set_random_state(FIRST, torch.zeros(3, dtype=torch.uint8))
 
 
 def test_a_device_that_has_no_float64_says_so() -> None:
     sim.configure({"SIM_WITHOUT_FLOAT64": "1"})
     accelerator.widest.cache_clear(), accelerator.has_float64.cache_clear()
     try:
-        assert accelerator.widest(DEVICE) == torch.float32
-        assert not accelerator.has_float64(DEVICE)
+        assert accelerator.widest(FIRST) == torch.float32
+        assert not accelerator.has_float64(FIRST)
         assert accelerator.has_float64(torch.device("cpu"))
     finally:
         accelerator.widest.cache_clear(), accelerator.has_float64.cache_clear()

@@ -8,16 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import simulated_accelerator as sim
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from nanodoc import Recipe
 from nanodoc.engine.loop import Engine
+from tests.accelerator.device import FIRST, sim
 from tests.engine.models import MODELS
-
-DEVICE = torch.device("sim", 0)
 
 
 def loss_of(model: Any, batch: Any) -> torch.Tensor:
@@ -71,14 +69,14 @@ def counted(run: Callable[[], Any]) -> sim.Counts:
 @pytest.mark.parametrize("name", MODELS)
 def test_one_copy_a_step(name: str, observed: bool, amp: bool) -> None:
     made = MODELS[name]()
-    made.model.to(DEVICE)
-    batch = tuple(tensor.to(DEVICE) for tensor in next(iter(made.data)))
+    made.model.to(FIRST)
+    batch = tuple(tensor.to(FIRST) for tensor in next(iter(made.data)))
     step = (scaled if amp else plain) if observed else None
     recipe = replace(
         made, loss_fn=loss_of, data=[batch], optimizer=torch.optim.AdamW(made.model.parameters()), train_step=step,
         scaler=torch.amp.GradScaler("sim", init_scale=256.0) if amp else None,
     )  # fmt: skip
-    engine = Engine(recipe, DEVICE, torch.float16 if amp and not observed else None, steps=100, checkpoint_every=1000, samples=False)
+    engine = Engine(recipe, FIRST, torch.float16 if amp and not observed else None, steps=100, checkpoint_every=1000, samples=False)
     with engine.amp.calls.installed() if observed else contextlib.nullcontext():
         for number in range(4):
             assert engine._step(number) is None  # the first step is followed, and looked at closely
@@ -107,7 +105,7 @@ def test_one_copy_a_step_of_a_model_on_two_devices(observed: bool) -> None:
     batch = (torch.randn(6, 4, device="sim:0"), torch.randint(0, 3, (6,)).to("sim:1"))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     recipe = Recipe(model=model, loss_fn=loss_of, train_step=plain if observed else None, data=[batch], optimizer=optimizer)
-    engine = Engine(recipe, DEVICE, None, steps=100, checkpoint_every=1000, samples=False)
+    engine = Engine(recipe, FIRST, None, steps=100, checkpoint_every=1000, samples=False)
     for number in range(4):
         assert engine._step(number) is None
     watched = counted(lambda: engine._step(4))
@@ -120,10 +118,10 @@ def test_one_copy_a_step_of_a_model_on_two_devices(observed: bool) -> None:
 def test_looks_at_sampled_steps_are_counted_apart() -> None:
     """A look now and then reads more, in a few copies, and no more of them with the size of the model."""
     made = MODELS["conv"]()
-    made.model.to(DEVICE)
-    batch = tuple(tensor.to(DEVICE) for tensor in next(iter(made.data)))
+    made.model.to(FIRST)
+    batch = tuple(tensor.to(FIRST) for tensor in next(iter(made.data)))
     recipe = replace(made, data=[batch], optimizer=torch.optim.AdamW(made.model.parameters()))
-    engine = Engine(recipe, DEVICE, None, steps=100, checkpoint_every=1000, sample_every=4)
+    engine = Engine(recipe, FIRST, None, steps=100, checkpoint_every=1000, sample_every=4)
     for number in range(8):
         assert engine._step(number) is None
     costs = [counted(lambda number=number: engine._step(number)).waits for number in range(8, 16)]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import simulated_accelerator as sim
 import torch
 
 from nanodoc import pipeline
 from nanodoc.config import Config
 from nanodoc.report.model import Report
+from tests.accelerator.device import sim
 from tests.accelerator.recipes import RECIPES
 from tests.helpers import marked
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import simulated_accelerator as sim
 
+from tests.accelerator.device import sim
 from tests.accelerator.recipes import RECIPES
 from tests.helpers import marked, nanodoc, report_of
 

@@ -17,9 +17,9 @@ from nanodoc import Recipe
 from nanodoc.engine.batches import move_module
 from nanodoc.engine.looks import LookOptions
 from nanodoc.engine.loop import Engine
+from tests.accelerator.device import FIRST, SECOND
 from tests.engine.models import MODELS
 
-FIRST, SECOND = torch.device("sim", 0), torch.device("sim", 1)
 STEPS = 12
 
 

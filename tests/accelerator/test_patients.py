@@ -7,12 +7,12 @@ import re
 from typing import Any
 
 import pytest
-import simulated_accelerator as sim
 
 from nanodoc import pipeline
 from nanodoc.clinic.catalogue import PATIENTS, Patient
 from nanodoc.config import Config
 from nanodoc.report.public import public_form
+from tests.accelerator.device import sim
 
 BY_NAME = {patient.name: patient for patient in PATIENTS}
 

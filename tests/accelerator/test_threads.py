@@ -15,8 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from nanodoc.trace.graph import StepTrace
 from nanodoc.trace.tracer import Tracer
-
-FIRST, SECOND = torch.device("sim", 0), torch.device("sim", 1)
+from tests.accelerator.device import FIRST, SECOND
 
 
 def traced(model: nn.Module, step: Callable[[], Any], *, threads: bool) -> StepTrace:
