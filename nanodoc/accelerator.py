@@ -23,17 +23,24 @@ _NO_ANSWER = (AttributeError, AssertionError, NotImplementedError, RuntimeError,
 
 
 def current() -> torch.device | None:
-    """The accelerator that torch would use now, with its index; None where there is the CPU alone."""
+    """The accelerator that torch would use now, with its index; None where there is the CPU alone. This initialises it: it is for
+    runs that use it."""
+    kind = _kind()
+    return torch.device(kind, max(torch.accelerator.current_device_index(), 0)) if kind is not None else None
+
+
+def _kind() -> str | None:
+    """The accelerator's type, without a context being made on a device: forked workers and CUDA_VISIBLE_DEVICES still have their way."""
     if not torch.accelerator.is_available():
         return None
     kind = torch.accelerator.current_accelerator()
-    return torch.device(kind.type, max(torch.accelerator.current_device_index(), 0)) if kind is not None else None
+    return kind.type if kind is not None else None
 
 
 def every_device(kind: str) -> tuple[torch.device, ...]:
-    """All devices of an accelerator's type that torch sees; none for the CPU, or for a type that isn't the accelerator here."""
-    here = current()
-    if here is None or here.type != kind:
+    """All devices of an accelerator's type that torch sees; none for the CPU, or for a type that isn't the accelerator here. None of
+    them is initialised."""
+    if kind == "cpu" or kind != _kind():
         return ()
     return tuple(torch.device(kind, index) for index in range(torch.accelerator.device_count()))
 
@@ -46,48 +53,64 @@ def exists(kind: str) -> bool:
 def pick_device(name: str) -> torch.device:
     """The device for "auto" (the accelerator, else the CPU), "cpu", a type ("cuda", "mps", "xpu", …) or one of several ("cuda:1").
 
-    Raises `UsageError`, which lists what is there, for any other.
+    Raises `UsageError`, which lists what is there, for any other. A run on the CPU leaves the accelerator alone.
     """
-    here = current()
-    if name == "auto":
-        return here or torch.device("cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise UsageError(f"--device {name!r} is no device of torch's; {_there(here)}") from error
-    if device.type == "cpu":
-        return torch.device("cpu")
-    if here is None or device.type != here.type:
-        raise UsageError(f"--device {name}: this torch ({torch.__version__}) sees no such device; {_there(here)}")
-    if device.index is None:
-        return here
-    if device.index >= torch.accelerator.device_count():
-        raise UsageError(f"--device {name}: there is no number {device.index}; {_there(here)}")
+    device = _checked(name)
+    if device.type != "cpu" and device.index is None:
+        return current() or device
     return device
 
 
-def device_of(model: torch.nn.Module, name: str) -> torch.device:
-    """`pick_device`; "auto" is the accelerator that the training's own code has put the model on, if any, the first of several."""
-    placed = next((p.device for p in model.parameters() if p.device.type not in ("cpu", "meta")), None)
-    return placed if name == "auto" and placed is not None else pick_device(name)
-
-
 def device_before_import(name: str) -> torch.device:
-    """`pick_device` while the user's file is not imported yet: it may bring a type of device with it (torch_npu does). A type that torch does
-    not know is taken for the CPU until then."""
+    """`pick_device` while the user's file is not imported yet, which initialises nothing: the file may choose devices by the
+    environment, or bring a type of device with it (torch_npu does). A type that torch does not know is taken for the CPU until then."""
     try:
         torch.device("cpu" if name == "auto" else name)
     except RuntimeError:
         return torch.device("cpu")
-    return pick_device(name)
+    return _checked(name)
 
 
-def _there(here: torch.device | None) -> str:
-    if here is None:
+def device_of(model: torch.nn.Module, name: str) -> torch.device:
+    """`pick_device`; "auto" is the accelerator that the training's own code has put the model on, if any.
+
+    Raises `UsageError` where the code has spread the model over several devices, the CPU may be one of them, and another is asked for: it
+    moves what goes between them itself.
+    """
+    devices = list(dict.fromkeys(p.device for p in model.parameters() if p.device.type != "meta"))
+    placed = next((device for device in devices if device.type != "cpu"), None)
+    if placed is None or (len(devices) == 1 and name != "auto"):
+        return pick_device(name)
+    if len(devices) > 1 and name not in ("auto", placed.type, str(placed)):
+        raise UsageError(
+            f"--device {name}: the recipe spreads its model over {', '.join(map(str, devices))}, and moves what goes between them itself; leave --device out"
+        )
+    return placed
+
+
+def _checked(name: str) -> torch.device:
+    kind = _kind()
+    if name == "auto":
+        return torch.device(kind or "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise UsageError(f"--device {name!r} is no device of torch's; {_there(kind)}") from error
+    if device.type == "cpu":
+        return torch.device("cpu")
+    if device.type != kind:
+        raise UsageError(f"--device {name}: this torch ({torch.__version__}) sees no such device; {_there(kind)}")
+    if device.index is not None and device.index >= torch.accelerator.device_count():
+        raise UsageError(f"--device {name}: there is no number {device.index}; {_there(kind)}")
+    return device
+
+
+def _there(kind: str | None) -> str:
+    if kind is None:
         return "there is only cpu"
     count = torch.accelerator.device_count()
-    names = [f"{here.type}:{index}" for index in range(min(count, 4))] + (["…", f"{here.type}:{count - 1}"] if count > 4 else [])
-    return f"there are cpu and {', '.join(names)} (auto takes {here})"
+    names = [f"{kind}:{index}" for index in range(min(count, 4))] + (["…", f"{kind}:{count - 1}"] if count > 4 else [])
+    return f"there are cpu and {', '.join(names)}"
 
 
 # -- what it is called and has ---------------------------------------------------------------------------------------------------
@@ -147,8 +170,15 @@ def peak_memory(device: torch.device) -> int | None:
 @cache  # of the device: this is asked at every step, and tried once, without waiting for the device
 def widest(device: torch.device) -> torch.dtype:
     """float64 where tensors of the device can hold it, else float32: what sums of many numbers are kept in."""
+    with contextlib.suppress(*_NO_ANSWER):
+        if (
+            device.type != "cpu" and _module(device).get_device_properties(device).has_fp64 is False
+        ):  # Intel's, where it holds and can't calculate
+            return torch.float32
     try:
         torch.empty(1, dtype=torch.float64, device=device)
+    except torch.OutOfMemoryError:
+        return torch.float64
     except (RuntimeError, TypeError, NotImplementedError):
         return torch.float32
     return torch.float64

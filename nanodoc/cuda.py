@@ -17,9 +17,11 @@ BLOCKING: Mapping[str, str] = {"CUDA_LAUNCH_BLOCKING": "1"}
 
 CONTEXT_LOST = (
     r"device-side assert triggered|an illegal memory access|CUBLAS_STATUS_(?:ALLOC_FAILED|EXECUTION_FAILED|INTERNAL_ERROR|NOT_INITIALIZED)"
-    r"|unspecified launch failure|CUDA error: misaligned address"
+    r"|unspecified launch failure|misaligned address|illegal instruction|launch timed out|hardware stack error|invalid program counter"
+    r"|operation not supported on global/shared address space|uncorrectable ECC error|uncorrectable NVLink error|unknown error"
 )
-"""What CUDA's errors say after which the context is gone, as a regular expression."""
+"""What CUDA's (and HIP's) errors say after which the context is gone, as a regular expression: those that its documentation of
+`cudaError_t` calls unrecoverable, "the process must be terminated and relaunched"."""
 
 _CUBLAS = re.compile(r"CUBLAS_STATUS_\w+")
 _ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(\d)[af]?$")
@@ -117,6 +119,11 @@ def has_code(capability: tuple[int, int], architectures: list[str]) -> bool:
         if (match[1] == "compute" or built[0] == capability[0]) and built <= capability:
             return True
     return False
+
+
+def is_cudas(message: str) -> bool:
+    """An error that names its maker: CUDA's or HIP's, whose unrecoverable ones are known."""
+    return re.search(r"\b(?:CUDA|HIP|hip|cuda)\b", message) is not None
 
 
 def is_cuda(device: str) -> bool:

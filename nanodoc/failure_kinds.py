@@ -10,10 +10,9 @@ from nanodoc.evidence import Failure
 _WORKER_DIED = re.compile(r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) (?:is killed by signal: (?P<signal>[\w ]+)|exited unexpectedly)")
 # Level Zero's (Intel) and CANN's (Ascend) errors after which a device answers no more calls of this process.
 _DEVICE_LOST = re.compile(cuda.CONTEXT_LOST + r"|ERROR_DEVICE_LOST|vector core exception|aicore exception|aicore timeout")
-# torch.AcceleratorError for what leaves the device as it was: a wrong argument, a device that is busy or not there, a build without code for it.
+# torch.AcceleratorError of a maker whose messages are not known, for what leaves the device as it was.
 _DEVICE_STAYS = re.compile(
-    r"invalid (?:device ordinal|argument|device function|configuration|resource handle)|no kernel image|out of memory|not supported|busy or unavailable"
-    r"|peer access|no (?:CUDA-|HIP-)?capable device|initialization error|driver version is insufficient"
+    r"invalid (?:device|argument|configuration|resource|value|pitch)|out of (?:bounds|range|memory)|not supported|busy or unavailable|not initialized|no such device"
 )
 _MEMORY = re.compile(
     r"can't allocate memory|CUDA out of memory|out of memory|Unable to allocate [\d.]+ .iB|std::bad_alloc|Storage size calculation overflowed"
@@ -36,10 +35,27 @@ def worker_died(failure: Failure) -> re.Match[str] | None:
 
 
 def device_is_lost(failure: Failure) -> bool:
-    """The device answers this process no more after this error, so that nothing more can be learnt from it. torch raises
-    `AcceleratorError` for the errors that a device reports later than they happen; those that leave it as it was are told by their messages.
-    """
+    """The device answers this process no more after this error, so that nothing more can be learnt from it. CUDA's unrecoverable errors are
+    known; of another maker's `AcceleratorError`, which torch raises for what a device reports late, those that leave it as it was are told by
+    their messages."""
     return _is_lost(failure.type, failure.message)
+
+
+_INDEX = re.compile(r"\bind(?:ex|ices)|out of (?:bounds|range)|[Cc]lass values|\btarget", re.IGNORECASE)
+
+
+def about_an_index(failure: Failure) -> bool:
+    """An index or a label can be what the exception is about. Code may catch an IndexError and fail at something else later."""
+    return failure.type == "IndexError" or _INDEX.search(failure.message) is not None or device_is_lost(failure)
+
+
+KEPT_FROM_KERNEL = "(seen before the device's assert)"
+"""The end of our own IndexError, raised in place of a kernel that would lose the device."""
+
+
+def kept_from_kernel(failure: Failure) -> bool:
+    """An index out of range was seen before the kernel got it; run again, the step would get there, and lose the device."""
+    return failure.type == "IndexError" and failure.message.endswith(KEPT_FROM_KERNEL)
 
 
 def says_device_is_lost(error: BaseException) -> bool:
@@ -48,7 +64,7 @@ def says_device_is_lost(error: BaseException) -> bool:
 
 
 def _is_lost(kind: str, message: str) -> bool:
-    if kind == "AcceleratorError":
+    if kind == "AcceleratorError" and not cuda.is_cudas(message):
         return _DEVICE_STAYS.search(message) is None
     return _DEVICE_LOST.search(message) is not None
 

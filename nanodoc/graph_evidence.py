@@ -164,6 +164,11 @@ class OwnedParameter:
     """Something other than an optimizer changed it during the run."""
 
 
+def unregistered_name(owner: str, attribute: str) -> str:
+    """What a parameter in a plain container is called among what a step begins with."""
+    return f"unregistered:{owner}.{attribute}".replace(":.", ":")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UnregisteredModule:
     """Modules or parameters that a module keeps in a plain container, out of reach of parameters()."""
@@ -178,8 +183,6 @@ class UnregisteredModule:
     assigned_at: SourceSpan | None
     with_gradient: int
     in_optimizer: bool
-    places: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    """Device and shape of each of its parameters."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

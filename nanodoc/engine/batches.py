@@ -41,8 +41,9 @@ def map_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor], dept
 
 
 def is_spread(module: torch.nn.Module) -> bool:
-    """Its parameters lie on several accelerators: the code that runs it moves what goes between them."""
-    return len({parameter.device for parameter in module.parameters() if parameter.device.type not in ("cpu", "meta")}) > 1
+    """Its parameters lie on several devices, one at least an accelerator: the code that runs it moves what goes between them."""
+    devices = {parameter.device for parameter in module.parameters() if parameter.device.type != "meta"}
+    return len(devices) > 1 and any(device.type != "cpu" for device in devices)
 
 
 def move_module(module: torch.nn.Module, device: torch.device, optimizers: Sequence[torch.optim.Optimizer] = ()) -> None:
@@ -58,6 +59,7 @@ def move_module(module: torch.nn.Module, device: torch.device, optimizers: Seque
     if not any(tensor.is_meta for tensor in tensors):
         before = dict(module.named_parameters(remove_duplicate=False))
         _to(module, device)
+        _tie(module, before)
         after = dict(module.named_parameters(remove_duplicate=False))
         _relink(optimizers, {id(old): (old, after[name]) for name, old in before.items() if after[name] is not old})
         return
@@ -80,6 +82,17 @@ def _to(module: torch.nn.Module, device: torch.device) -> None:
         finally:
             future.set_swap_module_params_on_conversion(before)
     module.to(device)
+
+
+def _tie(module: torch.nn.Module, before: dict[str, torch.nn.Parameter]) -> None:
+    """Parameters that were one and have been replaced one by one are one again."""
+    owners: dict[int, torch.nn.Parameter] = {}
+    for name, old in before.items():
+        path, _, last = name.rpartition(".")
+        owner = module.get_submodule(path)
+        new = owner._parameters[last]
+        if new is not None and new is not old:
+            owner._parameters[last] = owners.setdefault(id(old), new)
 
 
 def _relink(optimizers: Sequence[torch.optim.Optimizer], replaced: dict[int, tuple[torch.Tensor, torch.Tensor]]) -> None:

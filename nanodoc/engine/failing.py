@@ -23,6 +23,7 @@ from nanodoc.engine.feed import Feed
 from nanodoc.engine.held import SavedLog, memory_facts
 from nanodoc.engine.observer import Observer
 from nanodoc.engine.optimizers import odd_state
+from nanodoc.engine.ownership import Ownership
 from nanodoc.engine.replaying import leaves_of
 from nanodoc.engine.step import StepRunner
 from nanodoc.errors import UsageError, UserCodeError
@@ -83,7 +84,8 @@ class FailureLook:
         with contextlib.suppress(*_HARMLESS), kept, warnings_unsaid(), run_eagerly():
             self._keeper.restore(capsule)
             batches = [self._runner.moved(batch) for batch in capsule.batches]
-            log = CallLog(self._runner.recipe.model, leaves_of(self._runner.recipe.model, batches))
+            unregistered = Ownership(self._runner.recipe, self._build).unregistered_parameters()
+            log = CallLog(self._runner.recipe.model, [*leaves_of(self._runner.recipe.model, batches), *unregistered])
             try:
                 with log, saved or contextlib.nullcontext():
                     self._run(batches, lambda loss: through.append(1))

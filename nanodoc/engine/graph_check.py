@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from nanodoc.call_evidence import RangeFacts
 from nanodoc.differential.graph_remedies import CallPatch, rebinds
 from nanodoc.engine.capsule import Keeper, StepCapsule, copy_weights
 from nanodoc.engine.cut_reading import CutReader
@@ -55,6 +56,8 @@ class GraphExaminer:
         """The module-level picture of the last step examined."""
         self.initial: dict[str, tuple[float, float]] = {}
         """Fingerprints of the parameters before the first step, where they were taken."""
+        self.ranges: tuple[RangeFacts, ...] = ()
+        """Indices and labels out of range that a device was kept from."""
 
     def keeper_of(self, capsule: StepCapsule, name: str) -> SourceSpan | None:
         """The line of the step that keeps a tensor with its graph under `name`."""
@@ -97,7 +100,8 @@ class GraphExaminer:
         `shaken` is a line whose exports are changed a little."""
         self._keeper.restore(capsule)
         batches = [self._runner.moved(batch) for batch in capsule.batches]
-        step = FollowedStep(self._runner.recipe, batches, saved=saved, shaken=shaken)
+        # on a device that would be lost to them, indices out of range are seen first
+        step = FollowedStep(self._runner.recipe, batches, saved=saved, shaken=shaken, ranges=self._runner.device.type != "cpu")
         if free:
             step.kept.detach_all()
         try:
@@ -111,6 +115,7 @@ class GraphExaminer:
         except UsageError:
             if not step.losses:
                 raise
+        self.ranges = self.ranges or tuple(step.functions.ranges)
         step.note_gradients()
         return step
 

@@ -6,17 +6,20 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from nanodoc.call_evidence import RangeFacts
 from nanodoc.engine.batches import move_module
 from nanodoc.engine.build_facts import BuildFacts
 from nanodoc.engine.capsule import Keeper, StepCapsule, copy_weights
 from nanodoc.engine.failure import describe_failure
 from nanodoc.engine.feed import Feed
 from nanodoc.engine.graph_check import GraphExaminer
+from nanodoc.engine.late_errors import late_failure
 from nanodoc.engine.optimizers import copy_optimizer, restore_optimizer
 from nanodoc.engine.ownership import Ownership, fingerprint
 from nanodoc.engine.step import StepRunner
 from nanodoc.errors import UserCodeError
 from nanodoc.evidence import Evidence, Failure
+from nanodoc.failure_kinds import device_is_lost, kept_from_kernel, says_device_is_lost
 from nanodoc.graph_evidence import CUT, LOST, GraphFacts, OwnershipFacts
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.trace.plain import without_values
@@ -30,6 +33,8 @@ class GraphOutcome:
     failure: Failure | None = None
     ownership: OwnershipFacts | None = None
     notes: list[tuple[str, str]] = field(default_factory=list)
+    ranges: tuple[RangeFacts, ...] = ()
+    """Indices and labels out of range that a device was kept from."""
     moved: set[str] = field(default_factory=set)
     """Parameters whose values the steps changed (they were put back)."""
 
@@ -64,7 +69,8 @@ class GraphOutcome:
         return Evidence(
             steps_run=len(self.steps),
             failure=self.failure,
-            failure_step=self.steps[-1].step if self.failure and self.steps else None,
+            failure_step=(self.steps[-1].step if self.steps else 0) if self.failure else None,
+            ranges=self.ranges if self.failure is not None and kept_from_kernel(self.failure) else (),
             graph=self.merged,
             never_got_gradient=self.never,
             moved_by_hand=tuple(name for name in self.never if name in self.moved),
@@ -104,8 +110,17 @@ def run_graph_check(recipe: Recipe, build: BuildFacts, device: torch.device, amp
             outcome.moved |= _advance(runner, capsule)
         except UserCodeError as error:
             outcome.failure = describe_failure(error)
-            outcome.steps[step:] = [replace(examiner.examine(capsule, error), edges=examiner.edges)]
+            if not device_is_lost(outcome.failure):
+                outcome.steps[step:] = [replace(examiner.examine(capsule, error), edges=examiner.edges)]
             break
+        except RuntimeError as error:  # a look of ours was told of an error of the training's
+            if not says_device_is_lost(error):
+                raise
+            outcome.failure = late_failure(error, runner.phase)
+            break
+    outcome.ranges = examiner.ranges
+    if outcome.failure is not None and device_is_lost(outcome.failure):
+        return outcome
     facts = ownership.facts(len(outcome.steps))
     outcome.ownership = replace(facts, missing=tuple(replace(p, moved=p.moved or p.name in outcome.moved) for p in facts.missing))
     return outcome

@@ -6,6 +6,7 @@ the device next: the training's own `.item()`, or our look at the vital signs. E
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import torch
@@ -17,10 +18,11 @@ from nanodoc.evidence import Failure
 from nanodoc.failure_kinds import says_device_is_lost
 
 
-def late_error(device: torch.device) -> BaseException | None:
-    """Waits for the device, and returns the error that it had not told yet."""
+def late_error(devices: Iterable[torch.device]) -> BaseException | None:
+    """Waits for the devices of a training, and returns an error that one had not told yet."""
     try:
-        accelerator.synchronize(device)
+        for device in devices:
+            accelerator.synchronize(device)
     except RuntimeError as error:
         if says_device_is_lost(error):
             return error

@@ -37,13 +37,14 @@ from nanodoc.engine.state_check import optimizer_facts, sick_before_start
 from nanodoc.engine.step import StepRunner
 from nanodoc.errors import UserCodeError, chosen_end
 from nanodoc.evidence import OptimizerFacts, ParameterFacts, Trip
-from nanodoc.failure_kinds import device_is_lost, out_of_memory, says_device_is_lost
+from nanodoc.failure_kinds import about_an_index, device_is_lost, kept_from_kernel, out_of_memory, says_device_is_lost
 from nanodoc.graph_evidence import graph_failure
 from nanodoc.probes.gradients import Scratch, Vitals, nonfinite_tensors, packed_vitals, really_nonfinite
 from nanodoc.process.crumbs import here
 from nanodoc.process.last_words import note_failure
 from nanodoc.progress import Now
 from nanodoc.recipe.recipe import Recipe
+from nanodoc.trace.functions import READS_ANYTHING
 
 # A train_step may skip a bad batch on purpose; more than this many in a row are no longer an exception.
 _DELIBERATE_SKIPS = 5
@@ -90,6 +91,7 @@ class Engine:
         self.looks = Looks(self.runner, self.keeper, replayer, self.amp, looks or LookOptions(), compiled=compiled)
         self._spots = SpotWatch()
         self._named = list(recipe.model.named_parameters())
+        self._devices = {device, *(p.device for _, p in self._named)}
         self._steps = steps
         self._progress = progress
         self._open_ended = open_ended  # nobody said how many steps to run
@@ -127,9 +129,9 @@ class Engine:
                     step += trouble.failure is None
                 break
         self._over()
-        if trouble.failure is None and (late := late_error(self.runner.device)) is not None:
+        if trouble.failure is None and (late := late_error(self._devices)) is not None:
             trouble = self._lost(max(step - 1, 0), late)
-        if trouble.failure is not None and (device_is_lost(trouble.failure) or self._would_lose_device()):
+        if trouble.failure is not None and (device_is_lost(trouble.failure) or kept_from_kernel(trouble.failure)):
             return without_device(self.course, trouble, step, self._graph.ranges, interrupted=self._interrupts.asked)
         if hopeless:
             unseen = self._feed.unseen(self._micro_batches)  # the first step's start, of a run that would be no use
@@ -144,8 +146,8 @@ class Engine:
             next((birth.growth for birth in trouble.examined.births if birth.op.upcast_absmax is not None), ()) if trouble.examined else ()
         )
         self.looks.at_end(trouble.capsule or self._last, failed=trouble.capsule is not None, growth=growth)
-        # on the CPU every index out of range raises: where the step went on, the code had caught it
-        seen = self._graph.ranges if self.runner.device.type != "cpu" or trouble.failure is not None else ()
+        # every index out of range raises, but for devices that read whatever is there: where the step went on, the code had caught it
+        seen = self._graph.ranges if (trouble.failure is not None and step == 0) or self.runner.device.type in READS_ANYTHING else ()
         self.health.ranges = seen or self.health.ranges
         whole = trouble.capsule is None and trouble.failure is None and not trouble.optimizers and step > 0
         self.health.at_end(
@@ -371,20 +373,20 @@ class Engine:
         failure = describe_failure(error)
         note_failure(here(), failure, capsule.step)
         self._over()
-        if not device_is_lost(failure) and (late := late_error(self.runner.device)) is not None:
+        if not device_is_lost(failure) and (late := late_error(self._devices)) is not None:
             return self._lost(capsule.step, late)
         if out_of_memory(failure):
             self._graph.let_go()
             make_room(error, self.runner.device)
         examined = None
-        if device_is_lost(failure) or self._would_lose_device():
+        if device_is_lost(failure) or kept_from_kernel(failure):
             return Trouble(None, failure, capsule, crash=self._failures.at_glance(capsule, self._indices))
         if graph_failure(failure.message) is not None:
             self._graph.at_failure(capsule, error)
         elif error.phase in ("forward", "backward") and not out_of_memory(failure):
             examined = self.examiner.examine(capsule, None, None, self._indices)
         crash, ranges = self._failures.at_step(failure, capsule, self._indices)
-        self.health.ranges = ranges
+        self.health.ranges = ranges if about_an_index(failure) else ()
         return Trouble(None, failure, capsule, examined, crash=crash)
 
     def _lost(self, step: int, error: BaseException) -> Trouble:
@@ -394,10 +396,6 @@ class Engine:
         self._over()
         capsule = self._last if self._last is not None and self._last.step == step else None
         return Trouble(None, failure, capsule, crash=self._failures.at_glance(capsule, self._indices) if capsule is not None else None)
-
-    def _would_lose_device(self) -> bool:
-        """An index out of range was kept from a kernel that would have lost the device; run again, the step would get there."""
-        return bool(self._graph.ranges) and self.runner.device.type != "cpu"
 
     def _hurt_by_optimizer(self) -> tuple[OptimizerFacts, ...]:
         bad = nonfinite_tensors(self._named)

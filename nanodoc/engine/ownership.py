@@ -10,7 +10,7 @@ import torch
 from nanodoc.accelerator import widest
 from nanodoc.engine.build_facts import BuildFacts
 from nanodoc.evidence import SourceSpan
-from nanodoc.graph_evidence import FrozenFacts, OwnedParameter, OwnershipFacts, RepeatedModule, UnregisteredModule
+from nanodoc.graph_evidence import FrozenFacts, OwnedParameter, OwnershipFacts, RepeatedModule, UnregisteredModule, unregistered_name
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.recipe.variables import variables_of
 from nanodoc.trace.plain import without_values
@@ -123,6 +123,12 @@ class Ownership:
                     if id(item.value) not in inside:
                         yield path, owner, attribute, item
 
+    def unregistered_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """The parameters in plain containers, each with the name of where they are kept: `unregistered:encoder.layers`."""
+        for path, _, attribute, item in self._hidden():
+            for parameter in item.parameters():
+                yield unregistered_name(path, attribute), parameter
+
     def _unregistered(self, optimizers: list[torch.optim.Optimizer]) -> Iterator[UnregisteredModule]:
         held = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
         groups: dict[tuple[str, str], list[_Item]] = {}
@@ -147,7 +153,6 @@ class Ownership:
                 assigned_at=self._build.assigned_at(owner, attribute),
                 with_gradient=sum(1 for p in parameters.values() if _norm(p.grad)),
                 in_optimizer=all(key in held for key in parameters),
-                places=tuple((str(p.device), tuple(p.shape)) for p in parameters.values()),
             )
 
     def _repeated(self) -> Iterator[RepeatedModule]:

@@ -154,6 +154,8 @@ def origin(one: GivenFacts) -> str:
         return ""
     if one.leaf.startswith("param:"):
         return f", parameter {one.leaf.removeprefix('param:')}" + (f" of the layer made{at}" if at else "")
+    if one.leaf.startswith("unregistered:"):
+        return f", a parameter in {one.leaf.removeprefix('unregistered:')}, which the model has not registered"
     return f", {one.leaf.removeprefix('buffer:')}"
 
 

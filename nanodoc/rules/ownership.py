@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nanodoc.evidence import Evidence
-from nanodoc.graph_evidence import FROZEN, OwnedParameter, OwnershipFacts, UnregisteredModule
+from nanodoc.graph_evidence import FROZEN, OwnedParameter, OwnershipFacts, UnregisteredModule, unregistered_name
 from nanodoc.report.model import Culprit, Finding, Fix
 from nanodoc.rules.base import Claim, Rule, confidence, count, effects
 from nanodoc.rules.graph import names
@@ -180,13 +180,13 @@ def _unregistered_module(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
 
 def _left_behind(hidden: UnregisteredModule, evidence: Evidence) -> str:
     """The device on which `.to()` left these parameters, where the call that raised was given one of them beside a tensor of another
-    device; "" otherwise. They are told by device and shape, and by nothing in the step having made them."""
+    device; "" otherwise."""
     call = evidence.crash.call if evidence.crash is not None else None
     given = call.given if call is not None else ()
     if len({one.device for one in given}) < 2:
         return ""
-    unmade = [one for one in given if one.leaf is None and one.made_by is None]
-    return next((one.device for one in unmade if (one.device, one.shape) in hidden.places), "")
+    name = unregistered_name(hidden.owner, hidden.attribute)
+    return next((one.device for one in given if one.leaf == name), "")
 
 
 def _raised(left: str, evidence: Evidence) -> Iterable[tuple[str, int | None]]:

@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from nanodoc.call_evidence import RangeFacts
 from nanodoc.evidence import SourceSpan
+from nanodoc.failure_kinds import KEPT_FROM_KERNEL
 from nanodoc.trace.files import shown_path
 from nanodoc.trace.flow import MOST_VALUES, FlowLog, Region
 from nanodoc.trace.ops import tensors_in
@@ -30,6 +31,9 @@ _EXPORTS = {
 _IMPORTS = {torch.tensor: "torch.tensor", torch.as_tensor: "torch.as_tensor", torch.asarray: "torch.asarray"}
 _IMPORTS[_Tensor.new_tensor] = "Tensor.new_tensor"
 _LIFT = torch.ops.aten.lift_fresh.default
+READS_ANYTHING = ("mps",)
+"""Types of device whose kernels take an index out of range and go on."""
+_RAISE_OR_GO_ON = ("cpu", "meta", *READS_ANYTHING)  # with these, the process does not lose the device
 _SWITCH = torch._C._set_grad_enabled
 _CHECKPOINT = str(Path("torch", "utils", "checkpoint.py"))
 _WORDS = ("no_grad", "inference_mode", "set_grad_enabled", "enable_grad")
@@ -109,8 +113,8 @@ class FunctionWatch(TorchFunctionMode):
         if found is None:
             return
         self.ranges.append(found)
-        if args and isinstance(args[0], _Tensor) and not args[0].is_cpu:
-            raise IndexError(f"{name}: index {found.value} is out of range for {found.size} entries (seen before the device's assert)")
+        if args and isinstance(args[0], _Tensor) and args[0].device.type not in _RAISE_OR_GO_ON:
+            raise IndexError(f"{name}: index {found.value} is out of range for {found.size} entries {KEPT_FROM_KERNEL}")
 
     def _switch(self, func: Any, args: Any, kwargs: Any) -> Any:
         flow, was_on = self._flow, torch.is_grad_enabled()

@@ -15,7 +15,7 @@ class ModuleStack:
         self.modules: list[tuple[str, str]] = []
         """Path and type of every module, by index."""
         self._ids: dict[int, int] = {}
-        self._home = threading.get_ident()
+        self._home_stack: list[int] = []
         self._stacks: dict[int, list[int]] = {}
         """Indices of the modules being called, innermost last, by thread: checkpoints on two devices compute again at the same time."""
         self._handles: list[Any] = []
@@ -25,13 +25,17 @@ class ModuleStack:
 
     @property
     def current(self) -> int:
-        """Index of the innermost module that this thread calls, −1 outside of any. A thread that calls none works for the one that
-        entered: autograd's threads run the backward that it waits for."""
-        stack = self._stacks.get(threading.get_ident()) or self._stacks.get(self._home)
+        """`current_of` the running thread."""
+        return self.current_of(threading.get_ident())
+
+    def current_of(self, ident: int) -> int:
+        """Index of the innermost module that a thread calls, −1 outside of any. A thread that calls none works for the one that entered:
+        autograd's threads run the backward that it waits for."""
+        stack = self._stacks.get(ident) or self._home_stack
         return stack[-1] if stack else -1
 
     def __enter__(self) -> ModuleStack:
-        self._home = threading.get_ident()
+        self._home_stack = self._stacks[threading.get_ident()] = []
         hooks = torch.nn.modules.module
         self._handles = [
             hooks.register_module_forward_pre_hook(self._enter_module),

@@ -45,37 +45,37 @@ class NodeKeys:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self._home = threading.get_ident()
+        self.home = threading.get_ident()
+        """The thread that the trace was begun in."""
+        self.unmarked: list[_Unmarked] = []
+        """Not empty: there is something to `settle`."""
+        self.elsewhere = False
+        """Nodes were made in another thread."""
         self._numbers: dict[int, int] = {}
-        self._unmarked: list[_Unmarked] = []
-        self._elsewhere = False
 
     def begin(self) -> None:
         """The trace begins, in this thread."""
-        self._home = threading.get_ident()
-        self._numbers = {self._home: 0}
+        self.home = threading.get_ident()
+        self._numbers = {self.home: 0}
 
-    def thread(self) -> int:
-        """The number of the running thread in the order the trace met them; 0 is the one it was begun in."""
-        ident = threading.get_ident()
-        if ident == self._home:
-            return 0
+    def thread(self, ident: int) -> int:
+        """The number of a thread in the order the trace met them; 0 is the one it was begun in."""
         with self.lock:
             return self._numbers.setdefault(ident, len(self._numbers))
 
-    def of_op(self, index: int) -> int:
-        """The key of op `index`, which runs now, and of the node it made."""
-        return _sequence_number() - 1 if threading.get_ident() == self._home else -2 - index
+    def of_op(self, index: int, *, home: bool) -> int:
+        """The key of op `index`, which runs now, at home or elsewhere, and of the node it made."""
+        return _sequence_number() - 1 if home else -2 - index
 
     def of_node(self, node: Any) -> int:
         """The key of the op that made `node`."""
         number: int = node._sequence_nr()
-        if self._elsewhere:
+        if self.elsewhere:
             made_by = node.metadata.get(_MARK)
             if made_by is not None and made_by[0] is self:
                 return int(made_by[1])
         # a custom function's node is made without an op to show for it; one inside another node's backward was made there
-        if threading.get_ident() != self._home and isinstance(node, BackwardCFunction) and _is_nested():
+        if threading.get_ident() != self.home and isinstance(node, BackwardCFunction) and _is_nested():
             return NOWHERE
         return number
 
@@ -83,32 +83,30 @@ class NodeKeys:
         """Op `index` has run. To be told of ops outside the thread the trace was begun in only."""
         if not torch.is_grad_enabled():
             return
-        self._elsewhere = True
+        self.elsewhere = True
         ident, number = threading.get_ident(), _sequence_number() - 1
         found = [_Unmarked(weakref.ref(tensor), -2 - index, number, ident) for tensor in outputs]
         with self.lock:
-            self._unmarked += found
+            self.unmarked += found
 
     def settle(self) -> None:
         """Marks the nodes of ops that have returned to autograd since."""
-        if not self._unmarked:
-            return
         ident = threading.get_ident()
         with self.lock:
-            waiting, self._unmarked = self._unmarked, []
+            waiting, self.unmarked = self.unmarked, []
         left = []
         with torch._C.DisableTorchFunction():
             for one in waiting:
                 tensor = one.output()
                 node = tensor.grad_fn if tensor is not None else None
-                if tensor is not None and node is None and one.thread != ident:
-                    left.append(one)  # that thread may still be on its way back
-                elif node is not None and node._sequence_nr() == one.number:
+                if node is not None and node._sequence_nr() == one.number:
                     marks: Any = node.metadata  # a property, a method in torch's stub
                     marks[_MARK] = (self, one.key)
+                elif tensor is not None and one.thread != ident:
+                    left.append(one)  # that thread may still be on its way back
         if left:
             with self.lock:
-                self._unmarked += left
+                self.unmarked += left
 
 
 def _is_nested() -> bool:
@@ -155,19 +153,3 @@ def in_one_thread(model: torch.nn.Module) -> Iterator[None]:
         return
     with torch.autograd.set_multithreading_enabled(False):
         yield
-
-
-class ThreadFlag:
-    """On in some threads, off in the others."""
-
-    __slots__ = ("_on",)
-
-    def __init__(self) -> None:
-        self._on: set[int] = set()
-
-    def __bool__(self) -> bool:
-        return bool(self._on) and threading.get_ident() in self._on
-
-    def set(self, on: bool) -> None:
-        """Turns it on or off for the running thread."""
-        (self._on.add if on else self._on.discard)(threading.get_ident())

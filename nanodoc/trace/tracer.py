@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from types import CodeType
 from typing import Any, NamedTuple
@@ -24,13 +25,14 @@ from nanodoc.trace.modules import ModuleStack
 from nanodoc.trace.ops import OpInfo, describe_op, outputs_of, tensors_in, written_by
 from nanodoc.trace.plain import is_plain
 from nanodoc.trace.spans import Place, calling_places
-from nanodoc.trace.threads import NodeKeys, ThreadFlag, backward_everywhere
+from nanodoc.trace.threads import NodeKeys, backward_everywhere
 
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER = "forward", "backward", "recompute", "optimizer"
 
 # The state of a storage as an op saw it: its writers' list and how many had written by then.
 Ref = tuple[list[int], int]
 
+_ident = threading.get_ident
 _current_node: Callable[[], Any] = torch._C._current_autograd_node
 _Tensor = torch.Tensor
 _LIFT = torch.ops.aten.lift_fresh.default  # how a tensor made of Python or NumPy values enters
@@ -94,9 +96,10 @@ class Tracer(TorchDispatchMode):
         self._requests = requests or {}
         self._details: dict[int, OpDetail] = {}
         self._watch_optimizer = watch_optimizer
-        self._in_optimizer = ThreadFlag()
-        self._paused = ThreadFlag()
+        self._in_optimizer: set[int] = set()  # threads
+        self._paused: set[int] = set()
         self._keys = NodeKeys()
+        self._lock = self._keys.lock
         self._modules = ModuleStack(model)
         self._handles: list[Any] = []
         for name, tensor in leaves:
@@ -141,13 +144,13 @@ class Tracer(TorchDispatchMode):
         self._handles = []
 
     def _enter_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self._in_optimizer.set(True)
+        self._in_optimizer.add(_ident())
         if self._flow is not None:
             own, caller = calling_places(2)
             self._optimizer_calls.append((len(self._records), caller or own))
 
     def _leave_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self._in_optimizer.set(False)
+        self._in_optimizer.discard(_ident())
 
     # -- what the engine tells ---------------------------------------------------------------------------------
 
@@ -174,7 +177,8 @@ class Tracer(TorchDispatchMode):
     def add_host(self, name: str, inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> int:
         """Records a step through Python that the dispatcher doesn't see (`tolist`, `torch.as_tensor` of tensors) as an op."""
         assert self._flow is not None
-        index = self._begin()
+        index, ident = self._begin(), _ident()
+        home = ident == self._keys.home
         storages = [_storage(tensor) for tensor in inputs]
         refs = tuple((log := self._writers.get(storage, []) if storage is not None else [], len(log)) for storage in storages)
         self._flow.note(index, inputs, storages)
@@ -183,7 +187,8 @@ class Tracer(TorchDispatchMode):
         node = None if _current_node() is None else "host"
         phase = FORWARD if node is None else BACKWARD
         self._records[index] = Record(
-            info, refs, phase, node, self._keys.of_op(index), self._modules.current, own, caller, 0, 0, bool(outputs), self._keys.thread()
+            info, refs, phase, node, self._keys.of_op(index, home=home), self._modules.current_of(ident), own, caller, 0, 0, bool(outputs),
+            0 if home else self._keys.thread(ident),
         )  # fmt: skip
         for tensor in outputs:
             storage = _storage(tensor)
@@ -201,11 +206,12 @@ class Tracer(TorchDispatchMode):
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """Ops inside are run but not recorded: our own looks at the step."""
-        self._paused.set(True)
+        ident = _ident()
+        self._paused.add(ident)
         try:
             yield
         finally:
-            self._paused.set(False)
+            self._paused.discard(ident)
 
     def finish(self) -> StepTrace:
         """Reads every statistic with one copy per device and dtype, and returns the trace."""
@@ -224,13 +230,21 @@ class Tracer(TorchDispatchMode):
     # -- the hot path --------------------------------------------------------------------------------------------
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if self._paused:
+        ident = _ident()
+        if self._paused and ident in self._paused:
             return func(*args, **(kwargs or {}))
         info = describe_op(func)
         lifted = func is _LIFT
         keys = self._keys
-        keys.settle()
-        index = self._begin()
+        home = ident == keys.home
+        if keys.unmarked:
+            keys.settle()
+        records, flow = self._records, self._flow
+        with self._lock:  # as `_begin`, without its call
+            index = len(records)
+            records.append(_RUNNING)
+            if flow is not None:
+                flow.begin()
         inputs = tensors_in(args)
         if kwargs:
             inputs += tensors_in(kwargs.values())
@@ -248,19 +262,19 @@ class Tracer(TorchDispatchMode):
                 known = writers[storage] = [self._new_leaf("constant")]
             refs.append((known, len(known)))
 
-        quiet = self._in_optimizer and not self._watch_optimizer  # a healthy step has hundreds of these
+        stepping = bool(self._in_optimizer) and ident in self._in_optimizer
+        quiet = stepping and not self._watch_optimizer  # a healthy step has hundreds of these
         place, caller = (None, None) if quiet else calling_places(2)
         node = None if quiet else _current_node()
-        thread = keys.thread()
+        thread = 0 if home else keys.thread(ident)
         if node is None:
-            phase, node_name, sequence = OPTIMIZER if self._in_optimizer else FORWARD, None, keys.of_op(index)
+            phase, node_name, sequence = OPTIMIZER if stepping else FORWARD, None, keys.of_op(index, home=home)
         elif place is not None and torch.is_grad_enabled():
             # the user's forward code, run again inside backward by activation checkpointing
-            phase, node_name, sequence = RECOMPUTE, None, keys.of_op(index)
+            phase, node_name, sequence = RECOMPUTE, None, keys.of_op(index, home=home)
         else:
             phase, node_name, sequence = BACKWARD, node.name(), keys.of_node(node)
-        module = self._modules.current
-        flow = self._flow
+        module = self._modules.current_of(ident)
         if flow is not None:
             if lifted:
                 flow.forget(inputs[0])
@@ -277,7 +291,7 @@ class Tracer(TorchDispatchMode):
                 if request.on_reached is not None:
                     request.on_reached()
         except BaseException:
-            self._records[index] = Record(info, tuple(refs), phase, node_name, sequence, module, place, caller, 0, 0, False, thread)
+            records[index] = Record(info, tuple(refs), phase, node_name, sequence, module, place, caller, 0, 0, False, thread)
             raise
 
         if half is not None:
@@ -302,7 +316,7 @@ class Tracer(TorchDispatchMode):
         if thread:
             keys.made(index, outputs)
         first = self._keep(statistics) if statistics else 0
-        self._records[index] = Record(
+        records[index] = Record(
             info, tuple(refs), phase, node_name, sequence, module, place, caller, first, len(statistics), overwrites, thread
         )  # fmt: skip
         return out
@@ -317,14 +331,15 @@ class Tracer(TorchDispatchMode):
 
     def _keep(self, statistics: list[bool | torch.Tensor]) -> int:
         """Keeps an op's statistics beside each other and returns the index of the first."""
+        finite = self._finite
         with self._keys.lock:
-            first = len(self._finite)
+            first = len(finite)
             for value in statistics:
-                if isinstance(value, torch.Tensor):
-                    self._pending[len(self._finite)] = value
-                    self._finite.append(True)
+                if value is True or value is False:
+                    finite.append(value)
                 else:
-                    self._finite.append(value)
+                    self._pending[len(finite)] = value
+                    finite.append(True)
             return first
 
     def _through_python(self, flow: FlowLog, index: int, info: OpInfo, args: Any, inputs: list[torch.Tensor]) -> list[int]:

@@ -96,7 +96,7 @@ def test_a_device_that_is_not_there_lists_those_that_are(tmp_path: Path, device:
     done = nanodoc("run", "train.py:well", "--device", device, cwd=tmp_path)
     assert done.returncode == 2
     assert says in done.stderr
-    assert "there are cpu and sim:0, sim:1 (auto takes sim:0)" in done.stderr
+    assert "there are cpu and sim:0, sim:1" in done.stderr
     assert done.stderr.strip().count("\n") == 0
 
 
