@@ -17,8 +17,8 @@ BLOCKING: Mapping[str, str] = {"CUDA_LAUNCH_BLOCKING": "1"}
 
 CONTEXT_LOST = (
     r"device-side assert triggered|an illegal memory access|CUBLAS_STATUS_(?:ALLOC_FAILED|EXECUTION_FAILED|INTERNAL_ERROR|NOT_INITIALIZED)"
-    r"|unspecified launch failure|misaligned address|illegal instruction|launch timed out|hardware stack error|invalid program counter"
-    r"|operation not supported on global/shared address space|uncorrectable ECC error|uncorrectable NVLink error|unknown error"
+    r"|unspecified launch failure|(?:CUDA|HIP) error: (?:misaligned address|an illegal instruction|the launch timed out|hardware stack error"
+    r"|invalid program counter|operation not supported on global/shared address space|uncorrectable |unknown error)"
 )
 """What CUDA's (and HIP's) errors say after which the context is gone, as a regular expression: those that its documentation of
 `cudaError_t` calls unrecoverable, "the process must be terminated and relaunched"."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,8 @@ def test_a_run_on_the_cpu_leaves_the_accelerator_alone(monkeypatch: pytest.Monke
     [
         ("CUDA error: device-side assert triggered", True),
         ("CUDA error: an illegal memory access was encountered", True),
+        ("CUDA error: the launch timed out and was terminated", True),
+        ("CUDA error: unknown error", True),
         ("CUDA error: too many resources requested for launch", False),
         ("CUDA error: operation not permitted when stream is capturing", False),
         ("CUDA error: no kernel image is available for execution on the device", False),
@@ -63,6 +66,7 @@ def test_a_run_on_the_cpu_leaves_the_accelerator_alone(monkeypatch: pytest.Monke
 def test_not_every_error_of_an_accelerator_loses_it(message: str, lost: bool) -> None:
     failure = Failure(type="AcceleratorError", message=message, phase="forward", frames=(), raised_by_torch=True, torch_function=None)
     assert device_is_lost(failure) is lost
+    assert not device_is_lost(replace(failure, type="RuntimeError", message=f"an unknown error: {message.partition(': ')[2][:12]}"))
 
 
 def test_a_tensor_on_the_host_is_no_parameter_of_a_plain_list(tmp_path: Path) -> None:
