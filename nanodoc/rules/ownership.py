@@ -163,7 +163,7 @@ def _unregistered_module(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 confidence=confidence(0.8, 0.6, 0.3 if hidden.assigned_at else 0.0),
                 title=f"{hidden.attribute} is a plain {hidden.container}: its {', '.join(hidden.types)} are not in parameters()",
                 explanation=f"{count(hidden.tensors, 'trainable tensor')} ({hidden.parameters} values) in {hidden.owner_type}.{hidden.attribute} take part in the forward pass"
-                f"{'' if left else ' and get gradients'}, but a module only registers what is assigned to it directly or sits in a module container: no optimizer holds them, and "
+                f"{'' if left else ' and get gradients'}, but a module only registers what is assigned to it directly or sits in a module container: {'' if hidden.in_optimizer else 'no optimizer holds them, and '}"
                 f"state_dict() and .to() pass them by{f': they stayed on {left}, and the model is elsewhere' if left else ''}.",
                 culprit=Culprit(kind="module", module=hidden.owner, module_type=hidden.owner_type, location=hidden.assigned_at),
                 phase="setup",

@@ -68,7 +68,8 @@ ND502 loss-without-grad, ND517 ineffective-freeze
     "ND514": """\
 ## What it checks
 Modules and parameters that a module keeps in a plain list, tuple, dict, set or object, that take part in the forward pass and get
-gradients, and that no optimizer holds. A frozen teacher hidden in a list on purpose is not reported.
+gradients, and that no optimizer holds. A frozen teacher hidden in a list on purpose is not reported. On an accelerator also those
+that `.to()` left on another device, where a call that was given one of them raises.
 
 ## Why it matters
 parameters(), state_dict(), to() and train() pass them by: they never learn, are not saved, and stay on the CPU.
