@@ -15,7 +15,7 @@ from nanodoc.evidence import Evidence, Failure, SourceSpan
 from nanodoc.failure_kinds import peer_left
 from nanodoc.process.crumbs import EXAMINATION
 from nanodoc.process.job import Job
-from nanodoc.process.last_words import COLLECTIVES, failure_of, spans_of
+from nanodoc.process.last_words import failure_of, spans_of, waits_for_ranks
 from nanodoc.process.memory import memory_limit
 from nanodoc.process.parent import Ended
 from nanodoc.process_evidence import LAST_WORDS, SECOND_RUN, STACK, DeathFacts
@@ -125,7 +125,7 @@ def _in_collective(text: str) -> bool:
     for match in _FRAME.finditer(text):
         if frame_kind(match["file"]) == USER:
             return False
-        if COLLECTIVES in match["file"]:
+        if waits_for_ranks(match["file"], match["function"]):
             return True
     return False
 

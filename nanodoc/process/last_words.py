@@ -20,8 +20,14 @@ ASK = int(signal.SIGRTMAX) - 1 if hasattr(signal, "SIGRTMAX") else None
 DUMP = int(signal.SIGRTMAX) - 2 if hasattr(signal, "SIGRTMAX") else None
 """The stack is written by the signal handler itself, whatever the process waits for."""
 
-COLLECTIVES = os.path.join("torch", "distributed") + os.sep
-"""Where in torch a process waits for the other ranks."""
+_COLLECTIVES = os.path.join("torch", "distributed") + os.sep
+_DDP = os.path.join("torch", "nn", "parallel", "distributed.py")
+
+
+def waits_for_ranks(file: str, function: str) -> bool:
+    """Where in torch a process waits for the other ranks: in a collective, or where DDP broadcasts buffers before the forward pass. DDP's
+    own forward is none: it calls the model."""
+    return _COLLECTIVES in file or (file.endswith(_DDP) and function.startswith(("_distributed_broadcast", "_sync_")))
 
 
 def speak_before_the_end(crumbs: Crumbs, ask: int | None) -> None:
@@ -63,7 +69,7 @@ def where(frame: FrameType | None, crumbs: Crumbs) -> dict[str, Any]:
     module: tuple[str, str] | None = None
     while frame is not None:
         module = module or crumbs.module_of(frame.f_locals.get("self")) if frame.f_code.co_argcount else module
-        waits = waits or (not frames and COLLECTIVES in frame.f_code.co_filename)
+        waits = waits or (not frames and waits_for_ranks(frame.f_code.co_filename, frame.f_code.co_name))
         if frame_kind(frame.f_code.co_filename) == USER:
             span = resolve(frame.f_code, frame.f_lasti)
             if span is not None:

@@ -230,14 +230,17 @@ class Child:
         if now - self._alive_at > patience:
             self._ended.silent_for = now - self._alive_at
             if trail.phase != EXAMINATION:
-                self._ask_where(crumbs)
+                self._ask_where(crumbs, stack_first=True)
             _kill_group(self._process.pid)
 
-    def _ask_where(self, crumbs: Crumbs) -> None:
-        """Where the process hangs: in its own words, if its interpreter gets to them, else from its stack."""
+    def _ask_where(self, crumbs: Crumbs, *, stack_first: bool = False) -> None:
+        """Where the process hangs: in its own words, if its interpreter gets to them, else from its stack. `stack_first`: the stack of this
+        moment in any case, since a rank that waits for another answers only when that one has been ended, from somewhere else."""
         if ASK is None or DUMP is None:
             return
-        for number in (ASK, DUMP):
+        if stack_first:
+            os.kill(self._process.pid, DUMP)
+        for number in (ASK,) if stack_first else (ASK, DUMP):
             os.kill(self._process.pid, number)
             until = time.monotonic() + _ANSWER
             while time.monotonic() < until and not self._gone():
