@@ -7,15 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 
 # A shell's background job is started with SIGINT ignored, and whatever it starts as well; the tests send it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-# How long an example takes says nothing of what is tested, and the machine may be busy.
-settings.register_profile("no deadline", deadline=None)
-settings.load_profile("no deadline")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
