@@ -8,7 +8,7 @@ import pickle
 import struct
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nanodoc.evidence import Failure, SourceSpan
@@ -42,6 +42,7 @@ def test_nothing_but_a_report_is_unpickled() -> None:
     assert not os.path.exists("owned")
 
 
+@settings(deadline=None)  # a pickle may ask for much memory, which takes its time
 @given(st.binary(max_size=200))
 def test_garbage_is_refused_and_never_obeyed(body: bytes) -> None:
     with contextlib.suppress(WireError):
