@@ -16,7 +16,7 @@ import torch
 from nanodoc.errors import UsageError
 
 # What a device's module or torch raises for a question that it can't answer.
-_NO_ANSWER = (AttributeError, AssertionError, NotImplementedError, RuntimeError, TypeError, ValueError)
+_NO_ANSWER = (AttributeError, AssertionError, RuntimeError, TypeError, ValueError)
 
 
 # -- which ---------------------------------------------------------------------------------------------------------------------
@@ -43,6 +43,12 @@ def every_device(kind: str) -> tuple[torch.device, ...]:
     if kind == "cpu" or kind != _kind():
         return ()
     return tuple(torch.device(kind, index) for index in range(torch.accelerator.device_count()))
+
+
+def all_accelerators() -> tuple[torch.device, ...]:
+    """Every device besides the CPU that torch sees, without one being initialised."""
+    kind = _kind()
+    return every_device(kind) if kind is not None else ()
 
 
 def exists(kind: str) -> bool:
@@ -170,16 +176,14 @@ def peak_memory(device: torch.device) -> int | None:
 @cache  # of the device: this is asked at every step, and tried once, without waiting for the device
 def widest(device: torch.device) -> torch.dtype:
     """float64 where tensors of the device can hold it, else float32: what sums of many numbers are kept in."""
-    with contextlib.suppress(*_NO_ANSWER):
-        if (
-            device.type != "cpu" and _module(device).get_device_properties(device).has_fp64 is False
-        ):  # Intel's, where it holds and can't calculate
-            return torch.float32
+    # Intel's, where it holds doubles and can't calculate with them
+    if device.type != "cpu" and getattr(_properties(device), "has_fp64", True) is False:
+        return torch.float32
     try:
         torch.empty(1, dtype=torch.float64, device=device)
-    except torch.OutOfMemoryError:
+    except torch.OutOfMemoryError:  # says nothing of the dtype
         return torch.float64
-    except (RuntimeError, TypeError, NotImplementedError):
+    except (RuntimeError, TypeError):  # MPS raises a TypeError
         return torch.float32
     return torch.float64
 
@@ -191,8 +195,14 @@ def has_float64(device: torch.device) -> bool:
         return False
     try:
         return float((torch.ones(1, dtype=torch.float64, device=device) + 1).sum()) == 2.0
-    except (RuntimeError, TypeError, NotImplementedError):
+    except RuntimeError:  # what a kernel that is not there raises
         return False
+
+
+def _properties(device: torch.device) -> Any:
+    with contextlib.suppress(*_NO_ANSWER):
+        return _module(device).get_device_properties(device)
+    return None
 
 
 def in_widest(tensor: torch.Tensor) -> torch.Tensor:

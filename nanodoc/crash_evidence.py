@@ -178,3 +178,5 @@ class CrashFacts:
     state: StateFacts | None = None
     trainable: tuple[str, ...] = ()
     """Names of the parameters that require a gradient, in the model's order, where the error speaks of their numbers."""
+    spread: bool = False
+    """The model is on several devices by their names, so that its step can't be run on the CPU."""

@@ -121,7 +121,7 @@ def has_code(capability: tuple[int, int], architectures: list[str]) -> bool:
     return False
 
 
-def is_cudas(message: str) -> bool:
+def names_cuda(message: str) -> bool:
     """An error that names its maker: CUDA's or HIP's, whose unrecoverable ones are known."""
     return re.search(r"\b(?:CUDA|HIP|hip|cuda)\b", message) is not None
 

@@ -64,7 +64,7 @@ def says_device_is_lost(error: BaseException) -> bool:
 
 
 def _is_lost(kind: str, message: str) -> bool:
-    if kind == "AcceleratorError" and not cuda.is_cudas(message):
+    if kind == "AcceleratorError" and not cuda.names_cuda(message):
         return _DEVICE_STAYS.search(message) is None
     return _DEVICE_LOST.search(message) is not None
 

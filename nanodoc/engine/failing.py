@@ -65,7 +65,9 @@ class FailureLook:
     def at_glance(self, capsule: StepCapsule, indices: list[int] | None) -> CrashFacts:
         """What is known of a step without running it again, or reading anything of its device."""
         size = batch_size(capsule.batches[0]) if capsule.batches else None
-        return CrashFacts(batch_size=size, usual_batch_size=self._feed.usual_size, indices=tuple(indices or ()))
+        return CrashFacts(
+            batch_size=size, usual_batch_size=self._feed.usual_size, indices=tuple(indices or ()), spread=self._runner.spread
+        )  # fmt: skip
 
     def at_step(self, failure: Failure, capsule: StepCapsule, indices: list[int] | None) -> tuple[CrashFacts, tuple[RangeFacts, ...]]:
         """Runs the step until it raises again. (facts, indices and labels out of range)"""

@@ -154,8 +154,7 @@ def _accelerators() -> list[str]:
     """The names of all devices besides the CPU."""
     from nanodoc import accelerator  # imports torch, which may be broken
 
-    here = accelerator.current()
-    return [str(device) for device in accelerator.every_device(here.type)] if here is not None else []
+    return [str(device) for device in accelerator.all_accelerators()]
 
 
 def _gpu_arithmetic(module: ModuleType, devices: list[str]) -> Check:

@@ -93,13 +93,12 @@ def _other_accelerators() -> tuple[Gpu, ...]:
     """Those of other makers; whether torch has code for one, only CUDA tells."""
     from nanodoc import accelerator  # imports torch
 
-    here = accelerator.current()
     return tuple(
         Gpu(
             index=device.index or 0, name=accelerator.device_name(device) or device.type, memory=(accelerator.memory_info(device) or (0, 0))[1],
             capability=device.type, supported=None,
         )
-        for device in (accelerator.every_device(here.type) if here is not None else ())
+        for device in accelerator.all_accelerators()
     )  # fmt: skip
 
 

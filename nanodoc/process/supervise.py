@@ -22,10 +22,17 @@ from nanodoc.process_evidence import LAST_WORDS, SECOND_RUN, DeathFacts
 from nanodoc.progress import Progress
 from nanodoc.rank_evidence import ENDED, FAILED, LOST
 from nanodoc.report.merge import merge
-from nanodoc.report.model import Report
+from nanodoc.report.model import Fix, Report
 from nanodoc.report.ranking import rank
 from nanodoc.rules.registry import claims
 
+# The batch has no index out of range, so that this is no advice any more.
+_PASSED_ON_CPU = (
+    Fix(
+        title="the batch passes on the CPU: look at the device's own log, at kernels of your own, and at what is kept from step to step",
+        confidence="maybe",
+    ),
+)
 _MORE_STEPS = 3  # beyond the step that died: a second run that gets so far does not die there
 
 
@@ -227,6 +234,11 @@ def _without_the_device(job: Job, report: Report, failure: Failure, step: int | 
                 effects=(*first.effects, (f"ND701 {lost.title}", step)) if lost.code != first.code else first.effects,
             )  # fmt: skip
             return replace(report, findings=(told, *found[1:]))
+        if ended.report is not None and not found:
+            first = report.findings[0]
+            passed = {"name": said, "outcome": "passes", "loss": None}
+            first = replace(first, experiments=(*first.experiments, passed), fixes=_PASSED_ON_CPU if again.batch else first.fixes)
+            report = replace(report, findings=(first, *report.findings[1:]))
     return report
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
-from nanodoc.cuda import cublas_status
+from nanodoc.cuda import cublas_status, names_cuda
 from nanodoc.evidence import Evidence
 from nanodoc.failure_kinds import device_is_lost
 from nanodoc.report.model import Fix
@@ -17,11 +16,13 @@ def _device_side_assert(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     failure = evidence.failure
     if failure is None or not device_is_lost(failure) or cublas_status(failure.message) is not None:
         return
-    blocking = "CUDA_LAUNCH_BLOCKING=1 names the call; " if re.search("CUDA|HIP", failure.message) else ""
+    ways = ["CUDA_LAUNCH_BLOCKING=1 names the call"] if names_cuda(failure.message) else []
+    spread = evidence.crash is not None and evidence.crash.spread
+    ways.append("check ids and labels before they are looked up" if spread else "on the CPU the same step names the index: --device cpu")
     yield failure_claim(
         rule, evidence, title=failure.first_line, fit=5,
         explanation="Kernels run later than they are called: the line is the one that noticed, not the one that is wrong. An index or a label out of range is the usual cause.",
-        fixes=[Fix(title=f"{blocking}on the CPU the same step names the index: --device cpu", confidence="likely")],
+        fixes=[Fix(title="; ".join(ways), confidence="likely")],
     )  # fmt: skip
 
 

@@ -32,8 +32,8 @@ _IMPORTS = {torch.tensor: "torch.tensor", torch.as_tensor: "torch.as_tensor", to
 _IMPORTS[_Tensor.new_tensor] = "Tensor.new_tensor"
 _LIFT = torch.ops.aten.lift_fresh.default
 READS_ANYTHING = ("mps",)
-"""Types of device whose kernels take an index out of range and go on."""
-_RAISE_OR_GO_ON = ("cpu", "meta", *READS_ANYTHING)  # with these, the process does not lose the device
+"""Types of device that are not known to assert on an index out of range: a kernel may raise, or read whatever is there and go on."""
+_RAISE_OR_GO_ON = ("cpu", "meta", *READS_ANYTHING)  # a run on these is not ended for one: the process does not lose the device
 _SWITCH = torch._C._set_grad_enabled
 _CHECKPOINT = str(Path("torch", "utils", "checkpoint.py"))
 _WORDS = ("no_grad", "inference_mode", "set_grad_enabled", "enable_grad")

@@ -99,7 +99,6 @@ class Tracer(TorchDispatchMode):
         self._in_optimizer: set[int] = set()  # threads
         self._paused: set[int] = set()
         self._keys = NodeKeys()
-        self._lock = self._keys.lock
         self._modules = ModuleStack(model)
         self._handles: list[Any] = []
         for name, tensor in leaves:
@@ -239,12 +238,7 @@ class Tracer(TorchDispatchMode):
         home = ident == keys.home
         if keys.unmarked:
             keys.settle()
-        records, flow = self._records, self._flow
-        with self._lock:  # as `_begin`, without its call
-            index = len(records)
-            records.append(_RUNNING)
-            if flow is not None:
-                flow.begin()
+        records, flow, index = self._records, self._flow, self._begin()
         inputs = tensors_in(args)
         if kwargs:
             inputs += tensors_in(kwargs.values())

@@ -9,37 +9,13 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from nanodoc import Recipe
 from nanodoc.engine.loop import Engine
 from tests.accelerator.device import FIRST, sim
+from tests.accelerator.steps import loss_of, own_step, scaled_step
 from tests.engine.models import MODELS
-
-
-def loss_of(model: Any, batch: Any) -> torch.Tensor:
-    return F.cross_entropy(model(batch[0]).flatten(0, -2), batch[1].flatten())
-
-
-def plain(model: Any, batch: Any, optimizer: Any, scaler: Any) -> torch.Tensor:
-    optimizer.zero_grad()
-    loss = loss_of(model, batch)
-    loss.backward()
-    optimizer.step()
-    return loss
-
-
-def scaled(model: Any, batch: Any, optimizer: Any, scaler: Any) -> torch.Tensor:
-    optimizer.zero_grad()
-    with torch.autocast("sim", dtype=torch.float16):
-        loss = loss_of(model, batch)
-    scaler.scale(loss).backward()
-    scaler.unscale_(optimizer)
-    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    scaler.step(optimizer)
-    scaler.update()
-    return loss
 
 
 def driven(recipe: Recipe, batch: Any, *, amp: bool) -> None:
@@ -71,7 +47,7 @@ def test_one_copy_a_step(name: str, observed: bool, amp: bool) -> None:
     made = MODELS[name]()
     made.model.to(FIRST)
     batch = tuple(tensor.to(FIRST) for tensor in next(iter(made.data)))
-    step = (scaled if amp else plain) if observed else None
+    step = (scaled_step if amp else own_step) if observed else None
     recipe = replace(
         made, loss_fn=loss_of, data=[batch], optimizer=torch.optim.AdamW(made.model.parameters()), train_step=step,
         scaler=torch.amp.GradScaler("sim", init_scale=256.0) if amp else None,
@@ -104,12 +80,12 @@ def test_one_copy_a_step_of_a_model_on_two_devices(observed: bool) -> None:
     model = Halves()
     batch = (torch.randn(6, 4, device="sim:0"), torch.randint(0, 3, (6,)).to("sim:1"))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    recipe = Recipe(model=model, loss_fn=loss_of, train_step=plain if observed else None, data=[batch], optimizer=optimizer)
+    recipe = Recipe(model=model, loss_fn=loss_of, train_step=own_step if observed else None, data=[batch], optimizer=optimizer)
     engine = Engine(recipe, FIRST, None, steps=100, checkpoint_every=1000, samples=False)
     for number in range(4):
         assert engine._step(number) is None
     watched = counted(lambda: engine._step(4))
-    bare = counted(lambda: plain(model, batch, optimizer, None))
+    bare = counted(lambda: own_step(model, batch, optimizer, None))
     assert watched.copies_to_host - bare.copies_to_host == 1
     assert (watched.scalar_reads, watched.synchronisations) == (bare.scalar_reads, bare.synchronisations)
     assert {parameter.device.index for parameter in model.parameters()} == {0, 1}

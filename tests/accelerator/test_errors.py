@@ -52,6 +52,8 @@ def test_a_kernel_that_fails_for_no_reason_of_the_batchs(tmp_path: Path, simulat
     done = nanodoc("run", "train.py:well", "--output-format", "json", cwd=tmp_path)
     first = report_of(done)["findings"][0]
     assert (first["code"], first["culprit"]["location"]) == ("ND701", None)  # where it was noticed is not where it failed
+    assert [(row["name"], row["outcome"]) for row in first["experiments"]] == [("running the batch on the CPU", "passes")]
+    assert "passes on the CPU" in first["fixes"][0]["title"]
     assert done.returncode == 1
     assert "internal error" not in done.stderr
 

@@ -18,32 +18,10 @@ from nanodoc.engine.batches import move_module
 from nanodoc.engine.looks import LookOptions
 from nanodoc.engine.loop import Engine
 from tests.accelerator.device import FIRST, SECOND
+from tests.accelerator.steps import loss_of, own_step, scaled_step
 from tests.engine.models import MODELS
 
 STEPS = 12
-
-
-def loss_of(model: Any, batch: Any) -> torch.Tensor:
-    out = model(batch[0])
-    return F.cross_entropy(out.flatten(0, -2), batch[1].to(out.device).flatten())
-
-
-def own_step(model: Any, batch: Any, optimizer: Any, scaler: Any) -> torch.Tensor:
-    optimizer.zero_grad()
-    loss = loss_of(model, batch)
-    loss.backward()
-    optimizer.step()
-    return loss
-
-
-def scaled_step(model: Any, batch: Any, optimizer: Any, scaler: Any) -> torch.Tensor:
-    optimizer.zero_grad()
-    with torch.autocast("sim", dtype=torch.float16):
-        loss = loss_of(model, batch)
-    scaler.scale(loss).backward()
-    scaler.step(optimizer)
-    scaler.update()
-    return loss
 
 
 class Spread(nn.Module):
