@@ -11,11 +11,11 @@ from typing import Any
 import torch
 
 from nanodoc import Recipe
-from nanodoc.engine.course import Outcome
-from nanodoc.engine.loop import Engine
-from nanodoc.report.model import Finding
-from nanodoc.report.ranking import rank
-from nanodoc.rules.registry import claims
+from nanodoc.diagnosis.finding import Finding
+from nanodoc.diagnosis.ranking import rank
+from nanodoc.loop.engine import Engine
+from nanodoc.loop.outcome import Outcome
+from nanodoc.rules.catalogue import claims
 
 
 def run_engine(recipe: Recipe, steps: int = 1, **options: Any) -> Outcome:

@@ -10,8 +10,8 @@ import typer
 from nanodoc.cli.common import examined, exit_code, given, payload_on_stdout, write_payload
 from nanodoc.cli.run import Amp, ConfigFile, Device, FailOn, Ignore, InProcess, Output, Seed, Select, Timeout
 from nanodoc.config import load_config
-from nanodoc.process.job import Job
-from nanodoc.rules.registry import check_codes
+from nanodoc.rules.catalogue import check_codes
+from nanodoc.supervise.job import Job
 
 
 class GraphFormat(StrEnum):

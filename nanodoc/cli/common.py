@@ -15,12 +15,12 @@ import typer
 
 from nanodoc.config import artifact_folder
 from nanodoc.errors import UsageError
-from nanodoc.process.job import Job
 from nanodoc.progress import Progress
+from nanodoc.supervise.job import Job
 
 if TYPE_CHECKING:
     from nanodoc.config import Config
-    from nanodoc.report.model import Report
+    from nanodoc.report.report import Report
 
 
 def given(**flags: Any) -> dict[str, Any]:
@@ -94,12 +94,12 @@ def examined(job: Job, live: bool = False) -> Report:
     report; the others exit when it is there."""
     config = job.config
     if config.in_process or os.name != "posix":  # process groups and their signals are POSIX's
-        from nanodoc.process.child import perform
+        from nanodoc.pipeline.child import perform
 
         with progress_bar(config.quiet, live) as progress:
             return perform(job, progress or Progress())
-    from nanodoc.process.ranks import Ranks
-    from nanodoc.process.supervise import supervised, supervised_rank
+    from nanodoc.pipeline.supervised import supervised, supervised_rank
+    from nanodoc.supervise.rendezvous import Ranks
 
     ranks = Ranks.here(artifact_folder(config)) if job.command == "run" else None
     with progress_bar(config.quiet or (ranks is not None and ranks.mine > 0), live) as progress:

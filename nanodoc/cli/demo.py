@@ -12,7 +12,7 @@ from nanodoc.cli.run import Format, Output, SnapshotDir
 from nanodoc.clinic.catalogue import PATIENTS, find_patient
 from nanodoc.config import load_config
 from nanodoc.errors import UsageError
-from nanodoc.process.job import Job
+from nanodoc.supervise.job import Job
 
 
 def demo(

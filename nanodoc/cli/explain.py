@@ -12,10 +12,10 @@ from typing import Annotated, BinaryIO
 import typer
 
 from nanodoc.cli.common import in_color
+from nanodoc.diagnosis.claim import Rule
+from nanodoc.diagnosis.thresholds import described
 from nanodoc.errors import UsageError
-from nanodoc.rules.base import Rule
-from nanodoc.rules.registry import RULES, find_rule
-from nanodoc.thresholds import described
+from nanodoc.rules.catalogue import RULES, find_rule
 
 _MOST_BYTES = 10 * 2**20
 _LONGEST_PATH = 4096

@@ -12,8 +12,8 @@ from nanodoc.cli.common import deliver, examined, given, payload_on_stdout
 from nanodoc.cli.run import Amp, BudgetOption, Device, FailOn, Format, Ignore, InProcess, Quiet, Select, Timeout, WriteFix
 from nanodoc.config import load_config
 from nanodoc.errors import UsageError
-from nanodoc.process.job import Job
-from nanodoc.rules.registry import check_codes
+from nanodoc.rules.catalogue import check_codes
+from nanodoc.supervise.job import Job
 
 Set = Annotated[
     list[str] | None,

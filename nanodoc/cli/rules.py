@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from nanodoc.errors import UsageError
-from nanodoc.rules.registry import RULES
+from nanodoc.rules.catalogue import RULES
 
 
 def rules(

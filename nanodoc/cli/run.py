@@ -9,8 +9,8 @@ import typer
 
 from nanodoc.cli.common import deliver, examined, given, payload_on_stdout
 from nanodoc.config import load_config
-from nanodoc.process.job import Job
-from nanodoc.rules.registry import check_codes
+from nanodoc.rules.catalogue import check_codes
+from nanodoc.supervise.job import Job
 
 Steps = Annotated[int | None, typer.Option("--steps", help="Training steps (default: the recipe's max_steps, else 100).")]
 Device = Annotated[

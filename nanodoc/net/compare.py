@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from nanodoc.net.interfaces import fits, is_loopback
 from nanodoc.net.model import FAILED, NOTE, Problem
 from nanodoc.net.record import RankFacts
-from nanodoc.report.text import ranges
+from nanodoc.text import ranges
 
 _CLOCKS_APART = 5.0  # seconds; logs of several hosts can no longer be read side by side, and certificates begin to fail
 

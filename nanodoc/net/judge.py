@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from nanodoc.net.compare import compared, named
 from nanodoc.net.model import FAILED, NOT_REACHED, NOTE, OK, WAITED, CheckOutcome, NetReport, Problem, RankOutcome
 from nanodoc.net.record import NO_ANSWER, RAISED, WRONG, Failure, RankRecord, Speed
-from nanodoc.report.text import seconds
+from nanodoc.text import seconds
 
 MISSING, GONE, SILENT, ALIVE = "missing", "gone", "silent", "alive"
 

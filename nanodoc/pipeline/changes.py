@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from nanodoc.differential.samples import part
-from nanodoc.engine.batches import batch_size, map_tensors
-from nanodoc.engine.capsule import StepCapsule
 from nanodoc.errors import UsageError
+from nanodoc.experiments.samples import part
 from nanodoc.recipe.recipe import Recipe
+from nanodoc.replay.step_state import StepCapsule
+from nanodoc.tensors.nested import batch_size, map_tensors
 
 
 def with_settings(recipe: Recipe, settings: Sequence[str]) -> Recipe:

@@ -14,16 +14,16 @@ import torch
 from nanodoc import accelerator
 from nanodoc._version import __version__
 from nanodoc.config import Config
-from nanodoc.engine.build_facts import BuildFacts
-from nanodoc.engine.building import BuildWatch
+from nanodoc.diagnosis.ranking import rank
 from nanodoc.errors import UsageError
-from nanodoc.evidence import Evidence
+from nanodoc.facts.evidence import Evidence
+from nanodoc.recipe.build_facts import BuildFacts
+from nanodoc.recipe.build_watch import BuildWatch
 from nanodoc.recipe.lines import line_of_key
 from nanodoc.recipe.loader import build_recipe, split_entrypoint
 from nanodoc.recipe.recipe import Recipe
-from nanodoc.report.model import Report, RunInfo, VitalSigns
-from nanodoc.report.ranking import rank
-from nanodoc.rules.registry import claims
+from nanodoc.report.report import Report, RunInfo, VitalSigns
+from nanodoc.rules.catalogue import claims
 from nanodoc.trace.files import shown_path
 
 

@@ -7,11 +7,11 @@ import socket
 
 from torch.nn.parallel import DistributedDataParallel
 
-from nanodoc.engine.alone import batch_digests, fingerprints, replicated, several_ranks
-from nanodoc.engine.course import Outcome
-from nanodoc.evidence import Evidence
-from nanodoc.rank_evidence import CLEAN, FAILED, SICK, WELL, RankFacts
+from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.ranks import CLEAN, FAILED, SICK, WELL, RankFacts
+from nanodoc.loop.outcome import Outcome
 from nanodoc.recipe.recipe import Recipe
+from nanodoc.replay.local_collectives import batch_digests, fingerprints, replicated, several_ranks
 
 
 def before_the_run(recipe: Recipe) -> tuple[tuple[str, str], ...]:

@@ -12,31 +12,32 @@ import torch
 
 from nanodoc.accelerator import device_before_import, device_of, has_float64
 from nanodoc.config import Config, artifact_folder
-from nanodoc.differential.differential import Differential, Step
-from nanodoc.differential.experiments import KEYS, Elsewhere
-from nanodoc.differential.trial import Budget
-from nanodoc.engine.batches import move_module, tensor_leaves
-from nanodoc.engine.capsule import Keeper, copy_weights
-from nanodoc.engine.checkpoints import PastStep
-from nanodoc.engine.examination import Examiner
-from nanodoc.engine.failure import describe_failure
-from nanodoc.engine.optimizers import copy_optimizer, rate_of
-from nanodoc.engine.replaying import Replay, Replayer
-from nanodoc.engine.rerun import CourseRunner
-from nanodoc.engine.rng import RandomKeeper, RandomState
-from nanodoc.engine.settings import seed_everything, with_amp
-from nanodoc.engine.snapshot import differences, like, minimal, random_state, read_snapshot, restore_into, save
-from nanodoc.engine.step import StepRunner
 from nanodoc.errors import UsageError, UserCodeError
-from nanodoc.evidence import Birth, Evidence, Trip
+from nanodoc.examine.non_finite import Examiner
+from nanodoc.examine.traceback import describe_failure
+from nanodoc.experiments.experiments import KEYS, Elsewhere
+from nanodoc.experiments.run import Differential, Step
+from nanodoc.experiments.trial import Budget
+from nanodoc.facts.evidence import Evidence, Trip
+from nanodoc.facts.ops import Birth
+from nanodoc.loop.settings import seed_everything, with_amp
+from nanodoc.measure.gradients import really_nonfinite
 from nanodoc.pipeline.changes import cast, only, with_settings
 from nanodoc.pipeline.common import build_watched, report_of, run_info
-from nanodoc.probes.gradients import really_nonfinite
 from nanodoc.progress import Progress
 from nanodoc.recipe.loader import split_entrypoint
 from nanodoc.recipe.recipe import Recipe
+from nanodoc.replay.optimizers import copy_optimizer, rate_of
+from nanodoc.replay.rerun import CourseRunner
+from nanodoc.replay.rng import RandomKeeper, RandomState
+from nanodoc.replay.snapshot import differences, like, minimal, random_state, read_snapshot, restore_into, save
+from nanodoc.replay.step import StepRunner
+from nanodoc.replay.step_state import Keeper, copy_weights
+from nanodoc.replay.traced_replay import Replay, Replayer
+from nanodoc.replay.weight_history import PastStep
 from nanodoc.report.fixes import write_patch
-from nanodoc.report.model import Report, VitalSigns
+from nanodoc.report.report import Report, VitalSigns
+from nanodoc.tensors.nested import move_module, tensor_leaves
 from nanodoc.trace.stop import stop_here
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}

@@ -11,31 +11,31 @@ import torch
 
 from nanodoc.accelerator import device_before_import, device_of
 from nanodoc.config import Config, artifact_folder
-from nanodoc.differential.differential import Differential, Step
-from nanodoc.differential.experiments import Elsewhere
-from nanodoc.differential.trial import Budget
-from nanodoc.engine.course import Outcome
-from nanodoc.engine.failure import describe_failure
-from nanodoc.engine.feed import OneBatch
-from nanodoc.engine.history import History
-from nanodoc.engine.looks import LookOptions
-from nanodoc.engine.loop import Engine
-from nanodoc.engine.settings import seed_everything, with_amp
-from nanodoc.engine.snapshot import write_snapshot
+from nanodoc.diagnosis.preflight import preflight
 from nanodoc.errors import UsageError, UserCodeError
-from nanodoc.evidence import Evidence
-from nanodoc.failure_kinds import device_is_lost
-from nanodoc.pipeline.again import changed_for, load_here, write_batches
+from nanodoc.examine.traceback import describe_failure
+from nanodoc.experiments.experiments import Elsewhere
+from nanodoc.experiments.run import Differential, Step
+from nanodoc.experiments.trial import Budget
+from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.failure_kinds import device_is_lost
+from nanodoc.heartbeat.last_words import note_failure
+from nanodoc.heartbeat.trail import here
+from nanodoc.loop.engine import Engine
+from nanodoc.loop.history import History
+from nanodoc.loop.outcome import Outcome
+from nanodoc.loop.settings import seed_everything, with_amp
 from nanodoc.pipeline.common import build_watched, check_module, device_name, kept_going, report_of, run_info
 from nanodoc.pipeline.ranks import before_the_run, rank_facts
-from nanodoc.preflight import preflight
-from nanodoc.process.crumbs import here
-from nanodoc.process.job import Again
-from nanodoc.process.last_words import note_failure
+from nanodoc.pipeline.second_run import changed_for, load_here, write_batches
 from nanodoc.progress import Progress
+from nanodoc.replay.batch_source import OneBatch
+from nanodoc.replay.snapshot import write_snapshot
 from nanodoc.report.fixes import write_patch
-from nanodoc.report.model import Report, RunInfo, VitalSigns
+from nanodoc.report.report import Report, RunInfo, VitalSigns
 from nanodoc.report.tensorboard import check_tensorboard, write_tensorboard
+from nanodoc.supervise.job import Again
+from nanodoc.watch.requested_steps import LookOptions
 
 DEFAULT_STEPS = 100
 DEFAULT_LOG_EVERY = 10  # with --stats

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
-from nanodoc.evidence import SourceSpan
+from nanodoc.facts.source import SourceSpan
 
 
 def line_of_key(path: Path, function: str, key: str, shown: str) -> SourceSpan | None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from nanodoc.report.grad_tree import WORDS
-from nanodoc.report.model import GradGraph, Report
-from nanodoc.report.text import clean
+from nanodoc.report.report import GradGraph, Report
+from nanodoc.text import clean
 
 _MOST_NODES = 60  # a picture of more says nothing; modules are folded into their parents until it fits
 _FILLS = {"gradient": "#d7f0d7", "frozen": "#d7e3f7", "cut": "#f7c6c6", "lost": "#f7c6c6", "mixed": "#fbe8c0", "": "#eeeeee"}

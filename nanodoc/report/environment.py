@@ -10,8 +10,8 @@ from rich.text import Text
 
 from nanodoc.environment.model import FAILED, NOTE, OK, Check, Environment
 from nanodoc.report.terminal import printed
-from nanodoc.report.text import clean
 from nanodoc.strict_json import strict
+from nanodoc.text import clean
 
 _MARKS = {OK: ("✓", "green"), NOTE: ("·", "bold yellow"), FAILED: ("✗", "bold red")}
 _WIDTH, _LABEL = 120, 14

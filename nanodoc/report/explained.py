@@ -11,7 +11,7 @@ from rich.text import Text
 
 from nanodoc.explain.answer import Answer
 from nanodoc.explain.frames import Frame
-from nanodoc.report.text import clean
+from nanodoc.text import clean
 
 _STYLES = {"headline": "bold red", "warning": "bold yellow", "help": "bold cyan", "gutter": "blue"}
 _SHOWN_LINES, _LONGEST_LINE = 4, 240

@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from nanodoc.evidence import SourceSpan
-from nanodoc.report.model import Finding, Fix, Report
+from nanodoc.diagnosis.finding import Finding, Fix
+from nanodoc.facts.source import SourceSpan
+from nanodoc.report.report import Report
 
 
 def changed_line(finding: Finding, fix: Fix) -> tuple[SourceSpan, str, str] | None:

@@ -6,9 +6,9 @@ import math
 
 from rich.text import Text
 
-from nanodoc.evidence import OpFacts
-from nanodoc.frame_evidence import Frame, FrameTable, FrameTensor
-from nanodoc.report.text import clean
+from nanodoc.facts.frames import Frame, FrameTable, FrameTensor
+from nanodoc.facts.ops import OpFacts
+from nanodoc.text import clean
 
 _HEAD = "   abs min   abs max  headroom  to zero  non-finite"
 _PATH = 8  # points of the path that are shown

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from nanodoc.graph_evidence import GraphFacts, OwnershipFacts, ParameterState
-from nanodoc.report.model import GradGraph, GradParameter
+from nanodoc.facts.graph import GraphFacts, OwnershipFacts, ParameterState
+from nanodoc.report.report import GradGraph, GradParameter
 
 
 def picture_of(

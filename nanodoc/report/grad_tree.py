@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.text import Text
 from rich.tree import Tree
 
-from nanodoc.report.model import GradGraph, GradParameter, Report
+from nanodoc.report.report import GradGraph, GradParameter, Report
 from nanodoc.report.terminal import render_findings
-from nanodoc.report.text import clean, ranges
+from nanodoc.text import clean, ranges
 
 WORDS = {
     "gradient": "gets gradient",

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 
-from nanodoc.report.model import Finding, Report
+from nanodoc.diagnosis.finding import Finding
 from nanodoc.report.public import public_form
-from nanodoc.report.text import clean
+from nanodoc.report.report import Report
 from nanodoc.strict_json import strict
+from nanodoc.text import clean
 
 _LEVELS = {"critical": "error", "warning": "warning", "info": "notice"}
 

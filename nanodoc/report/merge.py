@@ -5,16 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from nanodoc.rank_evidence import ROOTS, RankOutcome
-from nanodoc.report.model import Finding, Report
+from nanodoc.diagnosis.finding import Finding
+from nanodoc.facts.ranks import ROOTS, RankOutcome, first_root
+from nanodoc.report.report import Report
 
 _HUNG, _DESYNCHRONISED = "ND712", "ND804"
-
-
-def first_root(outcomes: Sequence[RankOutcome]) -> RankOutcome | None:
-    """Of the ranks that failed by themselves, the one that did first; of one step, the lowest."""
-    roots = [one for one in outcomes if one.ended in ROOTS and not one.peer]
-    return min(roots, key=lambda one: (one.step if one.step is not None else -1, one.rank)) if roots else None
 
 
 def merge(pairs: Sequence[tuple[RankOutcome, Report | None]], across: tuple[Finding, ...]) -> Report:

@@ -11,8 +11,8 @@ from nanodoc.net.compare import named
 from nanodoc.net.model import FAILED, NOT_REACHED, NOTE, OK, WAITED, CheckOutcome, NetReport, Problem, RankOutcome
 from nanodoc.net.nccl_log import meaning
 from nanodoc.report.terminal import printed
-from nanodoc.report.text import clean, seconds
 from nanodoc.strict_json import strict
+from nanodoc.text import clean, seconds
 
 _STYLES = {OK: "green", FAILED: "bold red", WAITED: "yellow", NOTE: "bold yellow", NOT_REACHED: "dim"}
 _MARKS = {OK: "✓", FAILED: "✗", NOT_REACHED: "·"}

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from nanodoc.evidence import OpFacts, TensorFacts
-from nanodoc.report.text import clean
+from nanodoc.facts.ops import OpFacts, TensorFacts
+from nanodoc.text import clean
 
 _HEAD = f"{'op':<24} {'place':<28} {'dtype':<9} {'shape':<16} {'in min … max':<24} {'out min … max':<24} non-finite"
 

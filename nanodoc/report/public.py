@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from nanodoc.amp_evidence import AmpFacts
-from nanodoc.evidence import OpFacts, TensorFacts
-from nanodoc.frame_evidence import FrameTable
-from nanodoc.loop_evidence import CourseStats
-from nanodoc.rank_evidence import RankOutcome
-from nanodoc.report.model import SCHEMA, Finding, GradGraph, Report
+from nanodoc.diagnosis.finding import Finding
+from nanodoc.facts.amp import AmpFacts
+from nanodoc.facts.frames import FrameTable
+from nanodoc.facts.loop import CourseStats
+from nanodoc.facts.ops import OpFacts, TensorFacts
+from nanodoc.facts.ranks import RankOutcome
+from nanodoc.report.report import SCHEMA, GradGraph, Report
 
 
 def public_form(report: Report) -> dict[str, Any]:

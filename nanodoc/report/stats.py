@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from rich.text import Text
 
-from nanodoc.loop_evidence import CourseStats, LayerStats, ParameterStats
-from nanodoc.report.text import clean
+from nanodoc.facts.loop import CourseStats, LayerStats, ParameterStats
+from nanodoc.text import clean
 
 T = TypeVar("T")
 # RULES: ND605 update ratio, ND602 vanishing and ND601 exploding gradients, ND603 dead units, ND604 saturation.

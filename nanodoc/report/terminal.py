@@ -10,14 +10,15 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from nanodoc.loop_evidence import OverfitFacts
+from nanodoc.diagnosis.finding import GROWTH, OK, PROBLEM, SEVERITIES, SKIPPED, Finding, Fix
+from nanodoc.facts.loop import OverfitFacts
+from nanodoc.facts.trials import DATA, ENVIRONMENT, MATHEMATICS, PRECISION, WEIGHTS
 from nanodoc.report.fixes import changed_line
 from nanodoc.report.frames import frames_text
-from nanodoc.report.model import FLOAT32, FLOAT64, GROWTH, OK, PROBLEM, SEVERITIES, SKIPPED, UNMEASURED, Finding, Fix, Report, VitalSigns
 from nanodoc.report.ops import ops_text
+from nanodoc.report.report import FLOAT32, FLOAT64, UNMEASURED, Report, VitalSigns
 from nanodoc.report.stats import stats_text
-from nanodoc.report.text import clean
-from nanodoc.trial_evidence import DATA, ENVIRONMENT, MATHEMATICS, PRECISION, WEIGHTS
+from nanodoc.text import clean
 
 _STYLES = {
     "critical": "bold red",

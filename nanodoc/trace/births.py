@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from nanodoc.evidence import TensorFacts
+from nanodoc.facts.ops import TensorFacts
 from nanodoc.trace.graph import StepTrace
-from nanodoc.trace.tracer import Record, Ref
+from nanodoc.trace.record import Record, Ref
 
 # Ops that put a constant the user chose into a tensor: an inf out of them is a mask, not an accident.
 _CONSTANT_MAKERS = {

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from nanodoc.call_evidence import ArgumentFacts, CallFacts, RangeFacts, StepCalls
-from nanodoc.crash_evidence import FailedCall, GivenFacts
-from nanodoc.evidence import SourceSpan
+from nanodoc.facts.calls import ArgumentFacts, CallFacts, RangeFacts, StepCalls
+from nanodoc.facts.crash import FailedCall, GivenFacts
+from nanodoc.facts.source import SourceSpan
 from nanodoc.trace.modules import ModuleStack
 from nanodoc.trace.ops import outputs_of, tensors_in
 from nanodoc.trace.ranges import RANGED, out_of_range

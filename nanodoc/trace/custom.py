@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.autograd.function import BackwardCFunction
 
-from nanodoc.graph_evidence import CutFacts
+from nanodoc.facts.graph import CutFacts
 from nanodoc.trace.files import SKIP, frame_kind
 from nanodoc.trace.functions import return_statement
 from nanodoc.trace.graph import StepTrace

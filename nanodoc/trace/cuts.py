@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from nanodoc.graph_evidence import ModuleEdge
+from nanodoc.facts.graph import ModuleEdge
 from nanodoc.trace.flow import INSIDE, FlowLog, Source
 from nanodoc.trace.graph import StepTrace
 from nanodoc.trace.ops import plain_name

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from nanodoc.evidence import TensorFacts, ValuesAt
+from nanodoc.facts.ops import TensorFacts, ValuesAt
 from nanodoc.trace.op_notes import op_notes
 from nanodoc.trace.ops import describe_op, outputs_of, written_by
 

@@ -9,7 +9,7 @@ import os
 import sysconfig
 from pathlib import Path
 
-from nanodoc.evidence import SourceSpan
+from nanodoc.facts.source import SourceSpan
 
 _torch = importlib.util.find_spec("torch")  # found, not imported
 # What a frame's file means for the search of the user's line.
@@ -22,21 +22,21 @@ _CLINIC = os.path.join(_NANODOC, "clinic", "patients") + os.sep  # patients stan
 _TRANSPARENT = tuple(
     os.path.join(_NANODOC, *path)
     for path in (
-        ("engine", "observer.py"),
-        ("engine", "building.py"),
-        ("engine", "carried.py"),
-        ("engine", "call_watch.py"),
-        ("engine", "graph_watch.py"),
-        ("engine", "warning_watch.py"),
+        ("replay", "observer.py"),
+        ("recipe", "build_watch.py"),
+        ("examine", "retained_tensors.py"),
+        ("watch", "train_step_calls.py"),
+        ("watch", "grad_graph.py"),
+        ("watch", "warnings.py"),
         ("trace", "calls.py"),
         ("trace", "ranges.py"),
         ("trace", "functions.py"),
-        ("probes", "frames.py"),
+        ("measure", "frames.py"),
         ("probing.py",),
-        ("differential", "graph_remedies.py"),
-        ("differential", "leak.py"),
-        ("differential", "call_site.py"),
-        ("differential", "precision.py"),
+        ("examine", "grad_graph_fixes.py"),
+        ("examine", "leak.py"),
+        ("experiments", "call_site.py"),
+        ("experiments", "precision.py"),
     )
 )
 _STDLIB = tuple({os.path.abspath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib")})

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from nanodoc.evidence import SourceSpan
+from nanodoc.facts.source import SourceSpan
 from nanodoc.trace.spans import Place
 
 # What may be read back from Python: enough for a batch of scalars, too few to matter for a data set.

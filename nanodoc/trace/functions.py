@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from nanodoc.call_evidence import RangeFacts
-from nanodoc.evidence import SourceSpan
-from nanodoc.failure_kinds import KEPT_FROM_KERNEL
+from nanodoc.facts.calls import RangeFacts
+from nanodoc.facts.failure_kinds import KEPT_FROM_KERNEL
+from nanodoc.facts.source import SourceSpan
 from nanodoc.trace.files import shown_path
 from nanodoc.trace.flow import MOST_VALUES, FlowLog, Region
 from nanodoc.trace.ops import tensors_in

@@ -13,13 +13,13 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from nanodoc.evidence import OpFacts, TensorFacts
+from nanodoc.facts.ops import OpFacts, TensorFacts
 from nanodoc.trace.spans import Place, resolve
 
 if TYPE_CHECKING:
     from nanodoc.trace.examine import OpDetail
     from nanodoc.trace.flow import Source
-    from nanodoc.trace.tracer import Record, Ref
+    from nanodoc.trace.record import Record, Ref
 
 
 class StepTrace:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from nanodoc.evidence import GrowthPoint
+from nanodoc.facts.ops import GrowthPoint
 from nanodoc.trace.graph import StepTrace
 from nanodoc.trace.ops import plain_name
 
 if TYPE_CHECKING:
-    from nanodoc.trace.tracer import Ref
+    from nanodoc.trace.record import Ref
 
 _LONGEST = 96
 _SHOWN = 6

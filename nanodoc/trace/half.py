@@ -15,9 +15,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nanodoc import accelerator
+from nanodoc.tensors.plain import is_plain
 from nanodoc.trace.examine import upcast_outputs
 from nanodoc.trace.ops import OpInfo, describe_op, outputs_of, tensors_in, written_by
-from nanodoc.trace.plain import is_plain
 from nanodoc.trace.spans import Place, calling_places
 
 _HALF = (torch.float16, torch.bfloat16)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from nanodoc.evidence import OpFacts, ValuesAt
+from nanodoc.facts.ops import OpFacts, ValuesAt
 from nanodoc.trace.examine import Positions, Request
 from nanodoc.trace.graph import StepTrace
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from nanodoc.call_evidence import RangeFacts
+from nanodoc.facts.calls import RangeFacts
 from nanodoc.trace.spans import calling_places, resolve
 
 RANGED = frozenset(

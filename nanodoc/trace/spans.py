@@ -10,7 +10,7 @@ from types import CodeType, TracebackType
 
 import torch.autograd.graph
 
-from nanodoc.evidence import SourceSpan
+from nanodoc.facts.source import SourceSpan
 from nanodoc.trace.files import LIBRARY, SKIP, STOP, USER, frame_kind, shown_path
 
 # Frames below this one belong to the backward pass; those above it only called backward().

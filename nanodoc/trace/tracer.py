@@ -10,54 +10,28 @@ import contextlib
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from types import CodeType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from nanodoc.tensors.plain import is_plain
 from nanodoc.trace.examine import OpDetail, Request, examine_call
 from nanodoc.trace.flow import MOST_VALUES, FlowLog
 from nanodoc.trace.graph import StepTrace
 from nanodoc.trace.half import HalfLog
 from nanodoc.trace.modules import ModuleStack
 from nanodoc.trace.ops import OpInfo, describe_op, outputs_of, tensors_in, written_by
-from nanodoc.trace.plain import is_plain
+from nanodoc.trace.record import BACKWARD, FORWARD, OPTIMIZER, RECOMPUTE, Record, Ref
 from nanodoc.trace.spans import Place, calling_places
 from nanodoc.trace.threads import NodeKeys, backward_everywhere
-
-FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER = "forward", "backward", "recompute", "optimizer"
-
-# The state of a storage as an op saw it: its writers' list and how many had written by then.
-Ref = tuple[list[int], int]
 
 _ident = threading.get_ident
 _current_node: Callable[[], Any] = torch._C._current_autograd_node
 _Tensor = torch.Tensor
 _LIFT = torch.ops.aten.lift_fresh.default  # how a tensor made of Python or NumPy values enters
 _STATISTICS = {torch.float32, torch.float64, torch.bfloat16}  # dtypes whose sum only overflows where float32 does
-
-
-class Record(NamedTuple):
-    """One op call. `inputs` follow the order of the tensor arguments, lists flattened."""
-
-    info: OpInfo
-    inputs: tuple[Ref, ...]
-    phase: str
-    node: str | None
-    sequence: int
-    """What an op and the autograd node it made, or runs for, have in common (`trace.threads`)."""
-    module: int
-    place: tuple[CodeType, int] | None
-    caller: tuple[CodeType, int] | None
-    statistic: int
-    """Index of its first statistic, −1 when it has none."""
-    statistics: int
-    overwrites: bool
-    """A write that covers the whole storage: what was there before is gone."""
-    thread: int = 0
-    """0 is the thread that the trace was begun in; autograd runs the backward of an accelerator in others."""
 
 
 _RUNNING = Record(OpInfo("running", False, (), False, True), (), "", None, -1, -1, None, None, 0, 0, False)

@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 from nanodoc import Recipe
-from nanodoc.engine.loop import Engine
+from nanodoc.loop.engine import Engine
 from tests.accelerator.device import FIRST, sim
 from tests.accelerator.steps import loss_of, own_step, scaled_step
-from tests.engine.models import MODELS
+from tests.loop.models import MODELS
 
 
 def driven(recipe: Recipe, batch: Any, *, amp: bool) -> None:

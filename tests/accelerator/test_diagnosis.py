@@ -9,7 +9,7 @@ import torch
 
 from nanodoc import pipeline
 from nanodoc.config import Config
-from nanodoc.report.model import Report
+from nanodoc.report.report import Report
 from tests.accelerator.device import sim
 from tests.accelerator.recipes import RECIPES
 from tests.helpers import marked

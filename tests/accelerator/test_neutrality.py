@@ -14,12 +14,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from nanodoc import Recipe
-from nanodoc.engine.batches import move_module
-from nanodoc.engine.looks import LookOptions
-from nanodoc.engine.loop import Engine
+from nanodoc.loop.engine import Engine
+from nanodoc.tensors.nested import move_module
+from nanodoc.watch.requested_steps import LookOptions
 from tests.accelerator.device import FIRST, SECOND
 from tests.accelerator.steps import loss_of, own_step, scaled_step
-from tests.engine.models import MODELS
+from tests.loop.models import MODELS
 
 STEPS = 12
 

@@ -11,11 +11,11 @@ from torch import nn
 
 from nanodoc import accelerator, pipeline
 from nanodoc.config import Config
-from nanodoc.engine.batches import move_module
 from nanodoc.errors import UsageError
-from nanodoc.evidence import Failure
-from nanodoc.failure_kinds import device_is_lost
-from nanodoc.report.model import Report
+from nanodoc.facts.failure import Failure
+from nanodoc.facts.failure_kinds import device_is_lost
+from nanodoc.report.report import Report
+from nanodoc.tensors.nested import move_module
 from tests.accelerator.device import FIRST, SECOND
 
 HEAD = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch.nn.parallel import distributed
 
-from nanodoc.process.last_words import waits_for_ranks
+from nanodoc.heartbeat.last_words import waits_for_ranks
 
 
 def test_ddp_waits_in_its_broadcasts_and_not_in_its_forward() -> None:

@@ -7,7 +7,7 @@ import copy
 
 from torch import nn
 
-from nanodoc.engine.building import BuildWatch
+from nanodoc.recipe.build_watch import BuildWatch
 
 
 def test_a_deep_copy_is_not_uninitialised() -> None:

@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributions import Categorical
 
 from nanodoc import Recipe
-from nanodoc.report.model import Finding
+from nanodoc.diagnosis.finding import Finding
 from tests.helpers import diagnose, line_of
 
 

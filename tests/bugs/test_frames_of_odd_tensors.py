@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 import nanodoc
 from nanodoc import Recipe
-from nanodoc.engine.looks import LookOptions
+from nanodoc.watch.requested_steps import LookOptions
 from tests.helpers import run_engine
 
 
@@ -117,7 +117,7 @@ def test_an_op_of_the_users_own_runs_once() -> None:
 
 
 def test_lbfgs_state_is_put_back() -> None:
-    from nanodoc.engine.optimizers import copy_optimizer, restore_optimizer
+    from nanodoc.replay.optimizers import copy_optimizer, restore_optimizer
 
     model = nn.Linear(3, 1)
     optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from nanodoc import Recipe
-from nanodoc.rules.registry import claims
+from nanodoc.rules.catalogue import claims
 from tests.helpers import run_engine
 
 

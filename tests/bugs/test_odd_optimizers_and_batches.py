@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from nanodoc import Recipe
-from nanodoc.engine.loop import Engine
-from tests.differential.test_experiments import ready
+from nanodoc.loop.engine import Engine
+from tests.experiments.test_experiments import ready
 
 
 class Counting(torch.optim.SGD):

@@ -16,10 +16,10 @@ from torch import nn
 
 from nanodoc import Recipe, pipeline
 from nanodoc.config import Config
-from nanodoc.report.model import Finding
-from nanodoc.report.ranking import rank
-from nanodoc.rules.registry import claims
-from tests.differential.test_experiments import ready
+from nanodoc.diagnosis.finding import Finding
+from nanodoc.diagnosis.ranking import rank
+from nanodoc.rules.catalogue import claims
+from tests.experiments.test_experiments import ready
 
 
 def found(recipe: Recipe, steps: int) -> tuple[Finding, ...]:

@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 from nanodoc import Recipe
-from nanodoc.report.ranking import rank
-from nanodoc.rules.registry import claims
-from tests.differential.test_experiments import ready
+from nanodoc.diagnosis.ranking import rank
+from nanodoc.rules.catalogue import claims
+from tests.experiments.test_experiments import ready
 
 BAD = 4
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from nanodoc import pipeline
 from nanodoc.config import Config
-from nanodoc.report.model import Finding
+from nanodoc.diagnosis.finding import Finding
 
 PROBED = """\
 import nanodoc, torch

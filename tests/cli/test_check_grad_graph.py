@@ -13,7 +13,7 @@ import torch
 from nanodoc import pipeline
 from nanodoc.clinic.catalogue import find_patient
 from nanodoc.config import Config
-from nanodoc.pipeline import graph
+from nanodoc.pipeline import check_grad_graph as graph
 from nanodoc.report.dot import render_dot
 from nanodoc.report.grad_tree import render_tree
 from tests.helpers import nanodoc

@@ -19,7 +19,7 @@ from nanodoc.config import Config
 from nanodoc.errors import UsageError
 from nanodoc.pipeline.replay import ReplayOptions
 from nanodoc.report.machine import render_json
-from nanodoc.report.model import Report
+from nanodoc.report.report import Report
 from nanodoc.report.terminal import render
 from tests.helpers import nanodoc, report_of
 

@@ -11,9 +11,10 @@ import pytest
 from nanodoc import pipeline
 from nanodoc.clinic.catalogue import PATIENTS
 from nanodoc.config import Config
+from nanodoc.diagnosis.finding import OK, PROBLEM, SKIPPED
 from nanodoc.errors import UsageError
-from nanodoc.report.model import OK, PROBLEM, SKIPPED, Report
 from nanodoc.report.public import public_form
+from nanodoc.report.report import Report
 from nanodoc.report.terminal import render
 from tests.helpers import nanodoc, report_of
 

@@ -7,7 +7,7 @@ import pytest
 from nanodoc import pipeline
 from nanodoc.clinic.catalogue import PATIENTS, Patient
 from nanodoc.config import Config
-from nanodoc.rules.registry import RULES
+from nanodoc.rules.catalogue import RULES
 
 BY_NAME = {patient.name: patient for patient in PATIENTS}
 

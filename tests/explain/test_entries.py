@@ -15,7 +15,7 @@ from nanodoc.cli.app import app
 from nanodoc.explain.answer import answer
 from nanodoc.explain.knowledge import Entry, entries, explained
 from nanodoc.explain.knowledge.base import read
-from nanodoc.rules.registry import RULES
+from nanodoc.rules.catalogue import RULES
 from tests.explain import (
     raised_by_loading,
     raised_by_modules,

@@ -14,15 +14,15 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from nanodoc import Recipe, accelerator
-from nanodoc.differential.differential import Differential, Step
-from nanodoc.differential.experiments import Elsewhere
-from nanodoc.differential.trial import Budget
-from nanodoc.engine.looks import LookOptions
-from nanodoc.engine.loop import Engine
-from nanodoc.probes.gradients import Scratch, packed_vitals
-from tests.engine.models import MODELS
+from nanodoc.experiments.experiments import Elsewhere
+from nanodoc.experiments.run import Differential, Step
+from nanodoc.experiments.trial import Budget
+from nanodoc.loop.engine import Engine
+from nanodoc.measure.gradients import Scratch, packed_vitals
+from nanodoc.watch.requested_steps import LookOptions
 from tests.gpu import DEVICE, on_a_gpu
 from tests.helpers import line_of
+from tests.loop.models import MODELS
 
 pytestmark = on_a_gpu
 cuda_only = pytest.mark.skipif(not torch.cuda.is_available(), reason="only CUDA counts its synchronisations")

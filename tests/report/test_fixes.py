@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from nanodoc.evidence import SourceSpan
+from nanodoc.diagnosis.finding import Culprit, Finding, Fix
+from nanodoc.facts.source import SourceSpan
 from nanodoc.report.fixes import changed_line, write_patch
-from nanodoc.report.model import Culprit, Finding, Fix, Report, RunInfo
+from nanodoc.report.report import Report, RunInfo
 
 
 def finding(line: str, old: str, patch: str, file: str = "train.py") -> Finding:

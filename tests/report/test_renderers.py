@@ -13,9 +13,9 @@ import pytest
 from nanodoc import pipeline
 from nanodoc.config import Config
 from nanodoc.report.machine import render_github, render_json
-from nanodoc.report.model import Report
+from nanodoc.report.report import Report
 from nanodoc.report.terminal import render, sparkline
-from nanodoc.report.text import clean
+from nanodoc.text import clean
 
 SICK = """\
 import torch

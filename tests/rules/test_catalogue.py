@@ -7,7 +7,7 @@ import re
 import pytest
 
 from nanodoc.errors import UsageError
-from nanodoc.rules.registry import RULES, find_rule, matches
+from nanodoc.rules.catalogue import RULES, find_rule, matches
 
 SECTIONS = ["What it checks", "Why it matters", "Fix", "Options", "See also"]
 

@@ -8,7 +8,7 @@ import pytest
 
 from nanodoc import pipeline
 from nanodoc.config import Config
-from nanodoc.report.model import Finding
+from nanodoc.diagnosis.finding import Finding
 from tests.helpers import marked
 
 TRAIN = """

@@ -9,7 +9,7 @@ import pytest
 
 from nanodoc import pipeline
 from nanodoc.config import Config
-from nanodoc.report.model import Finding
+from nanodoc.diagnosis.finding import Finding
 from tests.helpers import marked
 
 TRAIN = """
@@ -272,9 +272,9 @@ def test_the_renamed_keys_are_a_change_of_the_line() -> None:
 
 
 def test_a_lost_device_is_looked_at_again_on_the_cpu() -> None:
-    from nanodoc.process.job import Job
-    from nanodoc.process.supervise import supervised
+    from nanodoc.pipeline.supervised import supervised
     from nanodoc.progress import Progress
+    from nanodoc.supervise.job import Job
 
     report = supervised(Job(command="run", target="train.py:device_lost", config=Config()), Progress())
     finding = report.findings[0]

@@ -6,13 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from nanodoc.evidence import Evidence, Failure, SourceSpan
-from nanodoc.process_evidence import DeathFacts
-from nanodoc.rank_evidence import CLEAN, ENDED, HUNG, LOST, SICK, WELL, RankOutcome
+from nanodoc.diagnosis.finding import Culprit, Finding
+from nanodoc.diagnosis.ranking import rank
+from nanodoc.facts.death import DeathFacts
+from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.failure import Failure
+from nanodoc.facts.ranks import CLEAN, ENDED, HUNG, LOST, SICK, WELL, RankOutcome
+from nanodoc.facts.source import SourceSpan
 from nanodoc.report.merge import merge
-from nanodoc.report.model import Culprit, Finding, Report, RunInfo
-from nanodoc.report.ranking import rank
-from nanodoc.rules.registry import claims
+from nanodoc.report.report import Report, RunInfo
+from nanodoc.rules.catalogue import claims
 
 GIB = 1 << 30
 LINE = SourceSpan(file="train.py", line=3, end_line=3, column=1, end_column=5, function="f", code="f(x)")

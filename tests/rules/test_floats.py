@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanodoc.rules.floats import rounded
+from nanodoc.rules.forward.floats import rounded
 
 
 @given(st.floats(allow_nan=False, width=64), st.sampled_from(["float16", "bfloat16", "float32"]))

@@ -11,8 +11,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from nanodoc import Recipe
-from nanodoc.report.model import Finding
-from nanodoc.rules.graph_claims import detached_assignment, out_of_place
+from nanodoc.diagnosis.finding import Finding
+from nanodoc.rules.graph.graph_claims import detached_assignment, out_of_place
 from tests.helpers import diagnose, marked
 
 

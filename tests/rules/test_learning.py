@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from nanodoc import Recipe
-from nanodoc.report.model import Finding
+from nanodoc.diagnosis.finding import Finding
 from tests.helpers import diagnose, marked
 
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from nanodoc import pipeline
 from nanodoc.config import Config
-from nanodoc.report.model import Finding
+from nanodoc.diagnosis.finding import Finding
 from tests.helpers import marked
 
 

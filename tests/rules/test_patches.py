@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from nanodoc.evidence import OpFacts, SourceSpan
-from nanodoc.rules.patches import (
+from nanodoc.facts.ops import OpFacts
+from nanodoc.facts.source import SourceSpan
+from nanodoc.rules.rewrite import (
     log_softmax,
     number_in_call,
     on_argument,

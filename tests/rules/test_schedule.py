@@ -15,7 +15,7 @@ from torch.optim import lr_scheduler as schedules
 from nanodoc import Recipe, pipeline
 from nanodoc.clinic.catalogue import find_patient
 from nanodoc.config import Config
-from nanodoc.report.model import Finding
+from nanodoc.diagnosis.finding import Finding
 from tests.helpers import diagnose
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from nanodoc import Recipe
-from nanodoc.graph_evidence import GraphFacts
+from nanodoc.facts.graph import GraphFacts
 from tests.helpers import run_engine
 
 WIDTH = 4

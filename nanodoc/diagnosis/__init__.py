@@ -1,0 +1,1 @@
+"""Findings, claims on root causes, and how they are ranked; without torch."""

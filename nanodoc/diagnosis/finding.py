@@ -1,0 +1,133 @@
+"""Findings, fixes, and who is to blame."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from nanodoc.facts.source import SourceSpan
+
+GROWTH = "growth"
+"""Label of the evidence that tells how a value grew until it overflowed."""
+
+
+SEVERITIES = ("critical", "warning", "info")  # gravest first
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Culprit:
+    """What is to blame. `samples` index into the batch, `dataset_indices` into the data set."""
+
+    kind: str
+    """"op", "module", "parameter", "data", "optimizer", "config" or "environment"."""
+    op: str | None = None
+    node: str | None = None
+    module: str | None = None
+    module_type: str | None = None
+    parameter: str | None = None
+    batch_path: str | None = None
+    samples: tuple[int, ...] = ()
+    dataset_indices: tuple[int, ...] = ()
+    location: SourceSpan | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChainLink:
+    """One op on the way from the cause to the symptom."""
+
+    op: str
+    module: str | None
+    line: int | None
+    dtype: str | None
+    shape: tuple[int, ...]
+    absmax_in: float | None
+    absmax_out: float | None
+    nonfinite_out: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Remedy:
+    """What a fix changes, in a form that can be tried on the step. `kind`: "float32-module", "float32-call", "bfloat16",
+    "autocast-off", "constant" (`value` becomes `replacement` at `location`), "loss-scale" (halved from `value` until it works),
+    "unscale-first", "argument" (argument `position` of `op` at `location` becomes what `template` makes of it), "keyword" (the call of `op`
+    gets `keyword`, a flag that is `value`), "log-softmax", "logsumexp", "kept-mean", "empty-mean", "unmask-row" (all at `location`),
+    "initialise" (`parameters`), "lone-statistics" (the biased std or var of a single value), "without-samples", "without-batch", "identity" (the call of `op` at `location` gives back what it is given), "clear-gradients" (after every optimizer step), "option" (the optimizer's `keyword` is `value`), "lower-rate" (times `value`) or "clip" (to norm `value`)."""
+
+    kind: str
+    module: str | None = None
+    location: SourceSpan | None = None
+    value: float | None = None
+    replacement: float | None = None
+    op: str | None = None
+    position: int = 0
+    template: str | None = None
+    keyword: str | None = None
+    parameters: tuple[str, ...] = ()
+    whole_run: bool = False
+    """To be tried on all the run's steps, from step 0: a silent mistake shows in where the loss ends."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fix:
+    """A proposed change. `verified` is True only if a replay with it was healthy, None if it was not tried."""
+
+    title: str
+    patch: str | None = None
+    verified: bool | None = None
+    confidence: str = "likely"
+    """"machine", "likely" or "maybe": how safely it can be applied as written."""
+    loss_change: float | None = None
+    """How far the fix moves a loss that was healthy, relative to it."""
+    loss_of: str = ""
+    """Whose loss that is; not part of the public report."""
+    outcome: str | None = None
+    """What the run's steps came to with it."""
+    remedy: Remedy | None = None
+    """How to try it; not part of the public report."""
+    replaces: SourceSpan | None = None
+    """The expression that `patch` stands for, where it is not the culprit's own; not part of the public report."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """One root cause with its evidence and its effects."""
+
+    code: str
+    name: str
+    severity: str
+    confidence: float
+    title: str
+    explanation: str
+    culprit: Culprit
+    phase: str
+    step: int | None
+    rank: int = 0
+    evidence: tuple[tuple[str, Any], ...] = ()
+    chain: tuple[ChainLink, ...] = ()
+    effects: tuple[tuple[str, int | None], ...] = ()
+    experiments: tuple[Mapping[str, Any], ...] = ()
+    fixes: tuple[Fix, ...] = ()
+    cause: str | None = None
+    """What the experiments' pattern says: "precision", "data", "weights", "mathematics" or "environment"."""
+    cause_why: str = ""
+
+    @property
+    def fingerprint(self) -> str:
+        """Code, module and source line, hashed: the same finding in another run has the same one."""
+        location = self.culprit.location
+        parts = (self.code, self.culprit.module or "", self.culprit.parameter or "", location.code if location else "")
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+OK, PROBLEM, SKIPPED = "ok", "problem", "not checked"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Check:
+    """One line of the list. `state` is OK, PROBLEM or SKIPPED."""
+
+    name: str
+    state: str
+    text: str

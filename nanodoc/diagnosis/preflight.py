@@ -1,0 +1,130 @@
+"""`--preflight`: what can be known of a training after one step, as a list of checks. Pure functions of evidence and findings; without
+torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+
+from nanodoc.diagnosis.finding import OK, PROBLEM, SKIPPED, Check, Finding
+from nanodoc.facts.calls import CallFacts
+from nanodoc.facts.evidence import Evidence
+
+_LOSSES = [
+    "cross_entropy",
+    "nll_loss",
+    "mse_loss",
+    "l1_loss",
+    "smooth_l1_loss",
+    "huber_loss",
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+    "kl_div",
+    "ctc_loss",
+    "cosine_embedding_loss",
+    "triplet_margin_loss",
+    "margin_ranking_loss",
+    "hinge_embedding_loss",
+    "poisson_nll_loss",
+    "gaussian_nll_loss",
+]
+
+
+def preflight(evidence: Evidence, findings: Iterable[Finding]) -> tuple[Check, ...]:
+    """Every check, in the order in which a step goes."""
+    found = list(findings)
+    makers: tuple[tuple[str, tuple[str, ...], Callable[[Evidence], str | None]], ...] = (
+        ("batch", ("ND101", "ND107", "ND108", "ND110", "ND114"), _batch),
+        ("ids", ("ND102",), _ids),
+        ("labels", ("ND103", "ND105"), _labels),
+        ("modes", ("ND613", "ND625"), _modes),
+        ("loss", ("ND111", "ND612", "ND620", "ND627", "ND629"), _loss),
+        ("initial loss", ("ND611",), _initial),
+        ("gradients", ("ND3", "ND501", "ND502", "ND505", "ND509", "ND2"), _gradients),
+        ("optimizer", ("ND506", "ND507", "ND508", "ND514", "ND515"), _optimizer),
+    )
+    checks = []
+    for name, codes, describe in makers:
+        problem = next((one for one in found if one.code.startswith(codes)), None)
+        text = describe(evidence) if problem is None else None
+        if problem is not None:
+            checks.append(Check(name=name, state=PROBLEM, text=f"{problem.code}: {problem.title}"))
+        else:
+            checks.append(Check(name=name, state=OK if text else SKIPPED, text=text or "nothing to look at"))
+    return tuple(checks)
+
+
+def _calls(evidence: Evidence) -> tuple[CallFacts, ...]:
+    return evidence.inspection.calls.calls if evidence.inspection is not None else ()
+
+
+def _batch(evidence: Evidence) -> str | None:
+    leaves = evidence.data.leaves if evidence.data is not None else ()
+    shown = [
+        f"{leaf.path} {leaf.dtype} {list(leaf.shape)} "
+        + (f"mean {leaf.mean:.3g}, std {leaf.std:.3g}" if leaf.floating else f"{leaf.minimum:.0f}…{leaf.maximum:.0f}")
+        for leaf in leaves[:4]
+    ]
+    return "; ".join(shown) or None
+
+
+def _ids(evidence: Evidence) -> str | None:
+    shown = [
+        f"{one.module or 'embedding'}: {one.notes['id_min']:.0f}…{one.notes['id_max']:.0f} of {one.notes['rows']:.0f} rows"
+        for one in _calls(evidence)
+        if one.name == "embedding" and "id_max" in one.notes
+    ]
+    return "; ".join(dict.fromkeys(shown[:4])) or None
+
+
+def _labels(evidence: Evidence) -> str | None:
+    for one in _calls(evidence):
+        if one.notes.get("classes") and one.notes.get("targets"):
+            ignored = f", {one.notes['ignored']:.0f} ignored" if one.notes.get("ignored") else ""
+            return f"{one.notes['targets']:.0f} targets, {one.notes.get('classes_seen', 0):.0f} of {one.notes['classes']:.0f} classes seen{ignored}"
+    return None
+
+
+def _modes(evidence: Evidence) -> str | None:
+    modes = evidence.inspection.modes if evidence.inspection is not None else ()
+    if not modes:
+        return None
+    training = sum(one.training for one in modes)
+    return f"{training} of {len(modes)} dropout and batch norm layers in training mode"
+
+
+def _loss(evidence: Evidence) -> str | None:
+    reaching = evidence.inspection.calls.reaching_the_loss() if evidence.inspection is not None else frozenset()
+    for one in _calls(evidence):
+        if one.index in reaching and one.name in _LOSSES and len(one.arguments) > 1:
+            return f"{one.name} of {list(one.arguments[0].shape)} and {list(one.arguments[1].shape)}"
+    return None
+
+
+def _initial(evidence: Evidence) -> str | None:
+    if not evidence.losses or not math.isfinite(evidence.losses[0]):
+        return None
+    loss = f"{evidence.losses[0]:.4g}"
+    for one in _calls(evidence):
+        classes = one.notes.get("classes", 0)
+        if classes > 1:
+            return f"{loss}; guessing among {classes:.0f} classes costs ln {classes:.0f} = {math.log(classes):.4g}"
+    return loss
+
+
+def _gradients(evidence: Evidence) -> str | None:
+    graph = evidence.graph
+    if evidence.trip is not None or evidence.failure is not None or graph is None:
+        return None
+    trainable = [p for p in graph.parameters if p.state != "frozen"]
+    with_gradient = [p for p in trainable if p.state in ("gradient", "zero")]
+    return (
+        f"{len(with_gradient)} of {len(trainable)} trainable parameters get one, norm {evidence.grad_norms[0]:.3g}" if trainable else None
+    )
+
+
+def _optimizer(evidence: Evidence) -> str | None:
+    if not evidence.optimizer_sites:
+        return None
+    rates = ", ".join(f"{rate:.3g}" for rate in evidence.learning_rates)
+    return f"every trainable parameter is in one, learning rate {rates}" if rates else "every trainable parameter is in one"

@@ -1,1 +1,0 @@
-"""The step loop: runs, watches, rewinds and examines; never judges."""

@@ -1,0 +1,1 @@
+"""Looks at steps that are run again: what went wrong, where."""

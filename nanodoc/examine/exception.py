@@ -1,0 +1,124 @@
+"""A closer look at an exception of the user's: the step or the batch that raised, once more, with its calls, its memory or its samples
+written down."""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from nanodoc import accelerator
+from nanodoc.errors import UsageError, UserCodeError
+from nanodoc.examine.collate import ragged_facts
+from nanodoc.examine.memory import SavedLog, memory_facts
+from nanodoc.examine.parameter_groups import Ownership
+from nanodoc.facts.calls import RangeFacts
+from nanodoc.facts.crash import CrashFacts
+from nanodoc.facts.failure import Failure
+from nanodoc.facts.failure_kinds import out_of_memory
+from nanodoc.recipe.build_facts import BuildFacts
+from nanodoc.replay.batch_source import Feed
+from nanodoc.replay.observer import Observer
+from nanodoc.replay.optimizers import odd_state
+from nanodoc.replay.sandbox import put_back, warnings_unsaid
+from nanodoc.replay.step import StepRunner
+from nanodoc.replay.step_state import Keeper, StepCapsule
+from nanodoc.replay.traced_replay import leaves_of
+from nanodoc.tensors.nested import batch_size
+from nanodoc.trace.calls import CallLog
+from nanodoc.trace.eager import run_eagerly
+
+# An error of our own, or one more for want of memory, must not hide the user's.
+_HARMLESS = (
+    UserCodeError,
+    UsageError,
+    RuntimeError,
+    ValueError,
+    TypeError,
+    IndexError,
+    AttributeError,
+    NotImplementedError,
+    MemoryError,
+    OSError,
+)
+
+
+def make_room(error: UserCodeError, device: torch.device) -> None:
+    """Lets go of what the frames of a step that failed for want of memory hold, so that it can be looked at."""
+    traceback.clear_frames(error.cause.__traceback__)
+    accelerator.empty_cache(device)
+
+
+class FailureLook:
+    """Looks at one exception of one recipe's run, when the run is over."""
+
+    def __init__(self, runner: StepRunner, keeper: Keeper, build: BuildFacts, feed: Feed) -> None:
+        self._runner = runner
+        self._keeper = keeper
+        self._build = build
+        self._feed = feed
+
+    def at_glance(self, capsule: StepCapsule, indices: list[int] | None) -> CrashFacts:
+        """What is known of a step without running it again, or reading anything of its device."""
+        size = batch_size(capsule.batches[0]) if capsule.batches else None
+        return CrashFacts(
+            batch_size=size, usual_batch_size=self._feed.usual_size, indices=tuple(indices or ()), spread=self._runner.spread
+        )  # fmt: skip
+
+    def at_step(self, failure: Failure, capsule: StepCapsule, indices: list[int] | None) -> tuple[CrashFacts, tuple[RangeFacts, ...]]:
+        """Runs the step until it raises again. (facts, indices and labels out of range)"""
+        trainable = tuple(name for name, p in self._runner.recipe.model.named_parameters() if p.requires_grad)
+        facts = replace(self.at_glance(capsule, indices), trainable=trainable if "finished reduction" in failure.message else ())
+        size = facts.batch_size
+        if failure.phase == "optimizer":
+            facts = replace(facts, state=odd_state(self._runner.recipe))
+        memory = out_of_memory(failure)
+        saved = SavedLog(self._runner.recipe.model) if memory else None
+        through: list[int] = []  # micro-batches whose loss came
+        log: CallLog | None = None
+        error: BaseException | None = None
+        call = None
+        kept = put_back(self._runner, self._keeper, on_host=memory and self._runner.device.type != "cpu")
+        with contextlib.suppress(*_HARMLESS), kept, warnings_unsaid(), run_eagerly():
+            self._keeper.restore(capsule)
+            batches = [self._runner.moved(batch) for batch in capsule.batches]
+            unregistered = Ownership(self._runner.recipe, self._build).unregistered_parameters()
+            log = CallLog(self._runner.recipe.model, [*leaves_of(self._runner.recipe.model, batches), *unregistered])
+            try:
+                with log, saved or contextlib.nullcontext():
+                    self._run(batches, lambda loss: through.append(1))
+            except UserCodeError as raised:
+                error = raised.cause
+            if error is not None:
+                call = log.failed(error, self._build.layer_made_at)
+                error.__traceback__ = None  # its frames hold what the step made
+        held = memory_facts(self._runner.recipe, capsule.batches, saved, size) if memory else None
+        if len(capsule.batches) > 1 and len(through) < len(capsule.batches):
+            sizes = [batch_size(batch) or 0 for batch in capsule.batches]
+            start, size = sum(sizes[: len(through)]), sizes[len(through)]
+            facts = replace(facts, batch_size=size, indices=facts.indices[start : start + size] if sum(sizes) == len(facts.indices) else ())
+        return replace(facts, call=call, memory=held), tuple(log.ranges) if log is not None else ()
+
+    def at_batch(self, failure: Failure) -> CrashFacts | None:
+        """Looks at the samples of the batch that could not be loaded."""
+        if out_of_memory(failure):
+            return CrashFacts(memory=memory_facts(self._runner.recipe, [], None, None))
+        indices = self._feed.failing
+        if indices is None or not failure.collating:
+            return CrashFacts(indices=tuple(indices or ()))
+        with contextlib.suppress(*_HARMLESS), warnings_unsaid():
+            ragged = ragged_facts(self._runner, self._keeper, self._build, indices, failure)
+            return CrashFacts(ragged=ragged, indices=tuple(indices))
+        return CrashFacts(indices=tuple(indices))
+
+    def _run(self, batches: list[Any], on_loss: Callable[[Any], None]) -> None:
+        if self._runner.observing:
+            named = list(self._runner.recipe.model.named_parameters())
+            with Observer(self._runner.recipe, named, expected_steps=1).watch(None):
+                self._runner.call_train_step(batches[0])
+        else:
+            self._runner.compute(batches, on_loss)

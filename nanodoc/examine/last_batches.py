@@ -1,0 +1,226 @@
+"""Some of the last batches run once more when the run is over, with every public function call written down: what was called with
+which shapes, which units are dead, what the model returns. Silent bugs show there and nowhere else."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from nanodoc.errors import UsageError, UserCodeError
+from nanodoc.facts.calls import CallFacts, InspectionFacts, ModeFacts, OutputFacts, StepCalls, UnitFacts
+from nanodoc.measure.values import SQUASHERS, Units, ValueProbe
+from nanodoc.recipe.build_facts import BuildFacts
+from nanodoc.replay.observer import Observer
+from nanodoc.replay.sandbox import put_back, warnings_unsaid
+from nanodoc.replay.step import StepRunner
+from nanodoc.replay.step_state import Keeper, StepCapsule
+from nanodoc.replay.traced_replay import leaves_of
+from nanodoc.replay.weight_history import PastStep
+from nanodoc.tensors.nested import batch_size, tensor_leaves
+from nanodoc.tensors.plain import is_plain
+from nanodoc.trace.calls import CallLog
+from nanodoc.trace.eager import run_eagerly
+
+_MOST_BATCHES = 4
+_SECONDS = 5.0  # after which no further batch is looked at
+_DROPPING = (torch.nn.modules.dropout._DropoutNd, torch.nn.modules.batchnorm._NormBase)
+
+
+class Inspector:
+    """Looks at one run's last steps."""
+
+    def __init__(self, runner: StepRunner, keeper: Keeper, build: BuildFacts) -> None:
+        self._runner = runner
+        self._keeper = keeper
+        self._build = build
+        self._model = runner.recipe.model
+        self._named = list(self._model.named_parameters())
+
+    def inspect(self, last: StepCapsule, past: Sequence[PastStep]) -> tuple[InspectionFacts | None, str]:
+        """(facts, "") or (None, why there are none). `past` are the steps whose batches are still there."""
+        began = time.perf_counter()
+        probe = ValueProbe()
+        held = {id(p) for o in self._runner.recipe.optimizers for group in o.param_groups for p in group["params"]}
+        watch = _ModelWatch(self._model, self._build, held)
+        others = [one for one in past if one.step != last.step and one.intact and len(one.batches) == len(last.batches)]
+        chosen = [*_spread(others, _MOST_BATCHES - 1)]
+        looked = 0
+        with put_back(self._runner, self._keeper), warnings_unsaid(), run_eagerly():
+            for one in chosen:
+                if time.perf_counter() - began > _SECONDS:
+                    break
+                try:
+                    self._run(replace(last, batches=one.batches, rng=one.rng), probe, None)
+                    looked += 1
+                except (UserCodeError, UsageError):
+                    continue
+            try:
+                calls = self._run(last, probe, watch)
+            except (UserCodeError, UsageError) as error:
+                cause = error.cause if isinstance(error, UserCodeError) else error
+                return None, f"the last step raised {type(cause).__name__} when it was run again"
+        return InspectionFacts(
+            step=last.step, calls=calls, batches=looked + 1, units=tuple(_units(calls, probe)), output=watch.output, modes=tuple(watch.modes),
+            training=watch.training,
+        ), ""  # fmt: skip
+
+    def _run(self, capsule: StepCapsule, probe: ValueProbe, watch: _ModelWatch | None) -> StepCalls:
+        self._keeper.restore(capsule)
+        batches = [self._runner.moved(batch) for batch in capsule.batches]
+        log = CallLog(self._model, leaves_of(self._model, batches), probe.measure)
+        probe.begin(log.made_of)
+        if watch is not None:
+            watch.begin(capsule)
+        try:
+            with log:
+                if self._runner.observing:
+                    observer = Observer(self._runner.recipe, self._named, expected_steps=1).watch(None)
+                    observer.on_loss = log.on_loss
+                    with observer:
+                        self._runner.call_train_step(batches[0])
+                else:
+                    self._runner.compute(batches, log.on_loss)
+        finally:
+            if watch is not None:
+                watch.end()
+        return log.finish(self._build.layer_made_at)
+
+
+class _ModelWatch:
+    """What the model returns, and in which mode its layers run, in calls that gradients flow through: a validation inside the step is
+    nobody's training."""
+
+    def __init__(self, model: torch.nn.Module, build: BuildFacts, held: set[int]) -> None:
+        self._model = model
+        self._build = build
+        self._held = held
+        self._names = {id(module): name for name, module in model.named_modules()}
+        self._handles: list[Any] = []
+        self._outputs: list[OutputFacts] = []
+        self._size: int | None = None
+        self._seen: dict[str, ModeFacts] = {}
+        self.training = False
+
+    def begin(self, capsule: StepCapsule) -> None:
+        self._size = batch_size(capsule.batches[0]) if capsule.batches else None
+        self._handles.append(self._model.register_forward_hook(self._returned, with_kwargs=True))
+        for module in self._model.modules():
+            if isinstance(module, _DROPPING):
+                self._handles.append(module.register_forward_pre_hook(self._called))
+
+    def end(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    @property
+    def modes(self) -> list[ModeFacts]:
+        return list(self._seen.values())
+
+    @property
+    def output(self) -> OutputFacts | None:
+        """Of the call whose samples' outputs differ most."""
+        return max(self._outputs, key=lambda one: one.spread, default=None)
+
+    def _called(self, module: torch.nn.Module, args: Any) -> None:
+        if not torch.is_grad_enabled():
+            return
+        self.training |= self._model.training
+        name = self._names[id(module)]
+        if isinstance(module, torch.nn.modules.dropout._DropoutNd):
+            if module.p == 0:
+                return
+        elif not getattr(module, "track_running_stats", False):
+            return
+        parent = self._model.get_submodule(name.rpartition(".")[0])
+        learns = any(p.requires_grad and (not self._held or id(p) in self._held) for p in parent.parameters())
+        before = self._seen.get(name)
+        self._seen[name] = ModeFacts(
+            module=name, module_type=type(module).__name__, training=module.training or (before is not None and before.training),
+            trainable=learns, momentum=getattr(module, "momentum", None), untouched=_untouched(module), made_at=self._build.layer_made_at(name),
+        )  # fmt: skip
+
+    def _returned(self, module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        size = self._size
+        if not torch.is_grad_enabled() or size is None or size < 2:
+            return
+        made = [t for _, t in tensor_leaves(output) if t.is_floating_point() and t.requires_grad and is_plain(t)]
+        made = [t for t in made if t.dim() and t.shape[0] == size]
+        given = [t for _, t in tensor_leaves([list(args), dict(kwargs)]) if is_plain(t) and t.dim() and t.shape[0] == size]
+        if not made or not given:
+            return
+        with torch.no_grad(), torch._C.DisableTorchFunction():
+            differ = any(not bool((t == t[:1]).all()) for t in given)
+            spreads = [_spread_of(t) for t in made]
+        self._outputs.append(OutputFacts(batch_size=size, spread=max(spreads), inputs_differ=differ))
+
+
+def _untouched(module: torch.nn.Module) -> bool:
+    mean, variance = getattr(module, "running_mean", None), getattr(module, "running_var", None)
+    if mean is None or variance is None:
+        return False
+    with torch.no_grad(), torch._C.DisableTorchFunction():
+        return not bool(mean.any()) and bool((variance == 1).all())
+
+
+def _spread_of(out: torch.Tensor) -> float:
+    """Largest difference between two samples, relative to the largest value; inf for what is not finite."""
+    rows = out.detach().float().reshape(out.shape[0], -1)
+    if not rows.numel() or not bool(torch.isfinite(rows).all()):
+        return math.inf
+    largest = float(rows.abs().max())
+    return float((rows - rows[0]).abs().max()) / largest if largest else 0.0
+
+
+def _spread(steps: Sequence[PastStep], most: int) -> list[PastStep]:
+    """`most` of the steps, evenly among them."""
+    if len(steps) <= most:
+        return list(steps)
+    return [steps[round(i * (len(steps) - 1) / (most - 1))] for i in range(most)]
+
+
+def _units(calls: StepCalls, probe: ValueProbe) -> list[UnitFacts]:
+    """One for each activation; calls from the same place in the same module are one, whatever they were given."""
+    direct = _straight_to_the_loss(calls)
+    places: dict[tuple[Any, ...], list[tuple[CallFacts, Units]]] = {}
+    for call in calls.calls:
+        number = call.notes.get("activation")
+        units = probe.units.get((call.name, int(number))) if number is not None else None
+        if units is not None and units.alive is not None:
+            places.setdefault((call.name, call.module, call.location, units.alive.numel()), []).append((call, units))
+    found = []
+    for same in places.values():
+        call = same[-1][0]
+        alive = torch.stack([units.alive for _, units in same if units.alive is not None]).any(0)
+        values, flat = sum(units.values for _, units in same), sum(units.flat for _, units in same)
+        found.append(
+            UnitFacts(
+                call=call,
+                units=alive.numel(),
+                dead=int((~alive).sum()),
+                values=values,
+                output=all(one.index in direct for one, _ in same),
+                saturated=flat / values if call.name in SQUASHERS and values else 0.0,
+            )
+        )
+    return found
+
+
+def _straight_to_the_loss(calls: StepCalls) -> frozenset[int]:
+    """Positions of the calls behind which no parameter is used any more."""
+    reaching = calls.reaching_the_loss()
+    seen: set[int] = set()
+    waiting = list(calls.losses)
+    while waiting:
+        call: CallFacts = calls.calls[waiting.pop()]
+        if call.index in seen or call.index not in reaching:
+            continue
+        seen.add(call.index)
+        if not any(one.made_by is None and one.requires_grad for one in call.arguments):
+            waiting += [one.made_by for one in call.arguments if one.made_by is not None]
+    return frozenset(seen)

@@ -1,0 +1,315 @@
+"""Does one sample of a batch influence the model's output for another? An experiment on the first step's input.
+
+The model is called twice more on the arguments of its first call, the second time with sample 0 changed. After every
+torch function a fingerprint per sample tells which samples' rows changed: the first function that takes rows in which only
+sample 0 changed and gives back rows in which others did too is where samples mix. Two forward passes without a graph cost less
+than the vector-Jacobian product that would show the same, work for integer inputs, and say where.
+
+Frames of this file are looked through when a user's line is sought (see `trace.spans`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from nanodoc.accelerator import in_widest, widest
+from nanodoc.facts.graph import LeakFacts
+from nanodoc.facts.ops import OpFacts
+from nanodoc.trace.eager import run_eagerly
+from nanodoc.trace.modules import ModuleStack
+from nanodoc.trace.spans import Place, calling_places, resolve
+
+SAMPLE = 0  # the first: a recurrence over the batch carries its change to every later one
+_TOLERANCE = 1e-5  # of a row's norm; float32 rows that nobody touched differ by about 1e-7 at the most
+_MOST_ELEMENTS = 1 << 26
+_RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu"}
+_ATTENTION = {
+    "multi_head_attention_forward",
+    "scaled_dot_product_attention",
+    "_transformer_encoder_layer_fwd",
+    "_native_multi_head_attention",
+}
+_SOFTMAX = {"softmax", "log_softmax", "softmin"}
+_RESHAPE = {"view", "reshape", "unflatten", "flatten", "resize", "view_as", "reshape_as"}
+
+UNCHANGED, CONFINED, PAIRWISE, MIXED, UNKNOWN = "unchanged", "confined", "pairwise", "mixed", "unknown"
+
+
+@dataclass(slots=True)
+class ModelCall:
+    """The first call of the whole model in a step: what it was given, and under which autocast."""
+
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] | None = None
+    autocast: tuple[bool, torch.dtype] | None = None
+
+    @contextlib.contextmanager
+    def caught(self, model: torch.nn.Module, device: torch.device) -> Iterator[ModelCall]:
+        """Remembers the arguments of the first call of `model` inside."""
+
+        def catch(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            if self.kwargs is None:
+                self.args, self.kwargs = args, kwargs
+                self.autocast = (torch.is_autocast_enabled(device.type), torch.get_autocast_dtype(device.type))
+            handle.remove()  # at once: the training code may copy or pickle its model before the step is over
+
+        handle = model.register_forward_pre_hook(catch, with_kwargs=True)
+        try:
+            yield self
+        finally:
+            handle.remove()
+
+
+@dataclass(slots=True)
+class _Called:
+    """One torch function call with the fingerprints of what went in and out."""
+
+    name: str
+    place: tuple[Place | None, Place | None]
+    module: int
+    inputs: list[Any]
+    outputs: list[Any]
+    shapes: tuple[tuple[int, ...], ...]
+
+
+def find_leak(
+    model: torch.nn.Module,
+    call: ModelCall,
+    device: torch.device,
+    size: int,
+    rewind: Callable[[], None],
+    *,
+    independent: bool,
+) -> tuple[LeakFacts | None, str | None]:
+    """The place where samples mix, or why that could not be checked. `rewind` puts the start of the step back."""
+    if call.kwargs is None or call.autocast is None:
+        return None, "the model as a whole is never called in the step"
+    if size < 2:
+        return None, "the batch has no two samples"
+    try:
+        changed = _change((call.args, call.kwargs), size)
+        if changed is None:
+            return None, "no input of the model could be changed for one sample alone"
+        first, before = _run(model, call, (call.args, call.kwargs), device, size, rewind)
+        second, after = _run(model, call, changed, device, size, rewind)
+    except Exception as error:  # the user's code on an input it has not seen: nothing can be concluded
+        return None, f"the model raised {type(error).__name__} when it was called again"
+    finally:
+        rewind()
+    leaves = [_state(a, b) for a, b in zip(first, second, strict=False)]
+    if MIXED not in leaves:
+        return None, None
+    for one, other in zip(before, after, strict=False):
+        if one.name != other.name:
+            break
+        inputs = [_state(a, b) for a, b in zip(one.inputs, other.inputs, strict=False)]
+        outputs = [_state(a, b) for a, b in zip(one.outputs, other.outputs, strict=False)]
+        if MIXED in outputs and CONFINED in inputs and not {MIXED, UNKNOWN, PAIRWISE} & set(inputs):
+            affected = max(len(_rows(a, b)) for a, b in zip(one.outputs, other.outputs, strict=False))
+            return _facts(model, one, affected, size, independent), None
+    return None, None
+
+
+def _facts(model: torch.nn.Module, called: _Called, affected: int, size: int, independent: bool) -> LeakFacts:
+    modules = list(model.named_modules())
+    path, module = modules[called.module] if called.module >= 0 else (None, None)
+    own, caller = called.place
+    name = called.name
+    kinds = {"recurrent": _RECURRENT, "attention": _ATTENTION, "softmax": _SOFTMAX, "reshape": _RESHAPE}
+    return LeakFacts(
+        op=OpFacts(
+            index=0,
+            op=name,
+            phase="forward",
+            module=path,
+            module_type=type(module).__name__ if module is not None else None,
+            location=resolve(*own) if own else None,
+            called_from=resolve(*caller) if caller else None,
+        ),
+        kind=next((kind for kind, names in kinds.items() if name in names), "other"),
+        sample=SAMPLE,
+        affected=affected - 1,
+        batch_size=size,
+        shapes=called.shapes,
+        layer_type=type(module).__name__ if module is not None and type(module).__module__.startswith("torch.nn.") else None,
+        independent=independent,
+    )
+
+
+# -- running ---------------------------------------------------------------------------------------------------------
+
+
+class _Fingerprints(TorchFunctionMode):
+    def __init__(self, model: torch.nn.Module, size: int) -> None:
+        super().__init__()
+        self.modules = ModuleStack(model)
+        self.calls: list[_Called] = []
+        self._size = size
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        if name in ("__get__", "__set__"):
+            return func(*args, **(kwargs or {}))
+        inputs = list(_floats((args, kwargs)))
+        prints = [fingerprint(tensor, self._size) for tensor in inputs]  # before the call, which may write to them
+        shapes = tuple(tuple(tensor.shape) for tensor in inputs)
+        out = func(*args, **(kwargs or {}))
+        outputs = list(_floats(out))
+        if outputs:
+            self.calls.append(
+                _Called(name, calling_places(1), self.modules.current, prints, [fingerprint(t, self._size) for t in outputs], shapes)
+            )
+        return out
+
+
+def _run(
+    model: torch.nn.Module, call: ModelCall, inputs: Any, device: torch.device, size: int, rewind: Callable[[], None]
+) -> tuple[list[Any], list[_Called]]:
+    rewind()
+    assert call.autocast is not None
+    enabled, dtype = call.autocast
+    args, kwargs = _copied(inputs)
+    norms = [m for m in model.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
+    with torch.no_grad(), torch.autocast(device.type, dtype=dtype, enabled=enabled), run_eagerly(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for norm in norms:  # they share statistics on purpose; rewinding puts their flags back
+            norm.training = False
+        watch = _Fingerprints(model, size)
+        with watch.modules, watch:
+            out = model(*args, **kwargs)
+        return [fingerprint(tensor, size) for tensor in _floats(out)], watch.calls
+
+
+# -- fingerprints ----------------------------------------------------------------------------------------------------
+
+
+def fingerprint(tensor: torch.Tensor, size: int) -> dict[Any, torch.Tensor]:
+    """For every way the batch dimension may lie in `tensor`: two numbers per sample, in float64 where the device has it, shape (size, 2).
+
+    Ways: dimension d of that size; of a multiple of it, samples outermost ("B") or innermost ("b"); the whole tensor ("all"). With two dimensions of that
+    size also the part that has nothing to do with sample 0, shape (1, 2).
+    """
+    if tensor.is_nested or not 0 < tensor.numel() <= _MOST_ELEMENTS or tensor.layout != torch.strided:
+        return {}
+    found: dict[Any, torch.Tensor] = {"all": _numbers(tensor.reshape(1, -1))}
+    exact = [d for d, length in enumerate(tensor.shape) if length == size]
+    for d, length in enumerate(tensor.shape[:4]):
+        if length == size:
+            found[d] = _numbers(tensor.movedim(d, 0).reshape(size, -1))
+        elif length % size == 0:
+            split = tensor.movedim(d, 0)
+            found[d, "B"] = _numbers(split.reshape(size, -1))
+            found[d, "b"] = _numbers(split.reshape(length // size, size, -1).transpose(0, 1).reshape(size, -1))
+    if len(exact) == 2:
+        rest = tensor.narrow(exact[0], 1, size - 1).narrow(exact[1], 1, size - 1)
+        found["pair"] = _numbers(rest.reshape(1, -1))
+    return found
+
+
+def _numbers(rows: torch.Tensor) -> torch.Tensor:
+    """A weighted sum that cancels by no symmetry, and the norm, of every row."""
+    rows = in_widest(rows.detach())
+    weights = torch.cos(torch.arange(rows.shape[1], device=rows.device, dtype=rows.dtype) * 0.7 + 0.3)
+    return torch.stack([rows @ weights, torch.linalg.vector_norm(rows, dim=1)], 1)
+
+
+def _changed(one: torch.Tensor, other: torch.Tensor) -> set[int]:
+    scale = torch.maximum(one[:, 1], other[:, 1]).clamp_min(1e-30)
+    differs = ((one - other).abs() > _TOLERANCE * scale[:, None]).any(1) | (one.isnan() != other.isnan()).any(1)
+    return set(differs.nonzero().flatten().tolist())
+
+
+def _state(one: dict[Any, torch.Tensor], other: dict[Any, torch.Tensor]) -> str:
+    """What the change of sample 0 did to one tensor."""
+    ways = [way for way in one if way in other]
+    if not ways:
+        return UNKNOWN
+    changed = {way: _changed(one[way], other[way]) for way in ways}
+    if not changed["all"]:
+        return UNCHANGED
+    rows = [changed[way] for way in ways if way not in ("pair", "all")]
+    if not rows:
+        return UNKNOWN
+    if any(way <= {SAMPLE} for way in rows):
+        return CONFINED
+    if "pair" in changed and not changed["pair"]:
+        return PAIRWISE
+    return MIXED
+
+
+def _rows(one: dict[Any, torch.Tensor], other: dict[Any, torch.Tensor]) -> set[int]:
+    ways = [way for way in one if way in other and way not in ("pair", "all")]
+    return min((_changed(one[way], other[way]) for way in ways), key=len, default=set())
+
+
+# -- changing one sample -----------------------------------------------------------------------------------------------
+
+
+def _change(inputs: Any, size: int) -> Any:
+    """`inputs` with sample 0 changed so that zeros stay zeros and lengths stay lengths; None if nothing could be changed."""
+    done = []
+
+    def change(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.is_nested or tensor.layout != torch.strided or tensor.dim() == 0 or tensor.shape[0] != size or tensor.numel() == 0:
+            return tensor
+        new = tensor.detach().clone()
+        if new.is_floating_point():
+            row = new[SAMPLE]
+            factors = 1 + 0.3 * torch.cos(torch.arange(row.numel(), device=new.device, dtype=widest(new.device))).reshape(row.shape)
+            new[SAMPLE] = (in_widest(row) * factors).to(new.dtype)
+        elif new.dim() > 1 and new.dtype != torch.bool and not new.is_complex():
+            _swap_tokens(new[SAMPLE])
+        if not torch.equal(new, tensor):
+            done.append(True)
+        return new
+
+    changed = _mapped(inputs, change)
+    return changed if done else None
+
+
+def _swap_tokens(row: torch.Tensor) -> None:
+    """Swaps the first two neighbours that differ from each other and from the last element, which may be padding."""
+    flat = row.reshape(-1) if row.is_contiguous() else row.contiguous().reshape(-1)
+    values = flat[:64].tolist()
+    last = int(flat[-1])
+    for i in range(len(values) - 1):
+        if values[i] != values[i + 1] and last not in (values[i], values[i + 1]):
+            flat[i], flat[i + 1] = values[i + 1], values[i]
+            return
+
+
+def _copied(inputs: Any) -> Any:
+    return _mapped(inputs, lambda tensor: tensor.detach().clone())
+
+
+def _mapped(value: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    if isinstance(value, torch.Tensor):
+        return function(value)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(_mapped(item, function) for item in value))
+    if type(value) in (list, tuple):
+        return type(value)(_mapped(item, function) for item in value)
+    if isinstance(value, dict):
+        return type(value)((key, _mapped(item, function)) for key, item in value.items()) if type(value) is dict else value
+    return value
+
+
+def _floats(value: Any, depth: int = 5) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        if value.is_floating_point():
+            yield value
+    elif depth and isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _floats(item, depth - 1)
+    elif depth and isinstance(value, dict):
+        for item in value.values():
+            yield from _floats(item, depth - 1)
+    elif depth and hasattr(value, "__dataclass_fields__"):
+        yield from _floats(list(vars(value).values()), depth - 1)

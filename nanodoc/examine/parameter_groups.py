@@ -1,0 +1,305 @@
+"""Who owns which parameter: the model, an optimizer, both, or neither. Looked at when the run begins and when it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from nanodoc.accelerator import widest
+from nanodoc.facts.graph import FrozenFacts, OwnedParameter, OwnershipFacts, RepeatedModule, UnregisteredModule, unregistered_name
+from nanodoc.facts.source import SourceSpan
+from nanodoc.recipe.build_facts import BuildFacts
+from nanodoc.recipe.recipe import Recipe
+from nanodoc.recipe.variables import variables_of
+from nanodoc.tensors.plain import without_values
+
+_DEPTH = 3
+_MOST_ITEMS = 256
+_CONTAINERS = (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict)
+_NORMS = ("Norm",)
+_MOST_HEAD = 6  # tensors of a head: three linear layers
+
+
+class Ownership:
+    """One recipe's parameters. `begin()` before the first step, `facts()` after the last."""
+
+    def __init__(self, recipe: Recipe, build: BuildFacts) -> None:
+        self._recipe = recipe
+        self._build = build
+        self._model = recipe.model
+        self._marks: dict[str, tuple[float, float]] = {}
+        self._stepped: list[torch.optim.Optimizer] = []
+
+    def begin(self) -> None:
+        """Remembers the values of parameters that no optimizer holds, so that one moved by hand can be told."""
+        self._marks = {name: fingerprint(parameter) for name, parameter in self._missing()}
+
+    def saw_stepping(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer steps, perhaps one that neither the recipe nor build() knew."""
+        if all(optimizer is not known for known in self._stepped):
+            self._stepped.append(optimizer)
+
+    def facts(self, steps: int) -> OwnershipFacts:
+        """What is known after `steps` steps; gradients are those the last step left."""
+        optimizers = self._optimizers()
+        missing = tuple(self._owned(name, p) for name, p in self._missing()) if optimizers else ()
+        return OwnershipFacts(
+            steps=steps,
+            optimizers=tuple(self._build.optimizer_built_at(one) for one in self._recipe.optimizers),
+            missing=missing,
+            stale=tuple(self._stale(optimizers)),
+            replaced_at=tuple(self._build.replaced_at()),
+            unregistered=tuple(self._unregistered(optimizers)),
+            repeated=tuple(self._repeated()),
+            frozen=self._frozen(optimizers),
+        )
+
+    # -- optimizers ------------------------------------------------------------------------------------------------
+
+    def _optimizers(self) -> list[torch.optim.Optimizer]:
+        found: list[torch.optim.Optimizer] = []
+        for one in [*self._recipe.optimizers, *self._build.built, *self._stepped]:
+            if all(one is not other for other in found):
+                found.append(one)
+        return found
+
+    def _missing(self) -> list[tuple[str, torch.nn.Parameter]]:
+        """Trainable parameters, of the model or of modules the loss function uses, that no optimizer holds."""
+        held = {id(p) for optimizer in self._optimizers() for group in optimizer.param_groups for p in group["params"]}
+        named = [*self._model.named_parameters(), *self._beside_the_model()]
+        return [(n, p) for n, p in named if p.requires_grad and id(p) not in held and not without_values(p)]
+
+    def _owned(self, name: str, parameter: torch.nn.Parameter) -> OwnedParameter:
+        modules = dict(self._model.named_modules())
+        module = name.rpartition(".")[0]
+        before = self._marks.get(name)
+        return OwnedParameter(
+            name=name,
+            module=module,
+            module_type=type(modules[module]).__name__ if module in modules else "",
+            shape=tuple(parameter.shape),
+            gradient=_norm(parameter.grad),
+            registered_at=self._build.registered_at(name),
+            loaded=name in self._build.loaded,
+            moved=before is not None and before != fingerprint(parameter),
+        )
+
+    def _stale(self, optimizers: list[torch.optim.Optimizer]) -> Iterator[OwnedParameter]:
+        """Tensors of optimizers that belong to no module in sight and never got a gradient."""
+        known = {id(p) for p in self._model.parameters()} | {id(p) for _, p in self._beside_the_model()}
+        known |= {id(p) for _, _, _, item in self._hidden() for p in item.parameters()}
+        for position, optimizer in enumerate(optimizers):
+            for group in optimizer.param_groups:
+                for number, parameter in enumerate(group["params"]):
+                    if id(parameter) not in known and parameter.grad is None:
+                        yield OwnedParameter(
+                            name=f"optimizer {position}, tensor {number}", module="", module_type="", shape=tuple(parameter.shape)
+                        )
+
+    def _beside_the_model(self) -> list[tuple[str, torch.nn.Parameter]]:
+        """Parameters of modules that the loss function or train_step reach by a variable, and which the model doesn't have."""
+        inside = {id(module) for module in self._model.modules()}
+        found: dict[int, tuple[str, torch.nn.Parameter]] = {}
+        for function in (self._recipe.loss_fn, self._recipe.criterion, self._recipe.train_step):
+            for name, module in _modules_of(function):
+                if id(module) not in inside:
+                    for path, parameter in module.named_parameters():
+                        found.setdefault(id(parameter), (f"{name}.{path}", parameter))
+        known = {id(p) for p in self._model.parameters()}
+        return [pair for key, pair in found.items() if key not in known]
+
+    # -- modules ---------------------------------------------------------------------------------------------------
+
+    def _hidden(self) -> Iterator[tuple[str, torch.nn.Module, str, _Item]]:
+        """(owner's path, owner, attribute, item) for everything in plain containers that the model doesn't have."""
+        inside = {id(module) for module in self._model.modules()} | {id(p) for p in self._model.parameters()}
+        for path, owner in self._model.named_modules():
+            for attribute, value in list(vars(owner).items()):
+                if attribute in ("_parameters", "_buffers", "_modules") or attribute.endswith("_hooks"):
+                    continue
+                for item in _inside(value):
+                    if id(item.value) not in inside:
+                        yield path, owner, attribute, item
+
+    def unregistered_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """The parameters in plain containers, each with the name of where they are kept: `unregistered:encoder.layers`."""
+        for path, _, attribute, item in self._hidden():
+            for parameter in item.parameters():
+                yield unregistered_name(path, attribute), parameter
+
+    def _unregistered(self, optimizers: list[torch.optim.Optimizer]) -> Iterator[UnregisteredModule]:
+        held = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
+        groups: dict[tuple[str, str], list[_Item]] = {}
+        owners: dict[str, torch.nn.Module] = {}
+        known = {id(p) for p in self._model.parameters()}
+        for path, owner, attribute, item in self._hidden():
+            groups.setdefault((path, attribute), []).append(item)
+            owners[path] = owner
+        for (path, attribute), items in groups.items():
+            parameters = {id(p): p for item in items for p in item.parameters() if p.requires_grad and id(p) not in known}
+            if not parameters:
+                continue
+            owner = owners[path]
+            yield UnregisteredModule(
+                owner=path,
+                owner_type=type(owner).__name__,
+                attribute=attribute,
+                container=type(vars(owner)[attribute]).__name__,
+                types=tuple(dict.fromkeys(item.kind for item in items)),
+                parameters=sum(p.numel() for p in parameters.values()),
+                tensors=len(parameters),
+                assigned_at=self._build.assigned_at(owner, attribute),
+                with_gradient=sum(1 for p in parameters.values() if _norm(p.grad)),
+                in_optimizer=all(key in held for key in parameters),
+            )
+
+    def _repeated(self) -> Iterator[RepeatedModule]:
+        for path, container in self._model.named_modules():
+            if not isinstance(container, _CONTAINERS):
+                continue
+            places: dict[int, list[str]] = {}
+            for key, child in container._modules.items():
+                if child is not None and any(True for _ in child.parameters()):
+                    places.setdefault(id(child), []).append(key)
+            for keys in places.values():
+                if len(keys) > 1:
+                    child = container._modules[keys[0]]
+                    assert child is not None
+                    yield RepeatedModule(
+                        container=path,
+                        container_type=type(container).__name__,
+                        module_type=type(child).__name__,
+                        positions=tuple(f"{path}.{key}" if path else key for key in keys),
+                        parameters=sum(p.numel() for p in child.parameters()),
+                        registered_at=self._build.assigned_at(container, keys[1]),
+                    )
+
+    # -- frozen ----------------------------------------------------------------------------------------------------
+
+    def _frozen(self, optimizers: list[torch.optim.Optimizer]) -> FrozenFacts | None:
+        named = list(self._model.named_parameters())
+        frozen = [(name, p) for name, p in named if not p.requires_grad]
+        ineffective = tuple(self._ineffective())
+        if not frozen and not ineffective:
+            return None
+        held = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
+        trainable = [name for name, p in named if p.requires_grad]
+        modules = dict(self._model.named_modules())
+        kinds = {type(modules[name.rpartition(".")[0]]).__name__ for name in trainable}
+        head = self._frozen_head()
+        lines = [line for name, _ in frozen if (line := self._build.frozen_at(name)) is not None]
+        return FrozenFacts(
+            frozen=len(frozen),
+            trainable=len(trainable),
+            tensors=tuple(name for name, _ in frozen),
+            frozen_at=(self._build.frozen_at(head[-1]) if head else None) or (lines[-1] if lines else None),
+            only_norms_train=bool(trainable) and all(any(word in kind for word in _NORMS) for kind in kinds),
+            head_frozen=_common_path(head) if head else None,
+            head_frozen_parameter=head[-1] if head else None,
+            in_optimizer=any(id(p) in held for _, p in frozen),
+            ineffective=ineffective,
+        )
+
+    def _frozen_head(self) -> list[str]:
+        """The parameters of the last layers, where a line of code froze them at fresh values behind a larger part that trains.
+
+        Only for frozen – trained – frozen with a small end: a frozen loss network, a frozen decoder behind a trained
+        projector and layers with adapters look otherwise.
+        """
+        layers = [(path, m) for path, m in self._model.named_modules() if any(p is not None for p in m._parameters.values())]
+        runs: list[tuple[bool, list[str]]] = []
+        for path, module in layers:
+            names = [f"{path}.{key}" if path else key for key, p in module._parameters.items() if p is not None]
+            trains = any(p is not None and p.requires_grad for p in module._parameters.values())
+            if runs and runs[-1][0] == trains:
+                runs[-1][1].extend(names)
+            else:
+                runs.append((trains, names))
+        if [trains for trains, _ in runs] != [False, True, False]:
+            return []
+        sizes = {name: p.numel() for name, p in self._model.named_parameters()}
+        body, head = runs[1][1], runs[2][1]
+        small = sum(sizes.get(name, 0) for name in head) < sum(sizes.get(name, 0) for name in body)
+        fresh = not any(name in self._build.loaded for name in head)
+        by_hand = all(self._build.frozen_at(name) is not None for name in head)
+        return head if small and fresh and by_hand and len(head) <= _MOST_HEAD else []
+
+    def _ineffective(self) -> Iterator[tuple[str, str, SourceSpan | None]]:
+        for path, module in self._model.named_modules():
+            if vars(module).get("requires_grad") is False and any(p.requires_grad for p in module.parameters()):
+                yield path, type(module).__name__, self._build.assigned_at(module, "requires_grad")
+
+
+class _Item:
+    """A module, or a lone parameter, found in a plain container."""
+
+    def __init__(self, value: torch.nn.Module | torch.nn.Parameter) -> None:
+        self.value = value
+        self.kind = type(value).__name__
+
+    def parameters(self) -> list[torch.nn.Parameter]:
+        return [self.value] if isinstance(self.value, torch.nn.Parameter) else list(self.value.parameters())
+
+
+def _inside(value: Any, depth: int = _DEPTH) -> Iterator[_Item]:
+    """Modules and parameters in plain containers, and in the attributes of plain objects."""
+    if isinstance(value, (torch.nn.Module, torch.nn.Parameter)):
+        yield _Item(value)
+    elif isinstance(value, (list, tuple, set, frozenset)) and depth:
+        for item in list(value)[:_MOST_ITEMS]:
+            yield from _inside(item, depth - 1)
+    elif isinstance(value, dict) and depth:
+        for item in list(value.values())[:_MOST_ITEMS]:
+            yield from _inside(item, depth - 1)
+    elif (
+        depth and hasattr(value, "__dict__") and not isinstance(value, (type, torch.Tensor, torch.optim.Optimizer)) and not callable(value)
+    ):
+        for item in list(vars(value).values())[:_MOST_ITEMS]:
+            yield from _inside(item, 1)
+
+
+def _modules_of(function: Any) -> Iterator[tuple[str, torch.nn.Module]]:
+    """Modules that a function reaches by a closure or a global, or that it is itself."""
+    if isinstance(function, torch.nn.Module):
+        yield type(function).__name__, function
+        return
+    for name, _, value in variables_of(function):
+        if isinstance(value, torch.nn.Module):
+            yield name, value
+
+
+def _common_path(names: list[str]) -> str:
+    """The module that holds all of these parameters."""
+    paths = [name.split(".")[:-1] for name in names]
+    common = []
+    for parts in zip(*paths, strict=False):
+        if len(set(parts)) > 1:
+            break
+        common.append(parts[0])
+    return ".".join(common)
+
+
+def dense_values(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor itself, or the values that a sparse one stores."""
+    if tensor.layout == torch.sparse_coo:
+        return tensor.coalesce().values()
+    return tensor if tensor.layout == torch.strided else tensor.values()
+
+
+def fingerprint(parameter: torch.Tensor) -> tuple[float, float]:
+    """Two numbers that change with the values: their sum and the sum of their magnitudes."""
+    values = dense_values(parameter.detach())
+    if values.is_complex():
+        values = torch.view_as_real(values)
+    if not values.is_floating_point() or values.itemsize == 1:  # quantised, or one of the eight-bit floats: such a parameter is not trained
+        return 0.0, 0.0
+    dtype = widest(values.device)
+    return float(values.sum(dtype=dtype)), float(torch.linalg.vector_norm(values, ord=1, dtype=dtype))
+
+
+def _norm(grad: torch.Tensor | None) -> float | None:
+    if grad is None:
+        return None
+    return float(torch.linalg.vector_norm(dense_values(grad.detach())))

@@ -1,0 +1,215 @@
+"""When did it go wrong? What had grown before a step broke, and whether the steps since a checkpoint stay finite with a smaller step."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from nanodoc.accelerator import in_widest
+from nanodoc.experiments.trial import Say, StepTrials
+from nanodoc.facts.plateau import late_loss
+from nanodoc.facts.trials import CourseFacts, Growth, Stretch
+from nanodoc.replay.rerun import Course, CourseRunner
+from nanodoc.replay.step_state import StepCapsule
+from nanodoc.replay.weight_history import Checkpoints, PastStep
+
+_LAST = 3  # steps before the one that broke
+_FIRST = 5
+_CLIP = 1.0  # the usual limit of the gradient norm
+# (times the learning rates, gradient norm clipped to); the smaller rates only where no larger one did
+_CHANGES: tuple[tuple[float, float | None], ...] = ((0.1, None), (1.0, _CLIP), (0.01, None), (1e-3, None), (1e-4, None))
+_SLOWER = (0.1, 0.01)
+_GREW = 2.0  # RULES, ND606: a loss of twice its start
+_FAR = 10.0  # times the first losses; single batches differ by less
+_SLACK = 0.02  # of the loss, of one and the same batch
+_LONGEST = 300  # steps run again
+
+
+def growth_of(
+    losses: Sequence[float], norms: Sequence[float], checkpoints: Checkpoints, weights: Sequence[tuple[str, torch.Tensor]]
+) -> Growth:
+    """What had grown until now: `losses` and `norms` are those of the whole run, `weights` what the last step began with."""
+    finite = [abs(loss) for loss in losses if math.isfinite(loss)]
+    sizes = [norm for norm in norms if math.isfinite(norm)]
+    loss = max(finite[-_LAST:]) / finite[0] if len(finite) > 1 and finite[0] > 0 else None
+    earlier = sizes[: max(len(sizes) - _LAST, 1)]
+    norm = max(sizes[-_LAST:]) / statistics.median(earlier) if len(sizes) > 1 and statistics.median(earlier) > 0 else None
+    total, fastest, ratio = _weights(checkpoints.first, weights)
+    began = next((i for i, one in enumerate(finite) if one > _GREW * finite[0]), None) if finite else None
+    given, highest, only = _rates(checkpoints, began)
+    return Growth(
+        loss=loss, norm=norm, weights=total, fastest=fastest, fastest_ratio=ratio, began=began, steps=len(finite),
+        rate_given=given, rate_highest=highest, only_rate=only,
+    )  # fmt: skip
+
+
+def _rates(checkpoints: Checkpoints, began: int | None) -> tuple[float | None, float | None, bool]:
+    """The only optimizer's learning rate as it was given, the highest until the loss had begun to grow (a schedule may have raised it,
+    and some schedules do so before the first step), and whether there was never another one; Nones where groups or optimizers differ."""
+    optimizers = checkpoints.optimizers
+    if len(optimizers) != 1 or not checkpoints.past:
+        return None, None, False
+    steps = [[float(rate) for rate in past.rates[0] if rate is not None] for past in checkpoints.past]
+    given = optimizers[0].defaults.get("lr")
+    if not isinstance(given, (int, float)) or any(len(set(rates)) != 1 for rates in steps):
+        return None, None, False
+    until = [rates[0] for rates, past in zip(steps, checkpoints.past, strict=True) if began is None or past.step <= began + 1] or [
+        steps[0][0]
+    ]
+    return float(given), max(until), all(rates[0] == given for rates in steps)
+
+
+def _weights(first: StepCapsule | None, now: Sequence[tuple[str, torch.Tensor]]) -> tuple[float | None, str | None, float | None]:
+    """(growth of all weights, the parameter that grew most, its growth); biases and zero-initialised parameters don't count alone."""
+    if first is None or first.weights is None:
+        return None, None, None
+    before, after = 0.0, 0.0
+    best: tuple[float, str] | None = None
+    with torch.no_grad():
+        for (name, tensor), old in zip(now, first.weights, strict=True):
+            if old is None or not tensor.is_floating_point():
+                continue
+            was, is_ = float(in_widest(old).norm()), float(in_widest(tensor).norm())
+            before, after = math.hypot(before, was), math.hypot(after, is_)
+            ratio = _ratio(is_, was)
+            if ratio is not None and tensor.dim() >= 2 and (best is None or ratio > best[0]):
+                best = (ratio, name)
+    total = _ratio(after, before)
+    return total, best[1] if best else None, best[0] if best else None
+
+
+def _ratio(after: float, before: float) -> float | None:
+    return after / before if before > 0 and math.isfinite(after) else None
+
+
+class Past:
+    """Runs the steps up to one that failed, or up to the last one, again."""
+
+    def __init__(self, trials: StepTrials, checkpoints: Checkpoints, say: Say) -> None:
+        self._budget = trials.budget
+        self._courses = CourseRunner(trials.runner, trials.keeper)
+        self._checkpoints = checkpoints
+        self._say = say
+
+    def slower(self, until: int, enough: float) -> CourseFacts | None:
+        """All steps from step 0 with smaller and smaller learning rates, in a run that stayed finite and came no lower, until one ends at
+        a loss of `enough`; None where they can't be run again."""
+        start = self._checkpoints.first
+        steps = self._checkpoints.steps_between(0, until) if start is not None and start.step == 0 else None
+        if start is None or not steps or len(steps) > _LONGEST:
+            return None
+        stretches: list[Stretch] = []
+        for rate in _SLOWER:
+            self._say(f"trying learning rate × {rate:g} from step 0 …")
+            course = self._courses.run(start, steps, self._budget.part(0.4), rate=rate)
+            if course.reason == "time" or not course.losses:
+                break
+            stretches.append(
+                Stretch(
+                    name=f"learning rate × {rate:g}",
+                    rate=rate,
+                    clip=None,
+                    passes=course.complete,
+                    last_loss=late_loss(course.losses),
+                    seconds=round(course.seconds, 4),
+                )
+            )
+            if course.complete and late_loss(course.losses) <= enough:
+                break
+        return CourseFacts(start=0, until=until, repeated=True, stretches=tuple(stretches)) if stretches else None
+
+    def course(self, until: int, *, broke: bool) -> CourseFacts | None:
+        """Stretches that end with step `until`: as it was, with smaller learning rates, with clipping. `broke`: the run's own ended in a
+        loss or gradient that is not finite; otherwise its loss had only grown. None where the steps since a checkpoint can't be run again."""
+        found: CourseFacts | None = None
+        for start in sorted(self._checkpoints.before(until), key=lambda one: (one.step == 0, -one.step)):
+            steps = self._checkpoints.steps_between(start.step, until)
+            if steps is None or len(steps) > _LONGEST:
+                continue
+            found = self._from(start, steps, broke)
+            if found is not None and (found.passing() or not found.repeated):
+                return found
+        return found
+
+    def with_patch(self, patch: Callable[[], contextlib.AbstractContextManager[Any]]) -> Course | None:
+        """All steps from step 0 (the first few hundred of them) with a patch in place; None where they can't be run again."""
+        start, past = self._checkpoints.first, self._checkpoints.past
+        if start is None or not past:
+            return None
+        steps = self._checkpoints.steps_between(start.step, min(past[-1].step, start.step + _LONGEST - 1))
+        if start.step or not steps:
+            return None
+        with patch():
+            course = self._courses.run(start, steps, self._budget.part(0.5))
+        return course if course.reason != "time" else None
+
+    def with_option(self, until: int, name: str, value: float) -> bool | None:
+        """Whether the steps since the latest checkpoint before `until` stay finite with an optimizer option set; None where they can't be
+        run again."""
+        for start in self._checkpoints.before(until):
+            steps = self._checkpoints.steps_between(start.step, until)
+            if steps is not None and len(steps) <= _LONGEST:
+                course = self._courses.run(start, steps, self._budget.part(0.25), options={name: value})
+                return None if course.reason == "time" else course.complete
+        return None
+
+    def _from(self, start: StepCapsule, steps: list[PastStep], broke: bool) -> CourseFacts | None:
+        self._say(f"running steps {start.step} to {steps[-1].step} again …")
+        deadline = self._budget.part(0.25)
+        control = self._courses.run(start, steps, deadline)
+        if control.reason == "time":
+            return None
+        repeated = not control.complete if broke else _grew(control)
+        stretches: list[Stretch] = []
+        for rate, clip in _CHANGES if repeated else ():
+            if rate < 0.1 and any(one.passes and one.clip is None for one in stretches):
+                continue
+            name = f"learning rate × {rate:g}" if clip is None else f"gradient norm clipped to {clip:g}"
+            self._say(f"trying {name} from step {start.step} …")
+            course = self._courses.run(start, steps, self._budget.part(0.25), rate=rate, clip=clip)
+            if course.reason == "time":
+                break
+            passes = course.complete and not _spiked(course) and (_learned(course) if rate < 0.1 else not _rose(course))
+            last = course.losses[-1] if course.losses else None
+            stretches.append(Stretch(name=name, rate=rate, clip=clip, passes=passes, last_loss=last, seconds=round(course.seconds, 4)))
+        return CourseFacts(start=start.step, until=steps[-1].step, repeated=repeated, stretches=tuple(stretches))
+
+
+def _grew(course: Course) -> bool:
+    """The last losses are more than twice the first ones."""
+    first, last = _ends(course)
+    return not (math.isfinite(first) and math.isfinite(last)) or abs(last) > _GREW * abs(first)
+
+
+def _spiked(course: Course) -> bool:
+    """Some loss on the way, or the last ones, were far above the first: inputs that grow, or one batch that is far off, do that whatever
+    the learning rate."""
+    first, _ = _ends(course)
+    return _grew(course) or max(map(abs, course.losses)) > _FAR * abs(first)
+
+
+def _rose(course: Course) -> bool:
+    """The loss of the first batch is higher afterwards: a smaller step that only takes longer to fail is no cure."""
+    first = course.losses[0]
+    return not math.isfinite(course.again) or course.again > first + _SLACK * abs(first)
+
+
+def _learned(course: Course) -> bool:
+    """The loss of the first batch fell: a hundredth of the learning rate keeps most runs from failing, by keeping them where they are."""
+    first = course.losses[0]
+    return math.isfinite(course.again) and course.again < first - _SLACK * abs(first)
+
+
+def _ends(course: Course) -> tuple[float, float]:
+    """The median of the first and of the last losses."""
+    losses = course.losses
+    if len(losses) < 2:
+        return (losses[0], losses[0]) if losses else (math.nan, math.nan)
+    first = losses[: min(_FIRST, max(len(losses) // 4, 1))]
+    last = losses[-min(_LAST, len(losses) - 1) :]
+    return statistics.median(first), statistics.median(last)

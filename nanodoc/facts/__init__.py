@@ -1,0 +1,1 @@
+"""What an examination found, as plain frozen facts, without torch."""

@@ -1,0 +1,208 @@
+"""The public torch functions that one step called: who made whose argument. Like `evidence`: plain, frozen, without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from nanodoc.facts.source import SourceSpan
+
+# Their outputs hold the values of their first input, arranged otherwise.
+_SAME_VALUES = frozenset((
+    "contiguous", "clone", "to", "float", "double", "half", "bfloat16", "type", "cpu", "cuda", "cat", "concat", "stack", "hstack",
+    "vstack", "repeat", "repeat_interleave", "index_select", "getitem", "masked_select", "gather", "take_along_dim", "flatten",
+    "reshape", "expand_as", "dropout", "dropout1d", "dropout2d", "feature_dropout", "mean", "clamp", "clip", "clamp_min",
+    "clamp_max", "pad", "roll",
+))  # fmt: skip
+# They change every value by itself.
+_ELEMENTWISE = frozenset((
+    "mul", "div", "truediv", "rmul", "add", "radd", "sub", "neg", "tanh", "sigmoid", "relu", "leaky_relu", "gelu", "elu", "silu",
+    "exp", "masked_fill", "where", "pow", "softplus", "abs", "log", "sqrt", "sign", "square", "log1p",
+))  # fmt: skip
+
+
+CLASSIFICATION = ("cross_entropy", "nll_loss")
+REGRESSION = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
+"""torch's losses whose first argument is what the model says and whose second is what it should say."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ArgumentFacts:
+    """One tensor argument of a call."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    requires_grad: bool
+    made_by: int | None = None
+    """Position of the call that made it."""
+    leaf: str | None = None
+    """For what no call made: `param:head.weight`, `buffer:mask`, `batch[0]`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CallFacts:
+    """One call of a public function: `torch.*`, `torch.nn.functional.*`, a method or an operator of a tensor."""
+
+    index: int
+    name: str
+    """Without underscores around it: `softmax`, `sub`, `getitem`."""
+    module: str | None
+    module_type: str | None
+    location: SourceSpan | None
+    called_from: SourceSpan | None
+    """The user's own frame, when `location` lies in an installed library."""
+    arguments: tuple[ArgumentFacts, ...]
+    shape: tuple[int, ...]
+    requires_grad: bool
+    view: bool = False
+    """The output shares its input's memory."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """What was given besides tensors, as far as rules ask for it: dim, reduction, ignore_index."""
+    notes: Mapping[str, float] = field(default_factory=dict)
+    """What was measured of its values."""
+
+    @property
+    def same_values(self) -> bool:
+        return self.view or self.name in _SAME_VALUES
+
+    @property
+    def site(self) -> SourceSpan | None:
+        """The user's line."""
+        return self.called_from or self.location
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepCalls:
+    """The calls of one step's forward, in order."""
+
+    calls: tuple[CallFacts, ...] = ()
+    losses: tuple[int, ...] = ()
+    """Positions of the calls that made what was differentiated."""
+
+    def maker(self, argument: ArgumentFacts) -> CallFacts | None:
+        return self.calls[argument.made_by] if argument.made_by is not None else None
+
+    def origin(self, argument: ArgumentFacts, *, elementwise: bool = False) -> CallFacts | ArgumentFacts:
+        """The call whose values these are, views and copies looked through; with `elementwise`, also what changes each value by
+        itself. The argument itself where no call made it."""
+        for _ in range(len(self.calls)):
+            made = self.maker(argument)
+            if made is None:
+                return argument
+            through = made.same_values or (elementwise and made.name in _ELEMENTWISE)
+            inner = made.arguments[0] if made.arguments else None
+            if elementwise and through and len(made.arguments) > 1:  # follow the one that learns
+                inner = next((one for one in made.arguments if one.requires_grad), inner)
+            if not through or inner is None:
+                return made
+            argument = inner
+        return argument
+
+    def path(self, argument: ArgumentFacts) -> Iterator[CallFacts]:
+        """The calls between `origin` and the argument, the latest first."""
+        for _ in range(len(self.calls)):
+            made = self.maker(argument)
+            if made is None or not made.same_values or not made.arguments:
+                return
+            yield made
+            argument = made.arguments[0]
+
+    def reaching_the_loss(self) -> frozenset[int]:
+        """Positions of the calls that what was differentiated was made of."""
+        seen: set[int] = set()
+        waiting = list(self.losses)
+        while waiting:
+            index = waiting.pop()
+            if index in seen:
+                continue
+            seen.add(index)
+            waiting += [one.made_by for one in self.calls[index].arguments if one.made_by is not None]
+        return frozenset(seen)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RangeFacts:
+    """Indices or labels of one call that are out of range."""
+
+    function: str
+    label: bool
+    """They are class labels."""
+    size: int
+    """How many there are to choose from."""
+    value: int
+    """The first that is out of range."""
+    position: tuple[int, ...]
+    count: int
+    minimum: int
+    maximum: int
+    """Smallest and largest of those out of range."""
+    least: int
+    """The smallest of all, but for a label that stands for none."""
+    consecutive: bool
+    """Each is one more than the one before: positions."""
+    shape: tuple[int, ...]
+    samples: tuple[int, ...]
+    rows: int
+    """`samples` are of so many rows: of the first dimension, or the bags of embedding_bag."""
+    module: str | None
+    module_type: str | None
+    location: SourceSpan | None
+    called_from: SourceSpan | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UnitFacts:
+    """The units of one activation, over all batches that were looked at."""
+
+    call: CallFacts
+    units: int
+    dead: int
+    """Zero for every sample of every batch (ReLU and its kin)."""
+    saturated: float
+    """Share of the values in the flat part (sigmoid, tanh)."""
+    values: int
+    """How many values were looked at."""
+    output: bool = False
+    """The loss is made of this activation directly, with no layer in between."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OutputFacts:
+    """What the model returned for its last batch."""
+
+    batch_size: int
+    spread: float
+    """Largest difference between two samples' outputs, relative to the largest output."""
+    inputs_differ: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InspectionFacts:
+    """What running some of the last batches once more showed, with the weights the run ended with."""
+
+    step: int
+    """The last one."""
+    calls: StepCalls = field(default_factory=StepCalls)
+    batches: int = 0
+    units: tuple[UnitFacts, ...] = ()
+    output: OutputFacts | None = None
+    modes: tuple[ModeFacts, ...] = ()
+    training: bool = True
+    """The model as a whole was in training mode when such a layer ran."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModeFacts:
+    """A module that behaves otherwise in training (dropout, batch norm), as it was when forward ran."""
+
+    module: str
+    module_type: str
+    training: bool
+    trainable: bool
+    """Some parameter of the module it belongs to (or the module itself) learns."""
+    momentum: float | None = None
+    """Of a BatchNorm with running statistics."""
+    untouched: bool = False
+    """Its running statistics are still mean 0 and variance 1."""
+    made_at: SourceSpan | None = None

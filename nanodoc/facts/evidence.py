@@ -1,0 +1,112 @@
+"""What an examination found, as plain frozen facts: rules read these and nothing else.
+
+Nothing here imports torch and nothing holds a tensor, so rules and `nanodoc explain` start without torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from nanodoc.facts.amp import AmpFacts
+from nanodoc.facts.calls import InspectionFacts, RangeFacts
+from nanodoc.facts.crash import CrashFacts, LoadFacts
+from nanodoc.facts.death import DeathFacts
+from nanodoc.facts.failure import Failure
+from nanodoc.facts.graph import GraphFacts, GrowingFacts, LeakFacts, OwnershipFacts
+from nanodoc.facts.loop import CourseStats, DataFacts, LoopFacts, OverfitFacts
+from nanodoc.facts.ops import Birth, LeafRoot, OptimizerFacts, ParameterFacts, ProbedFacts
+from nanodoc.facts.ranks import RankOutcome
+from nanodoc.facts.source import SourceSpan
+from nanodoc.facts.trials import Pattern
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trip:
+    """Why the tripwire fired."""
+
+    step: int
+    phase: str
+    loss: float | None
+    grad_norm: float | None
+    bad_parameters: tuple[str, ...] = ()
+    gradients_finite: bool = True
+    zero_gradients: bool = False
+    """Every gradient is finite and exactly zero: the step hurts nothing."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evidence:
+    """Everything known when the run ended; the only argument of a rule."""
+
+    steps_run: int = 0
+    trip: Trip | None = None
+    births: tuple[Birth, ...] = ()
+    leaves: tuple[LeafRoot, ...] = ()
+    sick_parameters: tuple[ParameterFacts, ...] = ()
+    """Parameters and buffers found sick before the first step."""
+    optimizers: tuple[OptimizerFacts, ...] = ()
+    """Optimizers that made weights non-finite out of finite gradients."""
+    optimizer_step: int | None = None
+    failure: Failure | None = None
+    failure_step: int | None = None
+    reproduced: str = "not_run"
+    reproduction_note: str = ""
+    optimizer_sites: tuple[SourceSpan | None, ...] = ()
+    """Where each optimizer was made."""
+    criterion_site: SourceSpan | None = None
+    """Where the recipe's criterion was made: nanodoc itself calls it, so that its ops have no line of the user's."""
+    model_site: SourceSpan | None = None
+    """Where the recipe's model was made, if it is one of torch's own kinds: a wrapper."""
+    data_site: SourceSpan | None = None
+    """Where the recipe names its data."""
+    scheduler_sites: tuple[SourceSpan | None, ...] = ()
+    """Where each scheduler was made."""
+    learning_rates: tuple[float, ...] = ()
+    """The learning rate of each optimizer's first group."""
+    losses: tuple[float, ...] = ()
+    grad_norms: tuple[float, ...] = ()
+    amp: str | None = None
+    scaler: bool = False
+    graph: GraphFacts | None = None
+    """The autograd graph of the step where parameters were first seen without a gradient, or of the one that failed."""
+    never_got_gradient: tuple[str, ...] = ()
+    """Trainable parameters without a gradient in every step of the run."""
+    always_zero: tuple[str, ...] = ()
+    """Parameters whose gradient was exactly zero in every step (of at least three)."""
+    steps_without_gradient: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """Parameters that got a gradient on some of the steps looked at, and on which they didn't (check-grad-graph)."""
+    moved_by_hand: tuple[str, ...] = ()
+    """Of those, the ones whose values changed all the same."""
+    ownership: OwnershipFacts | None = None
+    leak: LeakFacts | None = None
+    growing: tuple[GrowingFacts, ...] = ()
+    probed: tuple[ProbedFacts, ...] = ()
+    """The probes of the step that ended the run, where one of them saw NaN or +inf."""
+    amp_facts: AmpFacts | None = None
+    """Of a run with autocast, a GradScaler or half-precision parameters."""
+    pattern: Pattern | None = None
+    """What experiments on the step that failed, and on those before it, showed."""
+    inspection: InspectionFacts | None = None
+    """What the last steps call and make, looked at when the run was over."""
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+    """Those that were configured; see `nanodoc.diagnosis.thresholds`."""
+    default_length: bool = False
+    """Nobody said how many steps to run: schedules may be meant for fewer."""
+    ranges: tuple[RangeFacts, ...] = ()
+    """Indices and labels out of range, on the first step or on the one that raised."""
+    loop: LoopFacts | None = None
+    stats: CourseStats | None = None
+    data: DataFacts | None = None
+    loads: tuple[LoadFacts, ...] = ()
+    """Calls of load_state_dict that left parameters as they were."""
+    crash: CrashFacts | None = None
+    """What a closer look at `failure` showed."""
+    ranks: tuple[RankOutcome, ...] = ()
+    """How each rank of a distributed run ended."""
+    death: DeathFacts | None = None
+    """How the process ended, where it could not say so itself."""
+    overfit: OverfitFacts | None = None
+    """What came of training on one batch alone, where that was tried."""
+    grad_off_since_build: bool = False
+    grad_switched_off_at: SourceSpan | None = None

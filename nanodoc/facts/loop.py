@@ -1,0 +1,213 @@
+"""How a run's loop conducts itself, and the vital signs of all its steps. Like `evidence`: plain, frozen, without torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nanodoc.facts.source import SourceSpan
+
+CARRIED, DISCARDED, CLIPPED_LATE, FRESH_OPTIMIZER, SUMMED, NEVER_STEPPED = (
+    "carried", "discarded", "clipped-late", "fresh-optimizer", "summed", "never-stepped",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoopMisuse:
+    """One kind of misconduct of a train_step.
+
+    CARRIED: an optimizer stepped on gradients that still held those of its step before. DISCARDED: they were cleared between backward
+    and the step. CLIPPED_LATE: they were clipped after the step that used them. FRESH_OPTIMIZER: an optimizer with a state was made anew
+    for every step. SUMMED: losses of several micro-batches were differentiated as they are. NEVER_STEPPED: backward came, and no
+    optimizer ever stepped."""
+
+    kind: str
+    steps: int
+    """Steps on which it happened."""
+    watched: int
+    """Steps that were watched and in which an optimizer stepped; for NEVER_STEPPED, all that were watched."""
+    first_step: int
+    location: SourceSpan | None
+    """The call that is to blame."""
+    other: SourceSpan | None = None
+    """The call that it came too late or too early for."""
+    parameters: tuple[str, ...] = ()
+    times: int = 0
+    """SUMMED: backward passes a step."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SchedulerFacts:
+    """One learning rate schedule."""
+
+    type: str
+    built_at: SourceSpan | None
+    last_epoch: int | None = None
+    period: int | None = None
+    """CosineAnnealingLR's T_max, OneCycleLR's total_steps."""
+    stepped_at: SourceSpan | None = None
+    stepped_first: bool = False
+    """It stepped before any optimizer had."""
+    steps: int = 0
+    """How often it stepped during the run."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WarningFacts:
+    """A warning that torch gave, with the user's line."""
+
+    category: str
+    message: str
+    location: SourceSpan | None
+    step: int
+    count: int = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModeChange:
+    """The last line that put the model, or a part of it, into eval mode."""
+
+    module: str
+    location: SourceSpan | None
+    step: int | None
+    """None: during build()."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoopFacts:
+    """What the loop did besides computing."""
+
+    misuses: tuple[LoopMisuse, ...] = ()
+    schedulers: tuple[SchedulerFacts, ...] = ()
+    warnings: tuple[WarningFacts, ...] = ()
+    mode_changes: tuple[ModeChange, ...] = ()
+    training_at: tuple[tuple[int, bool], ...] = ()
+    """(step, whether the model was in training mode when its forward ran), where it changed."""
+    observed: bool = False
+    """The loop is the user's own train_step."""
+    optimizer_steps: int | None = None
+    """How often optimizers stepped in it; None where it is not the user's own."""
+    writes_files: bool = False
+    """It has opened files for writing: run again for many steps, it would write over what it wrote."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ParameterStats:
+    """One parameter of the model, and its gradient as it last was looked at."""
+
+    name: str
+    shape: tuple[int, ...]
+    trainable: bool
+    module_type: str
+    norm: float | None = None
+    """Of the weights, when the run ended."""
+    grad_mean: float | None = None
+    grad_std: float | None = None
+    grad_max: float | None = None
+    grad_norm: float | None = None
+    """Median over the steps."""
+    ratio: float | None = None
+    """|Δw|/|w| of one step, the median of the steps that were sampled."""
+    moved: float | None = None
+    """How far it has moved since step 0, relative to its norm then (to 1 where that was zero); None where it isn't known."""
+    identical_rows: bool = False
+    """All its rows (the weights of its units) are the same, up to rounding."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerStats:
+    """One module's output, as it last was looked at."""
+
+    module: str
+    module_type: str
+    mean: float
+    std: float
+    absmax: float
+    zeros: float
+    """Share of exact zeros."""
+    grad_norm: float | None = None
+    """Of its own parameters together, the median over the steps; None where it has none with a gradient."""
+    saturated: float | None = None
+    dead: float | None = None
+    """Share of units that were zero on every sample."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchLeaf:
+    """One tensor of the batches, over those that are still there."""
+
+    path: str
+    dtype: str
+    shape: tuple[int, ...]
+    floating: bool
+    minimum: float
+    maximum: float
+    mean: float
+    std: float
+    top_share: float = 0.0
+    """Integers: share of the most frequent value, per batch the smallest."""
+    top_value: float | None = None
+    ragged: bool = False
+    """Integers: rows end in runs of the most frequent value, of different lengths, as padding does."""
+    constant: bool = False
+    """Every element of every batch is the same value."""
+    typical: float = 0.0
+    """The median sample's largest |value|."""
+    typical_mean: float = 0.0
+    """The median sample's mean."""
+    same_samples: bool = False
+    """All samples of all batches are the same."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataFacts:
+    """The batches that are still there when the run has ended."""
+
+    batches: int = 0
+    leaves: tuple[BatchLeaf, ...] = ()
+    identical: int = 0
+    """Pairs of successive batches of one pass that are bitwise the same, though each was made anew."""
+    loader: bool = False
+    """They come from a DataLoader, which makes each batch anew."""
+    per_pass: int | None = None
+    """Batches of one pass over the data, where known."""
+    load_share: float | None = None
+    """Share of the time spent waiting for the data."""
+    load_seconds: float = 0.0
+    """A step's."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CourseStats:
+    """The vital signs of all steps."""
+
+    rates: tuple[tuple[float, ...], ...] = ()
+    """Learning rates of every group of every optimizer, step by step."""
+    group_ratios: tuple[tuple[int, tuple[float, ...]], ...] = ()
+    """(step, |Δw|/|w| of every parameter group) of the steps that were sampled."""
+    parameters: tuple[ParameterStats, ...] = ()
+    layers: tuple[LayerStats, ...] = ()
+    sampled: tuple[int, ...] = ()
+    peak_memory: int | None = None
+    """Bytes."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OverfitFacts:
+    """One batch trained on alone, and the same with its inputs zeroed."""
+
+    steps: int
+    first: float
+    last: float
+    zeroed_last: float | None = None
+    """The loss after as many steps on zeroed inputs; None where the inputs can't be told from the targets."""
+    zeroed: tuple[str, ...] = ()
+    """Parts of the batch that were zeroed."""
+    faster_last: float | None = None
+    """The loss after as many steps at ten times the learning rate, where that was tried."""
+    asked: bool = False
+    """The user asked for it."""
+
+    @property
+    def fits(self) -> bool:
+        """The loss fell to less than half: a model that can learn a batch by heart goes much further, given the steps."""
+        return self.last < 0.5 * self.first

@@ -1,0 +1,1 @@
+"""The trail that a training leaves in shared memory."""

@@ -1,0 +1,210 @@
+"""The course of a run, step by step, and what is left of it as evidence when it has ended."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from nanodoc.examine.non_finite import Examined
+from nanodoc.facts.amp import ScalerStep
+from nanodoc.facts.calls import RangeFacts
+from nanodoc.facts.crash import CrashFacts
+from nanodoc.facts.evidence import Evidence, Trip
+from nanodoc.facts.failure import Failure
+from nanodoc.facts.frames import FrameTable
+from nanodoc.facts.ops import OptimizerFacts, ParameterFacts, ProbedFacts
+from nanodoc.loop.history import History
+from nanodoc.measure.gradients import Vitals
+from nanodoc.recipe.build_facts import BuildFacts
+from nanodoc.replay.optimizers import rate_of
+from nanodoc.replay.step import StepRunner
+from nanodoc.replay.step_state import StepCapsule
+from nanodoc.replay.weight_history import Checkpoints
+from nanodoc.tensors.nested import leading_size
+from nanodoc.watch.amp import AmpWatch
+from nanodoc.watch.grad_graph import GraphWatch
+from nanodoc.watch.learning import HealthWatch, loader_of
+
+
+@dataclass(slots=True)
+class Trouble:
+    """What ended the run early."""
+
+    trip: Trip | None = None
+    failure: Failure | None = None
+    capsule: StepCapsule | None = None
+    examined: Examined | None = None
+    optimizers: tuple[OptimizerFacts, ...] = ()
+    probed: tuple[ProbedFacts, ...] = ()
+    crash: CrashFacts | None = None
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How a run ended. `capsule` is the tripped step's start, for the snapshot; `start` the step that experiments are made on: that
+    one, a skipped one, or the last."""
+
+    evidence: Evidence
+    steps_run: int
+    losses: list[float]
+    grad_norms: list[float]
+    skipped: int
+    interrupted: bool
+    capsule: StepCapsule | None
+    overhead: float | None
+    start: StepCapsule | None = None
+    checkpoints: Checkpoints | None = None
+    samples_per_second: float | None = None
+    indices: list[int] | None = None
+    """The data set's indices of the samples of `capsule`, where known."""
+    notes: list[tuple[str, str]] = field(default_factory=list)
+    trace_files: list[str] = field(default_factory=list)
+    frames: list[FrameTable] = field(default_factory=list)
+    device_lost: bool = False
+    """The device answers no more, or would not if the step were run again."""
+    """The device answers nothing any more: neither the model nor a replay is to be had."""
+
+
+class Course:
+    """What every step left behind: losses, norms, seconds, and a line in `history.jsonl`."""
+
+    def __init__(self, runner: StepRunner, history: History | None) -> None:
+        self._optimizers = runner.recipe.optimizers
+        self._history = history
+        self.losses: list[float] = []
+        self.grad_norms: list[float] = []
+        self.skipped = 0
+        self.own_seconds = 0.0
+        """Seconds spent on watching, as part of `step_seconds`."""
+        self.step_seconds = 0.0
+        self._throughputs: list[float] = []
+
+    def step(
+        self,
+        capsule: StepCapsule,
+        vitals: Vitals,
+        scaler: ScalerStep | None,
+        seconds: float,
+        *,
+        left_out: bool,
+        extra: Mapping[str, Any] | None = None,
+    ) -> None:
+        """A step that went well. `left_out`: the training code itself decided not to step; `extra` goes into the history."""
+        skipped = left_out or bool(scaler and scaler.skipped)
+        self.step_seconds += seconds
+        size = sum(leading_size(batch) for batch in capsule.batches)
+        if size and seconds > 0:
+            self._throughputs.append(size / seconds)
+        self.skipped += skipped
+        self.losses.append(vitals.loss)
+        self.grad_norms.append(vitals.grad_norm)
+        if self._history is None:
+            return
+        at = time.perf_counter()
+        self._history.step(
+            step=capsule.step,
+            loss=vitals.loss,
+            grad_norm=vitals.grad_norm,
+            lr=rate_of(self._optimizers[0].param_groups[0]) if self._optimizers else None,
+            **(extra or {}),
+            scale=scaler.scale if scaler else None,
+            growth_tracker=scaler.growth_tracker if scaler else None,
+            found_inf=[{"optimizer": o, "device": device, "found": found} for o, device, found in scaler.found_inf] if scaler else None,
+            skipped_optimizers=list(scaler.skipped) if scaler else None,
+            skipped=skipped,
+            seconds=seconds,
+            samples_per_second=size / seconds if size else None,
+        )
+        self.own_seconds += time.perf_counter() - at
+
+    def tripped(self, capsule: StepCapsule, vitals: Vitals) -> None:
+        """The step that ended the run."""
+        self.losses.append(vitals.loss)
+        self.grad_norms.append(vitals.grad_norm)
+        if self._history is not None:
+            self._history.step(step=capsule.step, loss=vitals.loss, grad_norm=vitals.grad_norm, tripped=True)
+
+    def looked(self, inside: float, behind: float) -> None:
+        """A step was looked at more closely: seconds within the step's own time, and after it."""
+        self.own_seconds += inside + behind
+        self.step_seconds += behind
+
+    @property
+    def samples_per_second(self) -> float | None:
+        """Of the median step."""
+        return statistics.median(self._throughputs) if self._throughputs else None
+
+    @property
+    def overhead(self) -> float | None:
+        """Step time with the watching over step time without."""
+        bare = self.step_seconds - self.own_seconds
+        return self.step_seconds / bare if bare > 0 else None
+
+
+def without_device(course: Course, trouble: Trouble, steps: int, ranges: tuple[RangeFacts, ...], *, interrupted: bool) -> Outcome:
+    """What is left where the device answers nothing any more."""
+    evidence = Evidence(
+        steps_run=steps,
+        failure=trouble.failure,
+        failure_step=steps,
+        losses=tuple(course.losses),
+        grad_norms=tuple(course.grad_norms),
+        ranges=ranges,
+        crash=trouble.crash,
+    )
+    return Outcome(
+        evidence=evidence, steps_run=steps, losses=course.losses, grad_norms=course.grad_norms, skipped=course.skipped, interrupted=interrupted,
+        capsule=trouble.capsule, overhead=course.overhead, device_lost=True,
+    )  # fmt: skip
+
+
+def gather(
+    runner: StepRunner, course: Course, trouble: Trouble, sick: tuple[ParameterFacts, ...], steps: int,
+    graph: GraphWatch, amp: AmpWatch, health: HealthWatch, build: BuildFacts, *, grad_off: bool,
+) -> Evidence:  # fmt: skip
+    """Everything the rules may judge, when the run has ended."""
+    recipe, examined = runner.recipe, trouble.examined
+    return Evidence(
+        steps_run=steps,
+        trip=trouble.trip,
+        births=examined.births if examined else (),
+        leaves=examined.leaves if examined else (),
+        sick_parameters=sick,
+        optimizers=trouble.optimizers,
+        optimizer_step=len(course.losses) - (2 if trouble.trip else 1) if trouble.optimizers else None,
+        failure=trouble.failure,
+        failure_step=steps if trouble.failure else None,
+        optimizer_sites=tuple(build.optimizer_built_at(o) for o in recipe.optimizers),
+        criterion_site=build.criterion_made_at() if recipe.criterion is not None else None,
+        model_site=build.layer_made_at(""),
+        data_site=build.loader_made_at(loader_of(recipe.data)),
+        scheduler_sites=build.schedulers_built_at(),
+        learning_rates=tuple(rate for o in recipe.optimizers if (rate := rate_of(o.param_groups[0])) is not None),
+        reproduced=examined.reproduced if examined else "not_run",
+        reproduction_note=examined.note if examined else "",
+        losses=tuple(course.losses),
+        grad_norms=tuple(course.grad_norms),
+        amp=str(runner.amp_dtype).removeprefix("torch.") if runner.amp_dtype else None,
+        scaler=recipe.scaler is not None,
+        probed=trouble.probed,
+        amp_facts=amp.facts(),
+        graph=graph.graph,
+        never_got_gradient=graph.never,
+        always_zero=graph.always_zero,
+        moved_by_hand=graph.moved,
+        ownership=graph.ownership.facts(len(course.losses)) if not (trouble.trip or sick) else None,
+        leak=graph.leak,
+        growing=graph.growing,
+        inspection=health.inspection,
+        ranges=health.ranges,
+        crash=trouble.crash,
+        loads=build.loads,
+        loop=health.loop(),
+        stats=health.stats,
+        data=health.data,
+        grad_off_since_build=grad_off,
+        grad_switched_off_at=graph.switched_off_at(),
+    )

@@ -1,0 +1,180 @@
+"""The packed vital signs of one step: loss and gradient norms in one small tensor, one copy to the host."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from nanodoc.accelerator import in_widest
+from nanodoc.tensors.plain import without_values
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Vitals:
+    """What one step's tripwire read. `norms` follow the order of the parameters given, NaN-free only when healthy."""
+
+    loss: float
+    """The mean of the losses given; NaN if any is not finite, or the inf itself when it is alone."""
+    grad_norm: float
+    norms: tuple[float, ...]
+    """Per parameter with a gradient, in the order of `names`."""
+    names: tuple[str, ...]
+    extras: tuple[float, ...] = ()
+    """Further scalars that travelled in the same copy, such as the loss scale."""
+
+    def with_loss(self, loss: float) -> Vitals:
+        """The same gradients with another loss: one that is not scaled."""
+        return replace(self, loss=loss)
+
+    def unscaled(self, scale: float) -> Vitals:
+        """The same with gradient norms divided by the loss scale."""
+        return replace(self, grad_norm=self.grad_norm / scale, norms=tuple(norm / scale for norm in self.norms))
+
+    @property
+    def finite(self) -> bool:
+        return math.isfinite(self.loss) and math.isfinite(self.grad_norm)
+
+
+class Scratch:
+    """The small tensors that values are packed into, kept from step to step (stacking anew costs twice as much)."""
+
+    def __init__(self) -> None:
+        self._packed: dict[tuple[int, torch.dtype, torch.device], tuple[torch.Tensor, list[torch.Tensor]]] = {}
+
+    def slots(self, count: int, like: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """A vector of `count` elements of the dtype and device of `like`, and a 0-dim view of each element."""
+        key = (count, like.dtype, like.device)
+        found = self._packed.get(key)
+        if found is None:
+            vector = torch.empty(count, dtype=like.dtype, device=like.device)
+            found = self._packed[key] = (vector, list(vector.unbind()))
+        return found
+
+
+def packed_vitals(
+    losses: Sequence[torch.Tensor],
+    named: Sequence[tuple[str, torch.nn.Parameter]],
+    extras: Sequence[torch.Tensor] = (),
+    scratch: Scratch | None = None,
+) -> Vitals:
+    """Loss, total and per-parameter 2-norms of the gradients, read with a single device-to-host copy per device.
+
+    Norms of half-precision gradients are taken in float32 (a float16 norm overflows at 65504).
+    """
+    names, grads = [], []
+    for name, parameter in named:
+        grad = parameter.grad
+        if grad is not None:
+            names.append(name)
+            grads.append(grad)
+    scalars = [*losses, *extras]
+    with torch.no_grad():
+        values = _read_alike(grads, scalars, scratch or Scratch()) or _read_any(grads, scalars)
+    norms, loss_values = values[: len(grads)], values[len(grads) : len(grads) + len(losses)]
+    total = math.hypot(*norms)
+    return Vitals(
+        loss=sum(loss_values) / len(losses) if losses else 0.0,
+        grad_norm=total if math.isfinite(total) else _worst(norms),
+        norms=tuple(norms),
+        names=tuple(names),
+        extras=tuple(values[len(grads) + len(losses) :]),
+    )
+
+
+def _read_alike(grads: list[torch.Tensor], scalars: list[torch.Tensor], scratch: Scratch) -> list[float] | None:
+    """The usual case, in as few calls as can be: dense float32 (or float64) gradients on one device."""
+    kinds = {(t.dtype, t.device, t.layout) for t in grads}
+    kinds.update((t.dtype, t.device, t.layout) for t in scalars)
+    if len(kinds) != 1 or not grads or next(iter(kinds))[0] not in (torch.float32, torch.float64):
+        return None
+    pieces = [*torch._foreach_norm(grads, 2), *(scalar if scalar.dim() == 0 else scalar.reshape(()) for scalar in scalars)]
+    packed, slots = scratch.slots(len(pieces), grads[0])
+    torch._foreach_copy_(slots, pieces)
+    read: list[float] = packed.tolist()  # the step's one synchronisation
+    return read
+
+
+def _read_any(grads: list[torch.Tensor], scalars: list[torch.Tensor]) -> list[float]:
+    """Mixed dtypes, devices and layouts: what several accelerators hold is brought together on the first, and copied to the host once."""
+    tensors = [_values(grad) for grad in grads]
+    groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+    for position, grad in enumerate(tensors):
+        groups.setdefault((grad.device, grad.dtype), []).append(position)
+    pieces: dict[torch.device, list[torch.Tensor]] = {}
+    slots: dict[torch.device, list[int]] = {}  # where each value read belongs: norms first, then scalars
+    for (device, dtype), positions in groups.items():
+        in_float32 = torch.float32 if dtype in (torch.float16, torch.bfloat16) else None
+        norms = torch._foreach_norm([tensors[p] for p in positions], 2, dtype=in_float32)
+        pieces.setdefault(device, []).append(in_widest(torch.stack(norms)))
+        slots.setdefault(device, []).extend(positions)
+    for position, scalar in enumerate(scalars, len(tensors)):
+        pieces.setdefault(scalar.device, []).append(in_widest(scalar.reshape(1)))
+        slots.setdefault(scalar.device, []).append(position)
+    values = [math.nan] * (len(tensors) + len(scalars))
+    for parts, places in _brought_together(pieces, slots):
+        for slot, value in zip(places, torch.cat(parts).tolist(), strict=True):  # the step's one synchronisation; the CPU needs none
+            values[slot] = value
+    return values
+
+
+def _brought_together(
+    pieces: dict[torch.device, list[torch.Tensor]], slots: dict[torch.device, list[int]]
+) -> Iterator[tuple[list[torch.Tensor], list[int]]]:
+    """What lies on the host, and what lies on accelerators, all on the first of them; each with where its values belong."""
+    first: torch.device | None = None
+    gathered: list[torch.Tensor] = []
+    places: list[int] = []
+    for device, parts in pieces.items():
+        if device.type == "cpu":
+            yield parts, slots[device]
+            continue
+        first = first or device
+        gathered += parts if device == first else [torch.cat(parts).to(first, non_blocking=True)]
+        places += slots[device]
+    if first is not None:
+        yield gathered, places
+
+
+def really_nonfinite(named: Sequence[tuple[str, torch.nn.Parameter]]) -> list[str]:
+    """Names of the parameters whose gradient holds a NaN or inf; a norm alone can overflow over finite gradients."""
+    return [name for name, parameter in named if parameter.grad is not None and not bool(torch.isfinite(_values(parameter.grad)).all())]
+
+
+def nonfinite_tensors(named: Sequence[tuple[str, torch.Tensor]]) -> list[str]:
+    """Names of the floating tensors that hold a NaN or inf, screened with one copy per device."""
+    floating = [
+        (name, t.detach())
+        for name, t in named
+        if not without_values(t)
+        and t.is_floating_point()
+        and t.itemsize > 1
+        and t.numel()
+        and t.layout == torch.strided
+        and t.device.type != "meta"
+    ]
+    suspects: list[str] = []
+    groups: dict[torch.device, list[tuple[str, torch.Tensor]]] = {}
+    for name, tensor in floating:
+        groups.setdefault(tensor.device, []).append((name, tensor))
+    for members in groups.values():
+        sums = torch.stack(
+            [tensor.sum(dtype=torch.float32) if tensor.dtype == torch.float16 else tensor.sum().float() for _, tensor in members]
+        )
+        for (name, tensor), finite in zip(members, torch.isfinite(sums).tolist(), strict=True):
+            if not finite and not bool(torch.isfinite(tensor).all()):
+                suspects.append(name)
+    return suspects
+
+
+def _values(grad: torch.Tensor) -> torch.Tensor:
+    grad = grad.detach()
+    if grad.layout != torch.strided:  # sparse embedding gradients: the stored rows are what can be bad
+        grad = grad._values()
+    return torch.view_as_real(grad) if grad.is_complex() else grad
+
+
+def _worst(values: Sequence[float]) -> float:
+    return math.nan if any(math.isnan(v) for v in values) else math.inf

@@ -1,0 +1,147 @@
+"""What is measured of the values that one public function call takes and makes: targets, ids, activations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from nanodoc.accelerator import in_widest
+from nanodoc.facts.calls import CLASSIFICATION, REGRESSION, ArgumentFacts
+
+RECTIFIERS = frozenset(("relu", "relu6", "hardtanh", "threshold", "clamp_min"))
+SQUASHERS = frozenset(("sigmoid", "tanh"))
+_LAST_DIMENSION = frozenset(("linear", "layer_norm", "matmul", "rms_norm"))
+_FLAT = 0.01
+"""A derivative below this is flat: sigmoid beyond 0.01 … 0.99, tanh beyond ±0.995."""
+_SLACK = 0.05
+"""Of the targets' range: noise around the end of an activation's range is within its reach."""
+_MOST = 20_000_000
+"""Elements; a larger tensor is not looked at."""
+
+Maker = Callable[[ArgumentFacts], "tuple[str, ArgumentFacts | None] | None"]
+
+
+class Units:
+    """One activation's units over several batches."""
+
+    def __init__(self) -> None:
+        self.alive: torch.Tensor | None = None
+        self.flat = 0
+        self.values = 0
+
+    def add(self, out: torch.Tensor, dimension: int, kind: str) -> None:
+        values = out.detach()
+        if kind in SQUASHERS:
+            away = values.float().abs() if kind == "tanh" else values.float()
+            slope = (1 - away * away) if kind == "tanh" else away * (1 - away)
+            self.flat += int((slope < _FLAT).sum())
+        alive = (values != 0).movedim(dimension, 0).flatten(1).any(1)
+        self.alive = alive if self.alive is None or self.alive.shape != alive.shape else self.alive | alive
+        self.values += values.numel()
+
+
+class ValueProbe:
+    """Asked about every call of a step; keeps the units of activations by (module, place in the step)."""
+
+    def __init__(self) -> None:
+        self.units: dict[tuple[str, int], Units] = {}
+        self.made_by: Maker = lambda argument: None
+        self._count = self._softmaxes = 0
+        self._largest: dict[int, int] = {}
+
+    def begin(self, made_by: Maker) -> None:
+        """Another batch is about to be looked at."""
+        self.made_by, self._count, self._softmaxes = made_by, 0, 0
+
+    def measure(
+        self, name: str, tensors: list[torch.Tensor], options: dict[str, Any], out: Any, arguments: list[ArgumentFacts]
+    ) -> dict[str, float]:
+        """Numbers by label; {} for what is of no interest."""
+        if not tensors or any(t.is_nested or t.numel() > _MOST or t.layout is not torch.strided for t in tensors[:2]):
+            return {}
+        with torch.no_grad(), torch.autocast(tensors[0].device.type, enabled=False):
+            if name in CLASSIFICATION and len(tensors) > 1:
+                return _classification(tensors[0], tensors[1], options, out)
+            if name in REGRESSION and len(tensors) > 1:
+                return {"value": _number(out), **_range("target", tensors[1]), **_out_of_reach(tensors[1])}
+            if name == "kl_div" and len(tensors) > 1:
+                return {"value": _number(out), **_range("input", tensors[0]), **_range("target", tensors[1])}
+            if name in ("softmax", "log_softmax"):
+                return self._softmax(tensors[0], options)
+            if name == "embedding" and len(tensors) > 1:
+                return {"rows": tensors[1].shape[0], **_range("id", tensors[0])}
+            if (name in RECTIFIERS or name in SQUASHERS) and isinstance(out, torch.Tensor) and out.dim() > 1 and out.requires_grad:
+                return self._activation(name, out, arguments)
+        return {}
+
+    def _softmax(self, given: torch.Tensor, options: dict[str, Any]) -> dict[str, float]:
+        """The largest size of its dimension in all batches so far: lengths differ from batch to batch."""
+        dim = options.get("dim")
+        if not isinstance(dim, int) or not -given.dim() <= dim < given.dim():
+            return {}
+        self._softmaxes += 1
+        largest = self._largest[self._softmaxes] = max(self._largest.get(self._softmaxes, 0), int(given.shape[dim]))
+        return {"largest": largest}
+
+    def _activation(self, name: str, out: torch.Tensor, arguments: list[ArgumentFacts]) -> dict[str, float]:
+        self._count += 1
+        units = self.units.setdefault((name, self._count), Units())
+        units.add(out, self._unit_dimension(out, arguments[0] if arguments else None), name)
+        return {"activation": self._count}
+
+    def _unit_dimension(self, out: torch.Tensor, argument: ArgumentFacts | None) -> int:
+        """Channels come second in images, last in sequences."""
+        if out.dim() != 3:
+            return 1
+        for _ in range(8):
+            made = self.made_by(argument) if argument is not None else None
+            if made is None:
+                break
+            if made[0].startswith("conv") or made[0] == "batch_norm":
+                return 1
+            if made[0] in _LAST_DIMENSION:
+                return 2
+            argument = made[1]
+        return 2
+
+
+def _classification(given: torch.Tensor, target: torch.Tensor, options: dict[str, Any], out: Any) -> dict[str, float]:
+    classes = given.shape[1] if given.dim() > 1 else given.shape[0]
+    notes: dict[str, float] = {"value": _number(out), "classes": classes, **_range("input", given)}
+    if target.is_floating_point() or not target.numel():
+        return notes
+    kept = target[target != options.get("ignore_index", -100)]
+    notes["targets"], notes["ignored"] = target.numel(), target.numel() - kept.numel()
+    if kept.numel() and int(kept.min()) >= 0 and int(kept.max()) < max(classes, 1):
+        counts = torch.bincount(kept.flatten().long(), minlength=int(classes))
+        notes["top_class"], notes["top_count"] = int(counts.argmax()), int(counts.max())
+        seen = counts[counts > 0]
+        notes["classes_seen"], notes["least_count"] = int(seen.numel()), int(seen.min())
+    return notes
+
+
+def _range(label: str, tensor: torch.Tensor) -> dict[str, float]:
+    if not tensor.numel() or tensor.is_complex():
+        return {}
+    low, high = torch.aminmax(tensor.detach())
+    return {f"{label}_min": float(low), f"{label}_max": float(high)}
+
+
+def _out_of_reach(target: torch.Tensor) -> dict[str, float]:
+    """Shares of the targets that ReLU, sigmoid and tanh can't return."""
+    if not target.numel():
+        return {}
+    values = in_widest(target.detach())
+    slack = _SLACK * float(values.max() - values.min())
+    return {
+        "target_below_0": float((values < -slack).float().mean()),
+        "target_outside_01": float(((values < -slack) | (values > 1 + slack)).float().mean()),
+        "target_outside_11": float((values.abs() > 1 + slack).float().mean()),
+    }
+
+
+def _number(out: Any) -> float:
+    return float(out) if isinstance(out, torch.Tensor) and out.numel() == 1 else math.nan

@@ -1,0 +1,136 @@
+"""The child's side: does the job, tells the parent how far it is, and leaves its last words where it can."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nanodoc.errors import NanodocError, UsageError, said
+from nanodoc.facts.failure import Failure
+from nanodoc.facts.failure_kinds import worker_died
+from nanodoc.heartbeat import trail as crumbs
+from nanodoc.heartbeat.last_words import ASK, DUMP, note_failure, speak_before_the_end
+from nanodoc.progress import Now, Progress
+from nanodoc.supervise.job import Job
+from nanodoc.supervise.lines import LineWatch
+from nanodoc.supervise.wire import CLOSED, Sender, opened
+
+if TYPE_CHECKING:
+    from nanodoc.report.report import Report
+
+_BETWEEN = 0.1  # seconds between two messages about progress
+
+
+def work(body: bytes, events: int, page: int, stack: int) -> int:
+    """Does the job whose message is `body`; the exit status matters to nobody."""
+    job: Job = opened(body[4:])[1]
+    sys.argv[1:] = []  # a script that parses its command line must not see ours, in its steps neither
+    sender = Sender(events)
+    trail = crumbs.Crumbs(page)
+    crumbs.leave(trail)
+    faulthandler.enable(file=stack, all_threads=True)  # a thread without Python's frames may be the one that crashes
+    if DUMP is not None:
+        faulthandler.register(DUMP, file=stack, all_threads=True)
+    speak_before_the_end(trail, ASK)
+    sys.meta_path.insert(0, _Imports(trail))
+    sender.on_closed = lambda: trail.say({"said": CLOSED})
+    sender.send("started")
+    try:
+        if job.again is not None and job.again.lines:
+            with LineWatch(trail, job.again.step):
+                report = perform(job, _progress(sender, job.live))
+        else:
+            report = perform(job, _progress(sender, job.live))
+    except UsageError as error:
+        sender.send("usage", str(error))
+    except KeyboardInterrupt:
+        sender.send("interrupted")
+    except Exception as error:
+        told = describe_death(error)
+        if told is not None:
+            note_failure(trail, told, trail.step)
+        if os.environ.get("NANODOC_DEBUG"):
+            traceback.print_exc()
+        sender.send("internal", said_of(error))
+    else:
+        sender.send("report", report)
+    sys.stdout.flush()
+    return 0
+
+
+class _Imports:
+    """Stands before the finders of modules and finds none: a long import is no hang. torch imports a thousand modules with the first
+    optimizer, which takes seconds."""
+
+    def __init__(self, trail: crumbs.Crumbs) -> None:
+        self._trail = trail
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        self._trail.sign()
+
+
+def perform(job: Job, progress: Progress) -> Report:
+    """Runs the command, in whichever process this is. Raises `UsageError`."""
+    from nanodoc import pipeline
+
+    options = dict(job.options)
+    if job.command == "check-grad-graph":
+        return pipeline.check_grad_graph(job.target, job.config, **options)
+    if job.command == "replay":
+        from nanodoc.pipeline.replay import ReplayOptions
+
+        entrypoint = options.pop("entrypoint")
+        minimal = options.pop("minimal")
+        told = ReplayOptions(minimal=Path(minimal) if minimal is not None else None, **options)
+        return pipeline.replay(Path(job.target), job.config, entrypoint, told, progress)
+    return pipeline.run(job.target, job.config, progress, job.again)
+
+
+def describe_death(error: Exception) -> Failure | None:
+    """torch's own handler of SIGCHLD tells of a loader's dead worker, wherever the training, or nanodoc, is just then."""
+    failure = Failure(type=type(error).__name__, message=said(error), phase="data", frames=(), raised_by_torch=True, torch_function=None)
+    return failure if worker_died(failure) is not None else None
+
+
+def said_of(error: Exception) -> str:
+    """An error of our own on one line, with where it came from."""
+    if isinstance(error, NanodocError):
+        return str(error).removeprefix("internal error: ")
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    text = " ".join(said(error).split())[:300]
+    return f"{type(error).__name__}: {text} ({place.name}, line {place.lineno})"
+
+
+def _progress(sender: Sender, live: bool) -> Progress:
+    """Progress that is told to the parent, at most every so often: a message is a system call."""
+    from time import monotonic
+
+    told = 0.0
+
+    def due(step: int, steps: int) -> bool:
+        nonlocal told
+        if monotonic() - told < _BETWEEN and step + 1 < steps:
+            return False
+        told = monotonic()
+        return True
+
+    def stepped(step: int, steps: int, loss: float) -> None:
+        if due(step, steps):
+            sender.send("step", (step, steps, loss))
+
+    def lived(step: int, steps: int, now: Now) -> None:
+        if due(step, steps):
+            plain = Now(
+                losses=tuple(now.losses), grad_norms=tuple(now.grad_norms), rates=tuple(now.rates), update_ratios=tuple(now.update_ratios),
+                samples_per_second=now.samples_per_second, load_share=now.load_share,
+            )  # fmt: skip
+            sender.send("live", (step, steps, plain))
+
+    def said(text: str) -> None:
+        sender.send("say", text)
+
+    return Progress(stepped if not live else lambda step, steps, loss: None, said, lived if live else None)

@@ -1,0 +1,157 @@
+"""What is known of a `build()` after it has returned."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.nn.parameter import is_lazy
+
+from nanodoc.facts.crash import LoadFacts
+from nanodoc.facts.source import SourceSpan
+from nanodoc.trace.spans import Place, resolve
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BuildFacts:
+    """Places by name or by (id of the module, attribute); every module of the recipe lives as long as the run."""
+
+    never_written: set[str] = field(default_factory=set)
+    """Parameters and buffers whose memory came from torch.empty and was never filled."""
+    parameters: Mapping[str, Place] = field(default_factory=dict)
+    attributes: Mapping[tuple[int, str], Place] = field(default_factory=dict)
+    replaced: Mapping[tuple[int, str], Place] = field(default_factory=dict)
+    optimizers: Mapping[int, Place] = field(default_factory=dict)
+    schedulers: Mapping[int, Place] = field(default_factory=dict)
+    """Where the learning rate's schedulers were made, by identity, in that order."""
+    loaders: Mapping[int, Place] = field(default_factory=dict)
+    """Where each DataLoader was made, by identity; one that is gone may have left its number to another object."""
+    loads: tuple[LoadFacts, ...] = ()
+    """Calls of load_state_dict that left parameters of their module as they were."""
+    eval_at: Mapping[int, Place] = field(default_factory=dict)
+    """Where modules, by identity, were last put into eval mode."""
+    built: list[torch.optim.Optimizer] = field(default_factory=list)
+    """Every optimizer that was made and is still alive."""
+    frozen: Mapping[str, Place] = field(default_factory=dict)
+    loaded: set[str] = field(default_factory=set)
+    """Parameters that a load_state_dict() has gone over."""
+    layers: Mapping[str, Place] = field(default_factory=dict)
+    casts: Mapping[str, Place] = field(default_factory=dict)
+    criterion: Place | None = None
+    """Where the recipe's criterion, one of torch's own layers, was made."""
+    criterion_at: SourceSpan | None = None
+    """Where the recipe names its criterion."""
+    data_at: SourceSpan | None = None
+    """Where the recipe names its data."""
+    amp_at: SourceSpan | None = None
+    """Where the recipe asks for mixed precision."""
+    compiled: bool = False
+    """torch.compile was called."""
+    grad_off: Place | None = None
+    """The line that switched gradients off for good."""
+
+    def is_compiled(self, model: torch.nn.Module) -> bool:
+        """Some of the training runs through torch.compile."""
+        return self.compiled or any(hasattr(module, "_orig_mod") for module in model.modules())
+
+    def registered_at(self, name: str) -> SourceSpan | None:
+        """The user's line that put parameter `name` into its module."""
+        return _span(self.parameters.get(name))
+
+    def assigned_at(self, module: torch.nn.Module, attribute: str) -> SourceSpan | None:
+        """The line that gave a module a container, or a container its layer."""
+        return _span(self.attributes.get((id(module), attribute)))
+
+    def replaced_at(self) -> list[SourceSpan]:
+        """The lines that put another layer in the place of one."""
+        return [span for place in self.replaced.values() if (span := _span(place)) is not None]
+
+    def optimizer_built_at(self, optimizer: torch.optim.Optimizer) -> SourceSpan | None:
+        """The user's line that made `optimizer`."""
+        return _span(self.optimizers.get(id(optimizer)))
+
+    def schedulers_built_at(self) -> tuple[SourceSpan | None, ...]:
+        """The user's lines that made learning rate schedulers."""
+        return tuple(_span(place) for place in self.schedulers.values())
+
+    def scheduler_built_at(self, scheduler: object) -> SourceSpan | None:
+        """The user's line that made `scheduler`."""
+        return _span(self.schedulers.get(id(scheduler)))
+
+    def loader_made_at(self, loader: object) -> SourceSpan | None:
+        """The user's line that made `loader`, else the one that names the recipe's data."""
+        return _span(self.loaders.get(id(loader))) or self.data_at
+
+    def criterion_made_at(self) -> SourceSpan | None:
+        """The line that made the recipe's criterion, else the one that names it."""
+        return _span(self.criterion) or self.criterion_at
+
+    def frozen_at(self, name: str) -> SourceSpan | None:
+        """The line that switched off requires_grad of parameter `name`."""
+        return _span(self.frozen.get(name))
+
+    def layer_made_at(self, path: str) -> SourceSpan | None:
+        """The line that made the layer (of torch's own kinds) at `path`."""
+        return _span(self.layers.get(path))
+
+    def cast_at(self, name: str) -> SourceSpan | None:
+        """The line that last changed the dtype of parameter `name` (`model.half()`)."""
+        return _span(self.casts.get(name))
+
+    def grad_switched_off_at(self) -> SourceSpan | None:
+        return _span(self.grad_off)
+
+
+def load_facts(
+    module: torch.nn.Module,
+    result: Any,
+    sizes: Mapping[str, tuple[int, ...]],
+    versions: Mapping[str, int],
+    place: Place | None,
+    loaded: set[int],
+) -> LoadFacts:
+    """What a load_state_dict() left out. `sizes` are those of the file's tensors; `versions` the parameters' counters of writes when it was over;
+    `loaded` the parameters that any load filled."""
+    own = {name: tuple(t.shape) for name, t in (*module.named_parameters(), *module.named_buffers()) if not is_lazy(t)}
+    now = {name: parameter for name, parameter in module.named_parameters() if not is_lazy(parameter)}
+    left = [
+        name
+        for name in result.missing_keys
+        if name in now and id(now[name]) not in loaded and versions.get(name) == now[name]._version  # nor filled by hand since
+    ]
+    unexpected = [key for key in result.unexpected_keys if key in sizes]
+    best = max(_renamings(own, {key: sizes[key] for key in unexpected}), key=lambda pair: _fitting(own, sizes, pair), default=("", ""))
+    return LoadFacts(
+        module_type=type(module).__name__, location=_span(place), own=len(own), given=len(sizes), matched=len(own) - len(result.missing_keys),
+        left=tuple(left), unexpected=tuple(unexpected), prefix=best[0], instead=best[1], would_match=_fitting(own, sizes, best) if any(best) else 0,
+    )  # fmt: skip
+
+
+def _renamings(own: Mapping[str, tuple[int, ...]], unexpected: Mapping[str, tuple[int, ...]]) -> list[tuple[str, str]]:
+    """(prefix in the file, prefix in the module) that would make names of tensors of one shape the same, the most frequent few."""
+    votes: Counter[tuple[str, str]] = Counter()
+    for key, size in unexpected.items():
+        for name, shape in own.items():
+            if shape == size and key != name and key.rpartition(".")[2] == name.rpartition(".")[2]:
+                theirs, ours = key.split("."), name.split(".")
+                while theirs and ours and theirs[-1] == ours[-1]:
+                    theirs.pop()
+                    ours.pop()
+                votes[".".join([*theirs, ""]), ".".join([*ours, ""])] += 1
+    return [pair for pair, _ in votes.most_common(8)]
+
+
+def renamed(key: str, prefix: str, instead: str) -> str:
+    """The file's name for a tensor with its prefix replaced."""
+    return instead + key.removeprefix(prefix) if key.startswith(prefix) else key
+
+
+def _fitting(own: Mapping[str, tuple[int, ...]], sizes: Mapping[str, tuple[int, ...]], pair: tuple[str, str]) -> int:
+    return sum(own.get(renamed(key, *pair)) == size for key, size in sizes.items())
+
+
+def _span(place: Place | None) -> SourceSpan | None:
+    return resolve(*place) if place else None

@@ -1,0 +1,302 @@
+"""What `build()` did, seen from outside: where parameters, layers and optimizers were made, what was frozen or loaded, and
+memory nobody ever wrote to.
+
+Frames of this file are looked through when a user's line is sought (see `trace.spans`).
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn.parameter import is_lazy
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.data import DataLoader
+
+from nanodoc.recipe.build_facts import BuildFacts, load_facts
+from nanodoc.trace.ops import describe_op, written_by
+from nanodoc.trace.spans import Place, calling_places
+
+# Tensor methods through which NumPy and C code get at the memory.
+_EXPORTS = ("numpy", "__array__", "data_ptr", "__dlpack__")
+_CASTS = ("half", "bfloat16", "float", "double", "to", "type")
+_CONTAINERS = (list, tuple, dict, set)
+_ABSENT = object()
+
+
+class BuildWatch(TorchDispatchMode):
+    """Active during the import of the user's file and its `build()`; changes nothing of what they compute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._unwritten: dict[int | None, torch.UntypedStorage] = {}
+        self._parameters: dict[tuple[int, str], Place] = {}
+        self._attributes: dict[tuple[int, str], Place] = {}
+        self._replaced: dict[tuple[int, str], Place] = {}
+        self._optimizers: dict[int, Place] = {}
+        self._schedulers: dict[int, Place] = {}
+        self._loaders: dict[int, Place] = {}
+        self._loads: list[tuple[torch.nn.Module, Any, Any, dict[str, int], Place | None]] = []
+        self._eval_at: dict[int, Place] = {}
+        self._built: list[weakref.ref[torch.optim.Optimizer]] = []
+        self._frozen: dict[int, Place] = {}
+        self._loaded: set[int] = set()
+        self._layers: dict[int, Place] = {}
+        self._casts: dict[int, Place] = {}
+        self._grad_off: Place | None = None
+        self._compiled = False
+        self._alive: list[Any] = []
+        self._originals: list[tuple[Any, str, Any]] = []
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # as in Tracer: no dynamo import for a run that compiles nothing
+
+    # -- watching --------------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> BuildWatch:
+        module, optimizer, tensor = torch.nn.Module, torch.optim.Optimizer, torch.Tensor
+        for name in _EXPORTS:
+            self._patch(tensor, name, self._exporting(getattr(tensor, name)))
+        self._patch(module, "register_parameter", self._registering(module.register_parameter))
+        self._patch(module, "__setattr__", self._assigning(module.__setattr__))
+        self._patch(module, "add_module", self._adding(module.add_module))
+        self._patch(module, "__init__", self._making(module.__init__))
+        for name in _CASTS:
+            self._patch(module, name, self._casting(getattr(module, name)))
+        self._patch(module, "train", self._changing_mode(module.train))
+        self._patch(module, "load_state_dict", self._loading(module.load_state_dict))
+        self._patch(optimizer, "__init__", self._optimizing(optimizer.__init__))
+        self._patch(DataLoader, "__init__", self._noting(DataLoader.__init__, self._loaders))
+        self._patch(LRScheduler, "__init__", self._scheduling(LRScheduler.__init__))
+        self._patch(ReduceLROnPlateau, "__init__", self._scheduling(ReduceLROnPlateau.__init__))
+        self._patch(tensor, "requires_grad_", self._freezing(tensor.requires_grad_))
+        self._patch(tensor, "requires_grad", self._flag(tensor.requires_grad))
+        self._patch(torch, "compile", self._compiling(torch.compile))
+        self._patch(module, "compile", self._compiling(module.compile))
+        self._patch(torch.set_grad_enabled, "__init__", self._switching(torch.set_grad_enabled.__init__))
+        return super().__enter__()  # type: ignore[no-any-return]  # unannotated in torch
+
+    def __exit__(self, *exc: Any) -> None:
+        for owner, name, original in reversed(self._originals):
+            if original is _ABSENT:  # inherited from the C base class
+                delattr(owner, name)
+            else:
+                setattr(owner, name, original)
+        self._originals = []
+        super().__exit__(*exc)
+
+    def _patch(self, owner: Any, name: str, replacement: Any) -> None:
+        self._originals.append((owner, name, vars(owner).get(name, _ABSENT)))
+        setattr(owner, name, replacement)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if describe_op(func).silent:
+            if isinstance(out, torch.Tensor) and out.device.type != "meta":
+                storage = out.untyped_storage()
+                self._unwritten[storage._cdata] = storage  # held, so that its address is not used again
+        elif self._unwritten:
+            for tensor in written_by(describe_op(func), args, kwargs):
+                self._unwritten.pop(_storage(tensor), None)
+        return out
+
+    def _note(self, table: dict[Any, Place], key: Any, owner: Any) -> None:
+        mine, caller = calling_places(2)
+        place = caller or mine
+        if place is not None:
+            table[key] = place
+            self._alive.append(owner)  # an id stays unique only while its object lives
+
+    # -- the wrappers ----------------------------------------------------------------------------------------------
+
+    def _exporting(self, original: Callable[..., Any]) -> Any:
+        """A tensor method that hands out the memory itself: from then on it may be written unseen."""
+
+        def method(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            self._unwritten.pop(_storage(tensor), None)
+            return original(tensor, *args, **kwargs)
+
+        return method
+
+    def _registering(self, original: Callable[..., Any]) -> Any:
+        def register_parameter(module: torch.nn.Module, name: str, param: Any) -> None:
+            original(module, name, param)
+            self._note(self._parameters, (id(module), name), module)
+
+        return register_parameter
+
+    def _assigning(self, original: Callable[..., Any]) -> Any:
+        def assign(module: torch.nn.Module, name: str, value: Any) -> None:
+            children = module.__dict__.get("_modules")
+            known = children.get(name) if isinstance(children, dict) else None  # TorchScript keeps another mapping
+            original(module, name, value)
+            if isinstance(value, _CONTAINERS) or name == "requires_grad":
+                self._note(self._attributes, (id(module), name), module)
+            if isinstance(value, torch.nn.Module) and known is not None and known is not value:
+                self._note(self._replaced, (id(module), name), module)
+
+        return assign
+
+    def _adding(self, original: Callable[..., Any]) -> Any:
+        def add_module(module: torch.nn.Module, name: str, child: Any) -> None:
+            original(module, name, child)
+            self._note(self._attributes, (id(module), name), module)
+
+        return add_module
+
+    def _making(self, original: Callable[..., Any]) -> Any:
+        def init(module: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
+            original(module, *args, **kwargs)
+            if type(module).__module__.startswith("torch.nn."):  # a layer: the line that made it says how it was set up
+                self._note(self._layers, id(module), module)
+
+        return init
+
+    def _casting(self, original: Callable[..., Any]) -> Any:
+        """`model.half()` and its kin: which parameters changed their dtype there."""
+
+        def cast(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            before = {id(p): p.dtype for p in module.parameters()}
+            out = original(module, *args, **kwargs)
+            for parameter in module.parameters():
+                if before.get(id(parameter), parameter.dtype) != parameter.dtype:
+                    self._note(self._casts, id(parameter), parameter)
+            return out
+
+        return cast
+
+    def _changing_mode(self, original: Callable[..., Any]) -> Any:
+        def train(module: torch.nn.Module, mode: bool = True) -> torch.nn.Module:
+            out: torch.nn.Module = original(module, mode)
+            if mode:
+                self._eval_at.pop(id(module), None)
+            else:
+                self._note(self._eval_at, id(module), module)
+            return out
+
+        return train
+
+    def _loading(self, original: Callable[..., Any]) -> Any:
+        def load_state_dict(module: torch.nn.Module, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
+            out = original(module, state_dict, *args, **kwargs)
+            self._alive.append(module)
+            missing = set(getattr(out, "missing_keys", ()))
+            self._loaded.update(id(parameter) for name, parameter in module.named_parameters() if name not in missing)
+            if missing:
+                mine, caller = calling_places(1)
+                sizes = {str(key): tuple(value.shape) for key, value in state_dict.items() if isinstance(value, torch.Tensor)}
+                versions = {name: parameter._version for name, parameter in module.named_parameters() if not is_lazy(parameter)}
+                self._loads.append((module, out, sizes, versions, caller or mine))
+            return out
+
+        return load_state_dict
+
+    def _optimizing(self, original: Callable[..., Any]) -> Any:
+        def init(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
+            self._note(self._optimizers, id(optimizer), optimizer)
+            self._built.append(weakref.ref(optimizer))
+            original(optimizer, *args, **kwargs)
+
+        return init
+
+    def _noting(self, original: Callable[..., Any], table: dict[int, Place]) -> Any:
+        def init(made: Any, *args: Any, **kwargs: Any) -> None:
+            self._note(table, id(made), made)
+            original(made, *args, **kwargs)
+
+        return init
+
+    def _scheduling(self, original: Callable[..., Any]) -> Any:
+        def init(scheduler: Any, *args: Any, **kwargs: Any) -> None:
+            self._note(self._schedulers, id(scheduler), scheduler)
+            original(scheduler, *args, **kwargs)
+
+        return init
+
+    def _freezing(self, original: Callable[..., Any]) -> Any:
+        def requires_grad_(tensor: torch.Tensor, requires_grad: bool = True) -> torch.Tensor:
+            out: torch.Tensor = original(tensor, requires_grad)
+            self._note_flag(tensor, requires_grad)
+            return out
+
+        return requires_grad_
+
+    def _flag(self, original: Any) -> property:
+        """`tensor.requires_grad = False`, written down."""
+
+        def read(tensor: torch.Tensor) -> Any:
+            return original.__get__(tensor)
+
+        def write(tensor: torch.Tensor, value: bool) -> None:
+            original.__set__(tensor, value)
+            self._note_flag(tensor, value)
+
+        return property(read, write)
+
+    def _note_flag(self, tensor: torch.Tensor, trainable: bool) -> None:
+        if not trainable and isinstance(tensor, torch.nn.Parameter):
+            self._note(self._frozen, id(tensor), tensor)
+
+    def _compiling(self, original: Callable[..., Any]) -> Any:
+        def compile_(*args: Any, **kwargs: Any) -> Any:
+            self._compiled = True
+            return original(*args, **kwargs)
+
+        return compile_
+
+    def _switching(self, original: Callable[..., Any]) -> Any:
+        def init(switch: Any, mode: bool) -> None:
+            original(switch, mode)
+            if not mode:
+                mine, caller = calling_places(1)
+                self._grad_off = caller or mine
+
+        return init
+
+    # -- what is left ----------------------------------------------------------------------------------------------
+
+    def settle(self, model: torch.nn.Module, criterion: Any = None) -> BuildFacts:
+        """What is known once `build()` has returned `model` and `criterion`; lets go of everything else."""
+        never = {name for name, tensor in _named(model) if _storage(tensor) in self._unwritten}
+        places = {}
+        for path, module in model.named_modules():
+            for name in module._parameters:
+                place = self._parameters.get((id(module), name))
+                if place is not None:
+                    places[f"{path}.{name}" if path else name] = place
+        modules = {id(module) for module in model.modules()}
+        facts = BuildFacts(
+            never_written=never,
+            parameters=places,
+            attributes={key: place for key, place in self._attributes.items() if key[0] in modules},
+            replaced={key: place for key, place in self._replaced.items() if key[0] in modules},
+            optimizers=dict(self._optimizers),
+            schedulers=dict(self._schedulers),
+            loaders=dict(self._loaders),
+            loads=tuple(load_facts(*load, self._loaded) for load in self._loads if modules & {id(one) for one in load[0].modules()}),
+            eval_at={key: place for key, place in self._eval_at.items() if key in modules},
+            built=[one for ref in self._built if (one := ref()) is not None],
+            frozen={name: self._frozen[id(p)] for name, p in model.named_parameters() if id(p) in self._frozen},
+            loaded={name for name, p in model.named_parameters() if id(p) in self._loaded},
+            layers={path: self._layers[id(m)] for path, m in model.named_modules() if id(m) in self._layers},
+            criterion=self._layers.get(id(criterion)) if isinstance(criterion, torch.nn.Module) else None,
+            casts={name: self._casts[id(p)] for name, p in model.named_parameters() if id(p) in self._casts},
+            compiled=self._compiled,
+            grad_off=self._grad_off if not torch.is_grad_enabled() else None,
+        )
+        self._unwritten, self._alive, self._loads = {}, [], []
+        return facts
+
+
+def _named(model: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
+    return [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+
+
+def _storage(tensor: torch.Tensor) -> int | None:
+    if is_lazy(tensor) or tensor.layout != torch.strided:
+        return None
+    return int(tensor.untyped_storage()._cdata)

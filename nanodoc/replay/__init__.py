@@ -1,0 +1,1 @@
+"""One step, its start kept and put back, and the step run again."""

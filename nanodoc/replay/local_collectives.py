@@ -1,0 +1,157 @@
+"""One rank by itself: when its run is over, steps are run again without a word to the other ranks, which may be gone or elsewhere.
+
+What a rank computes so is its own: gradients before the all-reduce, of its own batch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from nanodoc.recipe.recipe import Recipe
+from nanodoc.replay.weight_history import Checkpoints
+from nanodoc.tensors.nested import tensor_leaves
+from nanodoc.tensors.plain import is_plain, without_values
+
+# Of each collective, which argument holds the result, and which the rank's own part that stands in for everybody's.
+_IN_PLACE = ("all_reduce", "broadcast", "reduce", "broadcast_object_list", "all_reduce_coalesced")
+_SILENT = ("barrier", "monitored_barrier", "send", "recv", "isend", "irecv", "batch_isend_irecv", "scatter_object_list")
+_STEPS, _LARGEST_BATCH = 4, 16 << 20
+_LARGEST = 1 << 30  # bytes of parameters that are read for a comparison
+
+
+class Alone:
+    """`begin` takes the rank out of the group, `end` puts it back."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._model = recipe.model
+        self._originals: list[tuple[Any, str, Any]] = []
+
+    @property
+    def needed(self) -> bool:
+        """There are other ranks."""
+        return several_ranks()
+
+    def begin(self) -> None:
+        """From now on DDP reduces nothing and every collective gives back the rank's own part."""
+        if not self.needed or self._originals:
+            return
+        for module in self._model.modules():
+            if isinstance(module, DistributedDataParallel):
+                self._patch(module, "_use_python_reducer", True)  # its forward is then the wrapped module's
+                module.reducer._reset_state()  # a step that broke off left it waiting for gradients
+        for owner in (dist, dist.distributed_c10d):
+            for name in _IN_PLACE:
+                self._stand_in(owner, name, lambda *args, **kwargs: None)
+            for name in _SILENT:
+                self._stand_in(owner, name, lambda *args, **kwargs: None)
+            self._stand_in(owner, "all_gather", _all_gather)
+            self._stand_in(owner, "all_gather_object", _all_gather_object)
+            self._stand_in(owner, "all_gather_into_tensor", _all_gather_into_tensor)
+            self._stand_in(owner, "reduce_scatter_tensor", _reduce_scatter_tensor)
+            self._stand_in(owner, "reduce_scatter", _reduce_scatter)
+            self._stand_in(owner, "all_to_all_single", _all_to_all_single)
+
+    def end(self) -> None:
+        for owner, name, original in reversed(self._originals):
+            setattr(owner, name, original)
+        self._originals = []
+
+    def _stand_in(self, owner: Any, name: str, function: Callable[..., Any]) -> None:
+        if hasattr(owner, name):
+
+            def local(*args: Any, **kwargs: Any) -> Any:
+                waits = kwargs.pop("async_op", False)
+                kwargs.pop("group", None)
+                function(*args, **kwargs)
+                return _Done() if waits or name in ("isend", "irecv") else None
+
+            self._patch(owner, name, local)
+
+    def _patch(self, owner: Any, name: str, value: Any) -> None:
+        self._originals.append((owner, name, getattr(owner, name)))
+        setattr(owner, name, value)
+
+
+class _Done:
+    """A collective that is through."""
+
+    def wait(self, timeout: Any = None) -> bool:
+        return True
+
+    def is_completed(self) -> bool:
+        return True
+
+
+def _all_gather(tensors: list[torch.Tensor], tensor: torch.Tensor, *more: Any) -> None:
+    for one in tensors:
+        one.copy_(tensor)
+
+
+def _all_gather_object(objects: list[Any], thing: Any, *more: Any) -> None:
+    objects[:] = [thing] * len(objects)
+
+
+def _all_gather_into_tensor(output: torch.Tensor, tensor: torch.Tensor, *more: Any) -> None:
+    output.copy_(tensor.repeat(output.numel() // max(tensor.numel(), 1), *[1] * (tensor.dim() - 1)).view_as(output))
+
+
+def _reduce_scatter_tensor(output: torch.Tensor, tensor: torch.Tensor, *more: Any, **options: Any) -> None:
+    output.copy_(tensor.flatten()[: output.numel()].view_as(output))
+
+
+def _reduce_scatter(output: torch.Tensor, tensors: list[torch.Tensor], *more: Any, **options: Any) -> None:
+    output.copy_(tensors[dist.get_rank()])
+
+
+def _all_to_all_single(output: torch.Tensor, tensor: torch.Tensor, *more: Any, **options: Any) -> None:
+    output.copy_(tensor)
+
+
+def several_ranks() -> bool:
+    """A process group of more than one rank is there."""
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def replicated(model: torch.nn.Module) -> tuple[list[tuple[str, torch.nn.Parameter]], bool]:
+    """(the parameters that learn and that every rank is meant to hold alike, whether DDP sees to it). Those of a DistributedDataParallel over all
+    ranks, without what it was told to leave out; where there is none, all that are no shards, of which nobody knows what they are meant to be."""
+    wrappers = [(path, module) for path, module in model.named_modules() if isinstance(module, DistributedDataParallel)]
+    found: list[tuple[str, torch.nn.Parameter]] = []
+    for path, wrapper in wrappers:
+        hooked = bool(getattr(wrapper, "_comm_hooks", None))  # its own way of reducing, such as averaging now and then
+        if dist.get_world_size(wrapper.process_group) == dist.get_world_size() and not hooked:
+            start = f"{path}.module." if path else "module."
+            left_out = set(wrapper.parameters_to_ignore)
+            found += [(start + name, p) for name, p in wrapper.module.named_parameters() if name not in left_out]
+    if not wrappers and not any(hasattr(p, "device_mesh") or type(p).__name__ == "FlatParameter" for p in model.parameters()):
+        found = list(model.named_parameters())
+    return [(name, p) for name, p in found if p.requires_grad and not without_values(p)], bool(wrappers)
+
+
+def fingerprints(parameters: list[tuple[str, torch.nn.Parameter]]) -> tuple[tuple[str, str], ...]:
+    """(name and shape, digest) of every parameter, () where there is more than 1 GiB of them."""
+    if sum(p.numel() * p.element_size() for _, p in parameters) > _LARGEST:
+        return ()
+    return tuple((f"{name} {list(p.shape)}", _digest(p)) for name, p in parameters)
+
+
+def batch_digests(checkpoints: Checkpoints) -> tuple[tuple[int, str], ...]:
+    """(step, digest) of the batches of the last steps that are kept; those of more than 16 MiB, and of tensors that are not plain, are left out."""
+    found = []
+    for past in list(checkpoints.past)[-_STEPS:]:
+        leaves = [tensor for _, tensor in tensor_leaves(past.batches)]
+        plain = bool(leaves) and all(map(is_plain, leaves))
+        if plain and sum(t.numel() * t.element_size() for t in leaves) <= _LARGEST_BATCH and past.intact:
+            found.append((past.step, " ".join(f"{list(t.shape)} {_digest(t)}" for t in leaves if t.numel())))
+    return tuple(found)
+
+
+def _digest(tensor: torch.Tensor) -> str:
+    values = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().view(-1).view(torch.uint8)
+    return hashlib.blake2b(values.numpy().tobytes(), digest_size=8).hexdigest()

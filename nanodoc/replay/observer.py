@@ -1,0 +1,135 @@
+"""Watches a `train_step` that the user owns: backward calls and optimizer steps, never the loop itself.
+
+The last clean moment is just before an optimizer steps: the vitals are read there, and if they trip, or if further
+optimizer steps are to be expected in the same train_step, the weights are copied before the user's step goes on.
+Frames of this file are looked through when a user's line is sought (see `trace.spans`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.amp.grad_scaler import GradScaler
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from nanodoc.heartbeat.trail import here
+from nanodoc.measure.gradients import Scratch, Vitals, packed_vitals, really_nonfinite
+from nanodoc.recipe.recipe import Recipe
+from nanodoc.replay.closure_state import Outside
+from nanodoc.replay.optimizers import copy_optimizer
+from nanodoc.replay.step_state import StepCapsule, copy_weights
+
+
+class Observer:
+    """A context manager around one call of the user's train_step."""
+
+    def __init__(self, recipe: Recipe, named: list[tuple[str, torch.nn.Parameter]], expected_steps: int) -> None:
+        self._recipe = recipe
+        self._named = named
+        self._names = {id(parameter): name for name, parameter in named}
+        self._expected_steps = expected_steps
+        self._capsule: StepCapsule | None = None
+        self._unread: list[torch.Tensor] = []
+        self._original_backward: Callable[..., Any] | None = None
+        self._original_scaler_step: Callable[..., Any] | None = None
+        self._hook: Any = None
+        self._inside = False
+        self._scratch = Scratch()
+        self.on_loss: Callable[[torch.Tensor], None] | None = None
+        self.on_gradients: Callable[[], None] | None = None
+        self.on_scaler_step: Callable[[], None] | None = None
+        """Where a GradScaler is about to step: the optimizer's own hook is silent where it skips the step."""
+        self.on_fused_skip: Callable[[torch.optim.Optimizer], None] = lambda optimizer: None
+        """A fused optimizer is called by the GradScaler although the step will be skipped."""
+        self.extras: Callable[[], list[torch.Tensor]] = list
+        """Further scalars to read together with the vitals."""
+        self.losses: list[torch.Tensor] = []
+        self.vitals: list[Vitals] = []
+        self.optimizer_steps = 0
+        self.tripped: Vitals | None = None
+        self.cleared_before_backward = True
+        self.with_gradient: dict[str, None] = {}
+        """Names of the parameters that had a gradient when an optimizer stepped."""
+
+    def watch(self, capsule: StepCapsule | None) -> Observer:
+        """Sets the capsule that clean weights are put into; without one, nothing is read (a replay)."""
+        self._capsule = capsule
+        return self
+
+    def __enter__(self) -> Observer:
+        original = self._original_backward = torch.Tensor.backward
+        observer = self
+
+        def backward(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            if observer._inside:  # under a function mode torch calls it a second time
+                return original(tensor, *args, **kwargs)
+            observer._before_backward(tensor)
+            observer._inside = True
+            here().phase("backward")
+            try:
+                return original(tensor, *args, **kwargs)
+            finally:
+                observer._inside = False
+                here().phase("forward")
+
+        def scaler_step(scaler: Any, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+            if observer.on_scaler_step is not None:
+                observer.on_scaler_step()
+            return original_step(scaler, optimizer, *args, **kwargs)
+
+        original_step = self._original_scaler_step = GradScaler.step
+        GradScaler.step = scaler_step  # type: ignore[method-assign, assignment]  # put back in __exit__
+        self._hook = register_optimizer_step_pre_hook(self._before_step)
+        torch.Tensor.backward = backward  # type: ignore[assignment, method-assign]  # put back in __exit__
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        torch.Tensor.backward = self._original_backward  # type: ignore[assignment, method-assign]  # the original
+        GradScaler.step = self._original_scaler_step  # type: ignore[method-assign, assignment]  # the original
+        self._hook.remove()
+
+    def _before_backward(self, loss: torch.Tensor) -> None:
+        if not self.losses and self._capsule is not None:
+            self.cleared_before_backward = all(p.grad is None for _, p in self._named)
+        if loss.numel() == 1:
+            self.losses.append(loss.detach())
+            self._unread.append(loss.detach())
+            if self.on_loss is not None:
+                self.on_loss(loss)
+
+    def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        here().phase("optimizer")
+        first = self.optimizer_steps == 0
+        self.optimizer_steps += 1
+        if self.on_gradients is not None:
+            self.on_gradients()
+        if self._capsule is None:
+            return
+        self.with_gradient.update((name, None) for name, parameter in self._named if parameter.grad is not None)
+        own = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        named = [(name, p) for name, p in self._named if id(p) in own]
+        vitals = packed_vitals(self._unread, named, self.extras(), self._scratch)
+        self._unread = []
+        scale = getattr(optimizer, "grad_scale", None)  # only of a fused optimizer, which unscales and skips by itself
+        if isinstance(scale, torch.Tensor) and vitals.extras:
+            vitals = vitals.unscaled(vitals.extras[0])
+        if not vitals.finite and math.isfinite(vitals.loss) and _found_inf(optimizer):
+            self.optimizer_steps -= 1
+            self.on_fused_skip(optimizer)
+            return
+        self.vitals.append(vitals)
+        if self.tripped is None and not vitals.finite and (not math.isfinite(vitals.loss) or really_nonfinite(named)):
+            self.tripped = vitals
+        if first and self._capsule.weights is None and (self._expected_steps > 1 or self.tripped is not None):
+            self._capsule.weights = copy_weights(self._named)
+            self._capsule.optimizers = [copy_optimizer(one) for one in self._recipe.optimizers]
+            if self.tripped is not None:  # what the step does after this, to a teacher or a second optimizer, is not clean
+                self._capsule.outside = Outside(self._recipe).keep()
+
+
+def _found_inf(optimizer: torch.optim.Optimizer) -> bool:
+    found = getattr(optimizer, "found_inf", None)
+    return isinstance(found, torch.Tensor) and bool(found)

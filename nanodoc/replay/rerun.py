@@ -1,0 +1,146 @@
+"""Steps of the run's past, run again from a checkpoint with another learning rate, with clipping, or as they were."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from nanodoc.errors import UsageError, UserCodeError
+from nanodoc.measure.gradients import packed_vitals, really_nonfinite
+from nanodoc.replay.observer import Observer
+from nanodoc.replay.sandbox import put_back, warnings_unsaid
+from nanodoc.replay.step import StepRunner
+from nanodoc.replay.step_state import Keeper, StepCapsule
+from nanodoc.replay.weight_history import PastStep
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """How a stretch of the run went. `norms` are gradient norms before clipping."""
+
+    losses: list[float]
+    norms: list[float]
+    seconds: float
+    complete: bool
+    """Every step was run, and its loss, gradients and weights were finite."""
+    reason: str = ""
+    """Why it ended early: "not finite", "exception" or "time"."""
+    again: float = math.nan
+    """The loss of the first step's batch when the stretch was over: what it says of learning, no other batch's loss disturbs."""
+
+
+class CourseRunner:
+    """Runs stretches of one recipe's past again, untraced; everything is put back afterwards."""
+
+    def __init__(self, runner: StepRunner, keeper: Keeper) -> None:
+        self._runner = runner
+        self._keeper = keeper
+        self._named = list(runner.recipe.model.named_parameters())
+
+    def run(
+        self, start: StepCapsule, steps: Sequence[PastStep], deadline: float,
+        *, rate: float = 1.0, clip: float | None = None, options: dict[str, Any] | None = None,
+    ) -> Course:  # fmt: skip
+        """`steps` from the checkpoint `start`, every learning rate times `rate`, gradients clipped to norm `clip`, optimizer options
+        set to `options`. Ends where a loss, a gradient or a weight is not finite."""
+        began = time.perf_counter()
+        losses: list[float] = []
+        norms: list[float] = []
+        reason, again = "", math.nan
+        with put_back(self._runner, self._keeper, moving=True), warnings_unsaid(), self._clipping(clip):
+            self._keeper.restore(start)
+            for past in steps:
+                if time.monotonic() > deadline:
+                    reason = "time"
+                    break
+                self._set(past, rate, options or {})
+                try:
+                    loss, norm, bad = self._step(past)
+                except (UserCodeError, UsageError, RuntimeError):
+                    reason = "exception"
+                    break
+                losses.append(loss)
+                norms.append(norm)
+                if bad or not math.isfinite(loss):
+                    reason = "not finite"
+                    break
+            else:
+                if not all(bool(torch.isfinite(p).all()) for _, p in self._named):
+                    reason = "not finite"
+                else:
+                    again = self._first_again(steps[0], rate, options or {})
+        return Course(losses, norms, time.perf_counter() - began, not reason, reason, again)
+
+    def _first_again(self, past: PastStep, rate: float, options: dict[str, Any]) -> float:
+        self._set(past, rate, options)
+        try:
+            return self._step(past)[0]
+        except (UserCodeError, UsageError, RuntimeError):
+            return math.nan
+
+    def _set(self, past: PastStep, rate: float, options: dict[str, Any]) -> None:
+        past.rng.restore(self._runner.device)
+        for number, optimizer in enumerate(self._runner.recipe.optimizers):
+            rates, known_options = past.rates[number], past.options[number] if past.options else []
+            for index, (group, known) in enumerate(zip(optimizer.param_groups, rates, strict=False)):
+                group.update(known_options[index] if index < len(known_options) else {})
+                group.update(options)
+                if known is None:
+                    continue
+                if isinstance(group["lr"], torch.Tensor):
+                    group["lr"].fill_(known * rate)
+                else:
+                    group["lr"] = float(known) * rate
+
+    @contextlib.contextmanager
+    def _clipping(self, limit: float | None) -> Iterator[None]:
+        """Driven steps clip by the recipe; in a train_step the gradients are clipped before an optimizer uses them."""
+        runner, recipe = self._runner, self._runner.recipe
+        self._limit = limit
+        if limit is not None and not runner.observing:
+            runner.recipe = replace(recipe, clip_grad_norm=limit)
+        try:
+            yield
+        finally:
+            runner.recipe = recipe
+            self._limit = None
+
+    def _step(self, past: PastStep) -> tuple[float, float, bool]:
+        """(loss, gradient norm, whether gradients or loss are not finite and no scaler skips the step)"""
+        runner = self._runner
+        if runner.observing:
+            return self._observed(past)
+        losses = runner.compute(past.batches)
+        vitals = packed_vitals(losses, self._named)
+        bad = not vitals.finite and runner.recipe.scaler is None and bool(really_nonfinite(self._named))
+        if bad or not math.isfinite(vitals.loss):
+            return vitals.loss, vitals.grad_norm, True
+        runner.update()
+        return vitals.loss, vitals.grad_norm, False
+
+    def _observed(self, past: PastStep) -> tuple[float, float, bool]:
+        norms: list[float] = []
+        observer = Observer(self._runner.recipe, self._named, expected_steps=1).watch(None)
+        scaled = any(o is not None for o in (self._keeper.scaler, *self._keeper.more_scalers))
+
+        def on_gradients() -> None:
+            vitals = packed_vitals([], self._named)
+            norms.append(vitals.grad_norm)
+            if self._limit is not None:
+                torch.nn.utils.clip_grad_norm_([p for _, p in self._named], self._limit)
+
+        observer.on_gradients = on_gradients
+        with observer:
+            result = self._runner.call_train_step(past.batches[0])
+        read = [float(loss) for loss in observer.losses] or (
+            [float(result)] if isinstance(result, torch.Tensor) and result.numel() == 1 else []
+        )
+        loss = sum(read) / len(read) if read else math.nan
+        norm = norms[-1] if norms else 0.0
+        return loss, norm, not scaled and not math.isfinite(norm) and bool(really_nonfinite(self._named))

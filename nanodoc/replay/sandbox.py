@@ -1,0 +1,49 @@
+"""Looks that run the step again when the run is over, and leave everything as they found it."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+
+from nanodoc.replay.optimizers import copy_optimizer
+from nanodoc.replay.step import StepRunner
+from nanodoc.replay.step_state import Keeper, copy_weights
+from nanodoc.tensors.plain import without_values
+
+_SMALL = 1 << 30  # bytes
+
+
+@contextlib.contextmanager
+def warnings_unsaid() -> Iterator[None]:
+    """Warnings were said in the run itself, and are not said again; a filter that makes errors of them still does."""
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda *args, **kwargs: None
+        yield
+
+
+@contextlib.contextmanager
+def put_back(runner: StepRunner, keeper: Keeper, *, moving: bool = False, on_host: bool = False) -> Iterator[None]:
+    """Model, optimizers, random states and gradients are afterwards as they are now. `moving`: optimizers will step. `on_host`: what is
+    kept meanwhile goes to the host's memory, for the device has none left.
+
+    Weights larger than 1 GiB are not copied where no train_step moves them: a forward pass that moves its own weights then
+    leaves them moved, after the run.
+    """
+    recipe = runner.recipe
+    named = list(recipe.model.named_parameters())
+    now = keeper.take(0, [], apart=True)
+    small = sum(p.numel() * p.element_size() for _, p in named if not without_values(p)) <= _SMALL
+    if runner.observing or moving or small:
+        now.weights = copy_weights(named, host=on_host)
+    if runner.observing or moving:
+        now.optimizers = [copy_optimizer(one, host=on_host) for one in recipe.optimizers]
+    now.outside = keeper.outside.keep()
+    owned = [p for o in recipe.optimizers for group in o.param_groups for p in group["params"]]
+    grads = [(p, p.grad) for p in {id(p): p for p in (*(p for _, p in named), *owned)}.values()]
+    try:
+        yield
+    finally:
+        keeper.restore(now)
+        for parameter, grad in grads:
+            parameter.grad = grad if grad is None or grad.shape == parameter.shape else None  # a net that grew

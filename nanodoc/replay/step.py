@@ -1,0 +1,180 @@
+"""One training step of a recipe: the driving kind, which owns zero_grad → forward → backward → step.
+
+The same code runs the bare step, the traced replay and the unscaled experiment, so that they can only differ in what
+watches them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from nanodoc.errors import UsageError, UserCodeError, is_users
+from nanodoc.heartbeat.trail import here
+from nanodoc.recipe.recipe import Recipe
+from nanodoc.tensors.nested import is_spread, map_tensors, to_device
+
+OnLoss = Callable[[torch.Tensor], None]
+
+
+class StepRunner:
+    """Runs a recipe's steps on one device. its crumbs say where they are."""
+
+    def __init__(self, recipe: Recipe, device: torch.device, amp_dtype: torch.dtype | None) -> None:
+        self.recipe = recipe
+        self.device = device
+        self.amp_dtype = amp_dtype
+        self.spread = is_spread(recipe.model)
+        """The model is on several devices, where the training's own code put it."""
+        self._phase = "forward"
+        self._arguments = _accepted_arguments(recipe.train_step) if recipe.train_step is not None else 0
+
+    @property
+    def phase(self) -> str:
+        """Where the last step is or was."""
+        return self._phase
+
+    @phase.setter
+    def phase(self, phase: str) -> None:
+        self._phase = phase
+        here().phase(phase)
+
+    @property
+    def observing(self) -> bool:
+        """The step is the user's own `train_step`."""
+        return self.recipe.train_step is not None
+
+    def moved(self, batch: Any) -> Any:
+        """The batch with its tensors on the step's device. Where the training has spread its model over several, what lies on one of them
+        stays there."""
+        if self.spread and self.device.type != "cpu":
+            return map_tensors(batch, lambda tensor: tensor.to(self.device, non_blocking=True) if tensor.is_cpu else tensor)
+        return to_device(batch, self.device)
+
+    def autocast(self) -> contextlib.AbstractContextManager[Any]:
+        if self.amp_dtype is None:
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, dtype=self.amp_dtype)
+
+    def compute(self, batches: list[Any], on_loss: OnLoss | None = None, *, scaled: bool = True) -> list[torch.Tensor]:
+        """zero_grad, forward and backward of every micro-batch; gradients are left unscaled in `.grad`.
+
+        Returns the losses, detached. Raises `UserCodeError` for anything the user's code raises, `UsageError` if the
+        loss is no scalar tensor. With `scaled=False` the loss is not multiplied by the scaler's scale.
+        """
+        recipe = self.recipe
+        scaler = recipe.scaler if scaled else None
+        self.phase = "forward"
+        with self._as_user_code():
+            for optimizer in recipe.optimizers:
+                optimizer.zero_grad()
+            if not recipe.optimizers:
+                recipe.model.zero_grad()
+            losses = []
+            for batch in batches:
+                self.phase = "forward"
+                moved = self.moved(batch)
+                with self.autocast():
+                    loss = self._loss(moved)
+                _check_scalar(loss)
+                if on_loss is not None:
+                    on_loss(loss)
+                losses.append(loss.detach())
+                self.phase = "backward"
+                part = loss / len(batches) if len(batches) > 1 else loss
+                if scaler is None:
+                    part.backward()
+                else:
+                    scaler.scale(part).backward()
+                del loss, part  # the graph must be gone before the next micro-batch, as in a plain loop
+            if scaler is not None:
+                self.phase = "unscale"
+                for optimizer in recipe.optimizers:
+                    scaler.unscale_(optimizer)
+        return losses
+
+    def update(self) -> None:
+        """Clipping and the optimizer (through the scaler, when there is one). Raises `UserCodeError`."""
+        recipe, self.phase = self.recipe, "optimizer"
+        with self._as_user_code():
+            if recipe.clip_grad_norm is not None:
+                torch.nn.utils.clip_grad_norm_(recipe.model.parameters(), recipe.clip_grad_norm)
+            for optimizer in recipe.optimizers:
+                if recipe.scaler is None:
+                    optimizer.step()
+                else:
+                    recipe.scaler.step(optimizer)
+            if recipe.scaler is not None:
+                recipe.scaler.update()
+
+    def call_train_step(self, batch: Any) -> Any:
+        """The user's own step, with as many of (model, batch, optimizer, scaler) as it takes."""
+        recipe = self.recipe
+        assert recipe.train_step is not None
+        self.phase = "forward"
+        arguments = (recipe.model, self.moved(batch), recipe.optimizer, recipe.scaler)
+        with self._as_user_code():
+            return recipe.train_step(*arguments[: self._arguments])
+
+    def schedule(self) -> None:
+        """One step of every scheduler. Raises `UserCodeError`."""
+        self.phase = "optimizer"
+        with self._as_user_code():
+            for scheduler in self.recipe.schedulers:
+                scheduler.step()
+
+    def _loss(self, batch: Any) -> Any:
+        recipe = self.recipe
+        if recipe.loss_fn is not None:
+            return recipe.loss_fn(recipe.model, batch)
+        assert recipe.criterion is not None
+        if not isinstance(batch, (list, tuple)) or len(batch) != 2:
+            raise UsageError(f'"criterion" needs batches of (input, target); this one is a {type(batch).__name__}: use "loss_fn" for it')
+        return recipe.criterion(recipe.model(batch[0]), batch[1])
+
+    @contextlib.contextmanager
+    def _as_user_code(self) -> Iterator[None]:
+        try:
+            yield
+        except (UsageError, UserCodeError):
+            raise
+        except BaseException as error:
+            if not is_users(error):
+                raise
+            raise UserCodeError(error, self._phase_of(error)) from error
+
+    def _phase_of(self, error: BaseException) -> str:
+        """Where the error came from; in a train_step of the user's, as its traceback tells."""
+        if not self.observing:
+            return self.phase
+        frames = {frame.f_code.co_filename + ":" + frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__)}
+        if any(name.endswith("graph.py:_engine_run_backward") for name in frames):
+            return "backward"
+        return "optimizer" if any("/torch/optim/" in name or "/torch/amp/grad_scaler" in name for name in frames) else "forward"
+
+
+def _check_scalar(loss: Any) -> None:
+    if not isinstance(loss, torch.Tensor):
+        raise UsageError(f"the loss is a {type(loss).__name__}; return a scalar torch.Tensor from the loss function")
+    if loss.numel() != 1:
+        raise UsageError(f"the loss has shape {tuple(loss.shape)}; return a scalar, for example loss.mean()")
+    if loss.is_complex():
+        raise UsageError("the loss is complex; return a real scalar")
+
+
+def _accepted_arguments(function: Callable[..., Any]) -> int:
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return 4
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return 4
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if len(positional) < 2:
+        raise UsageError(f"train_step takes {len(positional)} arguments; it is called as train_step(model, batch, optimizer, scaler)")
+    return min(4, len(positional))

@@ -1,0 +1,232 @@
+"""What re-running one step needs, and putting it back.
+
+Between the start of a step and its optimizer the weights don't change, so a rewind copies no weights. What does change
+is kept: random states, buffers, train/eval flags, plain attributes of the user's modules, the scaler, old gradients.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.optim.lr_scheduler import LRScheduler
+
+from nanodoc.recipe.recipe import Recipe
+from nanodoc.replay.closure_state import Outside, reachable
+from nanodoc.replay.optimizers import copy_tensor, restore_optimizer
+from nanodoc.replay.rng import RandomKeeper, RandomState
+from nanodoc.tensors.nested import tensor_leaves
+from nanodoc.tensors.plain import without_values
+
+# A buffer this small is copied at every step; a larger one only when its version counter says that it changed.
+# Writes through `.data` don't count versions, and the buffers written that way are running averages: small ones.
+_ALWAYS_COPIED = 65_536
+_LONGEST_LIST = 256  # a longer list in a module's attributes is cut back to its old length, not copied
+
+
+# Module, name, the buffer itself and the copy of its values.
+Buffer = tuple[torch.nn.Module, str, torch.Tensor | None, torch.Tensor | None]
+
+
+@dataclass(slots=True)
+class StepCapsule:
+    """One step's start. `batches` are the host's own references; `grads` only where a loop keeps gradients across steps."""
+
+    step: int
+    batches: list[Any]
+    rng: RandomState
+    buffers: list[Buffer]
+    attributes: list[tuple[Any, dict[str, Any], list[tuple[list[Any], list[Any] | int]]]]
+    training: list[bool]
+    scaler: dict[str, Any] | None
+    batch_versions: list[int]
+    trainable: list[bool]
+    grad_enabled: bool
+    grads: list[torch.Tensor | None] | None = None
+    weights: list[torch.Tensor | None] | None = None
+    """Copies of the parameters, only where the loop has already stepped past them."""
+    optimizers: list[dict[str, Any]] = field(default_factory=list)
+    more_scalers: list[tuple[Any, dict[str, Any] | None]] = field(default_factory=list)
+    outside: list[Callable[[], None]] = field(default_factory=list)
+    """What puts back the state that the recipe's functions reach by name; only of a step that failed."""
+
+    @property
+    def batch_was_mutated(self) -> bool:
+        """True if the step wrote into the batch itself, which then can't be given again."""
+        return self.batch_versions != _versions(self.batches)
+
+
+class Keeper:
+    """Takes capsules of one recipe, cheaply: a buffer that didn't change since the last step isn't copied again."""
+
+    def __init__(self, recipe: Recipe, device: torch.device) -> None:
+        self._recipe = recipe
+        self.scaler: Any = recipe.scaler
+        """The GradScaler to keep: the recipe's, or one that a train_step was seen to use."""
+        self.more_scalers: list[Any] = []
+        """Further ones that it uses."""
+        self._device = device
+        self._modules = list(recipe.model.modules())
+        # torch's own layers hold nothing that a forward pass rebinds; the user's classes may count steps or keep state
+        self._own: list[Any] = [m for m in self._modules if not type(m).__module__.startswith("torch.nn.")]
+        self._own += _owners(recipe)
+        # schedulers that a train_step steps by itself
+        self._own += [value for value in reachable(recipe) if isinstance(value, LRScheduler)]
+        self.outside = Outside(recipe)
+        self._parameters = list(recipe.model.parameters())
+        self._buffered = [m for m in self._modules if m._buffers]
+        self._random = RandomKeeper(device)
+        self._slots: dict[tuple[int, str], _Slot] = {}
+
+    def take(self, step: int, batches: list[Any], *, apart: bool = False) -> StepCapsule:
+        """The capsule of the step about to run. It is good until the next one is taken; `apart` leaves that one good too."""
+        return StepCapsule(
+            step=step,
+            batches=batches,
+            rng=self._random.take(),
+            buffers=self._fresh_buffers() if apart else self._buffers(),
+            attributes=[(m, dict(vars(m)), _lists(vars(m))) for m in self._own],
+            training=[m.training for m in self._modules],
+            scaler=_scaler_tensors(self.scaler),
+            more_scalers=[(one, _scaler_tensors(one)) for one in self.more_scalers],
+            batch_versions=_versions(batches),
+            trainable=[parameter.requires_grad for parameter in self._parameters],
+            grad_enabled=torch.is_grad_enabled(),
+        )
+
+    def restore(self, capsule: StepCapsule) -> None:
+        """Puts everything back that the step changed. Weights and optimizers only where the capsule holds them."""
+        with torch.no_grad():
+            for module, attributes, lists in capsule.attributes:
+                _restore_attributes(module, attributes, lists)
+            for module, name, buffer, saved in capsule.buffers:
+                module._buffers[name] = buffer
+                if buffer is not None and saved is not None and not _is_expanded(buffer):
+                    if buffer.shape != saved.shape:
+                        buffer.resize_(saved.shape)
+                    buffer.data.copy_(saved)  # .data: the version counter of a buffer that backward saved stays as it was
+            for module, training in zip(self._modules, capsule.training, strict=True):
+                module.training = training
+            parameters = self._parameters
+            for parameter, trainable in zip(parameters, capsule.trainable, strict=True):
+                if parameter.requires_grad != trainable:
+                    parameter.requires_grad_(trainable)
+            if capsule.weights is not None:
+                for parameter, saved in zip(parameters, capsule.weights, strict=True):
+                    if saved is not None and parameter.shape == saved.shape:
+                        parameter.data.copy_(saved)
+                    elif saved is not None:  # a net that grew
+                        parameter.data = saved.to(parameter.device).clone()
+            for parameter, grad in zip(parameters, capsule.grads or [None] * len(parameters), strict=True):
+                parameter.grad = grad.clone() if grad is not None and grad.shape == parameter.shape else None
+        for optimizer, state in zip(self._recipe.optimizers, capsule.optimizers, strict=False):
+            restore_optimizer(optimizer, state)
+        if self.scaler is not None and capsule.scaler is not None:
+            _restore_scaler(self.scaler, capsule.scaler)
+        for one, kept in capsule.more_scalers:
+            if kept is not None:
+                _restore_scaler(one, kept)
+        for put_back in capsule.outside:
+            put_back()
+        capsule.rng.restore(self._device)
+        torch.set_grad_enabled(capsule.grad_enabled)
+
+    def _buffers(self) -> list[Buffer]:
+        kept: list[Buffer] = []
+        stale: list[_Slot] = []
+        for module in self._buffered:
+            for name, buffer in module._buffers.items():
+                if buffer is None or without_values(buffer):  # a lazy module's buffer has no values before its first forward
+                    kept.append((module, name, buffer, None))
+                    continue
+                slot = self._slots.get((id(module), name))
+                if slot is None or slot.buffer is not buffer or slot.saved.shape != buffer.shape:
+                    slot = self._slots[id(module), name] = _Slot(buffer, buffer._version, buffer.detach().clone())
+                elif slot.small or slot.version != buffer._version:
+                    slot.version = buffer._version
+                    stale.append(slot)
+                kept.append((module, name, buffer, slot.saved))
+        if stale:
+            torch._foreach_copy_([slot.saved for slot in stale], [slot.buffer.detach() for slot in stale])
+        return kept
+
+    def _fresh_buffers(self) -> list[Buffer]:
+        return [
+            (m, n, b, None if b is None or without_values(b) else b.detach().clone()) for m in self._buffered for n, b in m._buffers.items()
+        ]
+
+
+def _owners(recipe: Recipe) -> list[Any]:
+    """The plain objects whose methods the recipe's functions are (a trainer): they may count steps too."""
+    functions = (recipe.loss_fn, recipe.criterion, recipe.train_step)
+    found = []
+    for function in functions:
+        owner = getattr(function, "__self__", function)
+        if not isinstance(owner, (torch.nn.Module, type)) and not inspect.isroutine(owner) and hasattr(owner, "__dict__"):
+            found.append(owner)
+    return found
+
+
+class _Slot:
+    """A buffer and the copy of it that is refreshed from step to step."""
+
+    __slots__ = ("buffer", "saved", "small", "version")
+
+    def __init__(self, buffer: torch.Tensor, version: int, saved: torch.Tensor) -> None:
+        self.buffer, self.version, self.saved = buffer, version, saved
+        self.small = buffer.numel() <= _ALWAYS_COPIED
+
+
+def _is_expanded(buffer: torch.Tensor) -> bool:
+    """Several elements share memory, so nobody can have written to it in place."""
+    return any(size > 1 and stride == 0 for size, stride in zip(buffer.shape, buffer.stride(), strict=True))
+
+
+def copy_weights(named: Sequence[tuple[str, torch.nn.Parameter]], *, host: bool = False) -> list[torch.Tensor | None]:
+    """Copies of the parameters, with `host` in host memory; None for those of lazy modules that have no values yet."""
+    return [None if without_values(parameter) else copy_tensor(parameter.detach(), host) for _, parameter in named]
+
+
+def _versions(batches: Sequence[Any]) -> list[int]:
+    return [0 if tensor.is_inference() else tensor._version for _, tensor in tensor_leaves(list(batches))]
+
+
+def _lists(attributes: dict[str, Any]) -> list[tuple[list[Any], list[Any] | int]]:
+    return [(value, list(value) if len(value) <= _LONGEST_LIST else len(value)) for value in attributes.values() if type(value) is list]
+
+
+def _restore_attributes(module: Any, saved: dict[str, Any], lists: list[tuple[list[Any], list[Any] | int]]) -> None:
+    attributes = vars(module)
+    for key in [key for key in attributes if key not in saved]:
+        del attributes[key]
+    attributes.update(saved)
+    for value, before in lists:
+        if isinstance(before, int):
+            del value[before:]
+        else:
+            value[:] = before
+
+
+def _scaler_tensors(scaler: Any) -> dict[str, Any] | None:
+    if scaler is None:
+        return None
+    return {name: _cloned(getattr(scaler, name, None)) for name in ("_scale", "_growth_tracker")} | {
+        "_per_optimizer_states": {key: dict(value) for key, value in getattr(scaler, "_per_optimizer_states", {}).items()}
+    }
+
+
+def _restore_scaler(scaler: Any, saved: dict[str, Any]) -> None:
+    for name in ("_scale", "_growth_tracker"):
+        if hasattr(scaler, name):
+            setattr(scaler, name, _cloned(saved[name]))
+    states = getattr(scaler, "_per_optimizer_states", None)
+    if states is not None:
+        states.clear()
+        states.update({key: dict(value) for key, value in saved["_per_optimizer_states"].items()})
+
+
+def _cloned(value: Any) -> Any:
+    return value.clone() if isinstance(value, torch.Tensor) else value

@@ -1,0 +1,256 @@
+"""Weights of earlier steps and the batches since, in host memory: what it takes to ask when the weights went wrong.
+
+Three are kept at most: the start of the run, the last good one and the one before it. Good means that the loss had not grown by
+then. The copies cost less than a hundredth of the run's time and never more than a quarter of the free host memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import time
+from collections import deque
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from nanodoc.replay.optimizers import copy_optimizer, rate_of, state_bytes
+from nanodoc.replay.rng import RandomState
+from nanodoc.replay.step import StepRunner
+from nanodoc.replay.step_state import Keeper, StepCapsule, copy_weights
+from nanodoc.tensors.host_memory import free_host_memory
+from nanodoc.tensors.nested import other_leaves, tensor_leaves
+from nanodoc.tensors.plain import without_values
+
+_SHARE_OF_TIME = 0.005  # and the bookkeeping stays below as much again
+_SHARE_OF_MEMORY = 0.25
+_KEPT = 3
+_MOST_STEPS = 512  # whose batches are kept
+_MOST_BATCH_BYTES = 1 << 29
+_MOST_DEVICE_BYTES = 1 << 26  # of batches that live on a device: its memory is the user's
+_MOST_SHARED = 64  # tensors of loader workers: each holds a file descriptor open
+_SAMPLED = 3  # tensors of a batch whose memory is compared
+_FEW_BYTES = 32
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_GREW = 2.0  # RULES: a loss of twice its start is growing
+
+
+@dataclass(frozen=True, slots=True)
+class PastStep:
+    """What running one step of the past again needs, besides the weights."""
+
+    step: int
+    batches: list[Any]
+    versions: list[int]
+    rng: RandomState
+    rates: list[list[float | torch.Tensor | None]]
+    """Learning rates when the step began, by optimizer and group."""
+    options: list[list[dict[str, Any]]] = field(default_factory=list)
+    """The groups' other options: some schedules move the momentum, too."""
+    samples: list[bytes] = field(default_factory=list)
+    """A few bytes of the batch's tensors, since memory that NumPy writes to counts no versions."""
+    memory: list[tuple[int, int]] = field(default_factory=list)
+    """(address, bytes) of every piece of memory that the batches keep alive."""
+    on_device: int = 0
+    shared: int = 0
+
+    @property
+    def intact(self) -> bool:
+        """Nobody has written into the batches since, as far as can be told."""
+        leaves = [tensor for _, tensor in tensor_leaves(self.batches)]
+        same = self.versions == [0 if t.is_inference() else t._version for t in leaves]
+        return same and self.samples == [_some_bytes(t) for t in leaves[:_SAMPLED]]
+
+
+class Checkpoints:
+    """Told of every step before it runs and after; holds what experiments on the run's past need."""
+
+    def __init__(self, runner: StepRunner, keeper: Keeper, *, every: int | None = None, enabled: bool = True) -> None:
+        self._runner = runner
+        self._keeper = keeper
+        self._every = every
+        self._named = list(runner.recipe.model.named_parameters())
+        self._parameters = [p for _, p in self._named]
+        self._first_loss: float | None = None
+        self._growing = False
+        self._elapsed = 0.0
+        self._spent = 0.0
+        self._cost = 0.0
+        self._memory: float | None = None  # bytes that may be taken
+        self.enabled = enabled
+        self.note = "" if enabled else "switched off"
+        """Why there are none, or fewer than asked for."""
+        self.first: StepCapsule | None = None
+        self.good: StepCapsule | None = None
+        self.previous: StepCapsule | None = None
+        self.past: deque[PastStep] = deque()
+        self._holders: dict[int, int] = {}
+        self._opaque = False
+        self._past_bytes = 0
+        self._past_on_device = 0
+        self._past_shared = 0
+
+    def before_step(self, capsule: StepCapsule) -> float:
+        """Keeps the step's batches, and at times its weights. Returns the seconds it took. Nothing raised here may end a healthy run."""
+        if not self.enabled:
+            return 0.0
+        began = time.perf_counter()
+        try:
+            self._remember(capsule)
+            if self._due(capsule.step):
+                self._take(capsule)
+        except (RuntimeError, ValueError, TypeError, AttributeError, NotImplementedError) as error:
+            self.enabled = False
+            self.note = f"the step's start could not be kept: {type(error).__name__}: {' '.join(str(error).split())[:100]}"
+        return time.perf_counter() - began
+
+    def after_step(self, loss: float, seconds: float) -> None:
+        """A step that went well took `seconds`."""
+        self._elapsed += seconds
+        if self._first_loss is None:
+            self._first_loss = abs(loss)
+        self._growing = not math.isfinite(loss) or abs(loss) > _GREW * self._first_loss + 1e-6
+
+    @property
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        """Those of the recipe."""
+        return self._runner.recipe.optimizers
+
+    def before(self, step: int) -> list[StepCapsule]:
+        """The checkpoints of earlier steps, the latest first."""
+        found = [one for one in (self.good, self.previous, self.first) if one is not None and one.step < step]
+        return list({one.step: one for one in found}.values())
+
+    def steps_between(self, first: int, last: int) -> list[PastStep] | None:
+        """The steps from `first` to `last`, both included; None where some of their batches are gone."""
+        steps = [one for one in self.past if first <= one.step <= last]
+        whole = len(steps) == last - first + 1
+        return steps if whole and all(one.intact for one in steps) else None
+
+    # -- keeping ---------------------------------------------------------------------------------------------------
+
+    def _remember(self, capsule: StepCapsule) -> None:
+        leaves = [tensor for _, tensor in tensor_leaves(capsule.batches)]
+        rates = [[_rate(group) for group in o.param_groups] for o in self._runner.recipe.optimizers]
+        memory = [_memory(tensor) for tensor in leaves]
+        for other in other_leaves(capsule.batches):
+            if type(other).__module__ == "numpy":
+                base = getattr(other, "base", None)
+                memory.append((id(other if base is None else base), int(getattr(other if base is None else base, "nbytes", 0))))
+            elif not isinstance(other, _PLAIN):
+                self._opaque = True  # how much memory it holds can't be told
+        on_device = sum(t.numel() * t.element_size() for t in leaves if t.device.type != "cpu")
+        past = PastStep(
+            capsule.step, capsule.batches, capsule.batch_versions, capsule.rng, rates,
+            [[_options(group) for group in o.param_groups] for o in self._runner.recipe.optimizers],
+            [_some_bytes(t) for t in leaves[:_SAMPLED]], memory, on_device, sum(map(_is_shared, leaves)),
+        )  # fmt: skip
+        self.past.append(past)
+        self._weigh(past, 1)
+        while len(self.past) > 2 and (
+            self._opaque
+            or len(self.past) > _MOST_STEPS
+            or self._past_bytes > self._most_bytes()
+            or self._past_on_device > _MOST_DEVICE_BYTES
+            or self._past_shared > _MOST_SHARED
+        ):
+            self._weigh(self.past.popleft(), -1)
+
+    def _weigh(self, past: PastStep, sign: int) -> None:
+        """Memory that several batches are views of counts once."""
+        for address, size in past.memory:
+            before = self._holders.get(address, 0)
+            self._holders[address] = before + sign
+            if before + sign == 0:
+                del self._holders[address]
+            if before == 0 or before + sign == 0:
+                self._past_bytes += sign * size
+        self._past_on_device += sign * past.on_device
+        self._past_shared += sign * past.shared
+
+    def _most_bytes(self) -> float:
+        return min(_MOST_BATCH_BYTES, self._budget() / 2)
+
+    def _budget(self) -> float:
+        if self._memory is None:
+            free = free_host_memory()
+            self._memory = math.inf if free is None else _SHARE_OF_MEMORY * free
+        return self._memory
+
+    def _due(self, step: int) -> bool:
+        if self.first is None:
+            return not any(without_values(p) for p in self._parameters)
+        if self._growing:
+            return False
+        if self._every is not None:
+            return step % self._every == 0
+        return self._spent + self._cost <= _SHARE_OF_TIME * self._elapsed
+
+    def _take(self, capsule: StepCapsule) -> None:
+        kept = self._fitting()
+        if not kept:
+            self.enabled = self.first is not None
+            return
+        if self.first is not None and kept == 1:
+            return
+        began = time.perf_counter()
+        taken = replace(
+            self._keeper.take(capsule.step, capsule.batches, apart=True),
+            grads=capsule.grads,
+            weights=copy_weights(self._named, host=True),
+            optimizers=[copy_optimizer(o, host=True) for o in self._runner.recipe.optimizers],
+        )
+        if self.first is None:
+            self.first = taken
+        else:
+            self.previous, self.good = self.good if kept == _KEPT else None, taken
+        self._cost = time.perf_counter() - began
+        self._spent += self._cost
+
+    def _fitting(self) -> int:
+        """How many copies the memory allows."""
+        needed = sum(p.numel() * p.element_size() for p in self._parameters) + sum(map(state_bytes, self._runner.recipe.optimizers))
+        fitting = min(_KEPT, int(min(self._budget() / 2 / max(needed, 1), _KEPT)))
+        if fitting < _KEPT:
+            self.note = f"of {_KEPT} copies of weights and optimizer states ({needed / 2**20:.0f} MiB each) an eighth of the free memory holds {fitting}"
+        return fitting
+
+
+def _options(group: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in group.items() if type(value) in (int, float, bool, tuple) and key != "lr"}
+
+
+def _rate(group: dict[str, Any]) -> float | torch.Tensor | None:
+    """A learning rate as it is now; one on a device stays there, since reading it would wait for the device."""
+    rate = group.get("lr")
+    return rate.detach().clone() if isinstance(rate, torch.Tensor) and rate.device.type != "cpu" else rate_of(group)
+
+
+def _memory(tensor: torch.Tensor) -> tuple[int, int]:
+    """(address, bytes) of what a tensor keeps alive: a slice keeps the whole."""
+    try:
+        storage = tensor.untyped_storage()
+        return storage.data_ptr() or id(tensor), storage.nbytes()
+    except (NotImplementedError, RuntimeError):  # sparse layouts have no storage of their own
+        return id(tensor), tensor.numel() * tensor.element_size()
+
+
+def _is_shared(tensor: torch.Tensor) -> bool:
+    try:
+        return tensor.device.type == "cpu" and tensor.layout is torch.strided and not tensor.is_nested and tensor.is_shared()
+    except (NotImplementedError, RuntimeError):
+        return False
+
+
+def _some_bytes(tensor: torch.Tensor) -> bytes:
+    """The first and the last few bytes; b"" for what is not plain host memory in one piece."""
+    plain = tensor.device.type == "cpu" and tensor.layout is torch.strided and not tensor.is_nested and tensor.numel()
+    if not plain or not tensor.is_contiguous():
+        return b""
+    try:
+        start, size = tensor.data_ptr(), tensor.numel() * tensor.element_size()
+    except RuntimeError:  # no memory of its own
+        return b""
+    few = min(size, _FEW_BYTES)
+    return ctypes.string_at(start, few) + ctypes.string_at(start + size - few, few) if start else b""

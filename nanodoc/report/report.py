@@ -1,0 +1,145 @@
+"""The report: frozen facts that every renderer reads. The JSON form is the public contract (schema version 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from nanodoc.diagnosis.finding import Check, Finding
+from nanodoc.facts.amp import AmpFacts
+from nanodoc.facts.frames import FrameTable
+from nanodoc.facts.loop import CourseStats, OverfitFacts, WarningFacts
+from nanodoc.facts.ops import OpFacts
+from nanodoc.facts.ranks import RankFacts, RankOutcome
+
+SCHEMA = 1
+OTHERS, ANOTHER_BATCH, THE_STEP = "the other samples'", "another batch's", "the step's"
+FLOAT32, FLOAT64, UNMEASURED = "float32's", "float64's", "nothing"
+"""Whose loss a fix was compared on: where the guilty samples are known, where another batch passes, where only the gradients were sick,
+and where half precision, or float32, is at fault; `UNMEASURED` where the step stays finite and nothing healthy is there to compare."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunInfo:
+    """What was run, on what."""
+
+    entrypoint: str
+    command: str
+    config: Mapping[str, Any]
+    device: str
+    amp: str | None
+    seed: int | None
+    steps_requested: int
+    steps_run: int
+    torch: str
+    python: str
+    reproduced: str = "not_run"
+    rank: int = 0
+    world_size: int = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VitalSigns:
+    """The run's course. `losses` and `grad_norms` are per step; `overhead` is the step time with nanodoc over without."""
+
+    steps: int = 0
+    losses: tuple[float, ...] = ()
+    grad_norms: tuple[float, ...] = ()
+    skipped_steps: int = 0
+    overhead: float | None = None
+    scales: tuple[float, ...] = ()
+    """The loss scale of each step."""
+    rates: tuple[float, ...] = ()
+    """The highest learning rate of each step."""
+    update_ratios: tuple[float, ...] = ()
+    """|Δw|/|w| of all weights together, of the steps that were sampled."""
+    load_share: float | None = None
+    """Share of the time spent waiting for data."""
+    samples_per_second: float | None = None
+    peak_memory: int | None = None
+    """Bytes: the peak of the accelerator's allocator, the largest resident set of the process on the CPU."""
+    calibration_skips: int = 0
+    """Of the skipped steps, those in a row that the run began with."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GradParameter:
+    """One parameter in `check-grad-graph`. `states` are per step, as in `graph_evidence`."""
+
+    name: str
+    shape: tuple[int, ...]
+    numel: int
+    states: tuple[str, ...]
+    norm: float | None
+    optimizers: tuple[int, ...]
+
+    @property
+    def state(self) -> str:
+        """One word for all steps; "intermittent" where they differ in whether there is a gradient."""
+        kinds = set(self.states)
+        if len(kinds) == 1:
+            return self.states[0]
+        return "gradient" if kinds <= {"gradient", "zero"} else "intermittent"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GradGraph:
+    """Every parameter's state after backward, and the module-level picture."""
+
+    steps: int
+    has_optimizer: bool
+    parameters: tuple[GradParameter, ...]
+    modules: Mapping[str, str]
+    """Type of every module, by path, in the order of the model."""
+    edges: tuple[tuple[str, str, bool, bool], ...] = ()
+    """(source, target, carries gradient, is cut)"""
+    cuts: tuple[tuple[str, str, tuple[str, ...]], ...] = ()
+    """(kind, place, orphaned parameters)"""
+    outside: tuple[tuple[str, tuple[int, ...], str], ...] = ()
+    """What is not the model's: (name, shape, "in the optimizer but not in the model" or "not registered")."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Report:
+    """Everything a user sees is rendered from this."""
+
+    nanodoc: str
+    run: RunInfo
+    findings: tuple[Finding, ...] = ()
+    not_checked: tuple[tuple[str, str], ...] = ()
+    vitals: VitalSigns = field(default_factory=VitalSigns)
+    artifacts: Mapping[str, str | None] = field(default_factory=dict)
+    interrupted: bool = False
+    graph: GradGraph | None = None
+    """Who gets a gradient; only of `check-grad-graph`."""
+    amp: AmpFacts | None = None
+    """Mixed precision: the scale's course, and what half precision rounds to zero."""
+    tried: tuple[Mapping[str, Any], ...] = ()
+    """Experiments that were asked for by name, apart from those of a finding."""
+    ops: tuple[OpFacts, ...] = ()
+    """The ops between cause and symptom; only of `replay --ops`."""
+    frames: tuple[FrameTable, ...] = ()
+    """The module frames of the steps that were looked at; only with `--frames`."""
+    warnings: tuple[WarningFacts, ...] = ()
+    """What torch and the training code warned of during the run."""
+    preflight: tuple[Check, ...] = ()
+    """What was checked of the first step; only with `--preflight`."""
+    overfit: OverfitFacts | None = None
+    """What came of training on one batch alone; only with `--overfit-batch`."""
+    stats: CourseStats | None = None
+    """Every parameter and every layer; only with `--stats`."""
+    of_rank: RankFacts | None = None
+    """What one rank of several knows of itself, for the merged report; not public."""
+    ranks: tuple[RankOutcome, ...] = ()
+    """How each rank ended; only of a distributed run."""
+
+    @property
+    def verdict(self) -> str:
+        """ "healthy", "warning", "critical", or "failed" when the user's code raised."""
+        if any(f.severity == "critical" and f.code.startswith("ND7") for f in self.findings[:1]):
+            return "failed"
+        for severity in ("critical", "warning"):
+            if any(finding.severity == severity for finding in self.findings):
+                return severity
+        return "healthy"

@@ -1,0 +1,1 @@
+"""ND4: mixed precision."""

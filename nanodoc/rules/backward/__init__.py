@@ -1,0 +1,1 @@
+"""ND3: backward numerics."""

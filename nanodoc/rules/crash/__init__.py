@@ -1,0 +1,1 @@
+"""ND7: runs that end early."""

@@ -1,0 +1,175 @@
+"""ND703 and ND710: checkpoints that name a device which is not there, and weights that were never loaded."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable
+
+from nanodoc.diagnosis.claim import Claim, Rule, confidence
+from nanodoc.diagnosis.finding import Culprit, Finding, Fix
+from nanodoc.facts.crash import LoadFacts
+from nanodoc.facts.evidence import Evidence
+from nanodoc.rules.base import count, location_key
+from nanodoc.rules.crash.failures import failure_claim
+
+_DEVICE = re.compile(r"Attempting to deserialize object on (?:a )?(?P<kind>\w+) ?(?:device(?: (?P<number>\d+))?)?")
+# Below half of both sides a load did not do what a load is for; most of a backbone fits, or most of a checkpoint is used, where it did.
+_LITTLE = 0.5
+_SHOWN = 3
+
+
+def _checkpoint_device(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    failure = evidence.failure
+    match = _DEVICE.search(failure.message) if failure is not None else None
+    if failure is None or match is None:
+        return
+    number = match["number"]
+    saved = f"{match['kind']} device{' ' + number if number else ''}"
+    where = next((span for span in reversed(failure.frames) if "load(" in span.code), failure.frames[-1] if failure.frames else None)
+    claim = failure_claim(
+        rule, evidence, title=f"the checkpoint was saved on {saved}, which is not here", fit=15,
+        explanation="torch.load puts every tensor back on the device it was saved from, unless it is told where else.",
+        fixes=[Fix(title="load to the CPU, or to the device at hand; load_state_dict copies from there", patch=_mapped(where.expression or "") if where is not None else None, confidence="likely")],
+        extra=[("saved on", saved)],
+    )  # fmt: skip
+    yield claim
+
+
+def _mapped(code: str) -> str | None:
+    """The call with map_location added, where it is a `load(...)` on one line."""
+    match = re.search(r"\bload\(", code)
+    if match is None or "\n" in code:
+        return None
+    depth = 0
+    for position in range(match.end() - 1, len(code)):
+        depth += {"(": 1, ")": -1}.get(code[position], 0)
+        if depth == 0:
+            return f'{code[:position]}, map_location="cpu"{code[position:]}'
+    return None
+
+
+def _unloaded_checkpoint(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    for load in evidence.loads:
+        if not load.given or not load.left or load.matched >= _LITTLE * load.own or load.matched >= _LITTLE * load.given:
+            continue
+        if not load.matched or load.would_match > load.matched:  # else a part was meant, as far as anybody can tell
+            yield _unloaded(rule, load)
+
+
+def _unloaded(rule: Rule, load: LoadFacts) -> Claim:
+    matched = "none" if not load.matched else f"only {load.matched}"
+    mended = ""
+    fixes = [Fix(title="load with strict=True, which raises where a name does not fit", confidence="likely")]
+    if load.would_match > load.matched:
+        how = (
+            f"prefix {load.prefix!r} taken off"
+            if not load.instead
+            else f"prefix {load.instead!r} in place of {load.prefix!r}"
+            if load.prefix
+            else f"prefix {load.instead!r} put before them"
+        )
+        mended = f" With the {how}, {load.would_match} of them fit by name and shape."
+        fixes.insert(0, Fix(title="rename the keys before loading", patch=_renamed(load), confidence="likely"))
+    return Claim(
+        root=("load", *location_key(load.location)),
+        fit=10,
+        finding=Finding(
+            code=rule.code,
+            name=rule.name,
+            severity=rule.severity,
+            confidence=confidence(0.6, 0.5 if not load.matched else 0.2, 0.5 if load.would_match > load.matched else 0.0),
+            title=f"of {count(load.given, 'tensor')} in the checkpoint {matched} went into {load.module_type}",
+            explanation=f"load_state_dict(strict=False) says nothing of names that do not fit: {count(len(load.left), 'parameter')} of {load.own} tensors "
+            f"keep the values they were made with.{mended}",
+            culprit=Culprit(kind="op" if load.location else "parameter", parameter=load.left[0], module_type=load.module_type, location=load.location),
+            phase="setup",
+            step=None,
+            evidence=(
+                ("in the checkpoint", ", ".join(load.unexpected[:_SHOWN])), ("in the model", ", ".join(load.left[:_SHOWN])),
+                ("matched", f"{load.matched} of {load.own}"),
+            ),
+            fixes=tuple(fixes),
+        ),
+    )  # fmt: skip
+
+
+def _renamed(load: LoadFacts) -> str | None:
+    """The call with its keys renamed, where the span is that call."""
+    try:
+        call = ast.parse((load.location.expression if load.location else None) or "", mode="eval").body
+    except SyntaxError:
+        return None
+    if not isinstance(call, ast.Call) or not call.args:
+        return None
+    bare = f"key.removeprefix({load.prefix!r})" if load.prefix else "key"
+    change = (
+        f"key.replace({load.prefix!r}, {load.instead!r}, 1)"
+        if load.prefix and load.instead
+        else f"{load.instead!r} + key"
+        if load.instead
+        else bare
+    )
+    state = ast.unparse(call.args[0])
+    state = state if isinstance(call.args[0], (ast.Name, ast.Attribute, ast.Call, ast.Subscript)) else f"({state})"
+    call.args[0] = ast.parse(f"{{{change}: value for key, value in {state}.items()}}", mode="eval").body
+    return ast.unparse(call)
+
+
+RULES = (
+    Rule(
+        code="ND703",
+        name="checkpoint-device",
+        severity="critical",
+        summary="torch.load of a checkpoint from a device that is not here",
+        check=_checkpoint_device,
+        doc="""\
+## What it checks
+The exception of torch.load for a checkpoint whose tensors were saved from a device that this machine, or this process
+(CUDA_VISIBLE_DEVICES), does not have.
+
+## Why it matters
+It works on the machine that wrote it and nowhere else.
+
+## Example
+    RuntimeError: Attempting to deserialize object on CUDA device 2 but […] device_count() is 1.
+
+## Fix
+    state = torch.load(path, map_location="cpu")
+
+## Options
+None.
+
+## See also
+ND706 device-mismatch, ND710 unloaded-checkpoint
+""",
+    ),
+    Rule(
+        code="ND710",
+        name="unloaded-checkpoint",
+        severity="critical",
+        summary="load_state_dict(strict=False) that matched little or nothing",
+        check=_unloaded_checkpoint,
+        doc="""\
+## What it checks
+Every load_state_dict of `build()`: how many names fitted. Reported where fewer than half of the checkpoint's and fewer than half of the
+module's did, nothing filled what was left, and either no name fitted at all or more would with another prefix. A new head on a loaded
+backbone, or a backbone out of a larger checkpoint, is fine.
+
+## Why it matters
+Training starts from random weights and says nothing.
+
+## Example
+    model.load_state_dict(torch.load("ddp.pt"), strict=False)     # every name begins with "module."
+
+## Fix
+    state = {key.removeprefix("module."): value for key, value in state.items()}
+
+## Options
+None.
+
+## See also
+ND209 uninitialised-parameter, ND703 checkpoint-device
+""",
+    ),
+)

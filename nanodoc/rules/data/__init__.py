@@ -1,0 +1,1 @@
+"""ND1: what came in."""

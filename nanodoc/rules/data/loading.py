@@ -1,0 +1,254 @@
+"""ND104 and ND708: batches that cannot be put together, and worker processes that die over them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+
+from nanodoc.diagnosis.claim import Claim, Rule, confidence
+from nanodoc.diagnosis.finding import Culprit, Fix
+from nanodoc.facts.crash import FieldFacts, RaggedFacts
+from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.failure_kinds import is_ragged, worker_died
+from nanodoc.rules.crash.deaths import meaning
+from nanodoc.rules.crash.failures import failure_claim
+from nanodoc.rules.data.padding import collate_for
+
+_SHOWN = 8
+
+
+def _ragged_batch(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    failure = evidence.failure
+    ragged = evidence.crash.ragged if evidence.crash is not None else None
+    if failure is None or (ragged is None and not is_ragged(failure)):
+        return
+    if ragged is None:
+        if evidence.crash is not None and evidence.crash.indices:  # its samples were looked at, and do not differ
+            return
+        claim = failure_claim(
+            rule, evidence, title="the samples of a batch do not fit together", fit=12,
+            explanation="The loader could not put its samples together; which of them differ could not be told (an iterable data set, or samples that are not the same twice).",
+        )  # fmt: skip
+        yield replace(
+            claim,
+            finding=replace(
+                claim.finding,
+                culprit=replace(claim.finding.culprit, kind="data", location=claim.finding.culprit.location or evidence.data_site),
+            ),
+        )
+        return
+    fields = [one for one in ragged.fields if one.ragged]
+    worst = fields[0]
+    odd = _odd_samples(worst)
+    named = f"field {worst.path} of the samples" if worst.path else "the samples"
+    sizes = Counter(worst.sizes)
+    title = f"{named} differ{'s' if worst.path else ''} in {'shape' if all(isinstance(size, tuple) for size in worst.sizes) else 'kind'}, and cannot be stacked"
+    first = odd[0]
+    explanation = (
+        f"Sample {first} of the batch (data set {ragged.indices[first]}) has {_shown(worst.sizes[first])} where {'most have' if len(set(worst.sizes)) > 1 and sizes[worst.usual] > 1 else 'sample 0 has'} "
+        f"{_shown(worst.usual if sizes[worst.usual] > 1 else worst.sizes[0])}. "
+        + ("The collate function stacks" if ragged.own_collate else "The loader's default collate stacks")
+        + " samples, which needs equal shapes."
+    )  # fmt: skip
+    extra = [
+        ("field", f"{one.path or 'the sample'}: " + ", ".join(f"{_shown(size)} ×{number}" for size, number in Counter(one.sizes).items()))
+        for one in fields[:4]
+    ]
+    extra.append(("samples", ", ".join(f"{i} (data set {ragged.indices[i]}) {_shown(worst.sizes[i])}" for i in odd[:_SHOWN])))
+    if ragged.made_at is not None:
+        extra.append(("samples come from", f"{ragged.made_at.file}:{ragged.made_at.line}"))
+    claim = failure_claim(rule, evidence, title=title, explanation=explanation, fixes=_fixes(ragged, worst), fit=20, extra=extra)
+    own = claim.finding.culprit.location if ragged.own_collate else None
+    culprit = Culprit(
+        kind="data", op="stack", batch_path=f"batch{worst.path}", samples=odd, dataset_indices=tuple(ragged.indices[i] for i in odd),
+        location=own or ragged.loader_at or claim.finding.culprit.location,
+    )  # fmt: skip
+    experiments: tuple[dict[str, str | float | None], ...] = ()
+    if ragged.padded is not None:
+        outcome = "the step runs" if ragged.padded == "runs" else f"the step raises {ragged.padded}"
+        experiments = ({"name": "the field padded with zeros", "outcome": outcome, "loss": ragged.padded_loss},)
+    sure = confidence(0.8, 0.5, 0.4 if culprit.location is not None else 0.0)
+    yield replace(claim, finding=replace(claim.finding, culprit=culprit, confidence=sure, experiments=experiments, phase="data"))
+
+
+def _odd_samples(field: FieldFacts) -> tuple[int, ...]:
+    """Those unlike the majority, where there is one; else those unlike the first."""
+    most = Counter(field.sizes).most_common(2)
+    if most[0][1] > len(field.sizes) / 2:
+        return tuple(i for i, size in enumerate(field.sizes) if size != most[0][0])
+    return field.odd
+
+
+def _fixes(ragged: RaggedFacts, worst: FieldFacts) -> Iterable[Fix]:
+    sizes = [size for size in worst.sizes if isinstance(size, tuple)]
+    if len(sizes) < len(worst.sizes):
+        yield Fix(
+            title=f"give every sample the same kind of value in {worst.path or 'its place'}, or leave the field out of what is collated",
+            confidence="likely",
+        )
+        return
+    images = worst.images
+    if images and len({size[0] for size in sizes}) > 1 and len({size[1:] for size in sizes}) == 1:
+        yield Fix(
+            title='some images have another number of channels: open them all alike, such as Image.open(path).convert("RGB")',
+            confidence="likely",
+        )
+        return
+    if images:
+        yield Fix(
+            title="images of different size: resize or crop them in the data set's transform (transforms.Resize((h, w)))",
+            confidence="likely",
+        )
+        return
+    runs = ragged.padded == "runs" and ragged.padded_loss is not None and ragged.padded_loss - ragged.padded_loss == 0
+    patch = collate_for(ragged)
+    if ragged.own_collate:
+        yield Fix(title="pad in your collate function: torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True)", confidence="likely")
+    elif len({len(size) for size in sizes}) == 1:
+        whose = (
+            "a collate function that pads with zeros: DataLoader(..., collate_fn=collate)"
+            if patch
+            else "a collate function of your own that pads with zeros"
+        )
+        yield Fix(
+            title=f"{whose}; where 0 means something (labels), pad with what stands for none, such as -100" + ("" if runs else "; look at what reads the padding"),
+            patch=patch, verified=runs, confidence="likely", outcome="the step runs with the padded batch" if runs else "",
+        )  # fmt: skip
+    yield Fix(title="or keep the field as a list: a collate function that does not stack it", confidence="maybe")
+
+
+def _shown(size: tuple[int, ...] | str) -> str:
+    return str(list(size)) if isinstance(size, tuple) else "nothing" if size == "missing" else size
+
+
+def _loader_worker_died(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    failure = evidence.failure
+    match = worker_died(failure) if failure is not None else None
+    if failure is None or match is None:
+        return
+    seen = evidence.death if evidence.death is not None and evidence.death.in_worker else None
+    death = seen if seen is not None and seen.again else None
+    well = " Loading the same batches without workers went well." if seen is not None and not seen.again else ""
+    signal = match["signal"]
+    fixes = []
+    if signal == "Bus error":
+        explanation = "A worker ran out of shared memory (/dev/shm), through which batches travel to the training process."
+        fixes.append(Fix(title="more shared memory (docker run --shm-size=8g, or --ipc=host), or fewer workers", confidence="likely"))
+    elif death is not None:
+        explanation = f"Loading the batches without workers ends in the same way: the process {death.how}. {meaning(death)}".strip()
+    elif signal == "Killed":
+        explanation = (
+            "A worker was killed from outside, most often by the kernel for want of memory: every worker holds the data set and the batches it has ahead."
+            + well
+        )
+        fixes.append(
+            Fix(
+                title="fewer workers, a smaller prefetch_factor, and a data set that does not hold everything in Python lists",
+                confidence="likely",
+            )
+        )
+    elif well:
+        explanation = "A worker process ended without an exception." + well
+        fixes.append(
+            Fix(
+                title="it happens in workers only: open files, connections and native libraries in the worker (worker_init_fn, or on first use), not "
+                "before the fork, or start workers with multiprocessing_context='spawn'",
+                confidence="maybe",
+            )
+        )
+    else:
+        explanation = "A worker process ended without an exception."
+        fixes.append(
+            Fix(
+                title="num_workers=0 shows the error where it happens; threads or locks from before the fork are the likeliest reason",
+                confidence="maybe",
+            )
+        )
+    extra = [("signal", signal)] if signal else []
+    if death is not None:
+        if death.item is not None:
+            extra.append(("sample of the data set", str(death.item)))
+        if death.call is not None:
+            extra.append(("last call", death.call))
+    title = f"a worker of the data loader {'was killed (' + signal + ')' if signal else 'ended'}" + (
+        f" at sample {death.item}" if death is not None and death.item is not None else ""
+    )
+    claim = failure_claim(rule, evidence, title=title, explanation=explanation, fixes=fixes, fit=20, extra=extra)
+    where = death.frames[-1] if death is not None and death.frames else evidence.data_site
+    culprit = Culprit(
+        kind="data",
+        op=death.call if death is not None else None,
+        location=where,
+        dataset_indices=(death.item,) if death is not None and death.item is not None else (),
+    )
+    experiments: tuple[dict[str, str | None], ...] = ()
+    if seen is not None:
+        experiments = ({"name": "loaded without workers", "outcome": "ends in the same way" if seen.again else "goes well", "loss": None},)
+    sure = confidence(0.6, 0.6 if death is not None else 0.0, 0.3 if signal == "Bus error" else 0.0)
+    # the signal that reports it comes at any moment of the step
+    yield replace(
+        claim,
+        finding=replace(claim.finding, culprit=culprit, confidence=sure, experiments=experiments, phase="data", evidence=tuple(extra)),
+    )
+
+
+RULES = (
+    Rule(
+        code="ND104",
+        name="ragged-batch",
+        severity="critical",
+        summary="samples that the collate function cannot stack",
+        check=_ragged_batch,
+        doc="""\
+## What it checks
+An exception while a batch is put together. The samples of that batch are drawn once more, one by one, and compared field by field; where
+zeros behind the shorter ones would help, the step is run with the padded batch.
+
+## Why it matters
+The message names two shapes, no field and no sample; with worker processes not even the batch.
+
+## Example
+    RuntimeError: stack expects each tensor to be equal size, but got [1, 5] at entry 0 and [2, 5] at entry 1
+
+## Fix
+    def collate(samples):
+        images, boxes = zip(*samples)
+        return torch.stack(images), torch.nn.utils.rnn.pad_sequence(boxes, batch_first=True)
+
+## Options
+None.
+
+## See also
+ND205 fully-masked-softmax (what padded rows can lead to), ND708 loader-worker-died
+""",
+    ),
+    Rule(
+        code="ND708",
+        name="loader-worker-died",
+        severity="critical",
+        summary="a worker process of the data loader was killed or ended itself",
+        check=_loader_worker_died,
+        doc="""\
+## What it checks
+That a DataLoader's worker ended without an exception. The batches are then loaded once more in a fresh process without workers, with
+every line noted down: where that ends in the same way, the line and the sample are named.
+
+## Why it matters
+The error shows up at any moment of a step, with the traceback of whatever ran just then.
+
+## Example
+    RuntimeError: DataLoader worker (pid 4711) is killed by signal: Killed.
+
+## Fix
+Bus error: more shared memory (`--shm-size`). Killed: fewer workers, or less held per worker. Segmentation fault: the sample that is
+named.
+
+## Options
+`--budget` limits the second run.
+
+## See also
+ND104 ragged-batch, ND711 process-died
+""",
+    ),
+)

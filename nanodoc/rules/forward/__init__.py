@@ -1,0 +1,1 @@
+"""ND2: forward numerics."""

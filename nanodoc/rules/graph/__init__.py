@@ -1,0 +1,1 @@
+"""ND5: the autograd graph."""

@@ -1,0 +1,161 @@
+"""ND504, ND511: tensors overwritten in place. Both ends are named: the op that needs the value and the one that wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nanodoc.diagnosis.claim import Claim, Rule
+from nanodoc.diagnosis.finding import Fix
+from nanodoc.facts.evidence import Evidence
+from nanodoc.rules.graph.graph_claims import both_ends, family_of, innermost, out_of_place
+
+
+def _in_place_overwrite(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    family = family_of(evidence)
+    if family == "view-write":
+        yield _view_write(rule, evidence)
+        return
+    if family != "overwritten" or (evidence.graph is not None and evidence.graph.overwrite is None and evidence.graph.carried):
+        return
+    found = evidence.graph.overwrite if evidence.graph is not None else None
+    if found is None or found.overwritten_by is None:
+        yield both_ends(
+            rule,
+            evidence,
+            innermost(evidence),
+            title="a tensor that backward needs was overwritten in place",
+            explanation="When the step was run again the write was not seen; torch's message names the tensor.",
+            sure=0.1,
+            fit=10,
+        )
+        return
+    saved = found.saved_by
+    saver = f"{saved.short}" if saved is not None else "an op"
+    where = found.optimizer_call or found.overwritten_by.location
+    shape = list(found.shape)
+    if found.optimizer_call is not None:
+        title = "the optimizer stepped between a forward pass and its backward"
+        explanation = (
+            f"{saver} saved {found.leaf.removeprefix('param:') if found.leaf else 'a parameter'} {shape} for its derivative, and this step() "
+            "overwrote it before the derivative was taken."
+        )
+        fixes = (Fix(title="call every backward() first, or run the forward pass again after step()", confidence="likely"),)
+    else:
+        writer = found.overwritten_by
+        title = f"{writer.short}_ overwrites a tensor that backward needs"
+        explanation = f"{saver} saved this tensor {shape} for its derivative; the in-place {writer.short}_ then changed it."
+        verified = any(kind == "out-of-place" for _, kind in evidence.graph.verified) if evidence.graph else False
+        fixes = (
+            Fix(
+                title="write the result to a new tensor",
+                patch=out_of_place(writer.location),
+                verified=verified or None,
+                confidence="machine" if verified else "likely",
+            ),
+        )
+    yield both_ends(
+        rule,
+        evidence,
+        where,
+        title=title,
+        explanation=explanation,
+        op=found.overwritten_by,
+        other=("saved at", saved.location if saved else None),
+        fixes=fixes,
+        sure=0.8,
+    )
+
+
+def _view_write(rule: Rule, evidence: Evidence) -> Claim:
+    where = innermost(evidence)
+    return both_ends(
+        rule,
+        evidence,
+        where,
+        title="an in-place write to a view that autograd cannot follow",
+        explanation="Views that come out of one call together (unbind, split, chunk, iteration over a tensor), or that were made under no_grad, "
+        "can't be written to in place where gradients are needed.",
+        fixes=(Fix(title="write the result to a new tensor", patch=out_of_place(where), confidence="likely"),),
+    )
+
+
+def _in_place_on_leaf(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    if family_of(evidence) != "leaf-write":
+        return
+    graph = evidence.graph
+    name = graph.leaf_write if graph is not None else None
+    registered = next((p.registered_at for p in graph.parameters if p.name == name), None) if graph is not None else None
+    what = f"parameter {name}" if name else "a leaf tensor that requires gradient"
+    yield both_ends(
+        rule,
+        evidence,
+        innermost(evidence),
+        title=f"{what} is written to in place",
+        explanation="A leaf's own values are what the optimizer updates; autograd refuses to change them inside a graph.",
+        parameter=name,
+        other=("made at", registered),
+        fixes=(
+            Fix(title="write to a new tensor, or under torch.no_grad() where the value itself is meant to change", confidence="likely"),
+        ),
+        sure=0.8 if name else 0.5,
+    )
+
+
+RULES = (
+    Rule(
+        code="ND504",
+        name="in-place-overwrite",
+        severity="critical",
+        summary="a tensor that backward needs was overwritten",
+        check=_in_place_overwrite,
+        doc="""\
+## What it checks
+"One of the variables needed for gradient computation has been modified by an inplace operation." The step is run again and
+every saved tensor's version is checked as autograd checks it: the op that saved it and the op that overwrote it are both named, or
+the optimizer.step() that came between a forward pass and its backward.
+
+## Why it matters
+The error is raised in backward, far from either line, and its hint (anomaly detection) names the op that saved, not the one that wrote.
+
+## Example
+    norm = x.pow(2).sum(1, keepdim=True).sqrt()      # pow saves x
+    x /= norm                                        # and this overwrites it
+
+## Fix
+    x = x / norm
+
+## Options
+None.
+
+## See also
+ND503 backward-twice, ND511 in-place-on-leaf
+""",
+    ),
+    Rule(
+        code="ND511",
+        name="in-place-on-leaf",
+        severity="critical",
+        summary="a parameter is written to in place inside the graph",
+        check=_in_place_on_leaf,
+        doc="""\
+## What it checks
+"A leaf Variable that requires grad is being used in an in-place operation": which parameter it is, where it was made, and the line
+that writes to it.
+
+## Why it matters
+The step cannot run.
+
+## Example
+    self.weight[0] = 0      # in forward()
+
+## Fix
+Compute a new tensor (`weight = self.weight * mask`), or write under torch.no_grad() where the value itself is to change.
+
+## Options
+None.
+
+## See also
+ND504 in-place-overwrite
+""",
+    ),
+)

@@ -1,0 +1,1 @@
+"""ND6: what does not learn."""

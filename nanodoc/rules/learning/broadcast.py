@@ -1,0 +1,132 @@
+"""ND111: a prediction and its target that broadcast against each other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from nanodoc.diagnosis.claim import Claim, Rule, confidence
+from nanodoc.diagnosis.finding import Finding, Fix, Remedy
+from nanodoc.facts.calls import REGRESSION, ArgumentFacts, CallFacts, StepCalls
+from nanodoc.facts.evidence import Evidence
+from nanodoc.rules.base import location_key
+from nanodoc.rules.learning.learning_base import at_call, calls_of, op_of
+from nanodoc.rules.learning.loss_docs import DOCS
+from nanodoc.rules.rewrite import on_argument
+
+_LATE = 8_000  # before who owns what, after every finding about values
+_BY_HAND = ("sub", "mul", "truediv", "div")
+
+
+def _broadcast_loss(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    calls = calls_of(evidence)
+    if calls is None:
+        return
+    reaching = calls.reaching_the_loss()
+    for call in calls.calls:
+        if call.index not in reaching or len(call.arguments) < 2:
+            continue
+        first, second = call.arguments[:2]
+        if not _outer(first.shape, second.shape):
+            continue
+        if (call.name in REGRESSION and not _on_purpose(calls, call)) or (
+            call.name in _BY_HAND and _by_accident(calls, call, first, second)
+        ):
+            yield _broadcast(rule, evidence, call)
+            return
+
+
+def _outer(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Broadcast against each other, both grow: (N, 1) with (N,) becomes (N, N)."""
+    if not one or not other or len(one) == len(other):
+        return False
+    result = [max(a, b) for a, b in zip(_padded(one, other), _padded(other, one), strict=True)]
+    size = math.prod(result)
+    return size > math.prod(one) and size > math.prod(other) and math.prod(one) == math.prod(other)
+
+
+def _padded(shape: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
+    return (1,) * (len(other) - len(shape)) + shape
+
+
+def _by_accident(calls: StepCalls, call: CallFacts, first: ArgumentFacts, second: ArgumentFacts) -> bool:
+    """One side learns, the other comes from the batch, and nobody put the extra dimension there in the same line: who writes
+    `a[:, None] - b` means all pairs."""
+    if first.requires_grad == second.requires_grad:
+        return False
+    learns, given = (first, second) if first.requires_grad else (second, first)
+    source, other = calls.origin(learns), calls.origin(given, elementwise=True)
+    if not isinstance(source, CallFacts):  # a parameter by itself, such as a vector of frequencies
+        return False
+    from_batch = isinstance(other, ArgumentFacts) and (other.leaf or "").startswith("batch")
+    return from_batch and not _on_purpose(calls, call)
+
+
+def _on_purpose(calls: StepCalls, call: CallFacts) -> bool:
+    """The extra dimension was put there in the same line."""
+    return any(
+        step.name in ("unsqueeze", "getitem") and step.view and _same_line(step, call) and len(step.shape) > len(step.arguments[0].shape)
+        for argument in call.arguments[:2]
+        for step in calls.path(argument)
+    )
+
+
+def _same_line(one: CallFacts, other: CallFacts) -> bool:
+    a, b = one.site, other.site
+    return a is not None and b is not None and (a.file, a.line) == (b.file, b.line)
+
+
+def _broadcast(rule: Rule, evidence: Evidence, call: CallFacts) -> Claim:
+    first, second = call.arguments[:2]
+    one, other = list(first.shape), list(second.shape)
+    rows = math.prod(first.shape)
+    learns = first if first.requires_grad or not second.requires_grad else second
+    wide, name = (first, "the first argument") if len(first.shape) > len(second.shape) else (second, "the second argument")
+    warned = _warned(evidence, "target size")
+    cure = "squeeze(-1)" if wide.shape[-1:] == (1,) else f"view({', '.join(map(str, other if wide is first else one))})"
+    which = "the prediction" if wide is learns else "the target"
+    return Claim(
+        root=location_key(call.site) or ("broadcast",),
+        fit=30,
+        order=_LATE,
+        finding=Finding(
+            code=rule.code,
+            name=rule.name,
+            severity=rule.severity,
+            confidence=confidence(0.8, 0.5 if call.name in REGRESSION else 0.2, 0.5 if warned else 0.0),
+            title=f"{call.name} of shapes {tuple(one)} and {tuple(other)} compares every prediction with every target",
+            explanation=f"The two broadcast against each other to {rows}×{rows} pairs instead of {rows}: the loss is lowest where every prediction "
+            "is the mean of all targets, so the model learns that mean and nothing else.",
+            culprit=at_call(call, evidence),
+            phase="forward",
+            step=0,
+            evidence=(("shapes", f"{one} and {other}"), *((("torch warned", warned),) if warned else ())),
+            fixes=(_same_shape(call, 0 if wide is first else 1, cure, f"give both the same shape: .{cure} on {which} ({name})"),),
+        ),
+    )  # fmt: skip
+
+
+def _same_shape(call: CallFacts, position: int, cure: str, title: str) -> Fix:
+    if not cure.startswith("squeeze"):
+        return Fix(title=title, confidence="likely")
+    template = f"{{x}}.{cure}"
+    patch = on_argument(op_of(call), template, position=position)
+    remedy = Remedy(kind="argument", location=call.site, op=call.name, position=position, template=template, whole_run=True)
+    return Fix(title=title, patch=patch, confidence="likely", remedy=remedy if call.site is not None else None)
+
+
+def _warned(evidence: Evidence, words: str) -> str:
+    found = evidence.loop.warnings if evidence.loop is not None else ()
+    return next((one.message[:160] for one in found if words in one.message), "")
+
+
+RULES = (
+    Rule(
+        code="ND111",
+        name="broadcast-loss",
+        severity="critical",
+        summary="prediction and target of different shape broadcast against each other",
+        check=_broadcast_loss,
+        doc=DOCS["ND111"],
+    ),
+)

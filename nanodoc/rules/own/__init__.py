@@ -1,0 +1,1 @@
+"""ND9: nanodoc itself."""

@@ -1,0 +1,1 @@
+"""ND8: distributed runs."""

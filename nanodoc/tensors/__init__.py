@@ -1,0 +1,1 @@
+"""Small helpers on tensors and nestings of them."""

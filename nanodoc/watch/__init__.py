@@ -1,0 +1,1 @@
+"""What a run watches while it runs."""

@@ -1,0 +1,252 @@
+"""What a run watches about gradients besides their values: who gets none, who owns what, and whether samples mix.
+
+The first step is followed while it runs, which changes nothing of it. Whatever has to be run again (fixes to be tried, a sample to be
+changed) waits until the run is over: training code keeps state in places that nobody can put back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sized
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.data import default_collate
+
+from nanodoc.errors import UserCodeError
+from nanodoc.examine.followed_step import FollowedStep
+from nanodoc.examine.grad_graph import GraphExaminer
+from nanodoc.examine.leak import ModelCall, find_leak
+from nanodoc.examine.parameter_groups import Ownership, fingerprint
+from nanodoc.examine.retained_tensors import KeptTensors
+from nanodoc.facts.calls import RangeFacts
+from nanodoc.facts.graph import GraphFacts, GrowingFacts, LeakFacts
+from nanodoc.facts.source import SourceSpan
+from nanodoc.recipe.build_facts import BuildFacts
+from nanodoc.recipe.variables import variables_of
+from nanodoc.replay.sandbox import put_back
+from nanodoc.replay.step import StepRunner
+from nanodoc.replay.step_state import Keeper, StepCapsule
+from nanodoc.tensors.nested import batch_size, is_list_of_samples, size_of_fields, tensor_leaves
+from nanodoc.tensors.plain import without_values
+from nanodoc.trace.files import LIBRARY, USER, frame_kind
+from nanodoc.trace.spans import Place, resolve
+
+_LATEST = 3  # the steps after the first one in which kept graphs are counted
+_FUSED = (torch.nn.MultiheadAttention, torch.nn.TransformerEncoderLayer, torch.nn.TransformerEncoder)
+_ZERO_STEPS = 3  # a gradient that is exactly zero at the start is normal (LoRA, gates initialised to zero)
+
+
+class GraphWatch:
+    """One run's watch. The engine tells it of every step; the facts are there when the run has ended."""
+
+    def __init__(self, runner: StepRunner, keeper: Keeper, build: BuildFacts, *, leak_check: bool, range_check: bool = True) -> None:
+        self._runner = runner
+        self._keeper = keeper
+        self._build = build
+        self._named = list(runner.recipe.model.named_parameters())
+        self._call = ModelCall() if leak_check else None
+        self._range_check = range_check
+        self._examiner = GraphExaminer(runner, keeper)
+        self._with_gradient: set[str] = set()
+        self._nonzero: set[str] = set()
+        self._steps = 0
+        self._switched_off: Place | None = None
+        self._followed: FollowedStep | None = None
+        self._first: StepCapsule | None = None
+        self.moved: tuple[str, ...] = ()
+        """Parameters that never got a gradient and whose values changed all the same (an average kept by hand)."""
+        self.ownership = Ownership(runner.recipe, build)
+        self.graph: GraphFacts | None = None
+        self.leak: LeakFacts | None = None
+        self.growing: tuple[GrowingFacts, ...] = ()
+        self._sizes: list[dict[str, int]] = []
+        self.notes: list[tuple[str, str]] = []
+
+    def begin(self) -> None:
+        """Before the first step."""
+        self.ownership.begin()
+        self._examiner.initial = {name: fingerprint(p) for name, p in self._named if not without_values(p)}
+        if self._call is None:
+            self.notes.append(("cross-sample leak", "switched off"))
+
+    def follow(self, capsule: StepCapsule) -> FollowedStep | None:
+        """The first step is followed while it runs: that costs one traced step and no replay. What would compute otherwise
+        while it is watched, compiled parts and fused attention, is run again when the run is over instead."""
+        if capsule.step:
+            return None
+        recipe = self._runner.recipe
+        if self._build.is_compiled(recipe.model) or self.fused():
+            return None
+        self._followed = FollowedStep(recipe, capsule.batches, ranges=self._range_check)
+        return self._followed
+
+    def fused(self) -> bool:
+        """Attention layers in eval mode leave their fused path while a function mode watches, and round otherwise."""
+        recipe = self._runner.recipe
+        beside = [value for f in (recipe.loss_fn, recipe.criterion, recipe.train_step) for _, _, value in variables_of(f)]
+        roots = [recipe.model, *(value for value in beside if isinstance(value, torch.nn.Module))]
+        # the step itself may put them into eval mode for a pass of its own
+        return any(isinstance(m, _FUSED) for root in roots for m in root.modules())
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Around the run: remembers the line that last switched gradients off, for the case that nobody switches them on again,
+        and optimizers that were made after build()."""
+        original = torch.set_grad_enabled.__init__
+        watch = self
+
+        def init(switch: Any, mode: bool) -> None:
+            original(switch, mode)
+            if not mode:
+                frame = sys._getframe(1)
+                watch._switched_off = (frame.f_code, frame.f_lasti)
+
+        torch.set_grad_enabled.__init__ = init  # type: ignore[method-assign, assignment]  # put back below
+        hook = register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: self.ownership.saw_stepping(optimizer))
+        try:
+            yield
+        finally:
+            hook.remove()
+            torch.set_grad_enabled.__init__ = original  # type: ignore[method-assign]  # the original
+
+    def switched_off_at(self) -> SourceSpan | None:
+        """Where gradients were switched off for good, during the run or before it."""
+        if torch.is_grad_enabled():
+            return None
+        if self._switched_off is not None and frame_kind(self._switched_off[0].co_filename) in (USER, LIBRARY):
+            return resolve(*self._switched_off)
+        return self._build.grad_switched_off_at()
+
+    @contextlib.contextmanager
+    def first_call(self, step: int) -> Iterator[None]:
+        """Around the first step: the model's arguments are remembered for the leak check."""
+        if step or self._call is None:
+            yield
+            return
+        with self._call.caught(self._runner.recipe.model, self._runner.device):
+            yield
+
+    def let_go(self) -> None:
+        """Forgets the model's arguments: the device has no memory left for what they hold."""
+        self._call = None
+
+    # -- told by the engine ------------------------------------------------------------------------------------------
+
+    def before_step(self, capsule: StepCapsule) -> None:
+        """Keeps the first step's start for the looks that are taken when the run is over."""
+        if capsule.step == 0:
+            self._first = self._keeper.take(0, capsule.batches, apart=True)
+
+    def after_backward(self, capsule: StepCapsule, norms: Mapping[str, float]) -> float:
+        """`norms` are those of the parameters that have a gradient. Returns the seconds that looking took."""
+        began = time.perf_counter()
+        self._with_gradient.update(norms)
+        self._nonzero.update(name for name, norm in norms.items() if norm != 0)
+        self._steps += 1
+        if 1 <= capsule.step <= _LATEST:
+            self._sizes.append(KeptTensors(self._runner.recipe).sizes())
+        return time.perf_counter() - began
+
+    def at_failure(self, capsule: StepCapsule, error: UserCodeError) -> None:
+        """The step raised for its graph: the run is over, so nothing has to be put back but what the capsule holds."""
+        self._examine(capsule, error)
+
+    def at_end(self, last: StepCapsule | None) -> None:
+        """The run is over: from here on nothing that is run again can change it, whatever the training code keeps where."""
+        never = set(self.never)
+        now = {name: fingerprint(p) for name, p in self._named if name in never and not without_values(p)}
+        self.moved = tuple(name for name, value in now.items() if value != self._examiner.initial.get(name, value))
+        if self._first is None:
+            return
+        first, followed = self._first, self._followed
+        if followed is not None:
+            self._aside(lambda: self._judge(first, followed))
+        else:
+            self._aside(lambda: self._examine(first))
+        if self._call is not None:
+            self._aside(lambda: self._check_leak(first))
+        if last is not None:
+            for name, nodes in self._grown():
+                where: list[SourceSpan | None] = []
+                self._aside(lambda name=name, where=where: where.append(self._examiner.keeper_of(last, name)))  # type: ignore[misc]  # bound now
+                self.growing = (*self.growing, GrowingFacts(name=name, nodes=nodes, kept_at=where[0]))
+
+    @property
+    def ranges(self) -> tuple[RangeFacts, ...]:
+        """Indices and labels that were out of range on the first step."""
+        return tuple(self._followed.functions.ranges) if self._followed is not None else ()
+
+    # -- what is known at the end --------------------------------------------------------------------------------------
+
+    @property
+    def never(self) -> tuple[str, ...]:
+        return tuple(name for name, p in self._named if p.requires_grad and name not in self._with_gradient) if self._steps else ()
+
+    @property
+    def always_zero(self) -> tuple[str, ...]:
+        if self._steps < _ZERO_STEPS:
+            return ()
+        return tuple(name for name, _ in self._named if name in self._with_gradient and name not in self._nonzero)
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    def _judge(self, capsule: StepCapsule, step: FollowedStep) -> None:
+        self.graph = self._examiner.judge(capsule, step)
+
+    def _examine(self, capsule: StepCapsule, error: UserCodeError | None = None) -> None:
+        try:
+            self.graph = self._examiner.examine(capsule, error)
+        except UserCodeError as raised:
+            self.notes.append(("the autograd graph", f"the step raised {type(raised.cause).__name__} when it was run again"))
+
+    def _grown(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """What is kept with a graph of more nodes after every step that was looked at."""
+        if len(self._sizes) < _LATEST:
+            return
+        for name in self._sizes[-1]:
+            nodes = [sizes.get(name, 0) for sizes in self._sizes]
+            if all(a < b for a, b in zip([0, *nodes], nodes, strict=False)):
+                yield name, tuple(nodes)
+
+    def _check_leak(self, capsule: StepCapsule) -> None:
+        assert self._call is not None
+        call, self._call = self._call, None
+        size = batch_size(capsule.batches[0]) if capsule.batches else None
+        if size is not None and not _samples_first(self._runner.recipe.data, capsule.batches[0], size):
+            self.notes.append(("cross-sample leak", "nothing tells which dimension of the batch counts its samples, and which may be time"))
+            return
+        self.leak, reason = find_leak(
+            self._runner.recipe.model, call, self._runner.device, size or 0,
+            lambda: self._keeper.restore(capsule), independent=_collated(self._runner.recipe.data),
+        )  # fmt: skip
+        if self.leak is not None and self.leak.op.module and self.leak.layer_type and self.leak.kind in ("recurrent", "attention"):
+            self.leak = replace(self.leak, built_at=self._build.layer_made_at(self.leak.op.module))
+        if reason is not None:
+            self.notes.append(("cross-sample leak", reason))
+
+    def _aside(self, look: Callable[[], None]) -> None:
+        with put_back(self._runner, self._keeper):
+            look()
+
+
+def _samples_first(data: object, batch: Any, size: int) -> bool:
+    """It is known that `size`, the first dimension, counts samples: as many were drawn, or a field has one number for each. Sequences with time
+    first share two dimensions, and nothing but their lengths differs from sequences with the batch first."""
+    if isinstance(data, torch.utils.data.DataLoader) and data.batch_size is not None:
+        drawn = min(data.batch_size, len(data.dataset)) if isinstance(data.dataset, Sized) else data.batch_size
+        square = any(tensor.dim() > 1 and tensor.size(0) == tensor.size(1) for _, tensor in tensor_leaves(batch))
+        return size == drawn and (not square or data.collate_fn is default_collate)
+    if is_list_of_samples(batch) or size_of_fields(batch) is not None:
+        return True
+    rows = [tensor for _, tensor in tensor_leaves(batch) if tensor.dim() and tensor.size(0) == size]
+    return any(tensor.dim() == 1 for tensor in rows) or len({int(tensor.size(1)) for tensor in rows}) > 1
+
+
+def _collated(data: object) -> bool:
+    """The batches are put together from single samples, which are then independent of each other."""
+    return isinstance(data, torch.utils.data.DataLoader) and data.batch_sampler is not None

@@ -1,0 +1,205 @@
+"""What a run watches about learning itself: its rates, its data, its warnings, its loop's conduct, and, when it is over, what the
+last steps call and which units are dead."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import DataLoader
+
+from nanodoc.examine.last_batches import Inspector
+from nanodoc.facts.calls import InspectionFacts, RangeFacts
+from nanodoc.facts.loop import CourseStats, DataFacts, LoopFacts, ModeChange, SchedulerFacts
+from nanodoc.facts.source import SourceSpan
+from nanodoc.measure.data import data_facts
+from nanodoc.measure.gradients import Vitals
+from nanodoc.recipe.build_facts import BuildFacts
+from nanodoc.recipe.variables import variables_of
+from nanodoc.replay.closure_state import reachable
+from nanodoc.replay.optimizers import rate_of
+from nanodoc.replay.step import StepRunner
+from nanodoc.replay.step_state import Keeper, StepCapsule
+from nanodoc.replay.weight_history import Checkpoints
+from nanodoc.trace.spans import resolve
+from nanodoc.watch.loop_protocol import Conduct
+from nanodoc.watch.sampling import Sampler
+from nanodoc.watch.statistics import course_stats, peak_memory
+from nanodoc.watch.warnings import WarningWatch
+
+_KEPT_NORMS = 256
+"""Steps whose gradient norms are kept by parameter; when there are twice as many, every other one goes."""
+
+
+class HealthWatch:
+    """One run's watch. The engine tells it of every step; the facts are complete when `at_end` has run."""
+
+    def __init__(
+        self, runner: StepRunner, keeper: Keeper, build: BuildFacts, conduct: Conduct, checkpoints: Checkpoints, sampler: Sampler
+    ) -> None:
+        self.sampler = sampler
+        self._runner = runner
+        self._recipe = runner.recipe
+        self._build = build
+        self._conduct = conduct
+        self._checkpoints = checkpoints
+        self._inspector = Inspector(runner, keeper, build)
+        self.warnings = WarningWatch()
+        self._rates: list[tuple[float, ...]] = []
+        self._norms: list[tuple[int, Vitals]] = []
+        self._every = 1
+        self._training: list[tuple[int, bool]] = []
+        self.load_seconds = self._loading = 0.0
+        self._told: Any = None
+        self.ranges: tuple[RangeFacts, ...] = ()
+        self.inspection: InspectionFacts | None = None
+        self.data: DataFacts | None = None
+        self.stats: CourseStats | None = None
+        self.notes: list[tuple[str, str]] = []
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Around the run."""
+        with self.warnings.watching():
+            yield
+
+    def before_step(self, step: int) -> None:
+        self.warnings.step = step
+        rates = [rate_of(group) for o in self._recipe.optimizers for group in o.param_groups]
+        self._rates.append(tuple(rate for rate in rates if rate is not None) if None not in rates else ())  # some optimizers have none
+        training = self._recipe.model.training
+        if not self._training or self._training[-1][1] != training:
+            self._training.append((step, training))
+
+    @property
+    def highest_rates(self) -> list[float]:
+        """The highest learning rate of each step so far."""
+        return [max(rates, default=0.0) for rates in self._rates]
+
+    def loaded(self, seconds: float) -> None:
+        """The next batch came after so many seconds."""
+        self.load_seconds += seconds
+        self._loading = seconds
+
+    def line(self) -> dict[str, Any]:
+        """What the history says of this step besides loss and gradients."""
+        found: dict[str, Any] = {"load_seconds": self._loading}
+        rates = self._rates[-1] if self._rates else ()
+        if len(rates) > 1:
+            found["learning_rates"] = list(rates)
+        if self._runner.device.type != "cpu":
+            found["peak_memory"] = peak_memory(self._runner.device)
+        if self.sampler.latest is not None and self.sampler.latest is not self._told:  # of the sampled step before this one
+            self._told = latest = self.sampler.latest
+            found["sampled"] = {
+                "step": latest.step,
+                "update_ratios": list(latest.group_ratios),
+                "layers": {layer.module: [layer.mean, layer.std, layer.zeros] for layer in latest.layers},
+            }
+        return found
+
+    def after_step(self, step: int, vitals: Vitals) -> None:
+        if step % self._every:
+            return
+        self._norms.append((step, vitals))
+        if len(self._norms) >= 2 * _KEPT_NORMS:
+            self._norms, self._every = self._norms[::2], 2 * self._every
+
+    # -- when the run is over ------------------------------------------------------------------------------------------
+
+    def at_end(self, last: StepCapsule | None, *, whole: bool, per_pass: int | None, step_seconds: float, steps: int) -> None:
+        """`whole`: nothing broke, so that the last step can be run once more."""
+        self._conduct.forget()
+        past = list(self._checkpoints.past)
+        batches = [one.batches[0] if len(one.batches) == 1 else one.batches for one in past if one.intact]
+        if not batches and last is not None:
+            batches = [last.batches[0] if len(last.batches) == 1 else last.batches]
+        with contextlib.suppress(RuntimeError, ValueError, TypeError, IndexError, NotImplementedError):  # whatever is odd about a batch
+            self.data = data_facts(
+                batches,
+                loader=loader_of(self._recipe.data) is not None,
+                per_pass=per_pass,
+                load_seconds=self.load_seconds,
+                step_seconds=step_seconds,
+                steps=steps,
+            )
+        if whole and last is not None:
+            self.inspection, reason = self._inspector.inspect(last, [] if self._conduct.writes else past)
+            if reason:
+                self.notes.append(("calls, activations and outputs", reason))
+        self.stats = self._stats()
+
+    def _stats(self) -> CourseStats | None:
+        try:
+            return self._course_stats()
+        except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:  # a parameter of an odd kind
+            self.notes.append(("statistics of parameters", f"{type(error).__name__}: {' '.join(str(error).split())[:100]}"))
+            return None
+
+    def _course_stats(self) -> CourseStats:
+        return course_stats(
+            self._recipe.model,
+            self._rates,
+            self._norms,
+            self.sampler.samples,
+            self._checkpoints.first,
+            self.inspection,
+            self._runner.device,
+        )
+
+    def loop(self) -> LoopFacts:
+        return LoopFacts(
+            misuses=self._conduct.misuses(), schedulers=tuple(self._schedulers()), warnings=self.warnings.facts(),
+            mode_changes=tuple(self._mode_changes()), training_at=tuple(self._training), observed=self._runner.observing,
+            optimizer_steps=self._conduct.ever_stepped if self._runner.observing else None,
+            writes_files=self._conduct.writes,
+        )  # fmt: skip
+
+    def _schedulers(self) -> Iterator[SchedulerFacts]:
+        watched = {id(one.scheduler): one for one in self._conduct.schedules}
+        known = [*self._recipe.schedulers, *(value for value in reachable(self._recipe) if isinstance(value, LRScheduler))]
+        known += [one.scheduler for one in self._conduct.schedules]
+        for scheduler in {id(one): one for one in known}.values():
+            seen = watched.get(id(scheduler))
+            period = getattr(scheduler, "T_max", getattr(scheduler, "total_steps", None))
+            last = getattr(scheduler, "last_epoch", None)
+            yield SchedulerFacts(
+                type=type(scheduler).__name__, built_at=self._build.scheduler_built_at(scheduler),
+                last_epoch=last if isinstance(last, int) else None, period=period if isinstance(period, int) else None,
+                stepped_at=_span(seen.place) if seen is not None else None, stepped_first=seen is not None and seen.first and self._conduct.ever_stepped > 0,
+                steps=seen.steps if seen is not None else 0,
+            )  # fmt: skip
+
+    def _mode_changes(self) -> Iterator[ModeChange]:
+        names = {id(module): name for name, module in self._recipe.model.named_modules()}
+        for identity, place in self._build.eval_at.items():
+            if identity in names and identity not in self._conduct.eval_at:
+                yield ModeChange(module=names[identity], location=_span(place), step=None)
+        for identity, (called_at, step) in self._conduct.eval_at.items():
+            if identity in names:
+                yield ModeChange(module=names[identity], location=_span(called_at), step=step)
+
+
+def _span(place: Any) -> SourceSpan | None:
+    return resolve(*place) if place is not None else None
+
+
+def loader_of(data: Any) -> Any:
+    """The DataLoader that the data is, or that it holds: a wrapper's attribute, a variable that its iteration reads."""
+    if isinstance(data, DataLoader):
+        return data
+    frame = getattr(data, "gi_frame", None)
+    held = [*vars(data).values()] if hasattr(data, "__dict__") else []
+    held += list(frame.f_locals.values()) if frame is not None else []
+    held += [value for _, _, value in variables_of(getattr(type(data), "__iter__", None))]
+    return next((one for one in held if isinstance(one, DataLoader)), None)
+
+
+def per_pass(data: Any) -> int | None:
+    """Batches of one pass over the data."""
+    try:
+        return len(loader_of(data) or data)
+    except (TypeError, NotImplementedError):
+        return None

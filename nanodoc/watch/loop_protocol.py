@@ -1,0 +1,314 @@
+"""The order in which a train_step clears, differentiates, clips and steps. Only relations between calls are judged, on identities
+and version counters. A value is read only where these leave a doubt (gradients cleared through `.data`, or by zero_grad before the
+step), never in a loop that is in order.
+
+Told of its calls by `call_watch`, which wraps them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from nanodoc.facts.loop import CARRIED, CLIPPED_LATE, DISCARDED, FRESH_OPTIMIZER, NEVER_STEPPED, SUMMED, LoopMisuse
+from nanodoc.facts.source import SourceSpan
+from nanodoc.trace.spans import Place, resolve
+
+_WATCHED = 24
+"""Train_steps that are watched at least: what a loop does wrong it does from the start."""
+_STEPPING = 6
+"""Of these, those in which an optimizer stepped: a loop that accumulates over many batches is watched for longer,"""
+_CONFIRMED = 3
+"""Times that gradients which look uncleared are looked at."""
+_LONGEST = 256
+"""but not for ever."""
+_MOST_NAMED = 64
+
+
+class _Gradient:
+    """What is known of one parameter's gradient since it was last noted."""
+
+    __slots__ = ("carried", "cleared", "fresh", "grad", "stepped", "version")
+
+    def __init__(self) -> None:
+        self.grad: Any = None  # weak reference to the gradient tensor
+        self.version = -1
+        self.stepped = False
+        """An optimizer has stepped on it, and nobody has cleared or rewritten it since."""
+        self.carried = False
+        """It was added to without having been cleared since such a step."""
+        self.fresh = False
+        """A backward gave it something that no step has used yet."""
+        self.cleared = False
+        """zero_grad() came since."""
+
+    def same(self, grad: torch.Tensor | None) -> bool:
+        return grad is not None and self.grad is not None and self.grad() is grad and grad._version == self.version
+
+    def note(self, grad: torch.Tensor | None) -> None:
+        self.grad, self.version = (weakref.ref(grad), grad._version) if grad is not None else (None, -1)
+
+
+class _Count:
+    def __init__(self, place: Place | None, other: Place | None, step: int) -> None:
+        self.place, self.other, self.first = place, other, step
+        self.steps = 0
+        self.last = -1
+        self.parameters: dict[str, None] = {}
+        self.times = 0
+
+    def add(self, step: int) -> None:
+        if self.last != step:
+            self.last, self.steps = step, self.steps + 1
+
+
+class Schedule:
+    """One learning rate schedule that stepped."""
+
+    def __init__(self, scheduler: Any, place: Place | None, *, first: bool) -> None:
+        self.scheduler, self.place, self.first, self.steps = scheduler, place, first, 0
+
+
+class Conduct:
+    """One run's train_steps. `misuses()` when it has ended."""
+
+    def __init__(self, named: Iterable[tuple[str, torch.nn.Parameter]]) -> None:
+        named = list(named)
+        self._names = {id(p): name for name, p in named}
+        self._known: dict[int, _Gradient] = {}
+        self._parameters: dict[int, torch.Tensor] = {id(p): p for _, p in named}
+        """The model's, and those of other optimizers that stay from step to step. By strong references: torch refuses to swap tensors that
+        weak ones point to."""
+        self._met: dict[int, tuple[weakref.ref[Any], int]] = {}
+        """Optimizers and the step they were first seen in."""
+        self._counts: dict[str, _Count] = {}
+        self._watched = 0
+        self._stepping = 0
+        self._backwards: list[tuple[Place | None, bool]] = []
+        self._stepped = 0
+        self._any_backward: Place | None = None
+        self._any_divided = False
+        self._stateless = False
+        self._confirmed = 0
+        self._clipped = self._rewritten = False
+        """Gradients were clipped in this run; somebody else has written to them after their backward."""
+        self._cleared_between = False
+        self._stepped_at: Place | None = None
+        self.ever_stepped = 0
+        self._schedules: dict[int, Schedule] = {}
+        self.eval_at: dict[int, tuple[Place | None, int]] = {}
+        """Where modules (by identity) were last put into eval mode, and in which step."""
+        self.writes = False
+        """It has opened a file for writing."""
+        self.step = 0
+        self.active = False
+
+    def begin(self, step: int) -> None:
+        """A train_step is about to be called."""
+        self.step = step
+        self.active = self._watched < _WATCHED or (self._stepping < _STEPPING and self._watched < _LONGEST)
+        self._watched += self.active
+        if not self.active and self._known:
+            self.forget()
+        self._backwards, self._stepped, self._cleared_between, self._rewritten = [], 0, False, False
+
+    def end(self) -> None:
+        """It has returned."""
+        if not self.active:
+            return
+        self._stepping += self._stepped > 0
+        places = {place for place, _ in self._backwards}
+        if self._cleared_between or self._rewritten:
+            return
+        if self._stepped == 1 and len(self._backwards) > 1 and len(places) == 1 and not any(divided for _, divided in self._backwards):
+            count = self._count(SUMMED, self._backwards[0][0], None)
+            count.times = len(self._backwards)
+
+    def _has_stayed(self, optimizer: torch.optim.Optimizer) -> bool:
+        """It stepped in an earlier train_step too. An inner loop makes its own, whose tensors are not to be held."""
+        known = self._met.get(id(optimizer))
+        if known is None or known[0]() is not optimizer:
+            with contextlib.suppress(TypeError):  # a class with slots
+                self._met[id(optimizer)] = (weakref.ref(optimizer), self.step)
+            return False
+        return known[1] < self.step
+
+    def forget(self) -> None:
+        """The run is over, or enough of it was seen: nothing is held any more."""
+        self._known, self._met, self._parameters = {}, {}, {}
+
+    # -- the calls -------------------------------------------------------------------------------------------------------
+
+    def before_backward(self) -> None:
+        if not self.active:
+            return
+        self._forget_zeros()
+        for identity, parameter in self._parameters.items():
+            known = self._known.get(identity)
+            if known is None:
+                continue
+            grad = parameter.grad
+            if not known.same(grad):  # cleared, replaced or rewritten
+                known.stepped = known.carried = False
+                if grad is None:
+                    known.fresh = False
+            elif known.stepped:
+                known.carried = True
+
+    def _forget_zeros(self) -> None:
+        """Gradients that look as they were after a step may have been cleared through `.data`, which counts no versions. Read, but only
+        where they look so, and until that has been the case a few times."""
+        if self._confirmed >= _CONFIRMED:
+            return
+        left = [
+            (one, grad)
+            for identity, parameter in self._parameters.items()
+            if (one := self._known.get(identity)) is not None
+            and one.stepped
+            and (grad := parameter.grad) is not None
+            and one.same(grad)
+            and grad.layout is torch.strided
+        ]
+        if not left:
+            return
+        zero = [not bool(grad.any()) for _, grad in left]
+        self._confirmed += not all(zero)
+        for (one, _), cleared in zip(left, zero, strict=True):
+            if cleared:
+                one.stepped = False
+
+    def after_backward(self, place: Place | None, *, divided: bool) -> None:
+        """`divided`: the loss was a part of a sum or of a mean."""
+        if not self.active:
+            return
+        self._any_backward = self._any_backward or place
+        self._any_divided |= divided
+        self._backwards.append((place, divided))
+        for identity, parameter in self._parameters.items():
+            known = self._known.get(identity)
+            if known is None:
+                known = self._known[identity] = _Gradient()
+            grad = parameter.grad
+            if grad is None:
+                continue
+            if known.stepped and known.same(grad):  # this backward did not reach it
+                known.carried = False
+                continue
+            if not known.same(grad):
+                known.fresh, known.cleared = True, False
+                known.note(grad)
+
+    def attempted(self) -> None:
+        """A GradScaler is asked to step; it may skip."""
+        self.ever_stepped += 1
+
+    def cleared(self, parameters: Iterable[torch.Tensor]) -> None:
+        """zero_grad() has gone over these."""
+        if self.active:
+            self._cleared_between |= bool(self._backwards)
+            for parameter in parameters:
+                known = self._known.get(id(parameter))
+                if known is not None:
+                    known.cleared = True
+
+    def scheduled(self, scheduler: Any, place: Place | None) -> None:
+        """A schedule is about to step."""
+        if getattr(scheduler, "_step_count", 0) == 0:  # its constructor
+            return
+        known = self._schedules.get(id(scheduler))
+        if known is None:
+            known = self._schedules[id(scheduler)] = Schedule(scheduler, place, first=self.ever_stepped == 0)
+        known.steps += 1
+
+    def mode_set(self, module: torch.nn.Module, mode: bool, place: Place | None) -> None:
+        """`train()` or `eval()` is called."""
+        if not mode:
+            self.eval_at[id(module)] = (place, self.step)
+        else:
+            self.eval_at.pop(id(module), None)
+
+    def before_step(self, optimizer: torch.optim.Optimizer, place: Place | None) -> None:
+        self.ever_stepped += 1
+        if not self.active:
+            return
+        stays = self._has_stayed(optimizer)
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if stays:
+                    self._parameters.setdefault(id(parameter), parameter)
+        self._stepped += 1
+        self._stepped_at = place
+        own = [p for group in optimizer.param_groups for p in group["params"]]
+        known = [(p, self._known[id(p)]) for p in own if id(p) in self._known]
+        carried = [
+            p
+            for p, one in known
+            if one.carried and not one.cleared and p.grad is not None and one.grad is not None and one.grad() is p.grad
+        ]
+        if carried:
+            count = self._count(CARRIED, place, self._backwards[-1][0] if self._backwards else None)
+            for parameter in carried[:_MOST_NAMED]:
+                count.parameters[self._names.get(id(parameter), "")] = None
+        given = [(p, one) for p, one in known if one.fresh]
+        if given and all(one.cleared and (p.grad is None or not bool(p.grad.any())) for p, one in given):
+            self._count(DISCARDED, place, self._backwards[-1][0] if self._backwards else None)
+        self._rewritten |= any(p.grad is not None and one.fresh and not one.same(p.grad) for p, one in known) and not self._clipped
+        self._stateless = not optimizer.state and any(id(p) in self._names for p in own)
+
+    def after_step(self, optimizer: torch.optim.Optimizer, place: Place | None) -> None:
+        if not self.active:
+            return
+        if self._stateless and optimizer.state and self.step:
+            self._count(FRESH_OPTIMIZER, place, None)
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                known = self._known.get(id(parameter))
+                if known is not None and parameter.grad is not None:
+                    known.note(parameter.grad)
+                    known.stepped, known.carried, known.fresh = True, False, False
+
+    def clipped(self, grads: Iterable[torch.Tensor], limit: float, place: Place | None) -> None:
+        """Gradients are about to be clipped to `limit`; with none, their norm is only measured."""
+        if not self.active or limit == math.inf:
+            return
+        self._clipped = True
+        clipped = {id(grad) for grad in grads}
+        touched = [(p.grad, self._known[i]) for i, p in self._parameters.items() if i in self._known and id(p.grad) in clipped]
+        if touched and all(one.stepped and one.same(grad) for grad, one in touched):
+            self._count(CLIPPED_LATE, place, self._stepped_at)
+
+    def _count(self, kind: str, place: Place | None, other: Place | None) -> _Count:
+        count = self._counts.get(kind)
+        if count is None:
+            count = self._counts[kind] = _Count(place, other, self.step)
+        count.add(self.step)
+        return count
+
+    # -- what is known at the end ----------------------------------------------------------------------------------------
+
+    @property
+    def schedules(self) -> list[Schedule]:
+        return list(self._schedules.values())
+
+    def misuses(self) -> tuple[LoopMisuse, ...]:
+        found = [
+            LoopMisuse(
+                kind=kind, steps=one.steps, watched=self._stepping, first_step=one.first, location=_span(one.place), other=_span(one.other),
+                parameters=tuple(name for name in one.parameters if name), times=one.times,
+            )
+            for kind, one in self._counts.items()
+        ]  # fmt: skip
+        if self._any_backward is not None and not self.ever_stepped and self._watched > 2 and not self._any_divided:
+            found.append(
+                LoopMisuse(kind=NEVER_STEPPED, steps=self._watched, watched=self._watched, first_step=0, location=_span(self._any_backward))
+            )
+        return tuple(found)
+
+
+def _span(place: Place | None) -> SourceSpan | None:
+    return resolve(*place) if place is not None else None

@@ -1,0 +1,114 @@
+"""Whole steps looked at on request: their ops written to a file (`--trace-steps`), or their module frames shown (`--frames`).
+
+A step that was asked for is watched while it runs, which changes nothing of it. The step that failed, or the last one, is run again
+when the run is over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from nanodoc.facts.frames import FrameTable
+from nanodoc.facts.ops import GrowthPoint
+from nanodoc.measure.frames import FrameProbe
+from nanodoc.replay.sandbox import put_back
+from nanodoc.replay.step import StepRunner
+from nanodoc.replay.step_state import Keeper, StepCapsule
+from nanodoc.replay.traced_replay import Replayer, leaves_of
+from nanodoc.trace.half import HalfLog, HalfMode
+from nanodoc.trace.tracer import Tracer
+from nanodoc.trace.write import write_trace
+from nanodoc.watch.amp import AmpWatch
+
+_MOST_OPS = 64
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LookOptions:
+    """What was asked for."""
+
+    steps: tuple[int, ...] = ()
+    folder: Path | None = None
+    """Where the traces of `steps` go."""
+    frames: bool = False
+    most_frames: int = 100
+    module: str = ""
+
+
+class Looks:
+    """One run's looks; `tables` and `files` are there when the run has ended."""
+
+    def __init__(
+        self, runner: StepRunner, keeper: Keeper, replayer: Replayer, amp: AmpWatch, options: LookOptions, *, compiled: bool
+    ) -> None:
+        self._runner = runner
+        self._keeper = keeper
+        self._replayer = replayer
+        self._amp = amp
+        self._options = options
+        self._compiled = compiled
+        self.notes: list[tuple[str, str]] = []
+        self.tables: list[FrameTable] = []
+        self.files: list[str] = []
+
+    def wants(self, step: int) -> bool:
+        return step in self._options.steps and not self._compiled
+
+    @contextlib.contextmanager
+    def watching(self, capsule: StepCapsule) -> Iterator[None]:
+        """Around a step, which is watched live if it was asked for."""
+        if not self.wants(capsule.step):
+            yield
+            return
+        with self._framing(capsule) if self._options.frames else self._tracing(capsule):
+            yield
+
+    @contextlib.contextmanager
+    def _tracing(self, capsule: StepCapsule) -> Iterator[None]:
+        model = self._runner.recipe.model
+        tracer = Tracer(model, leaves_of(model, capsule.batches))
+        try:
+            with tracer:
+                yield
+        finally:
+            trace = tracer.finish()
+            if self._options.folder is not None:
+                self.files.append(str(write_trace(trace, self._options.folder, capsule.step)))
+
+    @contextlib.contextmanager
+    def _framing(self, capsule: StepCapsule) -> Iterator[None]:
+        options = self._options
+        half = HalfLog() if self._amp.concerned or self._runner.observing else None
+        mode = HalfMode(half) if half is not None else None
+        probe = FrameProbe(self._runner.recipe.model, prefix=options.module, half=half, mode=mode)
+        try:
+            with probe.listening(), probe:
+                yield
+        finally:
+            if half is not None:
+                half.finish()
+            self.tables.append(probe.finish(capsule.step, "asked for", options.most_frames))
+
+    def at_end(self, capsule: StepCapsule | None, *, failed: bool, growth: tuple[GrowthPoint, ...] = ()) -> None:
+        """The run is over: the frames of the step that ended it, or of its last one where none was asked for."""
+        options = self._options
+        if self._compiled and options.steps:
+            what = "the frames" if options.frames else "the ops"
+            self.notes.append((f"{what} of single steps", "the training is compiled; hooks and modes would change what is compiled"))
+        if not options.frames or capsule is None or not (failed or self._compiled or not options.steps):
+            return
+        with put_back(self._runner, self._keeper):
+            table = self._frames(capsule, "it failed" if failed else "the last batch, with the weights as they are now")
+            bad = table.first_bad()
+            if bad is not None and bad.module_type:
+                table = replace(table, ops=self._replayer.ops_inside(capsule, bad.module)[-_MOST_OPS:], module=bad.module)
+        self.tables.append(replace(table, growth=growth))
+
+    def _frames(self, capsule: StepCapsule, why: str) -> FrameTable:
+        half = HalfLog()
+        probe = FrameProbe(self._runner.recipe.model, prefix=self._options.module, half=half)
+        self._replayer.replay(capsule, half=half, frames=probe)
+        return probe.finish(capsule.step, why, self._options.most_frames)

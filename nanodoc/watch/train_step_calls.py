@@ -1,0 +1,358 @@
+"""Wraps what a user's own train_step calls on its GradScaler, its optimizers and schedules, its losses, its model and torch's clipping,
+for one call of it.
+
+The calls go through unchanged; `CallOrder` judges when those of a scaler came, `Conduct` the others. Frames of this file are looked through when a user's line is
+sought (see `trace.spans`).
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.autograd.graph
+import torch.nn.utils.clip_grad as clip_grad
+from torch.amp.grad_scaler import GradScaler
+from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from nanodoc.trace.spans import Place, calling_places
+from nanodoc.watch.loop_protocol import Conduct
+from nanodoc.watch.scaler_protocol import CallOrder
+
+_MARK = "nanodoc: scaled"  # in the metadata of the autograd node that multiplied by the scale
+_FARTHEST = 64  # nodes from the loss to the multiplication; a division by the number of micro-batches lies between, not a model
+_NEAR = 3  # nodes from the loss
+_MOST_LOSSES = 16
+
+
+class CallWatch:
+    """A context manager around each call of a train_step; `installed` around the run saves putting the wrappers in place each time."""
+
+    def __init__(self, optimizers: list[torch.optim.Optimizer], named: list[tuple[str, torch.nn.Parameter]] | None = None) -> None:
+        self.order = CallOrder(optimizers)
+        self.conduct = Conduct(named or [])
+        self._originals: list[tuple[Any, str, Any]] = []
+        self._hooks: list[Any] = []
+        self._active = False
+        """A train_step of the run is being called; outside of it (a replay) the wrappers only pass through."""
+        self._only_now = False
+        self._step = 0
+        self._inside_step = False
+        self._made_at: Place | None = None
+        self.taken: list[int] = []
+        self.left_out: list[int] = []
+        """Optimizers (by position) that stepped in this train_step, and those whose step the scaler skipped."""
+        self.unscaled: list[torch.Tensor] = []
+        """The losses that this train_step gave to `scale`, detached."""
+        self.before_update: list[torch.Tensor] | None = None
+        """Scale and growth tracker as they were before this train_step's first update()."""
+
+    def at(self, step: int) -> CallWatch:
+        """Sets the number of the step that is about to run."""
+        self._step = step
+        return self
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        """Around the run: the wrappers stay in place between the steps, since every change of a class costs Python its caches."""
+        self._install()
+        try:
+            yield
+        finally:
+            self._uninstall()
+
+    def __enter__(self) -> CallWatch:
+        self.order.begin(self._step)
+        self.conduct.begin(self._step)
+        self.taken, self.left_out, self.unscaled, self.before_update, self._made_at = [], [], [], None, None
+        self._only_now = not self._originals
+        if self._only_now:
+            self._install()
+        self._active = True
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        self._active = False
+        if self._only_now:
+            self._uninstall()
+        self.order.end(self._made_at)
+        self.conduct.end()
+
+    def _install(self) -> None:
+        self._wrap(GradScaler, "__init__", self._making)
+        self._wrap(GradScaler, "scale", self._scaling)
+        self._wrap(GradScaler, "get_scale", self._reading)
+        self._wrap(GradScaler, "unscale_", self._unscaling)
+        self._wrap(GradScaler, "step", self._stepping)
+        self._wrap(GradScaler, "update", self._updating)
+        self._wrap(torch.autograd, "backward", self._differentiating)
+        self._wrap(torch.optim.Optimizer, "zero_grad", self._clearing)
+        self._wrap(torch.nn.Module, "zero_grad", self._clearing_module)
+        self._wrap(clip_grad, "_clip_grads_with_norm_", self._clipping)
+        self._wrap(clip_grad, "_group_tensors_by_device_and_dtype", self._grouping)
+        self._wrap(builtins, "open", self._opening)
+        self._wrap(torch, "save", self._saving)
+        self._wrap(LRScheduler, "step", self._scheduling)
+        self._wrap(torch.nn.Module, "train", self._changing_mode)
+        self._hooks = [
+            register_optimizer_step_pre_hook(self._before_optimizer),
+            register_optimizer_step_post_hook(self._after_optimizer),
+        ]
+
+    def _uninstall(self) -> None:
+        for owner, name, original in reversed(self._originals):
+            setattr(owner, name, original)
+        self._originals = []
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+
+    def _wrap(self, owner: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
+        original = getattr(owner, name, None)
+        if original is None:
+            return
+        watched = wrapper(original)
+
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            return watched(*args, **kwargs) if self._active else original(*args, **kwargs)
+
+        self._originals.append((owner, name, original))
+        setattr(owner, name, functools.update_wrapper(wrapped, original))
+
+    # -- the scaler --------------------------------------------------------------------------------------------------------
+
+    def _making(self, original: Any) -> Any:
+        def init(scaler: Any, *args: Any, **kwargs: Any) -> None:
+            self._made_at = _here()
+            original(scaler, *args, **kwargs)
+
+        return init
+
+    def _scaling(self, original: Any) -> Any:
+        def scale(scaler: Any, outputs: Any) -> Any:
+            out = original(scaler, outputs)
+            if scaler.is_enabled():
+                known = isinstance(out, (list, tuple)) or (isinstance(out, torch.Tensor) and out.requires_grad)
+                self.order.scale(scaler, _here(), known=known)
+                if isinstance(outputs, torch.Tensor) and len(self.unscaled) < _MOST_LOSSES:
+                    self.unscaled.append(outputs.detach())
+                for tensor in [out] if isinstance(out, torch.Tensor) else out if isinstance(out, (list, tuple)) else []:
+                    if isinstance(tensor, torch.Tensor) and tensor.grad_fn is not None:
+                        tensor.grad_fn.metadata[_MARK] = id(scaler)  # type: ignore[index]  # a property, which torch's stub calls a method
+            return out
+
+        return scale
+
+    def _reading(self, original: Any) -> Any:
+        def get_scale(scaler: Any) -> Any:
+            self.order.scale_read()
+            return original(scaler)
+
+        return get_scale
+
+    def _unscaling(self, original: Any) -> Any:
+        def unscale_(scaler: Any, optimizer: torch.optim.Optimizer) -> None:
+            if not scaler.is_enabled():
+                return original(scaler, optimizer)  # type: ignore[no-any-return]  # None
+            place = _here()
+            self.order.called("unscale", optimizer, place)
+            original(scaler, optimizer)
+            self.order.unscaled(scaler, optimizer, place)
+            return None
+
+        return unscale_
+
+    def _stepping(self, original: Any) -> Any:
+        def step(scaler: Any, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+            if not scaler.is_enabled():
+                return original(scaler, optimizer, *args, **kwargs)
+            place = _here()
+            self.order.called("step", optimizer, place)
+            self.conduct.attempted()
+            before, self._inside_step = len(self.taken), True
+            try:
+                out = original(scaler, optimizer, *args, **kwargs)
+            finally:
+                self._inside_step = False
+            self.order.stepped(scaler, optimizer, place)
+            position = self.order.position(optimizer)
+            if len(self.taken) == before and position not in self.left_out:
+                self.left_out.append(position)
+            return out
+
+        return step
+
+    def skipped_inside(self, optimizer: torch.optim.Optimizer) -> None:
+        """A fused optimizer was called all the same, and left its step out by itself."""
+        position = self.order.position(optimizer)
+        if position in self.taken:
+            self.taken.remove(position)
+        if position not in self.left_out:
+            self.left_out.append(position)
+
+    def _updating(self, original: Any) -> Any:
+        def update(scaler: Any, *args: Any, **kwargs: Any) -> None:
+            if not scaler.is_enabled():
+                return original(scaler, *args, **kwargs)  # type: ignore[no-any-return]  # None
+            if self.before_update is None:
+                self.before_update = [t.detach().clone() for t in (scaler._scale, scaler._growth_tracker) if isinstance(t, torch.Tensor)]
+            place = _here()
+            try:
+                original(scaler, *args, **kwargs)
+            except BaseException:
+                self.order.update(None, place)
+                raise
+            self.order.update(scaler, place)
+            return None
+
+        return update
+
+    # -- the rest of the step ------------------------------------------------------------------------------------------------
+
+    def _differentiating(self, original: Any) -> Any:
+        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            if torch._C._current_autograd_node() is not None:  # inside another: activation checkpointing differentiates what it recomputed
+                return original(tensors, *args, **kwargs)
+            if isinstance(tensors, Iterator):
+                tensors = list(tensors)
+            place, before = _here(), self.order.before_backward()
+            self.conduct.before_backward()
+            single = isinstance(tensors, (torch.Tensor, torch.autograd.graph.GradientEdge))
+            scalers = [scaler for root in ([tensors] if single else tensors) if (scaler := _scaled_by(root)) is not None]
+            given = args[0] if args else kwargs.get("grad_tensors")
+            out = original(tensors, *args, **kwargs)
+            handed = any(one is not None for one in (given if isinstance(given, (list, tuple)) else [given]))
+            self.order.backward(place, before, next(iter(scalers), None), given=handed)
+            again = bool(kwargs.get("retain_graph") or (args[1] if len(args) > 1 else False))  # another loss of the same graph
+            self.conduct.after_backward(place, divided=not single or again or _divided(tensors))
+            return out
+
+        return backward
+
+    def _before_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        """Before every `Optimizer.step`, whoever calls it."""
+        if not self._active:
+            return
+        self.taken.append(self.order.position(optimizer))
+        place = _here()
+        self.conduct.before_step(optimizer, place)
+        if not self._inside_step:
+            self.order.stepped_by_itself(optimizer, place)
+
+    def _after_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if self._active:
+            self.conduct.after_step(optimizer, _here())
+
+    def _scheduling(self, original: Any) -> Any:
+        def step(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+            self.conduct.scheduled(scheduler, _here())
+            return original(scheduler, *args, **kwargs)
+
+        return step
+
+    def _opening(self, original: Any) -> Any:
+        def open_(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+            self.conduct.writes |= any(letter in mode for letter in "wax+")
+            return original(file, mode, *args, **kwargs)
+
+        return open_
+
+    def _saving(self, original: Any) -> Any:
+        def save(*args: Any, **kwargs: Any) -> Any:
+            self.conduct.writes = True
+            return original(*args, **kwargs)
+
+        return save
+
+    def _changing_mode(self, original: Any) -> Any:
+        def train(module: torch.nn.Module, mode: bool = True) -> torch.nn.Module:
+            self.conduct.mode_set(module, mode, _here())
+            out: torch.nn.Module = original(module, mode)
+            return out
+
+        return train
+
+    def _clearing(self, original: Any) -> Any:
+        def zero_grad(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
+            original(optimizer, *args, **kwargs)
+            self.order.cleared(optimizer)
+            self.conduct.cleared(p for group in optimizer.param_groups for p in group["params"])
+
+        return zero_grad
+
+    def _clearing_module(self, original: Any) -> Any:
+        def zero_grad(module: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
+            original(module, *args, **kwargs)
+            self.order.module_cleared(module.parameters())
+            self.conduct.cleared(module.parameters())
+
+        return zero_grad
+
+    def _clipping(self, original: Any) -> Any:
+        def clip(parameters: Any, max_norm: float, total_norm: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+            grads, place = [p.grad for p in parameters if p.grad is not None], _here()
+            self.order.clipped(grads, "norm", total_norm, float(max_norm), place)
+            self.conduct.clipped(grads, float(max_norm), place)
+            untouched = self.order.untouched()
+            out = original(parameters, max_norm, total_norm, *args, **kwargs)
+            self.order.after_clip(untouched)
+            return out
+
+        return clip
+
+    def _grouping(self, original: Any) -> Any:
+        """`clip_grad_value_` groups its gradients with this before it clamps them; so does the norm, which only reads."""
+
+        def group(lists: Any, *args: Any, **kwargs: Any) -> Any:
+            frame = sys._getframe(2)  # behind the wrapper
+            if frame.f_code.co_name == "clip_grad_value_" and lists and lists[0]:
+                grads = lists[0]
+                with torch.no_grad():
+                    norms = torch._foreach_norm(grads, float("inf"))
+                    largest = torch.stack([norm.float().to(grads[0].device) for norm in norms]).max()
+                self.order.clipped(grads, "value", largest, float(frame.f_locals.get("clip_value", 0.0)), _here())
+                self.conduct.clipped(grads, float(frame.f_locals.get("clip_value", 0.0)), _here())
+            return original(lists, *args, **kwargs)
+
+        return group
+
+
+def _here() -> Place | None:
+    """The user's line that made the wrapped call."""
+    own, caller = calling_places(2)
+    return caller or own
+
+
+def _divided(root: Any) -> bool:
+    """The loss was multiplied or divided last, as a part of a mean over micro-batches is."""
+    node = root.node if isinstance(root, torch.autograd.graph.GradientEdge) else getattr(root, "grad_fn", None)
+    for _ in range(_NEAR):
+        if node is None:
+            return False
+        if type(node).__name__ in ("DivBackward0", "MulBackward0") and _MARK not in getattr(node, "metadata", {}):
+            return True
+        node = node.next_functions[0][0] if node.next_functions else None
+    return False
+
+
+def _scaled_by(root: Any) -> int | None:
+    """The scaler (its identity) whose multiplication lies near the root of this graph."""
+    queue = [root.node if isinstance(root, torch.autograd.graph.GradientEdge) else getattr(root, "grad_fn", None)]
+    for _ in range(_FARTHEST):
+        if not queue:
+            return None
+        node = queue.pop(0)
+        if node is None:
+            continue
+        mark = getattr(node, "metadata", {}).get(_MARK)
+        if mark is not None:
+            return int(mark)
+        queue.extend(following for following, _ in node.next_functions)
+    return None
