@@ -1,7 +1,8 @@
-"""What only CUDA (and ROCm, which torch calls by the same name) has: builds and capabilities, NCCL, errors that lose the context.
+"""What only CUDA (and ROCm, which torch calls by the same name) has: builds, capabilities and NCCL.
 
-The one file of the package that names `torch.cuda`; everything that other devices have as well is asked in `nanodoc.accelerator`. Nothing here
-imports torch before it is needed: messages are told apart in processes that have none.
+The one file of the package that names `torch.cuda`; everything that other devices have as well is asked in `nanodoc.accelerator`. What CUDA's
+errors say is told apart without torch, in `nanodoc.facts.cuda_errors`. torch is imported when it is asked, so that `nanodoc env` works where torch is
+broken.
 """
 
 from __future__ import annotations
@@ -9,21 +10,8 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-BLOCKING: Mapping[str, str] = {"CUDA_LAUNCH_BLOCKING": "1"}
-"""The environment in which a kernel's error is raised by the call that launched it."""
-
-CONTEXT_LOST = (
-    r"device-side assert triggered|an illegal memory access|CUBLAS_STATUS_(?:ALLOC_FAILED|EXECUTION_FAILED|INTERNAL_ERROR|NOT_INITIALIZED)"
-    r"|unspecified launch failure|(?:CUDA|HIP) error: (?:misaligned address|an illegal instruction|the launch timed out|hardware stack error"
-    r"|invalid program counter|operation not supported on global/shared address space|uncorrectable |unknown error)"
-)
-"""What CUDA's (and HIP's) errors say after which the context is gone, as a regular expression: those that its documentation of
-`cudaError_t` calls unrecoverable, "the process must be terminated and relaunched"."""
-
-_CUBLAS = re.compile(r"CUBLAS_STATUS_\w+")
 _ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(\d)[af]?$")
 
 
@@ -119,19 +107,3 @@ def has_code(capability: tuple[int, int], architectures: list[str]) -> bool:
         if (match[1] == "compute" or built[0] == capability[0]) and built <= capability:
             return True
     return False
-
-
-def names_cuda(message: str) -> bool:
-    """An error that names its maker: CUDA's or HIP's, whose unrecoverable ones are known."""
-    return re.search(r"\b(?:CUDA|HIP|hip|cuda)\b", message) is not None
-
-
-def is_cuda(device: str) -> bool:
-    """A device's name, as reports have it ("cuda:0 (NVIDIA H100)"), is that of a CUDA device."""
-    return device.startswith("cuda")
-
-
-def cublas_status(message: str) -> str | None:
-    """The CUBLAS_STATUS that an error's message names."""
-    match = _CUBLAS.search(message)
-    return match[0] if match is not None else None

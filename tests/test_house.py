@@ -6,9 +6,24 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+from importlinter.cli import lint_imports
+
 import nanodoc
+from nanodoc.trace.files import LOOKED_THROUGH
 
 PACKAGE = Path(nanodoc.__file__).parent
+
+
+def test_imports_keep_the_floors(capsys: pytest.CaptureFixture[str]) -> None:
+    """The contracts of pyproject.toml: floors, no circles, what never reaches torch, what rules see."""
+    failed = lint_imports(config_filename=str(PACKAGE.parent / "pyproject.toml"), no_cache=True)
+    assert not failed, capsys.readouterr().out
+
+
+def test_files_that_are_looked_through_exist() -> None:
+    """The search for the user's line passes our wrappers by their file names: a wrapper that moved would stop the search."""
+    assert [path for path in LOOKED_THROUGH if not Path(path).is_file()] == []
 
 
 def _names_cuda(tree: ast.AST) -> Iterator[int]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 
-from nanodoc import cuda
+from nanodoc.facts.cuda_errors import CONTEXT_LOST, names_cuda
 from nanodoc.facts.failure import Failure
 
 _WORKER_DIED = re.compile(r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) (?:is killed by signal: (?P<signal>[\w ]+)|exited unexpectedly)")
 # Level Zero's (Intel) and CANN's (Ascend) errors after which a device answers no more calls of this process.
-_DEVICE_LOST = re.compile(cuda.CONTEXT_LOST + r"|ERROR_DEVICE_LOST|vector core exception|aicore exception|aicore timeout")
+_DEVICE_LOST = re.compile(CONTEXT_LOST + r"|ERROR_DEVICE_LOST|vector core exception|aicore exception|aicore timeout")
 # torch.AcceleratorError of a maker whose messages are not known, for what leaves the device as it was.
 _DEVICE_STAYS = re.compile(
     r"invalid (?:device|argument|configuration|resource|value|pitch)|out of (?:bounds|range|memory)|not supported|busy or unavailable|not initialized|no such device"
@@ -64,7 +64,7 @@ def says_device_is_lost(error: BaseException) -> bool:
 
 
 def _is_lost(kind: str, message: str) -> bool:
-    if kind == "AcceleratorError" and not cuda.names_cuda(message):
+    if kind == "AcceleratorError" and not names_cuda(message):
         return _DEVICE_STAYS.search(message) is None
     return _DEVICE_LOST.search(message) is not None
 

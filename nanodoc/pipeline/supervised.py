@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from nanodoc import cuda
 from nanodoc.config import Config, artifact_folder
 from nanodoc.diagnosis.finding import Fix
 from nanodoc.diagnosis.ranking import rank
 from nanodoc.errors import InternalError, NanodocError, UsageError
+from nanodoc.facts.cuda_errors import BLOCKING, is_cuda
 from nanodoc.facts.death import LAST_WORDS, SECOND_RUN, DeathFacts
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.failure import Failure
@@ -219,9 +219,9 @@ def _without_the_device(job: Job, report: Report, failure: Failure, step: int | 
     looks: list[tuple[str, Again, dict[str, str], str]] = []
     if batch is not None:
         looks.append(("running the batch on the CPU", Again(batch=batch), {}, "cpu"))
-    if cuda.is_cuda(report.run.device):  # of other devices none offers to wait for every kernel
-        named = " ".join(f"{key}={value}" for key, value in cuda.BLOCKING.items())
-        looks.append((f"running it again with {named}", Again(), dict(cuda.BLOCKING), job.config.device))
+    if is_cuda(report.run.device):  # of other devices none offers to wait for every kernel
+        named = " ".join(f"{key}={value}" for key, value in BLOCKING.items())
+        looks.append((f"running it again with {named}", Again(), dict(BLOCKING), job.config.device))
     for said, again, environment, device in looks:
         progress.say(said)
         ended = _again(job, again, steps=None, environment=environment, device=device)

@@ -19,7 +19,7 @@ _TORCH = os.path.dirname(os.path.abspath(_torch.origin)) + os.sep if _torch is n
 _NANODOC = str(Path(__file__).resolve().parent.parent) + os.sep
 _CLINIC = os.path.join(_NANODOC, "clinic", "patients") + os.sep  # patients stand for the user's code
 # Our wrappers around the user's calls lie between the user's frame and torch's; they are looked through.
-_TRANSPARENT = tuple(
+LOOKED_THROUGH = tuple(
     os.path.join(_NANODOC, *path)
     for path in (
         ("replay", "observer.py"),
@@ -58,7 +58,7 @@ def _classify(filename: str) -> int:
     if filename.startswith(_NANODOC):
         if filename.startswith(_CLINIC):
             return USER
-        return SKIP if filename in _TRANSPARENT else STOP
+        return SKIP if filename in LOOKED_THROUGH else STOP
     if filename.startswith(_TORCH):
         return SKIP
     if f"{os.sep}site-packages{os.sep}" in filename or f"{os.sep}dist-packages{os.sep}" in filename:

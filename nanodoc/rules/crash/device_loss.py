@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nanodoc.cuda import cublas_status, names_cuda
 from nanodoc.diagnosis.claim import Claim, Rule
 from nanodoc.diagnosis.finding import Fix
+from nanodoc.facts.cuda_errors import cublas_status, names_cuda
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.failure_kinds import device_is_lost
 from nanodoc.rules.crash.failures import failure_claim
