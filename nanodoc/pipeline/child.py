@@ -75,19 +75,21 @@ class _Imports:
 
 def perform(job: Job, progress: Progress) -> Report:
     """Runs the command, in whichever process this is. Raises `UsageError`."""
-    from nanodoc import pipeline
+    from nanodoc.pipeline.check_grad_graph import check_grad_graph
+    from nanodoc.pipeline.replay import replay_snapshot
+    from nanodoc.pipeline.run import run_training
 
     options = dict(job.options)
     if job.command == "check-grad-graph":
-        return pipeline.check_grad_graph(job.target, job.config, **options)
+        return check_grad_graph(job.target, job.config, **options)
     if job.command == "replay":
         from nanodoc.pipeline.replay import ReplayOptions
 
         entrypoint = options.pop("entrypoint")
         minimal = options.pop("minimal")
         told = ReplayOptions(minimal=Path(minimal) if minimal is not None else None, **options)
-        return pipeline.replay(Path(job.target), job.config, entrypoint, told, progress)
-    return pipeline.run(job.target, job.config, progress, job.again)
+        return replay_snapshot(Path(job.target), job.config, entrypoint, told, progress)
+    return run_training(job.target, job.config, progress, job.again)
 
 
 def describe_death(error: Exception) -> Failure | None:

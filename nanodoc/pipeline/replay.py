@@ -58,7 +58,7 @@ class ReplayOptions:
     debug: bool = False
 
 
-def replay(
+def replay_snapshot(
     path: Path, config: Config, entrypoint: str | None = None, options: ReplayOptions | None = None, progress: Progress | None = None
 ) -> Report:
     """Re-runs the step a snapshot holds under the tracer and returns the diagnosis. Raises `UsageError`."""

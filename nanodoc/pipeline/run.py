@@ -41,7 +41,7 @@ DEFAULT_STEPS = 100
 DEFAULT_LOG_EVERY = 10  # with --stats
 
 
-def run(entrypoint: str, config: Config, progress: Progress | None = None, again: Again | None = None) -> Report:
+def run_training(entrypoint: str, config: Config, progress: Progress | None = None, again: Again | None = None) -> Report:
     """Runs the training an entrypoint names under watch, and returns what was found. `again` where it is run a second time for a
     closer look at how the first ended.
 

@@ -33,6 +33,7 @@ _PATIENCE = 30.0  # seconds to end by itself when told to; as launchers and clus
 _QUIET = 5.0  # seconds that the end may take before somebody is told why nothing happens
 _EXAMINED = 120.0  # seconds besides the budget that nanodoc's own runs of steps may be silent for, where there is a --timeout
 _ANSWER = 1.0  # seconds to say where it hangs
+_AGAIN = 0.1  # seconds after which it is asked again
 _LARGEST_STACK = 64 * 1024
 
 
@@ -240,13 +241,23 @@ class Child:
             return
         if stack_first:
             os.kill(self._process.pid, DUMP)
-        for number in (ASK,) if stack_first else (ASK, DUMP):
-            os.kill(self._process.pid, number)
-            until = time.monotonic() + _ANSWER
-            while time.monotonic() < until and not self._gone():
-                if (crumbs.trail().words or {}).get("said") == "asked":
-                    return
-                time.sleep(0.02)
+        if not self._answers(crumbs, ASK) and not stack_first:
+            self._answers(crumbs, DUMP)
+
+    def _answers(self, crumbs: Crumbs, number: int) -> bool:
+        """Sends a signal and waits for the child's words. ASK is sent again and again: while the main
+        thread still handles DUMP, the kernel gives ASK to another thread, which wakes nobody."""
+        os.kill(self._process.pid, number)
+        sent = time.monotonic()
+        until = sent + _ANSWER
+        while time.monotonic() < until and not self._gone():
+            if (crumbs.trail().words or {}).get("said") == "asked":
+                return True
+            time.sleep(0.02)
+            if number == ASK and time.monotonic() - sent > _AGAIN:
+                os.kill(self._process.pid, number)
+                sent = time.monotonic()
+        return False
 
     @contextlib.contextmanager
     def _passing_signals_on(self) -> Iterator[None]:

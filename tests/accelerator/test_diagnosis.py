@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from nanodoc import pipeline
 from nanodoc.config import Config
+from nanodoc.pipeline.check_grad_graph import check_grad_graph
+from nanodoc.pipeline.run import run_training
 from nanodoc.report.report import Report
 from tests.accelerator.device import sim
 from tests.accelerator.recipes import RECIPES
@@ -21,7 +22,7 @@ def _recipes(tmp_path: Path) -> None:
 
 
 def run(name: str, **options: object) -> Report:
-    return pipeline.run(f"train.py:{name}", Config(device="sim", **options))  # type: ignore[arg-type]
+    return run_training(f"train.py:{name}", Config(device="sim", **options))  # type: ignore[arg-type]
 
 
 def line(report: Report) -> int | None:
@@ -97,7 +98,7 @@ def test_frames_and_statistics_on_a_device() -> None:
 
 
 def test_the_gradient_graph_on_a_device() -> None:
-    here, there = (pipeline.check_grad_graph("train.py:well", Config(device=device)) for device in ("sim", "cpu"))
+    here, there = (check_grad_graph("train.py:well", Config(device=device)) for device in ("sim", "cpu"))
     assert here.graph is not None
     assert there.graph is not None
     assert [(p.name, p.state) for p in here.graph.parameters] == [(p.name, p.state) for p in there.graph.parameters]

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from nanodoc import pipeline
 from nanodoc.clinic.catalogue import PATIENTS, Patient
 from nanodoc.config import Config
+from nanodoc.pipeline.run import run_training
 from nanodoc.report.public import public_form
 from tests.accelerator.device import sim
 
@@ -47,7 +47,7 @@ BY_THE_CLOCK = {
 
 def told(patient: Patient, device: str, *, healthy: bool = False) -> dict[str, Any]:
     """The public report, without what is measured by the clock and without the device."""
-    report = pipeline.run(patient.entrypoint(healthy=healthy), Config(device=device))
+    report = run_training(patient.entrypoint(healthy=healthy), Config(device=device))
     found: dict[str, Any] = without(json.loads(json.dumps(public_form(report), default=str)))
     return found
 

@@ -9,11 +9,13 @@ import pytest
 import torch
 from torch import nn
 
-from nanodoc import accelerator, pipeline
+from nanodoc import accelerator
 from nanodoc.config import Config
 from nanodoc.errors import UsageError
 from nanodoc.facts.failure import Failure
 from nanodoc.facts.failure_kinds import device_is_lost
+from nanodoc.pipeline.check_grad_graph import check_grad_graph
+from nanodoc.pipeline.run import run_training
 from nanodoc.report.report import Report
 from nanodoc.tensors.nested import move_module
 from tests.accelerator.device import FIRST, SECOND
@@ -31,7 +33,7 @@ def made(model, loss_fn, data, **more):
 
 def run(tmp_path: Path, source: str, device: str = "sim", command: str = "run") -> Report:
     (tmp_path / "train.py").write_text(HEAD + source)
-    made = pipeline.run if command == "run" else pipeline.check_grad_graph
+    made = run_training if command == "run" else check_grad_graph
     return made("train.py:build", Config(device=device))
 
 

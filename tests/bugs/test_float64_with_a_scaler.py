@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nanodoc import pipeline
 from nanodoc.config import Config
+from nanodoc.pipeline.run import run_training
 
 TRAIN = """
 import torch
@@ -33,6 +33,6 @@ def build():
 
 def test_the_step_runs_in_float64(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
-    first = pipeline.run("train.py:build", Config(device="cpu")).findings[0]
+    first = run_training("train.py:build", Config(device="cpu")).findings[0]
     told = {row["name"]: row["outcome"] for row in first.experiments}
     assert told["float64"] == "fails too"  # it was "not run: current_scale must be a float tensor"

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from nanodoc import Recipe, pipeline
+from nanodoc import Recipe
 from nanodoc.config import Config
+from nanodoc.pipeline.run import run_training
 from tests.helpers import diagnose, run_engine
 
 SCRIPT = """
@@ -23,7 +24,7 @@ def build():
 def test_a_lazy_model_trains_under_watch() -> None:
     with open("train.py", "w") as file:
         file.write(SCRIPT)
-    report = pipeline.run("train.py:build", Config(device="cpu"))
+    report = run_training("train.py:build", Config(device="cpu"))
     assert report.findings == ()
     assert report.run.steps_run == 3
 

@@ -14,10 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from nanodoc import Recipe, pipeline
+from nanodoc import Recipe
 from nanodoc.config import Config
 from nanodoc.diagnosis.finding import Finding
 from nanodoc.diagnosis.ranking import rank
+from nanodoc.pipeline.run import run_training
 from nanodoc.rules.catalogue import claims
 from tests.experiments.test_experiments import ready
 
@@ -86,7 +87,7 @@ def build():
 
 def run(tmp_path: Path, optimizer: str) -> Finding:
     (tmp_path / "train.py").write_text(TRAIN.format(optimizer=optimizer))
-    return pipeline.run(f"{tmp_path / 'train.py'}:build", Config(device="cpu", snapshot_dir=str(tmp_path))).findings[0]
+    return run_training(f"{tmp_path / 'train.py'}:build", Config(device="cpu", snapshot_dir=str(tmp_path))).findings[0]
 
 
 def test_one_rate_is_lowered_where_it_is_written(tmp_path: Path) -> None:

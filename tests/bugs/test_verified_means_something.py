@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nanodoc import pipeline
 from nanodoc.config import Config
 from nanodoc.diagnosis.finding import Finding
+from nanodoc.pipeline.run import run_training
 
 PROBED = """\
 import nanodoc, torch
@@ -52,7 +52,7 @@ def build():
 
 def first(tmp_path: Path, text: str) -> Finding:
     (tmp_path / "train.py").write_text(text)
-    return pipeline.run(f"{tmp_path / 'train.py'}:build", Config(device="cpu", snapshot_dir=str(tmp_path))).findings[0]
+    return run_training(f"{tmp_path / 'train.py'}:build", Config(device="cpu", snapshot_dir=str(tmp_path))).findings[0]
 
 
 def test_a_step_that_is_finite_as_it_is_verifies_nothing(tmp_path: Path) -> None:

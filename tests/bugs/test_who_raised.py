@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nanodoc import pipeline
 from nanodoc.config import Config
+from nanodoc.pipeline.run import run_training
 from tests.helpers import marked
 
 TRAIN = """
@@ -83,18 +83,18 @@ def _train(tmp_path: Path) -> None:
     "name", ["own_memory", "own_device", "own_network", "a_key", "an_attribute", "unpacking", "without_words", "no_exception"]
 )
 def test_it_is_an_exception_of_the_users_and_nothing_more(tmp_path: Path, name: str) -> None:
-    (finding,) = pipeline.run(f"train.py:build_{name}", Config()).findings
+    (finding,) = run_training(f"train.py:build_{name}", Config()).findings
     assert (finding.code, finding.step) == ("ND709", 2)
     assert finding.culprit.location is not None
     assert finding.culprit.location.line == marked(tmp_path / "train.py", f"raises {name}")
 
 
 def test_a_sample_that_fails_by_itself_is_no_ragged_batch(tmp_path: Path) -> None:
-    finding = pipeline.run("train.py:build_in_a_sample", Config()).findings[0]
+    finding = run_training("train.py:build_in_a_sample", Config()).findings[0]
     assert finding.code == "ND709"
     assert finding.culprit.location is not None
     assert finding.culprit.location.line == marked(tmp_path / "train.py", "raises build_in_a_sample")
 
 
 def test_an_index_out_of_range_that_the_code_catches_is_none_of_ours() -> None:
-    assert not [one for one in pipeline.run("train.py:build_caught", Config()).findings if one.code == "ND102"]
+    assert not [one for one in run_training("train.py:build_caught", Config()).findings if one.code == "ND102"]

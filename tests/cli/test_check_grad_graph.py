@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from nanodoc import pipeline
+import nanodoc.pipeline.check_grad_graph as graph
 from nanodoc.clinic.catalogue import find_patient
 from nanodoc.config import Config
-from nanodoc.pipeline import check_grad_graph as graph
+from nanodoc.pipeline.check_grad_graph import check_grad_graph
 from nanodoc.report.dot import render_dot
 from nanodoc.report.grad_tree import render_tree
 from tests.helpers import nanodoc
@@ -60,14 +60,14 @@ def deep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_tree_folds_what_is_alike(deep: Path, golden: Callable[[str, str], None]) -> None:
-    report = pipeline.check_grad_graph("train.py:build", Config(device="cpu", steps=6))
+    report = check_grad_graph("train.py:build", Config(device="cpu", steps=6))
     golden("grad_tree", re.sub(r"norm [\d.e-]+( … [\d.e-]+)?", "norm N", render_tree(report)))  # norms differ between processors
 
 
 def test_the_picture(monkeypatch: pytest.MonkeyPatch, golden: Callable[[str, str], None]) -> None:
     patient = find_patient("frozen-features")
     monkeypatch.chdir(Path(patient.entrypoint().rpartition(":")[0]).parent)
-    report = pipeline.check_grad_graph("frozen_features.py:sick", Config(device="cpu"))
+    report = check_grad_graph("frozen_features.py:sick", Config(device="cpu"))
     golden("grad_graph", render_dot(report))
 
 
@@ -84,7 +84,7 @@ def test_no_optimizer_ever_steps(deep: Path) -> None:
 
     graph.run_graph_check = spy  # type: ignore[assignment]
     try:
-        pipeline.check_grad_graph("train.py:build", Config(device="cpu", steps=3))
+        check_grad_graph("train.py:build", Config(device="cpu", steps=3))
     finally:
         graph.run_graph_check = original
     assert all(torch.equal(before[name], value) for name, value in built[0].state_dict().items())

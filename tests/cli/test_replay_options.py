@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 import torch
 
-from nanodoc import pipeline
 from nanodoc.cli.app import app
 from nanodoc.config import Config
 from nanodoc.errors import UsageError
-from nanodoc.pipeline.replay import ReplayOptions
+from nanodoc.pipeline.replay import ReplayOptions, replay_snapshot
 from nanodoc.report.machine import render_json
 from nanodoc.report.report import Report
 from nanodoc.report.terminal import render
@@ -120,7 +119,7 @@ def test_the_ops_between_cause_and_symptom(folder: Path) -> None:
 
 
 def test_the_table_of_ops_is_printed(folder: Path) -> None:
-    report = pipeline.replay(folder / "nanodoc-step2.pt", Config(device="cpu"), None, ReplayOptions(ops=True))
+    report = replay_snapshot(folder / "nanodoc-step2.pt", Config(device="cpu"), None, ReplayOptions(ops=True))
     text = render(report)
     assert "non-finite" in text
     assert "div (backward)" in text

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from nanodoc import pipeline
 from nanodoc.clinic.catalogue import PATIENTS
 from nanodoc.config import Config
 from nanodoc.diagnosis.finding import OK, PROBLEM, SKIPPED
 from nanodoc.errors import UsageError
+from nanodoc.pipeline.run import run_training
 from nanodoc.report.public import public_form
 from nanodoc.report.report import Report
 from nanodoc.report.terminal import render
@@ -22,7 +22,7 @@ BY_NAME = {patient.name: patient for patient in PATIENTS}
 
 
 def run(name: str, folder: Path, *, healthy: bool = False, **options: object) -> Report:
-    return pipeline.run(BY_NAME[name].entrypoint(healthy=healthy), Config(device="cpu", snapshot_dir=str(folder), **options))  # type: ignore[arg-type]  # fields of the config
+    return run_training(BY_NAME[name].entrypoint(healthy=healthy), Config(device="cpu", snapshot_dir=str(folder), **options))  # type: ignore[arg-type]  # fields of the config
 
 
 def test_stats_lists_every_parameter_and_layer_the_odd_ones_first(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_inputs_that_are_not_used(tmp_path: Path) -> None:
         "    return {'model': model, 'loss_fn': lambda m, b: F.cross_entropy(m(b[0]), b[1]), 'data': [(torch.randn(64, 4), y)],\n"
         "            'optimizer': torch.optim.Adam(model.parameters(), 0.05)}\n"
     )
-    report = pipeline.run(f"{file}:build", Config(device="cpu", overfit_batch=True, steps=60, snapshot_dir=str(tmp_path)))
+    report = run_training(f"{file}:build", Config(device="cpu", overfit_batch=True, steps=60, snapshot_dir=str(tmp_path)))
     assert [(one.code, one.severity) for one in report.findings] == [("ND617", "warning")]
     assert "inputs are not used" in report.findings[0].title
 

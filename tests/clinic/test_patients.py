@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from nanodoc import pipeline
 from nanodoc.clinic.catalogue import PATIENTS, Patient
 from nanodoc.config import Config
+from nanodoc.pipeline.run import run_training
 from nanodoc.rules.catalogue import RULES
 
 BY_NAME = {patient.name: patient for patient in PATIENTS}
@@ -25,7 +25,7 @@ def patient(request: pytest.FixtureRequest) -> Patient:
     "ignore:.*to a scalar may lead.*:UserWarning",
 )
 def test_the_cause_comes_first(patient: Patient) -> None:
-    report = pipeline.run(patient.entrypoint(), Config(device="cpu"))
+    report = run_training(patient.entrypoint(), Config(device="cpu"))
     assert report.findings, patient.story
     first = report.findings[0]
     assert first.name == patient.expect
@@ -38,7 +38,7 @@ def test_the_cause_comes_first(patient: Patient) -> None:
 
 
 def test_the_healthy_twin_is_left_alone(patient: Patient) -> None:
-    report = pipeline.run(patient.entrypoint(healthy=True), Config(device="cpu"))
+    report = run_training(patient.entrypoint(healthy=True), Config(device="cpu"))
     assert report.findings == ()
     assert report.verdict == "healthy"
 
@@ -53,6 +53,6 @@ def test_names_are_unique_and_known() -> None:
     [("poisoned-batch", (14,), (63,)), ("distance-of-twins", (2,), (50,)), ("log-of-softmax", (1,), (41,)), ("empty-set", (5,), (29,))],
 )
 def test_the_guilty_sample_is_named(name: str, samples: tuple[int, ...], rows: tuple[int, ...]) -> None:
-    culprit = pipeline.run(BY_NAME[name].entrypoint(), Config(device="cpu")).findings[0].culprit
+    culprit = run_training(BY_NAME[name].entrypoint(), Config(device="cpu")).findings[0].culprit
     assert culprit.samples == samples
     assert culprit.dataset_indices == rows

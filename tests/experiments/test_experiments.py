@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from nanodoc import Recipe, pipeline
+from nanodoc import Recipe
 from nanodoc.cli.common import exit_code
 from nanodoc.config import Config
 from nanodoc.diagnosis.ranking import rank
@@ -20,6 +20,7 @@ from nanodoc.experiments.verdict import read
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.trials import CourseFacts, Experiment, Growth, Pattern, Stretch
 from nanodoc.loop.engine import Engine
+from nanodoc.pipeline.run import run_training
 from nanodoc.progress import Progress
 from nanodoc.report.report import Report
 from nanodoc.rules.catalogue import claims
@@ -197,7 +198,7 @@ def test_the_pattern_is_read(pattern: Pattern, guilty: bool | None, cause: str |
 
 def run(tmp_path: Path, text: str, progress: Progress | None = None) -> Report:
     (tmp_path / "train.py").write_text(text)
-    return pipeline.run(f"{tmp_path / 'train.py'}:build", Config(device="cpu", snapshot_dir=str(tmp_path)), progress)
+    return run_training(f"{tmp_path / 'train.py'}:build", Config(device="cpu", snapshot_dir=str(tmp_path)), progress)
 
 
 MICRO = """

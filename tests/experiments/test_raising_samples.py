@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from nanodoc import pipeline
 from nanodoc.config import Config
 from nanodoc.diagnosis.finding import Finding
+from nanodoc.pipeline.run import run_training
 
 TRAIN = '''\
 import torch
@@ -89,7 +89,7 @@ def part_raises_another():
 
 def finding(folder: Path, name: str, text: str = TRAIN) -> Finding:
     (folder / "train.py").write_text(text)
-    return pipeline.run(f"{folder / 'train.py'}:{name}", Config(device="cpu", snapshot_dir=str(folder))).findings[0]
+    return run_training(f"{folder / 'train.py'}:{name}", Config(device="cpu", snapshot_dir=str(folder))).findings[0]
 
 
 @pytest.mark.parametrize("bad", [(3,), (0, 5), (1, 3, 7)])

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from nanodoc import pipeline
 from nanodoc.config import Config
 from nanodoc.diagnosis.finding import Finding
+from nanodoc.pipeline.run import run_training
 from nanodoc.report.fixes import changed_line
 from nanodoc.report.terminal import render
 from tests.helpers import nanodoc, report_of
@@ -67,7 +67,7 @@ def first(tmp_path: Path, name: str) -> Finding:
     (tmp_path / "train.py").write_text(
         PROGRAM.format(init=init, forward=textwrap.indent(forward, " " * 8), plant=textwrap.indent(plant, " " * 4))
     )
-    return pipeline.run(f"{tmp_path / 'train.py'}:build", Config(device="cpu", snapshot_dir=str(tmp_path))).findings[0]
+    return run_training(f"{tmp_path / 'train.py'}:build", Config(device="cpu", snapshot_dir=str(tmp_path))).findings[0]
 
 
 @pytest.mark.parametrize("name", sorted(PROGRAMS))
@@ -94,7 +94,7 @@ def test_what_distorts_the_healthy_samples_is_not_verified(tmp_path: Path) -> No
             forward="        a = h[:, 0]\n        return ((a - a.mean()) / (a.std() + 1e-4) * x[:, 0]).pow(2).mean()",
         )
     )
-    finding = pipeline.run(f"{tmp_path / 'train.py'}:build", Config(device="cpu", snapshot_dir=str(tmp_path))).findings[0]
+    finding = run_training(f"{tmp_path / 'train.py'}:build", Config(device="cpu", snapshot_dir=str(tmp_path))).findings[0]
     assert finding.name == "degenerate-statistics"
     assert finding.fixes[0].verified is True
     assert finding.fixes[0].patch == "a.std(unbiased=a.numel() > 1)"
@@ -107,7 +107,7 @@ def test_the_diff_is_printed_under_the_help(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         PROGRAM.format(init=init, forward=textwrap.indent(forward, " " * 8), plant=textwrap.indent(plant, " " * 4))
     )
-    report = pipeline.run(f"{tmp_path / 'train.py'}:build", Config(device="cpu", snapshot_dir=str(tmp_path)))
+    report = run_training(f"{tmp_path / 'train.py'}:build", Config(device="cpu", snapshot_dir=str(tmp_path)))
     text = render(report)
     assert "- " + " " * 8 + "return (h.sum(1) / n).mean()\n" in text
     assert "+ " + " " * 8 + "return (h.sum(1) / n.masked_fill(n == 0, 1)).mean()\n" in text

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from nanodoc import Recipe, pipeline
+from nanodoc import Recipe
 from nanodoc.config import Config
 from nanodoc.diagnosis.finding import Finding
 from nanodoc.experiments import call_site
@@ -19,6 +19,7 @@ from nanodoc.experiments.samples import GuiltySamples, Parts, rows_of
 from nanodoc.experiments.templates import function_of
 from nanodoc.experiments.trial import Budget, StepTrials, fails
 from nanodoc.loop.engine import Engine
+from nanodoc.pipeline.run import run_training
 
 TRAIN = """\
 import torch
@@ -53,7 +54,7 @@ def first(tmp_path: Path, *, bad: list[int], value: str, norm: bool = False) -> 
         call="self.norm(self.linear(batch['x']))" if norm else "self.linear(batch['x'])",
     )  # fmt: skip
     (tmp_path / "train.py").write_text(text)
-    return pipeline.run(f"{tmp_path / 'train.py'}:build", Config(device="cpu", snapshot_dir=str(tmp_path))).findings[0]
+    return run_training(f"{tmp_path / 'train.py'}:build", Config(device="cpu", snapshot_dir=str(tmp_path))).findings[0]
 
 
 def test_samples_that_the_failing_op_cannot_tell(tmp_path: Path) -> None:

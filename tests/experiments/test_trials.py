@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from nanodoc import pipeline
 from nanodoc.clinic.catalogue import find_patient
 from nanodoc.config import Config
 from nanodoc.diagnosis.finding import Finding
+from nanodoc.pipeline.run import run_training
 from nanodoc.report.public import public_form
 
 
 def first(name: str, tmp_path: Path) -> Finding:
-    report = pipeline.run(find_patient(name).entrypoint(), Config(device="cpu", snapshot_dir=str(tmp_path)))
+    report = run_training(find_patient(name).entrypoint(), Config(device="cpu", snapshot_dir=str(tmp_path)))
     return report.findings[0]
 
 
@@ -37,7 +37,7 @@ def test_the_dtype_is_found_by_experiment(tmp_path: Path) -> None:
 
 
 def test_how_a_fix_is_tried_is_not_in_the_public_report(tmp_path: Path) -> None:
-    report = pipeline.run(find_patient("half-overflow").entrypoint(), Config(device="cpu", snapshot_dir=str(tmp_path)))
+    report = run_training(find_patient("half-overflow").entrypoint(), Config(device="cpu", snapshot_dir=str(tmp_path)))
     (fix, *_) = public_form(report)["findings"][0]["fixes"]
     assert set(fix) == {"title", "patch", "verified", "confidence", "loss_change", "outcome"}
 

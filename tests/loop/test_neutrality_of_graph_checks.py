@@ -10,8 +10,8 @@ from torch import nn
 
 from nanodoc import Recipe
 from nanodoc.recipe.build_watch import BuildWatch
-from tests.engine.test_neutrality import assert_same, everything
 from tests.helpers import run_engine
+from tests.loop.test_neutrality import assert_same, everything
 
 STEPS = 8
 

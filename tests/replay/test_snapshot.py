@@ -140,8 +140,8 @@ def test_a_snapshot_of_another_model_is_one_clear_line(snapshot: Path, tmp_path:
 
 
 def test_a_failed_write_keeps_the_diagnosis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import nanodoc.pipeline as pipeline
     from nanodoc.config import Config
+    from nanodoc.pipeline.run import run_training
 
     (tmp_path / "train.py").write_text(SICK)
 
@@ -149,7 +149,7 @@ def test_a_failed_write_keeps_the_diagnosis(tmp_path: Path, monkeypatch: pytest.
         raise OSError("no space left on device")
 
     monkeypatch.setattr(sys.modules["nanodoc.pipeline.run"], "write_snapshot", full)
-    report = pipeline.run("train.py:build", Config())
+    report = run_training("train.py:build", Config())
     assert report.findings[0].name == "infinite-gradient"
     assert report.artifacts["snapshot"] is None
     assert any(what == "snapshot" and "no space left" in why for what, why in report.not_checked)

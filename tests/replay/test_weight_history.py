@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from nanodoc import Recipe, pipeline
+from nanodoc import Recipe
 from nanodoc.clinic.catalogue import find_patient
 from nanodoc.config import Config
 from nanodoc.loop.engine import Engine
+from nanodoc.pipeline.run import run_training
 from nanodoc.replay.rerun import CourseRunner
 from nanodoc.replay.step import StepRunner
 from nanodoc.replay.weight_history import Checkpoints
@@ -189,6 +190,6 @@ def test_time_ends_a_stretch() -> None:
 def test_too_little_memory_is_said_in_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nanodoc.replay.weight_history.free_host_memory", lambda: 100)
     patient = find_patient("half-epsilon")
-    report = pipeline.run(patient.entrypoint(healthy=True), Config(device="cpu", snapshot_dir=str(tmp_path)))
+    report = run_training(patient.entrypoint(healthy=True), Config(device="cpu", snapshot_dir=str(tmp_path)))
     (why,) = [why for what, why in report.not_checked if what == "earlier weights"]
     assert "an eighth of the free memory holds 0" in why

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from nanodoc import pipeline
 from nanodoc.config import Config
+from nanodoc.pipeline.run import run_training
 from nanodoc.report.machine import render_github, render_json
 from nanodoc.report.report import Report
 from nanodoc.report.terminal import render, sparkline
@@ -44,7 +44,7 @@ def build():
 @pytest.fixture
 def report(tmp_path: Path) -> Report:
     (tmp_path / "train.py").write_text(SICK)
-    made = pipeline.run("train.py:build", Config(device="cpu"))
+    made = run_training("train.py:build", Config(device="cpu"))
     # what differs between machines and releases is no part of the golden text
     return replace(
         made, nanodoc="0.0", vitals=replace(made.vitals, overhead=1.0, load_share=0.02, samples_per_second=None, peak_memory=None)
@@ -98,7 +98,7 @@ def build():
 
 def test_the_frames_of_an_overflow(tmp_path: Path, golden: Callable[[str, str], None]) -> None:
     (tmp_path / "train.py").write_text(OVERFLOW)
-    made = pipeline.run("train.py:build", Config(device="cpu", frames=True))
+    made = run_training("train.py:build", Config(device="cpu", frames=True))
     golden("frames", render(replace(made, nanodoc="0.0")))
 
 

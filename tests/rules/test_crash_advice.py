@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from nanodoc import pipeline
 from nanodoc.config import Config
 from nanodoc.diagnosis.finding import Finding
+from nanodoc.pipeline.run import run_training
 from tests.helpers import marked
 
 TRAIN = """
@@ -124,7 +124,7 @@ def _train(tmp_path: Path) -> None:
 
 
 def first(name: str) -> Finding:
-    return pipeline.run(f"train.py:{name}", Config()).findings[0]
+    return run_training(f"train.py:{name}", Config()).findings[0]
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from nanodoc import pipeline
 from nanodoc.config import Config
 from nanodoc.diagnosis.finding import Finding
+from nanodoc.pipeline.run import run_training
 from tests.helpers import marked
 
 TRAIN = """
@@ -163,7 +163,7 @@ def _train(tmp_path: Path) -> None:
 
 
 def first(name: str) -> Finding:
-    findings = pipeline.run(f"train.py:{name}", Config()).findings
+    findings = run_training(f"train.py:{name}", Config()).findings
     assert findings, name
     return findings[0]
 
@@ -261,7 +261,7 @@ def test_what_could_not_be_looked_at_is_said() -> None:
 
 @pytest.mark.parametrize("name", ["new_head", "loaded_twice"])
 def test_loads_that_are_meant_to_be_partial(name: str) -> None:
-    assert not [one for one in pipeline.run(f"train.py:{name}", Config()).findings if one.code == "ND710"]
+    assert not [one for one in run_training(f"train.py:{name}", Config()).findings if one.code == "ND710"]
 
 
 def test_the_renamed_keys_are_a_change_of_the_line() -> None:

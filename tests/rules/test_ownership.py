@@ -12,16 +12,16 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from nanodoc import pipeline
 from nanodoc.config import Config
 from nanodoc.diagnosis.finding import Finding
+from nanodoc.pipeline.run import run_training
 from tests.helpers import marked
 
 
 def found(tmp_path: Path, build: Callable[[], Any], steps: int = 4) -> tuple[Finding, ...]:
     """Through the pipeline, since what build() does is watched there."""
     config = Config(device="cpu", steps=steps, snapshot_dir=str(tmp_path))
-    return pipeline.run(f"{__file__}:{build.__name__}", config).findings
+    return run_training(f"{__file__}:{build.__name__}", config).findings
 
 
 def one(tmp_path: Path, build: Callable[[], Any], name: str, text: str) -> Finding:

@@ -12,10 +12,11 @@ import torch.nn.functional as F
 from torch import nn
 from torch.optim import lr_scheduler as schedules
 
-from nanodoc import Recipe, pipeline
+from nanodoc import Recipe
 from nanodoc.clinic.catalogue import find_patient
 from nanodoc.config import Config
 from nanodoc.diagnosis.finding import Finding
+from nanodoc.pipeline.run import run_training
 from tests.helpers import diagnose
 
 
@@ -90,7 +91,7 @@ def build():
 
 
 def test_a_learning_rate_too_high_to_learn_with_is_shown_by_a_lower_one(tmp_path: Path) -> None:
-    report = pipeline.run(find_patient("hot-optimizer").entrypoint(), Config(device="cpu", snapshot_dir=str(tmp_path)))
+    report = run_training(find_patient("hot-optimizer").entrypoint(), Config(device="cpu", snapshot_dir=str(tmp_path)))
     fix = report.findings[0].fixes[0]
     assert fix.verified
     assert fix.patch == "torch.optim.Adam(model.parameters(), lr=0.03)"
@@ -99,5 +100,5 @@ def test_a_learning_rate_too_high_to_learn_with_is_shown_by_a_lower_one(tmp_path
 
 def test_random_labels_are_nobodys_learning_rate(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(RANDOM_LABELS)
-    report = pipeline.run(f"{tmp_path / 'train.py'}:build", Config(device="cpu", snapshot_dir=str(tmp_path)))
+    report = run_training(f"{tmp_path / 'train.py'}:build", Config(device="cpu", snapshot_dir=str(tmp_path)))
     assert report.findings == ()

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from nanodoc import Recipe, pipeline
+from nanodoc import Recipe
 from nanodoc.config import Config
 from nanodoc.loop.history import History
+from nanodoc.pipeline.run import run_training
 from nanodoc.report.public import public_form
 from tests.helpers import diagnose, line_of, run_engine
 
@@ -164,7 +165,7 @@ def test_the_report_says_that_calibration_is_healthy(tmp_path: Path) -> None:
         "            'optimizer': torch.optim.SGD(model.parameters(), lr=0.1),\n"
         "            'amp': {'dtype': 'float16', 'scaler': True, 'init_scale': 2.0 ** 24}}\n"
     )
-    report = pipeline.run(f"{tmp_path / 'train.py'}:build", Config(steps=20, device="cpu", snapshot_dir=str(tmp_path)))
+    report = run_training(f"{tmp_path / 'train.py'}:build", Config(steps=20, device="cpu", snapshot_dir=str(tmp_path)))
     text = render(report)
     assert "the loss scale was calibrating, which is healthy" in text
     assert "loss scale     █" in text
