@@ -81,6 +81,8 @@ class Child:
         self._done: float | None = None
         self._alive_at = time.monotonic()
         self._before: tuple[int | None, str, int, int] | None = None
+        self._silent: Trail | None = None
+        """What the child had said when its time was up."""
 
     def run(self) -> Ended:
         """Starts it and waits until it has ended, by itself or not."""
@@ -101,7 +103,10 @@ class Child:
                 if process.returncode is None:  # an error of our own
                     self._reap()
                 os.close(read)
-            self._ended.trail = crumbs.trail()
+            self._ended.trail = trail = crumbs.trail()
+            if self._silent is not None and trail.phase == EXAMINATION:
+                # it hung; what it raised when the rank it waited for was ended is no cause
+                self._ended.trail = self._silent
             crumbs.close()
             stack.seek(0)
             self._ended.stack = stack.read(_LARGEST_STACK).decode(errors="replace")
@@ -231,6 +236,7 @@ class Child:
         if now - self._alive_at > patience:
             self._ended.silent_for = now - self._alive_at
             if trail.phase != EXAMINATION:
+                self._silent = trail
                 self._ask_where(crumbs, stack_first=True)
             _kill_group(self._process.pid)
 

@@ -135,7 +135,7 @@ def test_an_exception_of_the_users_is_a_finding_in_every_format(output_format: s
 
 
 def test_an_error_of_nanodocs_own_is_exit_3_and_one_line(tmp_path: Path) -> None:
-    code = "import sys, nanodoc.pipeline as p; sys.argv = ['nanodoc', 'run', 'train.py:build', '--in-process']\ndef broken(*a, **k): raise ZeroDivisionError('oops')\np.run = broken\nfrom nanodoc.cli.app import main\nmain()"
+    code = "import sys, nanodoc.pipeline.run as p; sys.argv = ['nanodoc', 'run', 'train.py:build', '--in-process']\ndef broken(*a, **k): raise ZeroDivisionError('oops')\np.run_training = broken\nfrom nanodoc.cli.app import main\nmain()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 3
     assert "internal error: ZeroDivisionError: oops" in done.stderr
