@@ -1,6 +1,7 @@
 """nanodoc: a doctor for PyTorch training runs.
 
-Importing this package does not import torch; a training script needs `Recipe`, or nothing, and may use `probe`.
+Importing this package does not import torch; a training script needs `Recipe`, or nothing, and may
+use `probe`.
 
 Errors raised to callers:
 

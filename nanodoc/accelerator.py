@@ -1,7 +1,8 @@
-"""The device a training runs on, whoever made it: asked through `torch.accelerator` and the device's own module.
+"""The device a training runs on, whoever made it: asked through `torch.accelerator` and the
+device's own module.
 
-A device type's module (`torch.get_device_module`) need not offer everything. What it lacks is answered with None here, never by an error.
-What only CUDA has is in `nanodoc.cuda`.
+A device type's module (`torch.get_device_module`) need not offer everything. What it lacks is
+answered with None here, never by an error. What only CUDA has is in `nanodoc.cuda`.
 """
 
 from __future__ import annotations
@@ -19,18 +20,23 @@ from nanodoc.errors import UsageError
 _NO_ANSWER = (AttributeError, AssertionError, RuntimeError, TypeError, ValueError)
 
 
-# -- which ---------------------------------------------------------------------------------------------------------------------
+# -- which -----------------------------------------------------------------------------------------
 
 
 def current() -> torch.device | None:
-    """The accelerator that torch would use now, with its index; None where there is the CPU alone. This initialises it: it is for
-    runs that use it."""
+    """The accelerator that torch would use now, with its index; None where there is the CPU alone.
+    This initialises it: it is for runs that use it."""
     kind = _kind()
-    return torch.device(kind, max(torch.accelerator.current_device_index(), 0)) if kind is not None else None
+    return (
+        torch.device(kind, max(torch.accelerator.current_device_index(), 0))
+        if kind is not None
+        else None
+    )
 
 
 def _kind() -> str | None:
-    """The accelerator's type, without a context being made on a device: forked workers and CUDA_VISIBLE_DEVICES still have their way."""
+    """The accelerator's type, without a context being made on a device: forked workers and
+    CUDA_VISIBLE_DEVICES still have their way."""
     if not torch.accelerator.is_available():
         return None
     kind = torch.accelerator.current_accelerator()
@@ -38,8 +44,8 @@ def _kind() -> str | None:
 
 
 def every_device(kind: str) -> tuple[torch.device, ...]:
-    """All devices of an accelerator's type that torch sees; none for the CPU, or for a type that isn't the accelerator here. None of
-    them is initialised."""
+    """All devices of an accelerator's type that torch sees; none for the CPU, or for a type that
+    isn't the accelerator here. None of them is initialised."""
     if kind == "cpu" or kind != _kind():
         return ()
     return tuple(torch.device(kind, index) for index in range(torch.accelerator.device_count()))
@@ -57,9 +63,11 @@ def exists(kind: str) -> bool:
 
 
 def pick_device(name: str) -> torch.device:
-    """The device for "auto" (the accelerator, else the CPU), "cpu", a type ("cuda", "mps", "xpu", …) or one of several ("cuda:1").
+    """The device for "auto" (the accelerator, else the CPU), "cpu", a type ("cuda", "mps", "xpu",
+    …) or one of several ("cuda:1").
 
-    Raises `UsageError`, which lists what is there, for any other. A run on the CPU leaves the accelerator alone.
+    Raises `UsageError`, which lists what is there, for any other. A run on the CPU leaves the
+    accelerator alone.
     """
     device = _checked(name)
     if device.type != "cpu" and device.index is None:
@@ -68,8 +76,9 @@ def pick_device(name: str) -> torch.device:
 
 
 def device_before_import(name: str) -> torch.device:
-    """`pick_device` while the user's file is not imported yet, which initialises nothing: the file may choose devices by the
-    environment, or bring a type of device with it (torch_npu does). A type that torch does not know is taken for the CPU until then."""
+    """`pick_device` while the user's file is not imported yet, which initialises nothing: the file
+    may choose devices by the environment, or bring a type of device with it (torch_npu does). A
+    type that torch does not know is taken for the CPU until then."""
     try:
         torch.device("cpu" if name == "auto" else name)
     except RuntimeError:
@@ -78,10 +87,11 @@ def device_before_import(name: str) -> torch.device:
 
 
 def device_of(model: torch.nn.Module, name: str) -> torch.device:
-    """`pick_device`; "auto" is the accelerator that the training's own code has put the model on, if any.
+    """`pick_device`; "auto" is the accelerator that the training's own code has put the model on,
+    if any.
 
-    Raises `UsageError` where the code has spread the model over several devices, the CPU may be one of them, and another is asked for: it
-    moves what goes between them itself.
+    Raises `UsageError` where the code has spread the model over several devices, the CPU may be one
+    of them, and another is asked for: it moves what goes between them itself.
     """
     devices = list(dict.fromkeys(p.device for p in model.parameters() if p.device.type != "meta"))
     placed = next((device for device in devices if device.type != "cpu"), None)
@@ -89,7 +99,8 @@ def device_of(model: torch.nn.Module, name: str) -> torch.device:
         return pick_device(name)
     if len(devices) > 1 and name not in ("auto", placed.type, str(placed)):
         raise UsageError(
-            f"--device {name}: the recipe spreads its model over {', '.join(map(str, devices))}, and moves what goes between them itself; leave --device out"
+            f"--device {name}: the recipe spreads its model over {', '.join(map(str, devices))}, "
+            "and moves what goes between them itself; leave --device out"
         )
     return placed
 
@@ -105,7 +116,9 @@ def _checked(name: str) -> torch.device:
     if device.type == "cpu":
         return torch.device("cpu")
     if device.type != kind:
-        raise UsageError(f"--device {name}: this torch ({torch.__version__}) sees no such device; {_there(kind)}")
+        raise UsageError(
+            f"--device {name}: this torch ({torch.__version__}) sees no such device; {_there(kind)}"
+        )
     if device.index is not None and device.index >= torch.accelerator.device_count():
         raise UsageError(f"--device {name}: there is no number {device.index}; {_there(kind)}")
     return device
@@ -115,11 +128,13 @@ def _there(kind: str | None) -> str:
     if kind is None:
         return "there is only cpu"
     count = torch.accelerator.device_count()
-    names = [f"{kind}:{index}" for index in range(min(count, 4))] + (["…", f"{kind}:{count - 1}"] if count > 4 else [])
+    names = [f"{kind}:{index}" for index in range(min(count, 4))] + (
+        ["…", f"{kind}:{count - 1}"] if count > 4 else []
+    )
     return f"there are cpu and {', '.join(names)}"
 
 
-# -- what it is called and has ---------------------------------------------------------------------------------------------------
+# -- what it is called and has ---------------------------------------------------------------------
 
 
 def _module(device: torch.device) -> Any:
@@ -149,14 +164,19 @@ def empty_cache(device: torch.device) -> None:
 
 
 def memory_info(device: torch.device) -> tuple[int, int] | None:
-    """(free, total) bytes of a device's memory; None for the CPU, and where the device doesn't tell."""
+    """(free, total) bytes of a device's memory; None for the CPU, and where the device doesn't
+    tell."""
     if device.type == "cpu":
         return None
-    for ask in (lambda: torch.accelerator.get_memory_info(device), lambda: _module(device).mem_get_info(device)):
+    for ask in (
+        lambda: torch.accelerator.get_memory_info(device),
+        lambda: _module(device).mem_get_info(device),
+    ):
         with contextlib.suppress(*_NO_ANSWER):
             free, total = ask()
             return int(free), int(total)
-    with contextlib.suppress(*_NO_ANSWER):  # Apple's GPUs share the host's memory, and recommend a share of it
+    # Apple's GPUs share the host's memory, and recommend a share of it
+    with contextlib.suppress(*_NO_ANSWER):
         module = _module(device)
         total = int(module.recommended_max_memory())
         return max(total - int(module.driver_allocated_memory()), 0), total
@@ -164,10 +184,14 @@ def memory_info(device: torch.device) -> tuple[int, int] | None:
 
 
 def peak_memory(device: torch.device) -> int | None:
-    """The most bytes that tensors took on the device so far; None for the CPU, and where its allocator keeps no statistics."""
+    """The most bytes that tensors took on the device so far; None for the CPU, and where its
+    allocator keeps no statistics."""
     if device.type == "cpu":
         return None
-    for ask in (lambda: torch.accelerator.max_memory_allocated(device), lambda: _module(device).max_memory_allocated(device)):
+    for ask in (
+        lambda: torch.accelerator.max_memory_allocated(device),
+        lambda: _module(device).max_memory_allocated(device),
+    ):
         with contextlib.suppress(*_NO_ANSWER):
             return int(ask())
     return None
@@ -175,7 +199,8 @@ def peak_memory(device: torch.device) -> int | None:
 
 @cache  # of the device: this is asked at every step, and tried once, without waiting for the device
 def widest(device: torch.device) -> torch.dtype:
-    """float64 where tensors of the device can hold it, else float32: what sums of many numbers are kept in."""
+    """float64 where tensors of the device can hold it, else float32: what sums of many numbers are
+    kept in."""
     # Intel's, where it holds doubles and can't calculate with them
     if device.type != "cpu" and getattr(_properties(device), "has_fp64", True) is False:
         return torch.float32
@@ -190,7 +215,8 @@ def widest(device: torch.device) -> torch.dtype:
 
 @cache
 def has_float64(device: torch.device) -> bool:
-    """The device holds doubles and calculates with them. Apple's GPUs refuse to hold them, some of Intel's to calculate with them."""
+    """The device holds doubles and calculates with them. Apple's GPUs refuse to hold them, some of
+    Intel's to calculate with them."""
     if widest(device) != torch.float64:
         return False
     try:
@@ -210,11 +236,12 @@ def in_widest(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to(widest(tensor.device))
 
 
-# -- random states ----------------------------------------------------------------------------------------------------------------
+# -- random states ---------------------------------------------------------------------------------
 
 
 def random_states(devices: Iterable[torch.device]) -> dict[torch.device, torch.Tensor]:
-    """The random state of each device whose module keeps one; the tensors are on the host, and no device is waited for."""
+    """The random state of each device whose module keeps one; the tensors are on the host, and no
+    device is waited for."""
     found = {}
     for device in devices:
         with contextlib.suppress(*_NO_ANSWER):
@@ -223,7 +250,7 @@ def random_states(devices: Iterable[torch.device]) -> dict[torch.device, torch.T
 
 
 def set_random_state(device: torch.device, state: torch.Tensor) -> None:
-    """Puts a state of `random_states` back; nothing happens where this device is not there. Raises what its generator says of a state that it
-    does not take."""
+    """Puts a state of `random_states` back; nothing happens where this device is not there. Raises
+    what its generator says of a state that it does not take."""
     if device in every_device(device.type) and hasattr(_module(device), "set_rng_state"):
         _module(device).set_rng_state(state, device)

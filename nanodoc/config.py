@@ -36,7 +36,8 @@ class Config:
     output: str | None = None
     """File for the report; None: stdout."""
     snapshot_dir: str | None = None
-    """Folder for snapshots, traces and the history; None: beside --output, else the working folder."""
+    """Folder for snapshots, traces and the history; None: beside --output, else the working
+    folder."""
     fail_on: str = "critical"
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
@@ -50,7 +51,8 @@ class Config:
     abort_after_step: int | None = None
     """End the run after this step."""
     checkpoints: bool = True
-    """Whether to keep copies of earlier weights in host memory, for experiments on how a run came to fail."""
+    """Whether to keep copies of earlier weights in host memory, for experiments on how a run came
+    to fail."""
     checkpoint_every: int | None = None
     """Steps between two copies; None: as often as costs less than a hundredth of the time."""
     budget: float = 60.0
@@ -60,11 +62,13 @@ class Config:
     stats: bool = False
     """Whether to print the tables of parameters and layers."""
     log_every: int | None = None
-    """Look at every so many steps more closely; None: as often as costs less than a hundredth of the time."""
+    """Look at every so many steps more closely; None: as often as costs less than a hundredth of
+    the time."""
     overfit_batch: bool = False
     """Train on the first batch alone, and on the same with its inputs zeroed."""
     preflight: bool | None = None
-    """True: run one step only, and list what was checked. None: check the first step's indices and labels as it runs. False: don't."""
+    """True: run one step only, and list what was checked. None: check the first step's indices and
+    labels as it runs. False: don't."""
     tensorboard: str | None = None
     """Folder for TensorBoard's event files."""
     live: bool = False
@@ -73,9 +77,11 @@ class Config:
     """Whether to try, when the run is over, if samples of a batch influence each other (ND513)."""
     quiet: bool = False
     in_process: bool = False
-    """Run the training in nanodoc's own process, as a debugger needs it; then nothing outlives a crash."""
+    """Run the training in nanodoc's own process, as a debugger needs it; then nothing outlives a
+    crash."""
     timeout: float | None = None
-    """Seconds without a sign of life (no step finished, no phase begun) after which the training counts as hung; None: no limit."""
+    """Seconds without a sign of life (no step finished, no phase begun) after which the training
+    counts as hung; None: no limit."""
     thresholds: Mapping[str, float] = field(default_factory=dict)
     """Numbers that rules compare with, by name; see `nanodoc.diagnosis.thresholds`."""
     recipe: Mapping[str, Any] = field(default_factory=dict)
@@ -92,12 +98,20 @@ def artifact_folder(config: Config) -> Path:
     return Path(config.output).parent if config.output is not None else Path(".")
 
 
-_LEAST = {"steps": 1, "seed": 0, "max_frames": 1, "checkpoint_every": 1, "abort_after_step": 0, "log_every": 1}
+_LEAST = {
+    "steps": 1,
+    "seed": 0,
+    "max_frames": 1,
+    "checkpoint_every": 1,
+    "abort_after_step": 0,
+    "log_every": 1,
+}
 _KEYS = tuple(f.name for f in fields(Config))
 
 
 def load_config(file: Path | None, flags: Mapping[str, Any], folder: Path | None = None) -> Config:
-    """The configuration of one command. `flags` holds only what the user gave. Raises `UsageError`."""
+    """The configuration of one command. `flags` holds only what the user gave. Raises
+    `UsageError`."""
     config = Config()
     pyproject = (folder or Path.cwd()) / "pyproject.toml"
     if pyproject.is_file():
@@ -127,11 +141,16 @@ def _read_yaml(path: Path) -> Mapping[str, Any]:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f":{mark.line + 1}:{mark.column + 1}" if mark is not None else ""
-        raise UsageError(f"bad YAML in {path}{where}: {getattr(error, 'problem', None) or error}") from error
+        raise UsageError(
+            f"bad YAML in {path}{where}: {getattr(error, 'problem', None) or error}"
+        ) from error
     if content is None:
         return {}
     if not isinstance(content, Mapping):
-        raise UsageError(f"{path} must hold a mapping of options, such as `steps: 5`; it holds a {type(content).__name__}")
+        raise UsageError(
+            f"{path} must hold a mapping of options, such as `steps: 5`; it holds a "
+            f"{type(content).__name__}"
+        )
     return content
 
 
@@ -159,7 +178,9 @@ def _checked(key: str, value: Any, source: str) -> Any:
         if value not in choices:
             raise refuse("one of " + ", ".join(choices))
     elif key in _LEAST:
-        if (value is not None or key == "max_frames") and (isinstance(value, bool) or not isinstance(value, int) or value < _LEAST[key]):
+        if (value is not None or key == "max_frames") and (
+            isinstance(value, bool) or not isinstance(value, int) or value < _LEAST[key]
+        ):
             raise refuse(f"a whole number of at least {_LEAST[key]}")
     elif key in ("select", "ignore"):
         items = value.split(",") if isinstance(value, str) else value
@@ -172,7 +193,18 @@ def _checked(key: str, value: Any, source: str) -> Any:
         return _seconds(value, refuse)
     elif key == "preflight" and value is None:
         return None
-    elif key in ("quiet", "leak_check", "frames", "checkpoints", "fix", "stats", "overfit_batch", "preflight", "live", "in_process"):
+    elif key in (
+        "quiet",
+        "leak_check",
+        "frames",
+        "checkpoints",
+        "fix",
+        "stats",
+        "overfit_batch",
+        "preflight",
+        "live",
+        "in_process",
+    ):
         if not isinstance(value, bool):
             raise refuse("true or false")
     elif key == "thresholds":
@@ -187,7 +219,11 @@ def _checked(key: str, value: Any, source: str) -> Any:
 
 def _seconds(value: Any, refuse: Any) -> float:
     """60, "60", "60s" and "2m" as seconds."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|m)?\s*", str(value)) if not isinstance(value, bool) else None
+    match = (
+        re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|m)?\s*", str(value))
+        if not isinstance(value, bool)
+        else None
+    )
     if match is None:
         raise refuse("a number of seconds, such as 60, 60s or 2m")
     return float(match[1]) * (60.0 if match[2] == "m" else 1.0)
@@ -209,7 +245,9 @@ def _thresholds(value: Any, source: str, refuse: Any) -> dict[str, float]:
 
 
 def _step_list(value: Any, refuse: Any) -> tuple[int, ...]:
-    items = value.split(",") if isinstance(value, str) else [value] if isinstance(value, int) else value
+    items = (
+        value.split(",") if isinstance(value, str) else [value] if isinstance(value, int) else value
+    )
     try:
         steps = tuple(int(item) for item in items)
     except (TypeError, ValueError) as error:

@@ -1,8 +1,9 @@
 """What only CUDA (and ROCm, which torch calls by the same name) has: builds, capabilities and NCCL.
 
-The one file of the package that names `torch.cuda`; everything that other devices have as well is asked in `nanodoc.accelerator`. What CUDA's
-errors say is told apart without torch, in `nanodoc.facts.cuda_errors`. torch is imported when it is asked, so that `nanodoc env` works where torch is
-broken.
+The one file of the package that names `torch.cuda`; everything that other devices have as well is
+asked in `nanodoc.accelerator`. What CUDA's errors say is told apart without torch, in
+`nanodoc.facts.cuda_errors`. torch is imported when it is asked, so that `nanodoc env` works where
+torch is broken.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ _ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(\d)[af]?$")
 
 
 class Properties(NamedTuple):
-    """One GPU. `supported` says whether this build of torch has code for it, None where that can't be known."""
+    """One GPU. `supported` says whether this build of torch has code for it, None where that can't
+    be known."""
 
     name: str
     memory: int
@@ -25,7 +27,8 @@ class Properties(NamedTuple):
     """"sm_90", or ROCm's name of the architecture."""
     supported: bool | None
     identity: str
-    """The same for all processes that see this GPU, whatever number they give it; "" where torch doesn't tell."""
+    """The same for all processes that see this GPU, whatever number they give it; "" where torch
+    doesn't tell."""
 
 
 def _cuda() -> Any:
@@ -44,7 +47,8 @@ def device_count() -> int:
 
 
 def initialize() -> None:
-    """Starts CUDA. Raises what torch says of a driver that is too old, or of a device that is not there."""
+    """Starts CUDA. Raises what torch says of a driver that is too old, or of a device that is not
+    there."""
     _cuda().init()
 
 
@@ -84,20 +88,25 @@ def properties(index: int) -> Properties:
     import torch
 
     told, built = _cuda().get_device_properties(index), architectures()
-    identity = str(getattr(told, "uuid", "") or f"{os.environ.get('CUDA_VISIBLE_DEVICES', '')}/{index}")
+    identity = str(
+        getattr(told, "uuid", "") or f"{os.environ.get('CUDA_VISIBLE_DEVICES', '')}/{index}"
+    )
     if torch.version.hip:
         name = str(getattr(told, "gcnArchName", "unknown"))
         supported = any(name.split(":")[0] == one.split(":")[0] for one in built) if built else None
         return Properties(told.name, told.total_memory, name, supported, identity)
     supported = has_code((told.major, told.minor), built) if built else None
-    return Properties(told.name, told.total_memory, f"sm_{told.major}{told.minor}", supported, identity)
+    return Properties(
+        told.name, told.total_memory, f"sm_{told.major}{told.minor}", supported, identity
+    )
 
 
 def has_code(capability: tuple[int, int], architectures: list[str]) -> bool:
     """Whether a build for `architectures` runs on a GPU of `capability`.
 
-    Machine code (sm_86) runs on the same major version from its minor version on, code for the driver to compile (compute_90) on
-    everything from its own version on (NVIDIA, CUDA programming guide, "binary compatibility" and "PTX compatibility").
+    Machine code (sm_86) runs on the same major version from its minor version on, code for the
+    driver to compile (compute_90) on everything from its own version on (NVIDIA, CUDA programming
+    guide, "binary compatibility" and "PTX compatibility").
     """
     for one in architectures:
         match = _ARCHITECTURE.match(one)

@@ -1,4 +1,5 @@
-"""`nanodoc.probe`: a user's own spot in the code, in the same table as the modules. Importing it does not import torch."""
+"""`nanodoc.probe`: a user's own spot in the code, in the same table as the modules. Importing it
+does not import torch."""
 
 from __future__ import annotations
 
@@ -20,13 +21,15 @@ class _Active:
 
 
 def probe(tensor: _T, label: str) -> _T:
-    """Returns `tensor` as it is. While nanodoc runs the training, its range is recorded under `label`, and a non-finite element
-    becomes a finding; without a run it costs one comparison.
+    """Returns `tensor` as it is. While nanodoc runs the training, its range is recorded under
+    `label`, and a non-finite element becomes a finding; without a run it costs one comparison.
 
-    Takes a tensor of any shape and dtype. Inside code compiled by torch.compile nothing is recorded. Raises nothing.
+    Takes a tensor of any shape and dtype. Inside code compiled by torch.compile nothing is
+    recorded. Raises nothing.
     """
     if _Active.recorder is not None and not _compiling():
-        with contextlib.suppress(Exception):  # whatever is odd about the tensor, the training must not feel it
+        # whatever is odd about the tensor, the training must not feel it
+        with contextlib.suppress(Exception):
             _Active.recorder(tensor, label)
     return tensor
 

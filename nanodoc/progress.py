@@ -1,4 +1,5 @@
-"""How far a command is, as told to whoever watches. Nothing here imports torch: the process that watches never needs it."""
+"""How far a command is, as told to whoever watches. Nothing here imports torch: the process that
+watches never needs it."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ class Now:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a command tells how far it is: `step(step, steps, loss)` after each step, `say("trying float64 …")` while it examines."""
+    """Where a command tells how far it is: `step(step, steps, loss)` after each step, `say("trying
+    float64 …")` while it examines."""
 
     step: Callable[[int, int, float], None] = lambda step, steps, loss: None
     say: Callable[[str], None] = lambda text: None

@@ -6,13 +6,23 @@ from collections.abc import Iterable
 
 
 def clean(text: str) -> str:
-    """`text` without control characters: a log or a file name must not move the cursor or recolour the terminal."""
-    return "".join(ch if ch.isprintable() or ch == "\t" else " " if ch.isspace() else f"\\x{ord(ch):02x}" for ch in text)
+    """`text` without control characters: a log or a file name must not move the cursor or recolour
+    the terminal."""
+    return "".join(
+        ch if ch.isprintable() or ch == "\t" else " " if ch.isspace() else f"\\x{ord(ch):02x}"
+        for ch in text
+    )
 
 
 def seconds(value: float) -> str:
     """`45 µs`, `1.2 ms` or `3.4 s`."""
-    return f"{value * 1e6:.0f} µs" if value < 1e-3 else f"{value * 1e3:.3g} ms" if value < 1 else f"{value:.3g} s"
+    return (
+        f"{value * 1e6:.0f} µs"
+        if value < 1e-3
+        else f"{value * 1e3:.3g} ms"
+        if value < 1
+        else f"{value:.3g} s"
+    )
 
 
 def ranges(numbers: Iterable[int]) -> str:

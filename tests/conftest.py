@@ -1,4 +1,5 @@
-"""Shared fixtures: each test runs in a folder of its own, and golden texts are compared (or rewritten with --overwrite)."""
+"""Shared fixtures: each test runs in a folder of its own, and golden texts are compared (or
+rewritten with --overwrite)."""
 
 from __future__ import annotations
 
@@ -8,12 +9,17 @@ from pathlib import Path
 
 import pytest
 
-# A shell's background job is started with SIGINT ignored, and whatever it starts as well; the tests send it.
+# A shell's background job is started with SIGINT ignored, and whatever it starts as well; the tests
+# send it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--overwrite", action="store_true", help="rewrite the golden files with what the tests produced")
+    parser.addoption(
+        "--overwrite",
+        action="store_true",
+        help="rewrite the golden files with what the tests produced",
+    )
 
 
 @pytest.fixture(autouse=True)

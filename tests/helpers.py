@@ -20,7 +20,9 @@ from nanodoc.rules.catalogue import claims
 
 def run_engine(recipe: Recipe, steps: int = 1, **options: Any) -> Outcome:
     """The outcome of a few steps on the CPU, without files."""
-    return Engine(recipe, torch.device("cpu"), options.pop("amp_dtype", None), steps=steps, **options).run()
+    return Engine(
+        recipe, torch.device("cpu"), options.pop("amp_dtype", None), steps=steps, **options
+    ).run()
 
 
 def diagnose(recipe: Recipe, steps: int = 1, **options: Any) -> tuple[Finding, ...]:
@@ -31,7 +33,9 @@ def diagnose(recipe: Recipe, steps: int = 1, **options: Any) -> tuple[Finding, .
 def line_of(file: str | Path, text: str) -> int:
     """The number of the one line of `file` that contains `text`."""
     numbers = [
-        n for n, line in enumerate(Path(file).read_text(encoding="utf-8").splitlines(), 1) if text in line and "line_of(" not in line
+        n
+        for n, line in enumerate(Path(file).read_text(encoding="utf-8").splitlines(), 1)
+        if text in line and "line_of(" not in line
     ]
     assert len(numbers) == 1, f"{text!r} is on lines {numbers}"
     return numbers[0]
@@ -39,15 +43,27 @@ def line_of(file: str | Path, text: str) -> int:
 
 def marked(file: str | Path, text: str) -> int:
     """The number of the one line of `file` that ends with the comment `# text`."""
-    numbers = [n for n, line in enumerate(Path(file).read_text(encoding="utf-8").splitlines(), 1) if line.endswith(f"# {text}")]
+    numbers = [
+        n
+        for n, line in enumerate(Path(file).read_text(encoding="utf-8").splitlines(), 1)
+        if line.endswith(f"# {text}")
+    ]
     assert len(numbers) == 1, f"# {text} is on lines {numbers}"
     return numbers[0]
 
 
-def nanodoc(*arguments: str, cwd: Path | None = None, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+def nanodoc(
+    *arguments: str, cwd: Path | None = None, stdin: str | None = None
+) -> subprocess.CompletedProcess[str]:
     """The command line in a fresh process."""
     return subprocess.run(
-        [sys.executable, "-m", "nanodoc", *arguments], capture_output=True, text=True, cwd=cwd, input=stdin, timeout=120, check=False
+        [sys.executable, "-m", "nanodoc", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        input=stdin,
+        timeout=120,
+        check=False,
     )
 
 

@@ -1,4 +1,5 @@
-"""Every YAML in configs/ loads, the reference names every option with its default, and precedence holds."""
+"""Every YAML in configs/ loads, the reference names every option with its default, and precedence
+holds."""
 
 from __future__ import annotations
 
@@ -24,12 +25,16 @@ def test_every_config_loads_and_is_documented(path: Path) -> None:
 
 def test_the_reference_is_the_defaults() -> None:
     assert load_config(CONFIGS / "reference.yaml", {}) == Config()
-    keys = {key.replace("-", "_") for key in yaml.safe_load((CONFIGS / "reference.yaml").read_text())}
+    keys = {
+        key.replace("-", "_") for key in yaml.safe_load((CONFIGS / "reference.yaml").read_text())
+    }
     assert keys == {field.name for field in fields(Config)}
 
 
 def test_flags_win_over_yaml_over_pyproject(tmp_path: Path) -> None:
-    (tmp_path / "pyproject.toml").write_text("[tool.nanodoc]\nsteps = 1\nseed = 1\ndevice = 'cpu'\n")
+    (tmp_path / "pyproject.toml").write_text(
+        "[tool.nanodoc]\nsteps = 1\nseed = 1\ndevice = 'cpu'\n"
+    )
     (tmp_path / "c.yaml").write_text("steps: 2\nseed: 2\namp: off\nselect: [ND3]\n")
     config = load_config(tmp_path / "c.yaml", {"steps": 3, "trace_steps": "3,7"})
     assert (config.steps, config.seed, config.device, config.amp) == (3, 2, "cpu", "off")

@@ -16,22 +16,33 @@ PACKAGE = Path(nanodoc.__file__).parent
 
 
 def test_imports_keep_the_floors(capsys: pytest.CaptureFixture[str]) -> None:
-    """The contracts of pyproject.toml: floors, no circles, what never reaches torch, what rules see."""
+    """The contracts of pyproject.toml: floors, no circles, what never reaches torch, what rules
+    see."""
     failed = lint_imports(config_filename=str(PACKAGE.parent / "pyproject.toml"), no_cache=True)
     assert not failed, capsys.readouterr().out
 
 
 def test_files_that_are_looked_through_exist() -> None:
-    """The search for the user's line passes our wrappers by their file names: a wrapper that moved would stop the search."""
+    """The search for the user's line passes our wrappers by their file names: a wrapper that moved
+    would stop the search."""
     assert [path for path in LOOKED_THROUGH if not Path(path).is_file()] == []
 
 
 def _names_cuda(tree: ast.AST) -> Iterator[int]:
-    """Lines that reach for CUDA: `torch.cuda`, the same of a module under another name, an import of it."""
+    """Lines that reach for CUDA: `torch.cuda`, the same of a module under another name, an import
+    of it."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and node.attr == "cuda" and isinstance(node.value, ast.Name):
+        if (
+            isinstance(node, ast.Attribute)
+            and node.attr == "cuda"
+            and isinstance(node.value, ast.Name)
+        ):
             yield node.lineno
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torch") and any("cuda" in name.name for name in node.names):
+        if (
+            isinstance(node, ast.ImportFrom)
+            and (node.module or "").startswith("torch")
+            and any("cuda" in name.name for name in node.names)
+        ):
             yield node.lineno
         if isinstance(node, ast.Import | ast.ImportFrom) and "torch.cuda" in ast.unparse(node):
             yield node.lineno
@@ -45,8 +56,16 @@ def test_cuda_is_named_in_one_file() -> None:
         if path.name == "cuda.py" and path.parent == PACKAGE:
             assert "torch.cuda" in source
             continue
-        found += [f"{path.relative_to(PACKAGE)}:{number}" for number, line in enumerate(source.splitlines(), 1) if "torch.cuda" in line]
+        found += [
+            f"{path.relative_to(PACKAGE)}:{number}"
+            for number, line in enumerate(source.splitlines(), 1)
+            if "torch.cuda" in line
+        ]
         # `one.cuda` of a rank's facts is a field; `from nanodoc import cuda` is that one file
         fields = {"compare.py", "record.py"}
-        found += [f"{path.relative_to(PACKAGE)}:{line}" for line in _names_cuda(ast.parse(source)) if path.name not in fields]
+        found += [
+            f"{path.relative_to(PACKAGE)}:{line}"
+            for line in _names_cuda(ast.parse(source))
+            if path.name not in fields
+        ]
     assert found == []

@@ -1,4 +1,5 @@
-"""The command line: one explicit list of commands; each lives in its own file. Nothing here imports torch."""
+"""The command line: one explicit list of commands; each lives in its own file. Nothing here imports
+torch."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ from nanodoc.errors import NanodocError
 
 app = typer.Typer(
     name="nanodoc",
-    help="A doctor for PyTorch training runs: names the line, op and layer that made a run sick, and why.",
+    help="A doctor for PyTorch training runs: names the line, op and layer that made a run sick, "
+    "and why.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -39,13 +41,20 @@ def _version(value: bool) -> None:
 
 @app.callback()
 def _options(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")] = False,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
 ) -> None:
-    """A doctor for PyTorch training runs: names the line, op and layer that made a run sick, and why."""
+    """A doctor for PyTorch training runs: names the line, op and layer that made a run sick, and
+    why."""
 
 
 def main() -> None:
-    """Entry point of the `nanodoc` command; every error is one line on stderr and one of the public exit codes."""
+    """Entry point of the `nanodoc` command; every error is one line on stderr and one of the public
+    exit codes."""
     try:
         code = app(standalone_mode=False)
     except NanodocError as error:
@@ -53,7 +62,8 @@ def main() -> None:
     except KeyboardInterrupt:
         _end("interrupted", 130)
     except Exception as error:
-        if hasattr(error, "format_message"):  # a usage error of the command-line library, which typer may bundle
+        # a usage error of the command-line library, which typer may bundle
+        if hasattr(error, "format_message"):
             message = error.format_message().strip()
             if message:  # empty where the help was all there was to say
                 print(f"nanodoc: {message}", file=sys.stderr)
@@ -62,7 +72,11 @@ def main() -> None:
             raise
         place = traceback.extract_tb(error.__traceback__)[-1]
         said = " ".join(str(error).split())[:300]
-        _end(f"internal error: {type(error).__name__}: {said} ({place.name}, line {place.lineno}); NANODOC_DEBUG=1 shows the traceback", 3)
+        _end(
+            f"internal error: {type(error).__name__}: {said} ({place.name}, line {place.lineno}); "
+            "NANODOC_DEBUG=1 shows the traceback",
+            3,
+        )
     sys.exit(code if isinstance(code, int) else 0)
 
 

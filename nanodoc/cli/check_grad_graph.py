@@ -1,4 +1,5 @@
-"""`nanodoc check-grad-graph FILE.py:NAME`: which parameters get a gradient, and where the path of the others ends."""
+"""`nanodoc check-grad-graph FILE.py:NAME`: which parameters get a gradient, and where the path of
+the others ends."""
 
 from __future__ import annotations
 
@@ -8,7 +9,18 @@ from typing import Annotated
 import typer
 
 from nanodoc.cli.common import examined, exit_code, given, payload_on_stdout, write_payload
-from nanodoc.cli.run import Amp, ConfigFile, Device, FailOn, Ignore, InProcess, Output, Seed, Select, Timeout
+from nanodoc.cli.run import (
+    Amp,
+    ConfigFile,
+    Device,
+    FailOn,
+    Ignore,
+    InProcess,
+    Output,
+    Seed,
+    Select,
+    Timeout,
+)
 from nanodoc.config import load_config
 from nanodoc.rules.catalogue import check_codes
 from nanodoc.supervise.job import Job
@@ -23,10 +35,25 @@ class GraphFormat(StrEnum):
 
 
 def check_grad_graph(
-    entrypoint: Annotated[str, typer.Argument(metavar="FILE.py:NAME", help="The function that returns what to train.")],
-    steps: Annotated[int, typer.Option("--steps", min=1, help="Steps to look at; cuts on some steps only show with more than one.")] = 1,
-    format_: Annotated[GraphFormat, typer.Option("--format", help="How to print it; dot is Graphviz's text format.")] = GraphFormat.TREE,
-    module: Annotated[str | None, typer.Option("--module", metavar="PREFIX", help="Only the parameters below this module.")] = None,
+    entrypoint: Annotated[
+        str, typer.Argument(metavar="FILE.py:NAME", help="The function that returns what to train.")
+    ],
+    steps: Annotated[
+        int,
+        typer.Option(
+            "--steps",
+            min=1,
+            help="Steps to look at; cuts on some steps only show with more than one.",
+        ),
+    ] = 1,
+    format_: Annotated[
+        GraphFormat,
+        typer.Option("--format", help="How to print it; dot is Graphviz's text format."),
+    ] = GraphFormat.TREE,
+    module: Annotated[
+        str | None,
+        typer.Option("--module", metavar="PREFIX", help="Only the parameters below this module."),
+    ] = None,
     device: Device = None,
     seed: Seed = None,
     config: ConfigFile = None,
@@ -58,9 +85,22 @@ def check_grad_graph(
         from nanodoc.report.grad_tree import render_tree
         from nanodoc.report.machine import render_json
 
-        report = examined(Job(command="check-grad-graph", target=entrypoint, config=settings, options={"module": module}))
+        report = examined(
+            Job(
+                command="check-grad-graph",
+                target=entrypoint,
+                config=settings,
+                options={"module": module},
+            )
+        )
         if format_ is GraphFormat.TREE:
             write_payload(lambda color: render_tree(report, color=color), settings, stdout)
         else:
-            write_payload(lambda color: render_json(report) if format_ is GraphFormat.JSON else render_dot(report), settings, stdout)
+            write_payload(
+                lambda color: (
+                    render_json(report) if format_ is GraphFormat.JSON else render_dot(report)
+                ),
+                settings,
+                stdout,
+            )
         raise typer.Exit(exit_code(report, settings.fail_on))

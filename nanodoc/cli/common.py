@@ -30,7 +30,8 @@ def given(**flags: Any) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def payload_on_stdout() -> Iterator[TextIO]:
-    """stdout is the report's alone: what anything else prints meanwhile, C code and worker processes too, goes to stderr."""
+    """stdout is the report's alone: what anything else prints meanwhile, C code and worker
+    processes too, goes to stderr."""
     if sys.stderr is None:  # closed by whoever started us
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115  # for as long as the process lives
     if sys.stdout is None:
@@ -50,7 +51,8 @@ def payload_on_stdout() -> Iterator[TextIO]:
         with contextlib.redirect_stdout(sys.stderr):
             yield payload
     finally:
-        with contextlib.suppress(OSError):  # a full disk, a closed pipe: told when the report was written
+        # a full disk, a closed pipe: told when the report was written
+        with contextlib.suppress(OSError):
             stdout.flush()
             payload.flush()
         os.dup2(payload.fileno(), descriptor)
@@ -60,8 +62,8 @@ def payload_on_stdout() -> Iterator[TextIO]:
 
 @contextlib.contextmanager
 def progress_bar(quiet: bool, live: bool = False) -> Iterator[Progress | None]:
-    """A bar on stderr for runs that take a while, and what the examination is trying; with `live`, the vital signs instead. None when
-    quiet or when stderr is no terminal."""
+    """A bar on stderr for runs that take a while, and what the examination is trying; with `live`,
+    the vital signs instead. None when quiet or when stderr is no terminal."""
     from nanodoc.cli.live import live_view, wanted
 
     if wanted(live):
@@ -84,14 +86,19 @@ def progress_bar(quiet: bool, live: bool = False) -> Iterator[Progress | None]:
         task = bar.add_task("", total=None, doing="…")
 
         def update(step: int, steps: int, loss: float) -> None:
-            bar.update(task, completed=step + 1, total=steps, doing=f"step {step + 1} of {steps}  loss {loss:.4g}")
+            bar.update(
+                task,
+                completed=step + 1,
+                total=steps,
+                doing=f"step {step + 1} of {steps}  loss {loss:.4g}",
+            )
 
         yield Progress(update, lambda text: bar.update(task, doing=text))
 
 
 def examined(job: Job, live: bool = False) -> Report:
-    """The job's report: done by a child process, which the report outlives, or right here with --in-process. Of several ranks one has the
-    report; the others exit when it is there."""
+    """The job's report: done by a child process, which the report outlives, or right here with
+    --in-process. Of several ranks one has the report; the others exit when it is there."""
     config = job.config
     if config.in_process or os.name != "posix":  # process groups and their signals are POSIX's
         from nanodoc.pipeline.child import perform
@@ -110,7 +117,8 @@ def examined(job: Job, live: bool = False) -> Report:
         report = supervised_rank(job, told, ranks)
     if report is None:
         raise typer.Exit(0)
-    atexit.register(ranks.printed)  # once it is out, the others may go: a launcher ends all ranks with the first that fails
+    # once it is out, the others may go: a launcher ends all ranks with the first that fails
+    atexit.register(ranks.printed)
     return report
 
 
@@ -122,7 +130,11 @@ def deliver(report: Report, config: Config, stdout: TextIO) -> None:
 
 def in_color(stdout: TextIO) -> bool:
     """True for a terminal that wants colour."""
-    return stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in ("dumb", None)
+    return (
+        stdout.isatty()
+        and not os.environ.get("NO_COLOR")
+        and os.environ.get("TERM") not in ("dumb", None)
+    )
 
 
 def write_payload(rendered: Callable[[bool], str], config: Config, stdout: TextIO) -> None:
@@ -135,7 +147,10 @@ def write_payload(rendered: Callable[[bool], str], config: Config, stdout: TextI
             path.write_text(text, encoding="utf-8")
         except OSError as error:
             stdout.write(text)
-            raise UsageError(f"cannot write the report to {path}: {error.strerror or error}; it is on stdout instead") from error
+            raise UsageError(
+                f"cannot write the report to {path}: {error.strerror or error}; it is on stdout "
+                "instead"
+            ) from error
     else:
         try:
             stdout.write(text)
@@ -143,7 +158,10 @@ def write_payload(rendered: Callable[[bool], str], config: Config, stdout: TextI
         except BrokenPipeError:
             raise
         except OSError as error:
-            raise UsageError(f"cannot write the report to stdout: {error.strerror or error}; --output FILE writes it elsewhere") from error
+            raise UsageError(
+                f"cannot write the report to stdout: {error.strerror or error}; --output FILE "
+                "writes it elsewhere"
+            ) from error
 
 
 def render(report: Report, config: Config, *, color: bool) -> str:

@@ -16,8 +16,12 @@ from nanodoc.supervise.job import Job
 
 
 def demo(
-    name: Annotated[str | None, typer.Argument(help="A patient's name; without one, they are listed.")] = None,
-    healthy: Annotated[bool, typer.Option("--healthy", help="Run the patient's healthy twin instead.")] = False,
+    name: Annotated[
+        str | None, typer.Argument(help="A patient's name; without one, they are listed.")
+    ] = None,
+    healthy: Annotated[
+        bool, typer.Option("--healthy", help="Run the patient's healthy twin instead.")
+    ] = False,
     output_format: Format = None,
     output: Output = None,
     snapshot_dir: SnapshotDir = None,
@@ -26,11 +30,23 @@ def demo(
     if name is None:
         wide = max(len(patient.name) for patient in PATIENTS)
         for patient in PATIENTS:
-            typer.echo(f"{patient.name:<{wide}}  {patient.expect or 'healthy':<26}  {patient.story}")
+            typer.echo(
+                f"{patient.name:<{wide}}  {patient.expect or 'healthy':<26}  {patient.story}"
+            )
         return
     patient = find_patient(name)
     if patient.needs is not None and importlib.util.find_spec(patient.needs) is None:
-        raise UsageError(f"the patient {name} needs {patient.needs}: pip install 'nanodoc-torch[demo]'")
-    settings = load_config(None, given(output_format=output_format, output=output, snapshot_dir=snapshot_dir))
+        raise UsageError(
+            f"the patient {name} needs {patient.needs}: pip install 'nanodoc-torch[demo]'"
+        )
+    settings = load_config(
+        None, given(output_format=output_format, output=output, snapshot_dir=snapshot_dir)
+    )
     with payload_on_stdout() as stdout:
-        deliver(examined(Job(command="run", target=patient.entrypoint(healthy=healthy), config=settings)), settings, stdout)
+        deliver(
+            examined(
+                Job(command="run", target=patient.entrypoint(healthy=healthy), config=settings)
+            ),
+            settings,
+            stdout,
+        )

@@ -15,8 +15,12 @@ _FORMATS = ("full", "json")
 
 
 def env(
-    output_format: Annotated[str, typer.Option("--output-format", help="full or json (default: full).")] = "full",
-    output: Annotated[Path | None, typer.Option("--output", help="Write it to this file instead of stdout.")] = None,
+    output_format: Annotated[
+        str, typer.Option("--output-format", help="full or json (default: full).")
+    ] = "full",
+    output: Annotated[
+        Path | None, typer.Option("--output", help="Write it to this file instead of stdout.")
+    ] = None,
 ) -> None:
     """Print the environment for a bug report (nothing secret) and check that torch works in it."""
     if output_format not in _FORMATS:
@@ -28,6 +32,12 @@ def env(
         environment = gather()
         settings = Config(output=str(output) if output is not None else None)
         write_payload(
-            lambda color: render_json(environment) if output_format == "json" else render(environment, color=color), settings, stdout
+            lambda color: (
+                render_json(environment)
+                if output_format == "json"
+                else render(environment, color=color)
+            ),
+            settings,
+            stdout,
         )
     raise typer.Exit(0 if environment.healthy else 1)

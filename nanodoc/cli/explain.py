@@ -20,10 +20,14 @@ from nanodoc.rules.catalogue import RULES, find_rule
 _MOST_BYTES = 10 * 2**20
 _LONGEST_PATH = 4096
 _ERROR_LIKE = re.compile(r"\s|(?:Error|Exception|Warning|Interrupt|StopIteration)\b")
-_HELP = "Rules by code or name, such as ND301 or infinite-gradient; an error message; a file with a traceback or log; or - for stdin."
+_HELP = (
+    "Rules by code or name, such as ND301 or infinite-gradient; an error message; a file with a "
+    "traceback or log; or - for stdin."
+)
 _NOTHING = (
     "there is nothing to explain; give a rule (nanodoc explain ND301), an error message in quotes "
-    "(nanodoc explain 'RuntimeError: …'), a file, or a pipe (python train.py 2>&1 | nanodoc explain -); nanodoc explain --help tells more"
+    "(nanodoc explain 'RuntimeError: …'), a file, or a pipe (python train.py 2>&1 | nanodoc "
+    "explain -); nanodoc explain --help tells more"
 )
 _FAMILIES = {
     "1": "what came in",
@@ -36,7 +40,8 @@ _FAMILIES = {
     "8": "distributed runs",
     "9": "nanodoc's own",
 }
-# What text has none of; tabs, line ends, backspaces of progress bars and escapes of colours are left out.
+# What text has none of; tabs, line ends, backspaces of progress bars and escapes of colours are
+# left out.
 _NO_TEXT = re.compile(rb"[\x00-\x07\x0e-\x1a\x1c-\x1f]")
 
 
@@ -47,14 +52,21 @@ def _show_help(context: typer.Context, wanted: bool) -> None:
 
 
 def explain(
-    words: Annotated[list[str] | None, typer.Argument(metavar="CODE|ERROR|FILE|-", help=_HELP)] = None,
-    output_format: Annotated[str, typer.Option("--output-format", help="full or json (of errors).")] = "full",
-    _help: Annotated[bool, typer.Option("-h", hidden=True, is_eager=True, callback=_show_help)] = False,
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="CODE|ERROR|FILE|-", help=_HELP)
+    ] = None,
+    output_format: Annotated[
+        str, typer.Option("--output-format", help="full or json (of errors).")
+    ] = "full",
+    _help: Annotated[
+        bool, typer.Option("-h", hidden=True, is_eager=True, callback=_show_help)
+    ] = False,
 ) -> None:
     """Explain a rule, or an error message: what it means, its likeliest causes, the fix.
 
-    The exit code is 0 for an error that is in the knowledge base and for one that is not; "known" of the JSON output tells them apart.
-    It is 2 where there is nothing to explain: no such rule or file, no text.
+    The exit code is 0 for an error that is in the knowledge base and for one that is not; "known"
+    of the JSON output tells them apart. It is 2 where there is nothing to explain: no such rule or
+    file, no text.
     """
     if output_format not in ("full", "json"):
         raise UsageError(f"--output-format {output_format!r} is not full or json")
@@ -67,14 +79,19 @@ def explain(
         return
     text, note = _text(word)
     if not text.strip():
-        raise UsageError(_NOTHING if not words else "there is nothing to explain: the text is empty")
+        raise UsageError(
+            _NOTHING if not words else "there is nothing to explain: the text is empty"
+        )
     _print_answer(text, note, output_format)
 
 
 def _rules(word: str) -> list[Rule]:
-    """The rules that a word names in any of the ways people write them: ND301, nd-301, "infinite gradient", INFINITE_GRADIENT; or
-    several codes and names. Empty where it names none, or anything else besides."""
-    known = {re.sub(r"\W|_", "", key.lower()): rule for rule in RULES for key in (rule.code, rule.name)}
+    """The rules that a word names in any of the ways people write them: ND301, nd-301, "infinite
+    gradient", INFINITE_GRADIENT; or several codes and names. Empty where it names none, or anything
+    else besides."""
+    known = {
+        re.sub(r"\W|_", "", key.lower()): rule for rule in RULES for key in (rule.code, rule.name)
+    }
     if len(word) > _LONGEST_PATH:
         return []
     for parts in ([word], re.split(r"[\s,;]+", word.strip())):
@@ -87,25 +104,49 @@ def _rules(word: str) -> list[Rule]:
 
 def _print_rules(asked: list[Rule], output_format: str) -> None:
     if output_format == "json":
-        told = [{"code": one.code, "name": one.name, "severity": one.severity, "summary": one.summary, "doc": one.doc} for one in asked]
+        told = [
+            {
+                "code": one.code,
+                "name": one.name,
+                "severity": one.severity,
+                "summary": one.summary,
+                "doc": one.doc,
+            }
+            for one in asked
+        ]
         typer.echo(json.dumps(told if len(told) > 1 else told[0], indent=2))
         return
-    texts = [f"{rule.code} {rule.name} ({rule.severity}): {rule.summary}\n\n{rule.doc}{described(rule.code)}" for rule in asked]
+    texts = [
+        f"{rule.code} {rule.name} ({rule.severity}): {rule.summary}\n\n{rule.doc}"
+        f"{described(rule.code)}"
+        for rule in asked
+    ]
     typer.echo("\n".join(texts), nl=False)
 
 
 def _check_family(word: str) -> None:
-    """Raises `UsageError` that lists a family's rules, or the families, for a code that is only half of one or of no family."""
+    """Raises `UsageError` that lists a family's rules, or the families, for a code that is only
+    half of one or of no family."""
     match = re.fullmatch(r"(?i)nd[- _]?(\d{0,3})(?:x{1,2})?", word.strip())
     if not match:
         return
     digits = match[1]
-    of_family = [f"{rule.code} {rule.name}" for rule in RULES if len(digits) < 3 and digits and rule.code.startswith(f"ND{digits}")]
+    of_family = [
+        f"{rule.code} {rule.name}"
+        for rule in RULES
+        if len(digits) < 3 and digits and rule.code.startswith(f"ND{digits}")
+    ]
     if len(digits) == 1 and of_family:
-        raise UsageError(f"ND{digits}: {_FAMILIES.get(digits, 'a family')}; its rules are {', '.join(of_family)}")
-    if not digits or (len(digits) == 3 and not any(rule.code.startswith(f"ND{digits[:2]}") for rule in RULES)):
+        raise UsageError(
+            f"ND{digits}: {_FAMILIES.get(digits, 'a family')}; its rules are {', '.join(of_family)}"
+        )
+    if not digits or (
+        len(digits) == 3 and not any(rule.code.startswith(f"ND{digits[:2]}") for rule in RULES)
+    ):
         families = ", ".join(f"ND{digit} {about}" for digit, about in _FAMILIES.items())
-        raise UsageError(f"no rule {word!r}; the families are {families} (nanodoc rules lists them all)")
+        raise UsageError(
+            f"no rule {word!r}; the families are {families} (nanodoc rules lists them all)"
+        )
 
 
 def _print_answer(text: str, note: str, output_format: str) -> None:
@@ -121,7 +162,8 @@ def _print_answer(text: str, note: str, output_format: str) -> None:
 
 
 def _text(word: str) -> tuple[str, str]:
-    """The text to explain, and a note where only its end was read. Raises `UsageError` for what is neither rule, file nor error."""
+    """The text to explain, and a note where only its end was read. Raises `UsageError` for what is
+    neither rule, file nor error."""
     if word == "-":
         return _read(sys.stdin.buffer, "the input")
     path = _file(word)
@@ -172,4 +214,6 @@ def _read(stream: BinaryIO, name: str) -> tuple[str, str]:
     utf16 = kept.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     if not utf16 and len(_NO_TEXT.findall(kept[:65536])) > 0.05 * len(kept[:65536]):
         raise UsageError(f"{name} is no text; give the error message, a log or a traceback")
-    return kept.decode("utf-16" if utf16 else "utf-8", errors="replace").removeprefix("\ufeff"), note
+    return kept.decode("utf-16" if utf16 else "utf-8", errors="replace").removeprefix(
+        "\ufeff"
+    ), note

@@ -56,13 +56,20 @@ def vitals_table(step: int, steps: int, now: Now) -> Table:
         if values:
             table.add_row(name, sparkline(values), f"{values[0]:.4g} → {values[-1]:.4g}")
     if now.samples_per_second is not None:
-        table.add_row("throughput", f"{now.samples_per_second:.4g} samples/s", f"{now.load_share:.0%} of the time waiting for data")
+        table.add_row(
+            "throughput",
+            f"{now.samples_per_second:.4g} samples/s",
+            f"{now.load_share:.0%} of the time waiting for data",
+        )
     return table
 
 
 def wanted(live: bool) -> bool:
     """`--live` was given and there is a terminal to draw on; without one, a line says so."""
     if live and not sys.stderr.isatty():
-        print("nanodoc: --live needs a terminal on stderr; the run goes on without it", file=sys.stderr)
+        print(
+            "nanodoc: --live needs a terminal on stderr; the run goes on without it",
+            file=sys.stderr,
+        )
         return False
     return live

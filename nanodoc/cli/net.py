@@ -29,23 +29,49 @@ _WORDLESS_SECONDS = 3.0
 
 
 def net(
-    timeout: Annotated[float, typer.Option("--timeout", help="Seconds to wait for ranks to arrive, and for each check.")] = 30.0,
-    backend: Annotated[str | None, typer.Option("--backend", help="gloo or nccl (default: nccl where every rank has its own GPU).")] = None,
-    nproc: Annotated[int | None, typer.Option("--nproc", help="Start this many ranks on this host, without torchrun.")] = None,
-    sizes: Annotated[str, typer.Option("--sizes", help="Sizes of the all_reduce whose bandwidth is measured, in MiB.")] = _SIZES,
+    timeout: Annotated[
+        float,
+        typer.Option("--timeout", help="Seconds to wait for ranks to arrive, and for each check."),
+    ] = 30.0,
+    backend: Annotated[
+        str | None,
+        typer.Option(
+            "--backend", help="gloo or nccl (default: nccl where every rank has its own GPU)."
+        ),
+    ] = None,
+    nproc: Annotated[
+        int | None,
+        typer.Option("--nproc", help="Start this many ranks on this host, without torchrun."),
+    ] = None,
+    sizes: Annotated[
+        str,
+        typer.Option(
+            "--sizes", help="Sizes of the all_reduce whose bandwidth is measured, in MiB."
+        ),
+    ] = _SIZES,
     drill: Annotated[
         list[str] | None,
         typer.Option(
             "--drill",
             metavar="RANK:KIND[@CHECK]",
-            help="Let a rank fail on purpose: die, hang, slow, wrong or version; may be given again.",
+            help="Let a rank fail on purpose: die, hang, slow, wrong or version; may be given "
+            "again.",
         ),
     ] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Set NCCL_DEBUG=INFO and explain the lines that matter.")] = False,
-    output_format: Annotated[str, typer.Option("--output-format", help="full or json (default: full).")] = "full",
-    output: Annotated[Path | None, typer.Option("--output", help="Write the report to this file instead of stdout.")] = None,
+    verbose: Annotated[
+        bool,
+        typer.Option("--verbose", help="Set NCCL_DEBUG=INFO and explain the lines that matter."),
+    ] = False,
+    output_format: Annotated[
+        str, typer.Option("--output-format", help="full or json (default: full).")
+    ] = "full",
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", help="Write the report to this file instead of stdout."),
+    ] = None,
 ) -> None:
-    """Check that all ranks reach each other: rendezvous, every collective, bandwidth. Run it with torchrun."""
+    """Check that all ranks reach each other: rendezvous, every collective, bandwidth. Run it with
+    torchrun."""
     from nanodoc.net.drill import read_drill
     from nanodoc.net.launch import read_launch
 
@@ -56,16 +82,23 @@ def net(
         if backend is not None and backend not in _BACKENDS:
             raise UsageError(f"--backend {backend!r} is not one of {', '.join(_BACKENDS)}")
         if output_format not in _FORMATS:
-            raise UsageError(f"--output-format {output_format!r} is not one of {', '.join(_FORMATS)}")
+            raise UsageError(
+                f"--output-format {output_format!r} is not one of {', '.join(_FORMATS)}"
+            )
         if nproc is not None and nproc < 1:
             raise UsageError(f"--nproc {nproc} must be at least 1")
         if nproc is not None and launch is not None:
             raise UsageError("--nproc starts ranks itself; leave it out under torchrun and srun")
         read_sizes = _sizes(sizes)
-        drills = tuple(read_drill(text, launch.world_size if launch is not None else nproc) for text in drill or ())
+        drills = tuple(
+            read_drill(text, launch.world_size if launch is not None else nproc)
+            for text in drill or ()
+        )
     from nanodoc.net.options import Options
 
-    options = Options(timeout=timeout, backend=backend, sizes=read_sizes, drills=drills, verbose=verbose)
+    options = Options(
+        timeout=timeout, backend=backend, sizes=read_sizes, drills=drills, verbose=verbose
+    )
     if launch is not None:
         _as_rank(launch, options, output_format, output)
     elif nproc is not None:
@@ -78,12 +111,18 @@ def net(
             "--output-format": output_format,
             "--output": output,
         }
-        arguments = [text for name, value in flags.items() if value is not None for text in (name, str(value))]
+        arguments = [
+            text
+            for name, value in flags.items()
+            if value is not None
+            for text in (name, str(value))
+        ]
         arguments += [text for one in drill or () for text in ("--drill", one)]
         raise typer.Exit(run_ranks(nproc, [*arguments, *(["--verbose"] if verbose else [])]))
     elif output_format == "json":
         raise UsageError(
-            "nothing launched this process as a rank (RANK is not set), so there is no report; nanodoc net says how to launch it"
+            "nothing launched this process as a rank (RANK is not set), so there is no report; "
+            "nanodoc net says how to launch it"
         )
     else:
         from nanodoc.report.net import guide
@@ -98,7 +137,8 @@ def _said_once(launch: Launch | None) -> Iterator[None]:
         yield
     except UsageError:
         if launch is not None and launch.rank > 0:
-            time.sleep(_WORDLESS_SECONDS)  # torchrun ends all ranks once one has ended, also the one that says why
+            # torchrun ends all ranks once one has ended, also the one that says why
+            time.sleep(_WORDLESS_SECONDS)
             raise typer.Exit(2) from None
         raise
 
@@ -106,7 +146,10 @@ def _said_once(launch: Launch | None) -> Iterator[None]:
 def _sizes(text: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not all(part.isdecimal() and 1 <= int(part) <= _MOST_MEBIBYTES for part in parts):
-        raise UsageError(f"--sizes {text!r} must be whole numbers of MiB from 1 to {_MOST_MEBIBYTES}, such as {_SIZES}")
+        raise UsageError(
+            f"--sizes {text!r} must be whole numbers of MiB from 1 to {_MOST_MEBIBYTES}, such as "
+            f"{_SIZES}"
+        )
     return tuple(sorted({int(part) * 2**20 for part in parts}))
 
 
@@ -119,18 +162,27 @@ def _free_port() -> int:
 
 
 def _as_rank(launch: Launch, options: Options, output_format: str, output: Path | None) -> None:
-    """One rank of the check, to its very end: a thread that hangs in a collective would block any other way out than `os._exit`."""
+    """One rank of the check, to its very end: a thread that hangs in a collective would block any
+    other way out than `os._exit`."""
     from nanodoc.net import nccl_log
 
     log = nccl_log.enable(os.environ) if options.verbose else tuple
-    os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"  # else NCCL's watchdog kills a process that could still report
+    # else NCCL's watchdog kills a process that could still report
+    os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"
     if not options.verbose:
-        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # torch's store warns with C++ frames where one line of ours says it
+        # torch's store warns with C++ frames where one line of ours says it
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     code = 3
     try:
         with payload_on_stdout() as stdout:
             code = _rank(
-                launch, options, log, Config(output=str(output) if output is not None else None, output_format=output_format), stdout
+                launch,
+                options,
+                log,
+                Config(
+                    output=str(output) if output is not None else None, output_format=output_format
+                ),
+                stdout,
             )
     except UsageError as error:
         code = error.exit_code
@@ -139,14 +191,23 @@ def _as_rank(launch: Launch, options: Options, output_format: str, output: Path 
         code = 130
     except Exception as error:
         said = " ".join(str(error).split())[:300]
-        print(f"nanodoc: rank {launch.rank}: internal error: {type(error).__name__}: {said}", file=sys.stderr)
+        print(
+            f"nanodoc: rank {launch.rank}: internal error: {type(error).__name__}: {said}",
+            file=sys.stderr,
+        )
     finally:
         nccl_log.discard(os.environ)
         sys.stderr.flush()
         os._exit(code)
 
 
-def _rank(launch: Launch, options: Options, log: Callable[[], Sequence[str]], config: Config, stdout: TextIO) -> int:
+def _rank(
+    launch: Launch,
+    options: Options,
+    log: Callable[[], Sequence[str]],
+    config: Config,
+    stdout: TextIO,
+) -> int:
     from nanodoc.net.board import NoRendezvousError
     from nanodoc.net.supervisor import Supervisor
     from nanodoc.report.net import render, render_json
@@ -159,11 +220,21 @@ def _rank(launch: Launch, options: Options, log: Callable[[], Sequence[str]], co
         code = 130 if supervisor.interrupted else 0 if report.healthy else 1
         try:
             write_payload(
-                lambda color: render_json(report) if config.output_format == "json" else render(report, color=color), config, stdout
+                lambda color: (
+                    render_json(report)
+                    if config.output_format == "json"
+                    else render(report, color=color)
+                ),
+                config,
+                stdout,
             )
         finally:
             supervisor.release(code)
         return code
     except NoRendezvousError as error:
-        print(f"nanodoc: rank {launch.rank} of {launch.world_size} on {socket.gethostname()}: {error}", file=sys.stderr)
+        print(
+            f"nanodoc: rank {launch.rank} of {launch.world_size} on {socket.gethostname()}: "
+            f"{error}",
+            file=sys.stderr,
+        )
         return 1

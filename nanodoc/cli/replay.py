@@ -9,7 +9,19 @@ from typing import Annotated
 import typer
 
 from nanodoc.cli.common import deliver, examined, given, payload_on_stdout
-from nanodoc.cli.run import Amp, BudgetOption, Device, FailOn, Format, Ignore, InProcess, Quiet, Select, Timeout, WriteFix
+from nanodoc.cli.run import (
+    Amp,
+    BudgetOption,
+    Device,
+    FailOn,
+    Format,
+    Ignore,
+    InProcess,
+    Quiet,
+    Select,
+    Timeout,
+    WriteFix,
+)
 from nanodoc.config import load_config
 from nanodoc.errors import UsageError
 from nanodoc.rules.catalogue import check_codes
@@ -18,34 +30,68 @@ from nanodoc.supervise.job import Job
 Set = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="KEY=NUMBER", help="optimizer.lr=1e-4, clip_grad_norm=1 or model.MODULE.ATTRIBUTE=…; can be given again."
+        "--set",
+        metavar="KEY=NUMBER",
+        help="optimizer.lr=1e-4, clip_grad_norm=1 or model.MODULE.ATTRIBUTE=…; can be given again.",
     ),
 ]
 
 
 def replay(
-    snapshot: Annotated[Path, typer.Argument(help="A nanodoc-step<N>.pt, or a bare {'x', 'y', 'state'} file.")],
+    snapshot: Annotated[
+        Path, typer.Argument(help="A nanodoc-step<N>.pt, or a bare {'x', 'y', 'state'} file.")
+    ],
     entrypoint: Annotated[
-        str | None, typer.Option("--entrypoint", metavar="FILE.py:NAME", help="The recipe, if not the one the snapshot names.")
+        str | None,
+        typer.Option(
+            "--entrypoint",
+            metavar="FILE.py:NAME",
+            help="The recipe, if not the one the snapshot names.",
+        ),
     ] = None,
     device: Device = None,
     dtype: Annotated[
-        str | None, typer.Option("--dtype", help="Everything in float64, float32, bfloat16 or float16, without autocast.")
+        str | None,
+        typer.Option(
+            "--dtype", help="Everything in float64, float32, bfloat16 or float16, without autocast."
+        ),
     ] = None,
     amp: Amp = None,
-    no_amp: Annotated[bool, typer.Option("--no-amp", help="Without autocast and GradScaler, as --amp off.")] = False,
+    no_amp: Annotated[
+        bool, typer.Option("--no-amp", help="Without autocast and GradScaler, as --amp off.")
+    ] = False,
     set_: Set = None,
-    samples: Annotated[str | None, typer.Option("--samples", help="Only these samples of the batch, such as 3,17.")] = None,
-    ops: Annotated[bool, typer.Option("--ops", help="A table of the ops between cause and symptom.")] = False,
-    experiment: Annotated[str | None, typer.Option("--experiment", help="Only this experiment, such as float64 or other-batch.")] = None,
+    samples: Annotated[
+        str | None, typer.Option("--samples", help="Only these samples of the batch, such as 3,17.")
+    ] = None,
+    ops: Annotated[
+        bool, typer.Option("--ops", help="A table of the ops between cause and symptom.")
+    ] = False,
+    experiment: Annotated[
+        str | None,
+        typer.Option("--experiment", help="Only this experiment, such as float64 or other-batch."),
+    ] = None,
     minimise: Annotated[
         bool,
-        typer.Option("--minimise", help="Find the smallest part of the batch that fails, and write it to --output (default: …-min.pt)."),
+        typer.Option(
+            "--minimise",
+            help="Find the smallest part of the batch that fails, and write it to --output "
+            "(default: …-min.pt).",
+        ),
     ] = False,
-    debug: Annotated[bool, typer.Option("--pdb", help="Stop in your own frame where the first non-finite value is made.")] = False,
+    debug: Annotated[
+        bool,
+        typer.Option(
+            "--pdb", help="Stop in your own frame where the first non-finite value is made."
+        ),
+    ] = False,
     output_format: Format = None,
     output: Annotated[
-        Path | None, typer.Option("--output", help="Write the report to this file instead of stdout; with --minimise, the snapshot.")
+        Path | None,
+        typer.Option(
+            "--output",
+            help="Write the report to this file instead of stdout; with --minimise, the snapshot.",
+        ),
     ] = None,
     fail_on: FailOn = None,
     select: Select = None,
@@ -60,9 +106,19 @@ def replay(
     if no_amp and amp not in (None, "off"):
         raise UsageError(f"--no-amp and --amp {amp} contradict each other")
     flags = given(
-        device=device, amp="off" if no_amp else amp, output_format=output_format, output=output, fail_on=fail_on, select=select,
-        ignore=ignore, budget=budget, fix=fix or None, timeout=timeout, in_process=in_process or None, quiet=quiet or None,
-    )  # fmt: skip
+        device=device,
+        amp="off" if no_amp else amp,
+        output_format=output_format,
+        output=output,
+        fail_on=fail_on,
+        select=select,
+        ignore=ignore,
+        budget=budget,
+        fix=fix or None,
+        timeout=timeout,
+        in_process=in_process or None,
+        quiet=quiet or None,
+    )
     settings = load_config(None, flags)
     check_codes(settings.select + settings.ignore)
     minimal = None
@@ -72,20 +128,33 @@ def replay(
     rows = _rows(samples)
     with payload_on_stdout() as stdout:
         options = {
-            "entrypoint": entrypoint, "dtype": dtype, "settings": tuple(set_ or ()), "samples": rows, "ops": ops, "experiment": experiment,
-            "minimal": str(minimal) if minimal is not None else None, "debug": debug,
-        }  # fmt: skip
+            "entrypoint": entrypoint,
+            "dtype": dtype,
+            "settings": tuple(set_ or ()),
+            "samples": rows,
+            "ops": ops,
+            "experiment": experiment,
+            "minimal": str(minimal) if minimal is not None else None,
+            "debug": debug,
+        }
+        # a debugger needs the terminal
         settings = replace(
             settings, in_process=settings.in_process or debug, quiet=settings.quiet or debug
-        )  # a debugger needs the terminal
-        deliver(examined(Job(command="replay", target=str(snapshot), config=settings, options=options)), settings, stdout)
+        )
+        deliver(
+            examined(Job(command="replay", target=str(snapshot), config=settings, options=options)),
+            settings,
+            stdout,
+        )
 
 
 def _rows(text: str | None) -> tuple[int, ...]:
     try:
         rows = tuple(int(item) for item in text.split(",")) if text is not None else ()
     except ValueError:
-        raise UsageError(f"--samples {text!r}: write numbers separated by commas, such as 3,17") from None
+        raise UsageError(
+            f"--samples {text!r}: write numbers separated by commas, such as 3,17"
+        ) from None
     if len(set(rows)) != len(rows):
         raise UsageError(f"--samples {text!r} names a sample twice")
     return rows

@@ -16,7 +16,10 @@ def rules(
 ) -> None:
     """List every rule with its code, name, severity and summary."""
     if output_format == "json":
-        table = [{"code": r.code, "name": r.name, "severity": r.severity, "summary": r.summary} for r in RULES]
+        table = [
+            {"code": r.code, "name": r.name, "severity": r.severity, "summary": r.summary}
+            for r in RULES
+        ]
         typer.echo(json.dumps(table, indent=2))
     elif output_format == "table":
         wide = max(len(rule.name) for rule in RULES)

@@ -13,7 +13,8 @@ _FOLDER = Path(__file__).parent / "patients"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Patient:
-    """One sick training run and its healthy twin: functions `sick` and `healthy` in `patients/<file>.py`."""
+    """One sick training run and its healthy twin: functions `sick` and `healthy` in
+    `patients/<file>.py`."""
 
     name: str
     file: str
@@ -89,7 +90,11 @@ PATIENTS: tuple[Patient, ...] = (
         line="torch.log(F.softmax(logits, dim=1))",
     ),
     Patient(
-        name="log-of-zero", file="log_rate", story="the log of a rate that ReLU set to zero", expect="log-of-zero", line="torch.log(rate)"
+        name="log-of-zero",
+        file="log_rate",
+        story="the log of a rate that ReLU set to zero",
+        expect="log-of-zero",
+        line="torch.log(rate)",
     ),
     Patient(
         name="negative-variance",
@@ -105,8 +110,20 @@ PATIENTS: tuple[Patient, ...] = (
         expect="division-by-zero",
         line="(error * mask).sum() / foreground",
     ),
-    Patient(name="zero-times-log-zero", file="entropy", story="an entropy written as p·log p", expect="log-of-zero", line="torch.log(p)"),
-    Patient(name="poisoned-batch", file="poisoned_batch", story="one record with a NaN", expect="non-finite-input", line=""),
+    Patient(
+        name="zero-times-log-zero",
+        file="entropy",
+        story="an entropy written as p·log p",
+        expect="log-of-zero",
+        line="torch.log(p)",
+    ),
+    Patient(
+        name="poisoned-batch",
+        file="poisoned_batch",
+        story="one record with a NaN",
+        expect="non-finite-input",
+        line="",
+    ),
     Patient(
         name="guarded-branch",
         file="guarded_branch",
@@ -135,7 +152,13 @@ PATIENTS: tuple[Patient, ...] = (
         expect="uninitialised-parameter",
         line="nn.Parameter(torch.empty(width))",
     ),
-    Patient(name="half-adam", file="half_adam", story="Adam's eps on float16 parameters", expect="optimizer-made-nan", line=""),
+    Patient(
+        name="half-adam",
+        file="half_adam",
+        story="Adam's eps on float16 parameters",
+        expect="optimizer-made-nan",
+        line="",
+    ),
     Patient(
         name="ignored-targets",
         file="ignored_targets",
@@ -150,7 +173,13 @@ PATIENTS: tuple[Patient, ...] = (
         expect="impossible-ctc-alignment",
         line="F.ctc_loss(logp",
     ),
-    Patient(name="exponential", file="exponential", story="exp of a large number", expect="overflow", line="torch.exp(spread.abs())"),
+    Patient(
+        name="exponential",
+        file="exponential",
+        story="exp of a large number",
+        expect="overflow",
+        line="torch.exp(spread.abs())",
+    ),
     Patient(
         name="half-overflow",
         file="half_overflow",
@@ -180,7 +209,11 @@ PATIENTS: tuple[Patient, ...] = (
         line="torch.linalg.eigh",
     ),
     Patient(
-        name="lost-epsilon", file="lost_epsilon", story="1 − 1e-9 is 1 in float32", expect="vanishing-epsilon", line="torch.log(1 - p)"
+        name="lost-epsilon",
+        file="lost_epsilon",
+        story="1 − 1e-9 is 1 in float32",
+        expect="vanishing-epsilon",
+        line="torch.log(1 - p)",
     ),
     Patient(
         name="zero-times-inf",
@@ -405,4 +438,8 @@ def find_patient(name: str) -> Patient:
         if patient.name == name:
             return patient
     near = get_close_matches(name, [patient.name for patient in PATIENTS], 1, cutoff=0.3)
-    raise UsageError(f"no patient {name!r}" + (f"; did you mean {near[0]!r}?" if near else "") + " (nanodoc demo lists them)")
+    raise UsageError(
+        f"no patient {name!r}"
+        + (f"; did you mean {near[0]!r}?" if near else "")
+        + " (nanodoc demo lists them)"
+    )

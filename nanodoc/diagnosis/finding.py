@@ -49,11 +49,16 @@ class ChainLink:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Remedy:
-    """What a fix changes, in a form that can be tried on the step. `kind`: "float32-module", "float32-call", "bfloat16",
-    "autocast-off", "constant" (`value` becomes `replacement` at `location`), "loss-scale" (halved from `value` until it works),
-    "unscale-first", "argument" (argument `position` of `op` at `location` becomes what `template` makes of it), "keyword" (the call of `op`
-    gets `keyword`, a flag that is `value`), "log-softmax", "logsumexp", "kept-mean", "empty-mean", "unmask-row" (all at `location`),
-    "initialise" (`parameters`), "lone-statistics" (the biased std or var of a single value), "without-samples", "without-batch", "identity" (the call of `op` at `location` gives back what it is given), "clear-gradients" (after every optimizer step), "option" (the optimizer's `keyword` is `value`), "lower-rate" (times `value`) or "clip" (to norm `value`)."""
+    """What a fix changes, in a form that can be tried on the step. `kind`: "float32-module",
+    "float32-call", "bfloat16", "autocast-off", "constant" (`value` becomes `replacement` at
+    `location`), "loss-scale" (halved from `value` until it works), "unscale-first", "argument"
+    (argument `position` of `op` at `location` becomes what `template` makes of it), "keyword" (the
+    call of `op` gets `keyword`, a flag that is `value`), "log-softmax", "logsumexp", "kept-mean",
+    "empty-mean", "unmask-row" (all at `location`), "initialise" (`parameters`), "lone-statistics"
+    (the biased std or var of a single value), "without-samples", "without-batch", "identity" (the
+    call of `op` at `location` gives back what it is given), "clear-gradients" (after every
+    optimizer step), "option" (the optimizer's `keyword` is `value`), "lower-rate" (times `value`)
+    or "clip" (to norm `value`)."""
 
     kind: str
     module: str | None = None
@@ -66,12 +71,14 @@ class Remedy:
     keyword: str | None = None
     parameters: tuple[str, ...] = ()
     whole_run: bool = False
-    """To be tried on all the run's steps, from step 0: a silent mistake shows in where the loss ends."""
+    """To be tried on all the run's steps, from step 0: a silent mistake shows in where the loss
+    ends."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fix:
-    """A proposed change. `verified` is True only if a replay with it was healthy, None if it was not tried."""
+    """A proposed change. `verified` is True only if a replay with it was healthy, None if it was
+    not tried."""
 
     title: str
     patch: str | None = None
@@ -87,7 +94,8 @@ class Fix:
     remedy: Remedy | None = None
     """How to try it; not part of the public report."""
     replaces: SourceSpan | None = None
-    """The expression that `patch` stands for, where it is not the culprit's own; not part of the public report."""
+    """The expression that `patch` stands for, where it is not the culprit's own; not part of the
+    public report."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,14 +118,21 @@ class Finding:
     experiments: tuple[Mapping[str, Any], ...] = ()
     fixes: tuple[Fix, ...] = ()
     cause: str | None = None
-    """What the experiments' pattern says: "precision", "data", "weights", "mathematics" or "environment"."""
+    """What the experiments' pattern says: "precision", "data", "weights", "mathematics" or
+    "environment"."""
     cause_why: str = ""
 
     @property
     def fingerprint(self) -> str:
-        """Code, module and source line, hashed: the same finding in another run has the same one."""
+        """Code, module and source line, hashed: the same finding in another run has the same
+        one."""
         location = self.culprit.location
-        parts = (self.code, self.culprit.module or "", self.culprit.parameter or "", location.code if location else "")
+        parts = (
+            self.code,
+            self.culprit.module or "",
+            self.culprit.parameter or "",
+            location.code if location else "",
+        )
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 

@@ -1,5 +1,5 @@
-"""`--preflight`: what can be known of a training after one step, as a list of checks. Pure functions of evidence and findings; without
-torch."""
+"""`--preflight`: what can be known of a training after one step, as a list of checks. Pure
+functions of evidence and findings; without torch."""
 
 from __future__ import annotations
 
@@ -50,7 +50,9 @@ def preflight(evidence: Evidence, findings: Iterable[Finding]) -> tuple[Check, .
         if problem is not None:
             checks.append(Check(name=name, state=PROBLEM, text=f"{problem.code}: {problem.title}"))
         else:
-            checks.append(Check(name=name, state=OK if text else SKIPPED, text=text or "nothing to look at"))
+            checks.append(
+                Check(name=name, state=OK if text else SKIPPED, text=text or "nothing to look at")
+            )
     return tuple(checks)
 
 
@@ -62,7 +64,11 @@ def _batch(evidence: Evidence) -> str | None:
     leaves = evidence.data.leaves if evidence.data is not None else ()
     shown = [
         f"{leaf.path} {leaf.dtype} {list(leaf.shape)} "
-        + (f"mean {leaf.mean:.3g}, std {leaf.std:.3g}" if leaf.floating else f"{leaf.minimum:.0f}…{leaf.maximum:.0f}")
+        + (
+            f"mean {leaf.mean:.3g}, std {leaf.std:.3g}"
+            if leaf.floating
+            else f"{leaf.minimum:.0f}…{leaf.maximum:.0f}"
+        )
         for leaf in leaves[:4]
     ]
     return "; ".join(shown) or None
@@ -70,7 +76,8 @@ def _batch(evidence: Evidence) -> str | None:
 
 def _ids(evidence: Evidence) -> str | None:
     shown = [
-        f"{one.module or 'embedding'}: {one.notes['id_min']:.0f}…{one.notes['id_max']:.0f} of {one.notes['rows']:.0f} rows"
+        f"{one.module or 'embedding'}: {one.notes['id_min']:.0f}…{one.notes['id_max']:.0f} of "
+        f"{one.notes['rows']:.0f} rows"
         for one in _calls(evidence)
         if one.name == "embedding" and "id_max" in one.notes
     ]
@@ -81,7 +88,10 @@ def _labels(evidence: Evidence) -> str | None:
     for one in _calls(evidence):
         if one.notes.get("classes") and one.notes.get("targets"):
             ignored = f", {one.notes['ignored']:.0f} ignored" if one.notes.get("ignored") else ""
-            return f"{one.notes['targets']:.0f} targets, {one.notes.get('classes_seen', 0):.0f} of {one.notes['classes']:.0f} classes seen{ignored}"
+            return (
+                f"{one.notes['targets']:.0f} targets, {one.notes.get('classes_seen', 0):.0f} of "
+                f"{one.notes['classes']:.0f} classes seen{ignored}"
+            )
     return None
 
 
@@ -94,10 +104,16 @@ def _modes(evidence: Evidence) -> str | None:
 
 
 def _loss(evidence: Evidence) -> str | None:
-    reaching = evidence.inspection.calls.reaching_the_loss() if evidence.inspection is not None else frozenset()
+    reaching = (
+        evidence.inspection.calls.reaching_the_loss()
+        if evidence.inspection is not None
+        else frozenset()
+    )
     for one in _calls(evidence):
         if one.index in reaching and one.name in _LOSSES and len(one.arguments) > 1:
-            return f"{one.name} of {list(one.arguments[0].shape)} and {list(one.arguments[1].shape)}"
+            return (
+                f"{one.name} of {list(one.arguments[0].shape)} and {list(one.arguments[1].shape)}"
+            )
     return None
 
 
@@ -108,7 +124,10 @@ def _initial(evidence: Evidence) -> str | None:
     for one in _calls(evidence):
         classes = one.notes.get("classes", 0)
         if classes > 1:
-            return f"{loss}; guessing among {classes:.0f} classes costs ln {classes:.0f} = {math.log(classes):.4g}"
+            return (
+                f"{loss}; guessing among {classes:.0f} classes costs ln {classes:.0f} = "
+                f"{math.log(classes):.4g}"
+            )
     return loss
 
 
@@ -119,7 +138,10 @@ def _gradients(evidence: Evidence) -> str | None:
     trainable = [p for p in graph.parameters if p.state != "frozen"]
     with_gradient = [p for p in trainable if p.state in ("gradient", "zero")]
     return (
-        f"{len(with_gradient)} of {len(trainable)} trainable parameters get one, norm {evidence.grad_norms[0]:.3g}" if trainable else None
+        f"{len(with_gradient)} of {len(trainable)} trainable parameters get one, norm "
+        f"{evidence.grad_norms[0]:.3g}"
+        if trainable
+        else None
     )
 
 
@@ -127,4 +149,8 @@ def _optimizer(evidence: Evidence) -> str | None:
     if not evidence.optimizer_sites:
         return None
     rates = ", ".join(f"{rate:.3g}" for rate in evidence.learning_rates)
-    return f"every trainable parameter is in one, learning rate {rates}" if rates else "every trainable parameter is in one"
+    return (
+        f"every trainable parameter is in one, learning rate {rates}"
+        if rates
+        else "every trainable parameter is in one"
+    )

@@ -1,1 +1,2 @@
-"""What a training runs on: versions, devices, limits and settings that matter, and a list of checks."""
+"""What a training runs on: versions, devices, limits and settings that matter, and a list of
+checks."""

@@ -13,14 +13,22 @@ from nanodoc.environment import packages, system
 from nanodoc.environment.model import FAILED, NOTE, OK, Check, Gpu, unknown
 
 _GIB = 2**30
-_SMALL_SHARED_MEMORY = _GIB  # Docker gives 64 MiB; two workers with two batches of 256 images of 224×224 each take 0.6 GiB
+# Docker gives 64 MiB; two workers with two batches of 256 images of 224×224 each take 0.6 GiB
+_SMALL_SHARED_MEMORY = _GIB
 _LITTLE_MEMORY = 2 * _GIB
-_FEW_OPEN_FILES = 1024  # each tensor that a DataLoader worker hands over holds one, until it is freed
-_INSTALL = "pip install torch --index-url https://download.pytorch.org/whl/cu126 (or another CUDA: https://pytorch.org/get-started)"
+# each tensor that a DataLoader worker hands over holds one, until it is freed
+_FEW_OPEN_FILES = 1024
+_INSTALL = (
+    "pip install torch --index-url https://download.pytorch.org/whl/cu126 (or another CUDA: "
+    "https://pytorch.org/get-started)"
+)
 
 
-def run_checks(module: ModuleType | BaseException, gpus: tuple[Gpu, ...], driver: str | None) -> Iterator[Check]:
-    """All checks; `module` is torch, or what importing it raised. One that breaks is a failed one."""
+def run_checks(
+    module: ModuleType | BaseException, gpus: tuple[Gpu, ...], driver: str | None
+) -> Iterator[Check]:
+    """All checks; `module` is torch, or what importing it raised. One that breaks is a failed
+    one."""
     if isinstance(module, BaseException):
         yield Check(
             name="torch",
@@ -43,8 +51,11 @@ def run_checks(module: ModuleType | BaseException, gpus: tuple[Gpu, ...], driver
         }
         yield from (_done(name, check) for name, check in checks.items())
     for name, check in (
-        ("CUDA packages", packages.doubled), ("shared memory", _shared_memory), ("memory", _memory), ("open files", _open_files),
-    ):  # fmt: skip
+        ("CUDA packages", packages.doubled),
+        ("shared memory", _shared_memory),
+        ("memory", _memory),
+        ("open files", _open_files),
+    ):
         yield _done(name, check)
 
 
@@ -52,14 +63,19 @@ def _done(name: str, check: Callable[[], Check]) -> Check:
     try:
         return check()
     except Exception as error:
-        return Check(name=name, state=FAILED, text=f"raised: {unknown(error)[len('unknown (') : -1]}")
+        return Check(
+            name=name, state=FAILED, text=f"raised: {unknown(error)[len('unknown (') : -1]}"
+        )
 
 
 def _arithmetic(module: ModuleType) -> Check:
-    """1 + 2 + … by addition, a product of matrices by BLAS, and a convolution by oneDNN: libraries that can be broken one by one."""
+    """1 + 2 + … by addition, a product of matrices by BLAS, and a convolution by oneDNN: libraries
+    that can be broken one by one."""
     numbers = module.arange(1, 1001, dtype=module.float32)
     square = module.arange(64, dtype=module.float32).reshape(8, 8)
-    product = [[sum((8 * i + k) * (8 * k + j) for k in range(8)) for j in range(8)] for i in range(8)]
+    product = [
+        [sum((8 * i + k) * (8 * k + j) for k in range(8)) for j in range(8)] for i in range(8)
+    ]
     image = module.nn.functional.conv2d(module.ones(1, 3, 5, 5), module.ones(2, 3, 3, 3))
     wrong = [
         text
@@ -77,7 +93,11 @@ def _arithmetic(module: ModuleType) -> Check:
             text=f"wrong on the CPU: {', '.join(wrong)}",
             help="install torch anew; if it stays, test the memory",
         )
-    return Check(name="arithmetic", state=OK, text="sum, product of matrices and convolution are right on the CPU")
+    return Check(
+        name="arithmetic",
+        state=OK,
+        text="sum, product of matrices and convolution are right on the CPU",
+    )
 
 
 def _backward(module: ModuleType) -> Check:
@@ -85,7 +105,11 @@ def _backward(module: ModuleType) -> Check:
     (point**3).sum().backward()
     gradient = point.grad.tolist()
     state = OK if gradient == [3.0, 12.0] else FAILED
-    return Check(name="backward", state=state, text=f"the gradient of x³ at 1 and 2 is {gradient[0]:g} and {gradient[1]:g}")
+    return Check(
+        name="backward",
+        state=state,
+        text=f"the gradient of x³ at 1 and 2 is {gradient[0]:g} and {gradient[1]:g}",
+    )
 
 
 def _half(module: ModuleType) -> Check:
@@ -108,18 +132,35 @@ def _half(module: ModuleType) -> Check:
         missing.append("bfloat16 in the GPU's own hardware (it is emulated)")
     if missing:
         return Check(
-            name="half precision", state=NOTE, text=f"does not work: {', '.join(missing)}", help="train with the other one, or in float32"
+            name="half precision",
+            state=NOTE,
+            text=f"does not work: {', '.join(missing)}",
+            help="train with the other one, or in float32",
         )
-    return Check(name="half precision", state=OK, text=f"{' and '.join(said[:2])} work{'' if len(devices) == 1 else ', on every device'}")
+    return Check(
+        name="half precision",
+        state=OK,
+        text=f"{' and '.join(said[:2])} work{'' if len(devices) == 1 else ', on every device'}",
+    )
 
 
 def _numpy(module: ModuleType) -> Check:
-    """torch and NumPy are compiled against each other: NumPy 2 with an old torch imports and then fails."""
+    """torch and NumPy are compiled against each other: NumPy 2 with an old torch imports and then
+    fails."""
     version = packages.version_of("numpy")
     if version is None:
-        return Check(name="numpy", state=NOTE, text="not installed: tensor.numpy() and many data sets need it", help="pip install numpy")
+        return Check(
+            name="numpy",
+            state=NOTE,
+            text="not installed: tensor.numpy() and many data sets need it",
+            help="pip install numpy",
+        )
     back = module.from_numpy(module.tensor([1.0, 2.0]).numpy()).tolist()
-    return Check(name="numpy", state=OK if back == [1.0, 2.0] else FAILED, text=f"{version} and torch share tensors")
+    return Check(
+        name="numpy",
+        state=OK if back == [1.0, 2.0] else FAILED,
+        text=f"{version} and torch share tensors",
+    )
 
 
 def _gpu(module: ModuleType, driver: str | None) -> Check:
@@ -128,12 +169,21 @@ def _gpu(module: ModuleType, driver: str | None) -> Check:
         return _gpu_arithmetic(module, devices)
     if cuda.build() is None:
         if driver is not None:
-            text = f"there is an NVIDIA driver ({driver}), but this torch is a build for the CPU alone"
+            text = (
+                f"there is an NVIDIA driver ({driver}), but this torch is a build for the CPU alone"
+            )
             return Check(name="GPU", state=FAILED, text=text, help=_INSTALL)
-        return Check(name="GPU", state=OK, text="none: no driver, and torch is a build for the CPU alone")
+        return Check(
+            name="GPU", state=OK, text="none: no driver, and torch is a build for the CPU alone"
+        )
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
     if hidden is not None and hidden.strip() in ("", "-1"):
-        return Check(name="GPU", state=NOTE, text=f"CUDA_VISIBLE_DEVICES={hidden!r} hides every GPU", help="unset CUDA_VISIBLE_DEVICES")
+        return Check(
+            name="GPU",
+            state=NOTE,
+            text=f"CUDA_VISIBLE_DEVICES={hidden!r} hides every GPU",
+            help="unset CUDA_VISIBLE_DEVICES",
+        )
     if driver is None:
         return Check(
             name="GPU",
@@ -146,8 +196,16 @@ def _gpu(module: ModuleType, driver: str | None) -> Check:
         said = "no device is found"
     except Exception as error:  # torch's own words name a driver that is too old
         said = " ".join(str(error).split())[:200]
-    help = "if the driver is too old, update it or install a torch for an older CUDA; in a container, look for --gpus all"
-    return Check(name="GPU", state=FAILED, text=f"driver {driver}, torch for {cuda.build()}: {said}", help=help)
+    help = (
+        "if the driver is too old, update it or install a torch for an older CUDA; in a container, "
+        "look for --gpus all"
+    )
+    return Check(
+        name="GPU",
+        state=FAILED,
+        text=f"driver {driver}, torch for {cuda.build()}: {said}",
+        help=help,
+    )
 
 
 def _accelerators() -> list[str]:
@@ -158,18 +216,36 @@ def _accelerators() -> list[str]:
 
 
 def _gpu_arithmetic(module: ModuleType, devices: list[str]) -> Check:
-    """The same product on every GPU and on the CPU; whole numbers, so TF32 and the order of sums change nothing."""
-    first, second = module.arange(256.0).remainder(7).reshape(16, 16), module.arange(256.0).remainder(5).reshape(16, 16)
+    """The same product on every GPU and on the CPU; whole numbers, so TF32 and the order of sums
+    change nothing."""
+    first, second = (
+        module.arange(256.0).remainder(7).reshape(16, 16),
+        module.arange(256.0).remainder(5).reshape(16, 16),
+    )
     right = first @ second
-    wrong = [device for device in devices if not bool(((first.to(device) @ second.to(device)).cpu() == right).all())]
+    wrong = [
+        device
+        for device in devices
+        if not bool(((first.to(device) @ second.to(device)).cpu() == right).all())
+    ]
     if wrong:
-        help = "look for Xid errors in dmesg and ECC errors in nvidia-smi -q" if cuda.available() else "look at the driver's log"
-        return Check(name="GPU", state=FAILED, text=f"a product of matrices is wrong on {', '.join(wrong)}", help=help)
+        help = (
+            "look for Xid errors in dmesg and ECC errors in nvidia-smi -q"
+            if cuda.available()
+            else "look at the driver's log"
+        )
+        return Check(
+            name="GPU",
+            state=FAILED,
+            text=f"a product of matrices is wrong on {', '.join(wrong)}",
+            help=help,
+        )
     count = len(devices)
     return Check(
         name="GPU",
         state=OK,
-        text=f"{count} GPU{'' if count == 1 else 's'} ({devices[0].split(':')[0]}), the same product of matrices as on the CPU",
+        text=f"{count} GPU{'' if count == 1 else 's'} ({devices[0].split(':')[0]}), the same "
+        "product of matrices as on the CPU",
     )
 
 
@@ -177,8 +253,17 @@ def _gpu_code(gpus: tuple[Gpu, ...]) -> Check:
     without = [gpu for gpu in gpus if gpu.supported is False]
     if without:
         named = ", ".join(f"GPU {gpu.index} ({gpu.name}, {gpu.capability})" for gpu in without)
-        return Check(name="GPU code", state=FAILED, text=f"this build of torch has no code for {named}", help=_INSTALL)
-    return Check(name="GPU code", state=OK, text="this build has code for every GPU" if gpus else "no GPU to have code for")
+        return Check(
+            name="GPU code",
+            state=FAILED,
+            text=f"this build of torch has no code for {named}",
+            help=_INSTALL,
+        )
+    return Check(
+        name="GPU code",
+        state=OK,
+        text="this build has code for every GPU" if gpus else "no GPU to have code for",
+    )
 
 
 def _threads(module: ModuleType) -> Check:
@@ -187,21 +272,50 @@ def _threads(module: ModuleType) -> Check:
     # a bound process sees fewer cores by itself; only a quota misleads what counts them
     whole = max(1, math.floor(usable))
     if threads > math.ceil(usable):
-        help = f"export OMP_NUM_THREADS={whole}, and no more than {whole} DataLoader workers: they get in each other's way"
+        help = (
+            f"export OMP_NUM_THREADS={whole}, and no more than {whole} DataLoader workers: they "
+            "get in each other's way"
+        )
         return Check(name="threads", state=NOTE, text=f"{said} (the machine has {seen})", help=help)
-    if threads == 1 and usable >= 4 and os.environ.get("OMP_NUM_THREADS") == "1" and "LOCAL_WORLD_SIZE" not in os.environ:
-        return Check(name="threads", state=NOTE, text=f"{said}: OMP_NUM_THREADS is 1", help="unset it where one process has all cores")
+    if (
+        threads == 1
+        and usable >= 4
+        and os.environ.get("OMP_NUM_THREADS") == "1"
+        and "LOCAL_WORLD_SIZE" not in os.environ
+    ):
+        return Check(
+            name="threads",
+            state=NOTE,
+            text=f"{said}: OMP_NUM_THREADS is 1",
+            help="unset it where one process has all cores",
+        )
     return Check(name="threads", state=OK, text=said)
 
 
 def _distributed(module: ModuleType, gpus: int) -> Check:
     distributed = module.distributed
     if not distributed.is_available():
-        return Check(name="distributed", state=NOTE, text="this torch is built without torch.distributed: no DDP, no FSDP")
-    there = {"gloo": distributed.is_gloo_available(), "nccl": distributed.is_nccl_available(), "mpi": distributed.is_mpi_available()}
-    text = f"{', '.join(name for name, is_there in there.items() if is_there) or 'no backend'} available"
+        return Check(
+            name="distributed",
+            state=NOTE,
+            text="this torch is built without torch.distributed: no DDP, no FSDP",
+        )
+    there = {
+        "gloo": distributed.is_gloo_available(),
+        "nccl": distributed.is_nccl_available(),
+        "mpi": distributed.is_mpi_available(),
+    }
+    text = (
+        f"{', '.join(name for name, is_there in there.items() if is_there) or 'no backend'} "
+        "available"
+    )
     if gpus > 1 and not there["nccl"] and sys.platform.startswith("linux"):
-        return Check(name="distributed", state=FAILED, text=f"{gpus} GPUs, and NCCL is missing: {text}", help=_INSTALL)
+        return Check(
+            name="distributed",
+            state=FAILED,
+            text=f"{gpus} GPUs, and NCCL is missing: {text}",
+            help=_INSTALL,
+        )
     return Check(name="distributed", state=OK, text=f"{text}; nanodoc net tries them")
 
 
@@ -212,7 +326,10 @@ def _shared_memory() -> Check:
     total, free = sizes
     text = f"/dev/shm has {free / _GIB:.2g} of {total / _GIB:.2g} GiB free"
     if free < _SMALL_SHARED_MEMORY:
-        help = "docker run --shm-size=8g (or --ipc=host); DataLoader workers hand their batches over there, and die with a bus error when it is full"
+        help = (
+            "docker run --shm-size=8g (or --ipc=host); DataLoader workers hand their batches over "
+            "there, and die with a bus error when it is full"
+        )
         return Check(name="shared memory", state=NOTE, text=text, help=help)
     return Check(name="shared memory", state=OK, text=text)
 
@@ -223,10 +340,19 @@ def _memory() -> Check:
     except (OSError, KeyError):
         return Check(name="memory", state=OK, text="not said by this system")
     limit = system.memory_limit()
-    limited = f", the container's limit is {limit / _GIB:.3g} GiB" if limit is not None and limit < total else ""
+    limited = (
+        f", the container's limit is {limit / _GIB:.3g} GiB"
+        if limit is not None and limit < total
+        else ""
+    )
     text = f"{available / _GIB:.3g} of {total / _GIB:.3g} GiB available{limited}"
     if available < _LITTLE_MEMORY or (limit is not None and limit < _LITTLE_MEMORY):
-        return Check(name="memory", state=NOTE, text=text, help="the kernel kills a process that takes more, without a Python error")
+        return Check(
+            name="memory",
+            state=NOTE,
+            text=text,
+            help="the kernel kills a process that takes more, without a Python error",
+        )
     return Check(name="memory", state=OK, text=text)
 
 
@@ -236,6 +362,9 @@ def _open_files() -> Check:
         return Check(name="open files", state=OK, text="no limit on this system")
     soft, hard = limits
     if 0 <= soft <= _FEW_OPEN_FILES and (hard > soft or hard < 0):
-        help = f'ulimit -n {hard if hard > 0 else "unlimited"}, if DataLoader workers fail with "too many open files" or "ancdata"'
+        help = (
+            f'ulimit -n {hard if hard > 0 else "unlimited"}, if DataLoader workers fail with "too '
+            'many open files" or "ancdata"'
+        )
         return Check(name="open files", state=NOTE, text=f"at most {soft}", help=help)
     return Check(name="open files", state=OK, text=f"at most {soft if soft >= 0 else 'any number'}")

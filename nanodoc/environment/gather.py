@@ -1,4 +1,5 @@
-"""Gathers all of it. torch is imported here and nowhere above, for `nanodoc --help` must not wait for it."""
+"""Gathers all of it. torch is imported here and nowhere above, for `nanodoc --help` must not wait
+for it."""
 
 from __future__ import annotations
 
@@ -22,14 +23,18 @@ _SMI_SECONDS = 10  # a driver in trouble makes nvidia-smi wait for ever
 def gather() -> Environment:
     """The environment of this process and the outcome of every check."""
     driver = nvidia_driver()
-    with warnings.catch_warnings(record=True):  # torch warns of a driver that is too old: the check says it
+    # torch warns of a driver that is too old: the check says it
+    with warnings.catch_warnings(record=True):
         warnings.simplefilter("always")
         module = _torch()
         gpus = _gpus(module)
         return Environment(
-            facts={**_system_facts(), **_torch_facts(module), "driver": driver or "none"}, gpus=gpus, packages=packages.installed(),
-            variables=relevant(os.environ), checks=tuple(run_checks(module, gpus, driver)),
-        )  # fmt: skip
+            facts={**_system_facts(), **_torch_facts(module), "driver": driver or "none"},
+            gpus=gpus,
+            packages=packages.installed(),
+            variables=relevant(os.environ),
+            checks=tuple(run_checks(module, gpus, driver)),
+        )
 
 
 def _torch() -> ModuleType | BaseException:
@@ -42,10 +47,19 @@ def _torch() -> ModuleType | BaseException:
 def _system_facts() -> dict[str, str]:
     gib = 2**30
     return {
-        "python": found_out(lambda: f"{platform.python_version()} ({platform.python_implementation()}, {redacted(sys.executable)})"),
+        "python": found_out(
+            lambda: (
+                f"{platform.python_version()} ({platform.python_implementation()}, "
+                f"{redacted(sys.executable)})"
+            )
+        ),
         "os": found_out(system.operating_system),
         "cpu": found_out(lambda: f"{system.processor()}, {system.usable_cores():g} usable"),
-        "memory": found_out(lambda: f"{system.memory()[0] / gib:.1f} GiB, {system.memory()[1] / gib:.1f} GiB available"),
+        "memory": found_out(
+            lambda: (
+                f"{system.memory()[0] / gib:.1f} GiB, {system.memory()[1] / gib:.1f} GiB available"
+            )
+        ),
     }
 
 
@@ -56,10 +70,19 @@ def _torch_facts(module: ModuleType | BaseException) -> dict[str, str]:
         "torch": lambda: f"{module.__version__}{' (debug)' if module.version.debug else ''}",
         "built for": lambda: _built_for(module),
         "cuDNN": lambda: module.backends.cudnn.version() or "none",
-        "NCCL": lambda: (cuda.nccl_version() if module.distributed.is_nccl_available() else None) or "none",
-        "distributed": lambda: ", ".join(name for name in ("gloo", "nccl", "mpi", "ucc") if module.distributed.is_backend_available(name)),
+        "NCCL": lambda: (
+            (cuda.nccl_version() if module.distributed.is_nccl_available() else None) or "none"
+        ),
+        "distributed": lambda: ", ".join(
+            name
+            for name in ("gloo", "nccl", "mpi", "ucc")
+            if module.distributed.is_backend_available(name)
+        ),
         "MPS": lambda: "available" if module.backends.mps.is_available() else "none",
-        "threads": lambda: f"{module.get_num_threads()} within an op, {module.get_num_interop_threads()} between ops",
+        "threads": lambda: (
+            f"{module.get_num_threads()} within an op, {module.get_num_interop_threads()} between "
+            "ops"
+        ),
     }
     return {key: found_out(value) for key, value in facts.items()}
 
@@ -70,7 +93,13 @@ def _raise(error: BaseException) -> object:
 
 def _built_for(module: ModuleType) -> str:
     architectures = cuda.architectures()
-    build = cuda.build() or ("XPU" if module.xpu._is_compiled() else "MPS" if module.backends.mps.is_built() else "the CPU alone")
+    build = cuda.build() or (
+        "XPU"
+        if module.xpu._is_compiled()
+        else "MPS"
+        if module.backends.mps.is_built()
+        else "the CPU alone"
+    )
     return f"{build} ({' '.join(architectures)})" if architectures else build
 
 
@@ -79,14 +108,22 @@ def _gpus(module: ModuleType | BaseException) -> tuple[Gpu, ...]:
         return ()
     try:
         if cuda.available():
-            return tuple(_gpu(index, cuda.properties(index)) for index in range(cuda.device_count()))
+            return tuple(
+                _gpu(index, cuda.properties(index)) for index in range(cuda.device_count())
+            )
         return _other_accelerators()
     except Exception:  # the check named GPU runs into the same, and says it
         return ()
 
 
 def _gpu(index: int, told: cuda.Properties) -> Gpu:
-    return Gpu(index=index, name=told.name, memory=told.memory, capability=told.capability, supported=told.supported)
+    return Gpu(
+        index=index,
+        name=told.name,
+        memory=told.memory,
+        capability=told.capability,
+        supported=told.supported,
+    )
 
 
 def _other_accelerators() -> tuple[Gpu, ...]:
@@ -95,20 +132,28 @@ def _other_accelerators() -> tuple[Gpu, ...]:
 
     return tuple(
         Gpu(
-            index=device.index or 0, name=accelerator.device_name(device) or device.type, memory=(accelerator.memory_info(device) or (0, 0))[1],
-            capability=device.type, supported=None,
+            index=device.index or 0,
+            name=accelerator.device_name(device) or device.type,
+            memory=(accelerator.memory_info(device) or (0, 0))[1],
+            capability=device.type,
+            supported=None,
         )
         for device in accelerator.all_accelerators()
-    )  # fmt: skip
+    )
 
 
 def nvidia_driver() -> str | None:
-    """The version of the NVIDIA driver, as nvidia-smi or the kernel say it; None where there is none."""
+    """The version of the NVIDIA driver, as nvidia-smi or the kernel say it; None where there is
+    none."""
     try:
         done = subprocess.run(
             ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
-            capture_output=True, text=True, timeout=_SMI_SECONDS, check=False, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            timeout=_SMI_SECONDS,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
     except FileNotFoundError:
         return system.nvidia_kernel_module()
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -1,4 +1,5 @@
-"""The environment as one frozen object; `report/environment.py` renders it. Nothing here imports torch."""
+"""The environment as one frozen object; `report/environment.py` renders it. Nothing here imports
+torch."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ _LONGEST_REASON = 160
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gpu:
-    """One accelerator; `supported` says whether this build of torch has code for it, None where that can't be known."""
+    """One accelerator; `supported` says whether this build of torch has code for it, None where
+    that can't be known."""
 
     index: int
     name: str
@@ -26,7 +28,8 @@ class Gpu:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Check:
-    """One tick of the list: what was found, and what to do about it where there is something to do."""
+    """One tick of the list: what was found, and what to do about it where there is something to
+    do."""
 
     name: str
     state: str
@@ -36,7 +39,8 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Environment:
-    """Everything that `nanodoc env` says. A fact that could not be found out reads "unknown (why)"."""
+    """Everything that `nanodoc env` says. A fact that could not be found out reads "unknown
+    (why)"."""
 
     facts: Mapping[str, str]
     gpus: tuple[Gpu, ...]
@@ -53,14 +57,20 @@ class Environment:
         """The public JSON, schema 1; the labels of facts become keys without spaces."""
         facts = {label.lower().replace(" ", "_"): value for label, value in self.facts.items()}
         return {
-            "schema": SCHEMA, "nanodoc": self.nanodoc, "verdict": "healthy" if self.healthy else "failed", "facts": facts,
-            "gpus": [asdict(gpu) for gpu in self.gpus], "packages": dict(self.packages), "variables": dict(self.variables),
+            "schema": SCHEMA,
+            "nanodoc": self.nanodoc,
+            "verdict": "healthy" if self.healthy else "failed",
+            "facts": facts,
+            "gpus": [asdict(gpu) for gpu in self.gpus],
+            "packages": dict(self.packages),
+            "variables": dict(self.variables),
             "checks": [asdict(check) for check in self.checks],
-        }  # fmt: skip
+        }
 
 
 def found_out(gather: Callable[[], object]) -> str:
-    """What `gather` gives, as text. Whatever it raises becomes the reason why it is unknown: one odd driver must not cost the rest."""
+    """What `gather` gives, as text. Whatever it raises becomes the reason why it is unknown: one
+    odd driver must not cost the rest."""
     try:
         value = gather()
     except Exception as error:

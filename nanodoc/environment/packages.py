@@ -1,4 +1,5 @@
-"""Versions of installed libraries from their metadata alone: importing them is slow, and one that is broken would take this down."""
+"""Versions of installed libraries from their metadata alone: importing them is slow, and one that
+is broken would take this down."""
 
 from __future__ import annotations
 
@@ -9,12 +10,45 @@ from importlib import metadata
 from nanodoc.environment.model import NOTE, OK, Check
 
 KEY_LIBRARIES = (
-    "numpy", "torchvision", "torchaudio", "torchdata", "torchao", "triton", "pytorch-triton", "transformers", "accelerate", "peft", "trl",
-    "datasets", "tokenizers", "safetensors", "lightning", "pytorch-lightning", "fabric", "deepspeed", "fairscale", "megatron-core",
-    "flash-attn", "xformers", "apex", "bitsandbytes", "transformer-engine", "timm", "diffusers", "torchmetrics", "tensorboard", "wandb",
-    "scikit-learn", "pillow", "nvidia-nccl-cu11", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "nvidia-cudnn-cu11", "nvidia-cudnn-cu12",
+    "numpy",
+    "torchvision",
+    "torchaudio",
+    "torchdata",
+    "torchao",
+    "triton",
+    "pytorch-triton",
+    "transformers",
+    "accelerate",
+    "peft",
+    "trl",
+    "datasets",
+    "tokenizers",
+    "safetensors",
+    "lightning",
+    "pytorch-lightning",
+    "fabric",
+    "deepspeed",
+    "fairscale",
+    "megatron-core",
+    "flash-attn",
+    "xformers",
+    "apex",
+    "bitsandbytes",
+    "transformer-engine",
+    "timm",
+    "diffusers",
+    "torchmetrics",
+    "tensorboard",
+    "wandb",
+    "scikit-learn",
+    "pillow",
+    "nvidia-nccl-cu11",
+    "nvidia-nccl-cu12",
+    "nvidia-nccl-cu13",
+    "nvidia-cudnn-cu11",
+    "nvidia-cudnn-cu12",
     "nvidia-cudnn-cu13",
-)  # fmt: skip
+)
 _PINNED = re.compile(r"^torch\s*\(?==\s*([\w.]+)")
 _CUDA_LIBRARY = re.compile(r"^nvidia-(.+)-cu(\d+)$")
 _BUILT_FOR_TORCH = ("torchvision", "torchaudio")
@@ -38,14 +72,28 @@ def version_of(name: str) -> str | None:
 
 
 def pairing(torch_version: str) -> Check:
-    """Whether libraries that are compiled against one release of torch are there with that release: their own metadata pins it."""
-    wrong = [text for name in _BUILT_FOR_TORCH if (text := _mismatch(name, torch_version)) is not None]
-    there = [f"{name} {version}" for name in _BUILT_FOR_TORCH if (version := version_of(name)) is not None]
+    """Whether libraries that are compiled against one release of torch are there with that release:
+    their own metadata pins it."""
+    wrong = [
+        text for name in _BUILT_FOR_TORCH if (text := _mismatch(name, torch_version)) is not None
+    ]
+    there = [
+        f"{name} {version}"
+        for name in _BUILT_FOR_TORCH
+        if (version := version_of(name)) is not None
+    ]
     if wrong:
         return Check(
-            name="torch pairing", state=NOTE, text="; ".join(wrong), help="install them together, from one index, so that pip picks a pair"
+            name="torch pairing",
+            state=NOTE,
+            text="; ".join(wrong),
+            help="install them together, from one index, so that pip picks a pair",
         )
-    return Check(name="torch pairing", state=OK, text=f"{', '.join(there)} fit" if there else "no torchvision or torchaudio to fit")
+    return Check(
+        name="torch pairing",
+        state=OK,
+        text=f"{', '.join(there)} fit" if there else "no torchvision or torchaudio to fit",
+    )
 
 
 def _mismatch(name: str, torch_version: str) -> str | None:
@@ -71,10 +119,19 @@ def doubled() -> Check:
         match = _CUDA_LIBRARY.match((name or "").lower())
         if match is not None:
             releases[match[1]].add(match[2])
-    twice = sorted(f"nvidia-{library}-cu{' and -cu'.join(sorted(cudas))}" for library, cudas in releases.items() if len(cudas) > 1)
+    twice = sorted(
+        f"nvidia-{library}-cu{' and -cu'.join(sorted(cudas))}"
+        for library, cudas in releases.items()
+        if len(cudas) > 1
+    )
     if twice:
         text = f"{'; '.join(twice)} are installed side by side, in one folder"
         return Check(
-            name="CUDA packages", state=NOTE, text=text, help="make a fresh environment; uninstalling one takes files of the other along"
+            name="CUDA packages",
+            state=NOTE,
+            text=text,
+            help="make a fresh environment; uninstalling one takes files of the other along",
         )
-    return Check(name="CUDA packages", state=OK, text="none is there twice" if releases else "none from pip")
+    return Check(
+        name="CUDA packages", state=OK, text="none is there twice" if releases else "none from pip"
+    )

@@ -1,4 +1,5 @@
-"""The machine: operating system, cores, memory and limits. Standard library only; what Linux says in /proc and /sys is read where it is."""
+"""The machine: operating system, cores, memory and limits. Standard library only; what Linux says
+in /proc and /sys is read where it is."""
 
 from __future__ import annotations
 
@@ -29,13 +30,19 @@ def processor() -> str:
 
 
 def usable_cores() -> float:
-    """The cores this process may use: those it is bound to, and the share that its container is given."""
-    bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """The cores this process may use: those it is bound to, and the share that its container is
+    given."""
+    bound = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     limits = [float(bound)]
     for folder in _folders("cpu"):
         quota, _, period = _first(folder / "cpu.max").partition(" ")
         if not quota:
-            quota, period = _first(folder / "cpu.cfs_quota_us"), _first(folder / "cpu.cfs_period_us")
+            quota, period = (
+                _first(folder / "cpu.cfs_quota_us"),
+                _first(folder / "cpu.cfs_period_us"),
+            )
         if quota.isdecimal() and period.isdecimal() and int(period):
             limits.append(int(quota) / int(period))
     return min(limits)
@@ -58,12 +65,16 @@ def memory() -> tuple[int, int]:
     Raises:
         OSError: this system doesn't say (only Linux does so in /proc).
     """
-    sizes = {line.partition(":")[0]: line.split()[1] for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines()}
+    sizes = {
+        line.partition(":")[0]: line.split()[1]
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    }
     return int(sizes["MemTotal"]) * 1024, int(sizes["MemAvailable"]) * 1024
 
 
 def shared_memory() -> tuple[int, int] | None:
-    """Total and free bytes of /dev/shm, by which DataLoader workers hand over their batches; None where there is none."""
+    """Total and free bytes of /dev/shm, by which DataLoader workers hand over their batches; None
+    where there is none."""
     folder = Path("/dev/shm")
     if not folder.is_dir():
         return None
@@ -95,7 +106,9 @@ def _folders(controller: str) -> list[Path]:
             continue
         root = _CGROUPS / controller if controllers else _CGROUPS
         own = root / path.strip().lstrip("/")
-        found += [folder for folder in (own, *own.parents) if folder == root or root in folder.parents]
+        found += [
+            folder for folder in (own, *own.parents) if folder == root or root in folder.parents
+        ]
     return found
 
 

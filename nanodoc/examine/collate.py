@@ -1,4 +1,5 @@
-"""Samples that cannot be put together: which field differs, in which samples, and whether the step would run with it padded."""
+"""Samples that cannot be put together: which field differs, in which samples, and whether the step
+would run with it padded."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ from nanodoc.trace.spans import resolve
 _MOST_SAMPLES = 512
 
 
-def ragged_facts(runner: StepRunner, keeper: Keeper, build: BuildFacts, indices: list[int], failure: Failure) -> RaggedFacts | None:
+def ragged_facts(
+    runner: StepRunner, keeper: Keeper, build: BuildFacts, indices: list[int], failure: Failure
+) -> RaggedFacts | None:
     """Draws the samples again, one by one. None where they fit together after all."""
     loader = runner.recipe.data
     if not isinstance(loader, DataLoader) or len(indices) > _MOST_SAMPLES:
@@ -38,9 +41,13 @@ def ragged_facts(runner: StepRunner, keeper: Keeper, build: BuildFacts, indices:
             return None
         own = loader.collate_fn is not default_collate
         facts = RaggedFacts(
-            indices=tuple(indices), fields=tuple(fields), containers=_kind(samples[0]), own_collate=own and bool(failure.frames),
-            loader_at=build.loader_made_at(loader), made_at=_getitem(loader.dataset),
-        )  # fmt: skip
+            indices=tuple(indices),
+            fields=tuple(fields),
+            containers=_kind(samples[0]),
+            own_collate=own and bool(failure.frames),
+            loader_at=build.loader_made_at(loader),
+            made_at=_getitem(loader.dataset),
+        )
         if own or not all(_can_be_padded(one) for one in ragged):
             return facts
         return _tried(runner, facts, samples)
@@ -56,7 +63,11 @@ def _tried(runner: StepRunner, facts: RaggedFacts, samples: list[Any]) -> Ragged
             value = float(runner.compute([batch])[0])
     except (UserCodeError, UsageError) as error:
         cause = error.cause if isinstance(error, UserCodeError) else error
-        return replace(facts, padded=f"{type(cause).__name__}: {str(cause).strip().splitlines()[0][:120] if str(cause).strip() else ''}")
+        return replace(
+            facts,
+            padded=f"{type(cause).__name__}: "
+            f"{str(cause).strip().splitlines()[0][:120] if str(cause).strip() else ''}",
+        )
     return replace(facts, padded="runs", padded_loss=value)
 
 
@@ -64,7 +75,10 @@ def _fields(samples: list[Any]) -> list[FieldFacts]:
     """Every field of the samples; a field that some samples lack is one whose type differs."""
     leaves = [dict(_leaves(sample)) for sample in samples]
     paths = list(dict.fromkeys(path for one in leaves for path in one))
-    return [FieldFacts(path=path, sizes=tuple(one.get(path, "missing") for one in leaves)) for path in paths]
+    return [
+        FieldFacts(path=path, sizes=tuple(one.get(path, "missing") for one in leaves))
+        for path in paths
+    ]
 
 
 def _leaves(sample: Any, path: str = "") -> list[tuple[str, tuple[int, ...] | str]]:
@@ -73,29 +87,47 @@ def _leaves(sample: Any, path: str = "") -> list[tuple[str, tuple[int, ...] | st
     if hasattr(sample, "shape") and hasattr(sample, "dtype"):  # a NumPy array
         return [(path, tuple(sample.shape))]
     if isinstance(sample, Mapping):
-        return [leaf for key, value in sample.items() for leaf in _leaves(value, f"{path}[{key!r}]")]
+        return [
+            leaf for key, value in sample.items() for leaf in _leaves(value, f"{path}[{key!r}]")
+        ]
     if isinstance(sample, tuple) and hasattr(sample, "_fields"):
-        return [leaf for name in sample._fields for leaf in _leaves(getattr(sample, name), f"{path}.{name}")]
+        return [
+            leaf
+            for name in sample._fields
+            for leaf in _leaves(getattr(sample, name), f"{path}.{name}")
+        ]
     if isinstance(sample, (list, tuple)):
         if sample and all(isinstance(item, (int, float)) for item in sample):
             return [(path, (len(sample),))]  # collated element by element: its length must be one
         return [leaf for i, value in enumerate(sample) for leaf in _leaves(value, f"{path}[{i}]")]
     if dataclasses.is_dataclass(sample) and not isinstance(sample, type):
-        return [leaf for field in dataclasses.fields(sample) for leaf in _leaves(getattr(sample, field.name), f"{path}.{field.name}")]
+        return [
+            leaf
+            for field in dataclasses.fields(sample)
+            for leaf in _leaves(getattr(sample, field.name), f"{path}.{field.name}")
+        ]
     return [(path, type(sample).__name__)]
 
 
 def _can_be_padded(field: FieldFacts) -> bool:
-    """Arrays with equally many dimensions that differ in length: zeros behind the shorter ones make sense of a sequence, not of images
-    with another number of channels."""
+    """Arrays with equally many dimensions that differ in length: zeros behind the shorter ones make
+    sense of a sequence, not of images with another number of channels."""
     sizes = [size for size in field.sizes if isinstance(size, tuple)]
-    return len(sizes) == len(field.sizes) and len({len(size) for size in sizes}) == 1 and len(sizes[0]) >= 1 and not field.images
+    return (
+        len(sizes) == len(field.sizes)
+        and len({len(size) for size in sizes}) == 1
+        and len(sizes[0]) >= 1
+        and not field.images
+    )
 
 
 def _padded(samples: list[Any]) -> list[Any]:
     """The samples with every ragged array filled with zeros behind, up to the largest."""
     first = samples[0]
-    if all(isinstance(one, torch.Tensor) or (hasattr(one, "shape") and hasattr(one, "dtype")) for one in samples):
+    if all(
+        isinstance(one, torch.Tensor) or (hasattr(one, "shape") and hasattr(one, "dtype"))
+        for one in samples
+    ):
         tensors = [torch.as_tensor(one) for one in samples]
         if len({tuple(t.shape) for t in tensors}) == 1:
             return tensors
@@ -110,10 +142,19 @@ def _padded(samples: list[Any]) -> list[Any]:
     if isinstance(first, tuple) and hasattr(first, "_fields"):
         rows = zip(*(_padded(list(column)) for column in zip(*samples, strict=True)), strict=True)
         return [type(first)(*row) for row in rows]
-    if isinstance(first, (list, tuple)) and first and all(isinstance(x, (int, float)) for one in samples for x in one):
+    if (
+        isinstance(first, (list, tuple))
+        and first
+        and all(isinstance(x, (int, float)) for one in samples for x in one)
+    ):
         return _padded([torch.tensor(one) for one in samples])
     if isinstance(first, (list, tuple)):
-        return [type(first)(row) for row in zip(*(_padded(list(column)) for column in zip(*samples, strict=True)), strict=True)]
+        return [
+            type(first)(row)
+            for row in zip(
+                *(_padded(list(column)) for column in zip(*samples, strict=True)), strict=True
+            )
+        ]
     return samples
 
 

@@ -15,7 +15,20 @@ from nanodoc.trace.flow import Region
 from nanodoc.trace.ops import plain_name
 from nanodoc.trace.spans import Place, resolve
 
-_COMPARISONS = {"gt", "lt", "ge", "le", "eq", "ne", "isclose", "logical_and", "logical_or", "logical_not", "bitwise_and", "bitwise_or"}
+_COMPARISONS = {
+    "gt",
+    "lt",
+    "ge",
+    "le",
+    "eq",
+    "ne",
+    "isclose",
+    "logical_and",
+    "logical_or",
+    "logical_not",
+    "bitwise_and",
+    "bitwise_or",
+}
 
 
 class CutReader:
@@ -27,11 +40,15 @@ class CutReader:
 
     def mask(self, names: set[str]) -> int:
         """The mask of parameters by name."""
-        return sum(1 << bit for bit, name in enumerate(self._step.flow.names) if name and name in names)
+        return sum(
+            1 << bit for bit, name in enumerate(self._step.flow.names) if name and name in names
+        )
 
     def names(self, mask: int) -> tuple[str, ...]:
         """The names of the parameters in a mask."""
-        return tuple(name for bit, name in enumerate(self._step.flow.names) if name and mask >> bit & 1)
+        return tuple(
+            name for bit, name in enumerate(self._step.flow.names) if name and mask >> bit & 1
+        )
 
     def cuts(self, orphans: int) -> list[CutFacts]:
         """One fact per line or region, chosen so that together they explain every orphan."""
@@ -43,7 +60,10 @@ class CutReader:
             mask = 0
             for cut in members:
                 mask |= cut.orphans
-            plain = plain_name(self._step.trace.records[members[0].index].info.name) in ("detach", "alias")
+            plain = plain_name(self._step.trace.records[members[0].index].info.name) in (
+                "detach",
+                "alias",
+            )
             return (-mask.bit_count(), plain, members[0].index)
 
         found: list[CutFacts] = []
@@ -55,7 +75,10 @@ class CutReader:
             if not mask & left:
                 continue
             left &= ~mask
-            first = next((cut for cut in members if not self._step.trace.records[cut.index].info.view), members[0])
+            first = next(
+                (cut for cut in members if not self._step.trace.records[cut.index].info.view),
+                members[0],
+            )
             kind, region = self._kind(first)
             found.append(
                 CutFacts(
@@ -113,7 +136,9 @@ class CutReader:
             return ("data" if span is not None and span.code.count(".data") else "detach"), None
         if record.info.name.startswith(("torch.", "Tensor.")):
             kinds = {"tolist": "item", "numpy": "numpy", "__array__": "numpy", "array": "numpy"}
-            return ("item" if name in ("item", "float", "int", "index") else kinds.get(name, "rebuilt")), None
+            return (
+                "item" if name in ("item", "float", "int", "index") else kinds.get(name, "rebuilt")
+            ), None
         if name == "local_scalar_dense":
             return "item", None
         if name in _COMPARISONS:
@@ -128,7 +153,10 @@ class CutReader:
         """A detached tensor that is next handed to NumPy: the detach is only there to allow it."""
         for _ in range(3):
             readers = self._step.trace.readers_of(index, self._step.flow.sources)
-            if any(self._step.trace.records[reader].info.name in ("Tensor.numpy", "Tensor.__array__") for reader in readers):
+            if any(
+                self._step.trace.records[reader].info.name in ("Tensor.numpy", "Tensor.__array__")
+                for reader in readers
+            ):
                 return True
             if len(readers) != 1:
                 return False
@@ -136,40 +164,70 @@ class CutReader:
         return False
 
     def inference(self) -> list[CutFacts]:
-        """A failing call that was given a tensor made under inference_mode: the region is the cut."""
+        """A failing call that was given a tensor made under inference_mode: the region is the
+        cut."""
         failing = self._step.functions.failing
         if self._step.error is None or failing is None:
             return []
         for tensor in failing[1]:
             made = self._step.flow.producer(tensor)
-            if not tensor.is_inference() or made is None or made < 0 or self._step.flow.grad_off[made] <= 0:
+            if (
+                not tensor.is_inference()
+                or made is None
+                or made < 0
+                or self._step.flow.grad_off[made] <= 0
+            ):
                 continue
             region = self._step.flow.regions[self._step.flow.grad_off[made]]
             orphans = self.names(self._gradient.masks[0][made])
             facts = self._step.trace.facts(made)
-            return [CutFacts(op=facts, kind="region", region_kind=region.kind, region=span_of(region.place), orphans=orphans)]
+            return [
+                CutFacts(
+                    op=facts,
+                    kind="region",
+                    region_kind=region.kind,
+                    region=span_of(region.place),
+                    orphans=orphans,
+                )
+            ]
         return []
 
     def frozen_midway(self) -> list[CutFacts]:
-        """Parameters that were trainable when the step began and were frozen by a call inside it."""
+        """Parameters that were trainable when the step began and were frozen by a call inside
+        it."""
         by_place: dict[Any, list[str]] = {}
         for bit, place in self._step.flow.frozen_at.items():
             name = self._step.flow.names[bit]
-            if place is not None and name and self._step.trainable.get(name) and name not in self._step.with_gradient:
+            if (
+                place is not None
+                and name
+                and self._step.trainable.get(name)
+                and name not in self._step.with_gradient
+            ):
                 by_place.setdefault(place, []).append(name)
         found = []
         for place, names in by_place.items():
-            facts = OpFacts(index=0, op="Tensor.requires_grad_", phase="forward", module=None, module_type=None, location=resolve(*place))
+            facts = OpFacts(
+                index=0,
+                op="Tensor.requires_grad_",
+                phase="forward",
+                module=None,
+                module_type=None,
+                location=resolve(*place),
+            )
             found.append(CutFacts(op=facts, kind="frozen-midway", orphans=tuple(names)))
         return found
 
     def flat(self, zero: int) -> list[CutFacts]:
-        """The ops whose derivative is zero everywhere, on the only way to parameters with an exactly zero gradient."""
+        """The ops whose derivative is zero everywhere, on the only way to parameters with an
+        exactly zero gradient."""
         if not zero:
             return []
         flow = GradFlow(self._step.trace, self._step.flow, self._step.losses, flat=True)
         return [
-            CutFacts(op=self._step.trace.facts(cut.index), kind="flat", orphans=self.names(cut.orphans))
+            CutFacts(
+                op=self._step.trace.facts(cut.index), kind="flat", orphans=self.names(cut.orphans)
+            )
             for cut in flow.cuts(zero & ~flow.loss_gradients)
             if flow.ends(cut.index)
         ]

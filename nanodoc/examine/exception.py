@@ -1,5 +1,5 @@
-"""A closer look at an exception of the user's: the step or the batch that raised, once more, with its calls, its memory or its samples
-written down."""
+"""A closer look at an exception of the user's: the step or the batch that raised, once more, with
+its calls, its memory or its samples written down."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ _HARMLESS = (
 
 
 def make_room(error: UserCodeError, device: torch.device) -> None:
-    """Lets go of what the frames of a step that failed for want of memory hold, so that it can be looked at."""
+    """Lets go of what the frames of a step that failed for want of memory hold, so that it can be
+    looked at."""
     traceback.clear_frames(error.cause.__traceback__)
     accelerator.empty_cache(device)
 
@@ -66,13 +67,23 @@ class FailureLook:
         """What is known of a step without running it again, or reading anything of its device."""
         size = batch_size(capsule.batches[0]) if capsule.batches else None
         return CrashFacts(
-            batch_size=size, usual_batch_size=self._feed.usual_size, indices=tuple(indices or ()), spread=self._runner.spread
-        )  # fmt: skip
+            batch_size=size,
+            usual_batch_size=self._feed.usual_size,
+            indices=tuple(indices or ()),
+            spread=self._runner.spread,
+        )
 
-    def at_step(self, failure: Failure, capsule: StepCapsule, indices: list[int] | None) -> tuple[CrashFacts, tuple[RangeFacts, ...]]:
+    def at_step(
+        self, failure: Failure, capsule: StepCapsule, indices: list[int] | None
+    ) -> tuple[CrashFacts, tuple[RangeFacts, ...]]:
         """Runs the step until it raises again. (facts, indices and labels out of range)"""
-        trainable = tuple(name for name, p in self._runner.recipe.model.named_parameters() if p.requires_grad)
-        facts = replace(self.at_glance(capsule, indices), trainable=trainable if "finished reduction" in failure.message else ())
+        trainable = tuple(
+            name for name, p in self._runner.recipe.model.named_parameters() if p.requires_grad
+        )
+        facts = replace(
+            self.at_glance(capsule, indices),
+            trainable=trainable if "finished reduction" in failure.message else (),
+        )
         size = facts.batch_size
         if failure.phase == "optimizer":
             facts = replace(facts, state=odd_state(self._runner.recipe))
@@ -82,12 +93,17 @@ class FailureLook:
         log: CallLog | None = None
         error: BaseException | None = None
         call = None
-        kept = put_back(self._runner, self._keeper, on_host=memory and self._runner.device.type != "cpu")
+        kept = put_back(
+            self._runner, self._keeper, on_host=memory and self._runner.device.type != "cpu"
+        )
         with contextlib.suppress(*_HARMLESS), kept, warnings_unsaid(), run_eagerly():
             self._keeper.restore(capsule)
             batches = [self._runner.moved(batch) for batch in capsule.batches]
             unregistered = Ownership(self._runner.recipe, self._build).unregistered_parameters()
-            log = CallLog(self._runner.recipe.model, [*leaves_of(self._runner.recipe.model, batches), *unregistered])
+            log = CallLog(
+                self._runner.recipe.model,
+                [*leaves_of(self._runner.recipe.model, batches), *unregistered],
+            )
             try:
                 with log, saved or contextlib.nullcontext():
                     self._run(batches, lambda loss: through.append(1))
@@ -100,7 +116,13 @@ class FailureLook:
         if len(capsule.batches) > 1 and len(through) < len(capsule.batches):
             sizes = [batch_size(batch) or 0 for batch in capsule.batches]
             start, size = sum(sizes[: len(through)]), sizes[len(through)]
-            facts = replace(facts, batch_size=size, indices=facts.indices[start : start + size] if sum(sizes) == len(facts.indices) else ())
+            facts = replace(
+                facts,
+                batch_size=size,
+                indices=facts.indices[start : start + size]
+                if sum(sizes) == len(facts.indices)
+                else (),
+            )
         return replace(facts, call=call, memory=held), tuple(log.ranges) if log is not None else ()
 
     def at_batch(self, failure: Failure) -> CrashFacts | None:

@@ -1,4 +1,5 @@
-"""One step run with its gradient flow followed: as a replay, or live, where the step itself is the one that is watched."""
+"""One step run with its gradient flow followed: as a replay, or live, where the step itself is the
+one that is watched."""
 
 from __future__ import annotations
 
@@ -29,18 +30,33 @@ from nanodoc.trace.tracer import Tracer
 
 
 class FollowedStep:
-    """What one followed run of a step showed. Run the step inside `watching()`, telling `on_loss` of every loss before its
-    backward and calling `note_gradients` where gradients are complete; then the rest is there."""
+    """What one followed run of a step showed. Run the step inside `watching()`, telling `on_loss`
+    of every loss before its backward and calling `note_gradients` where gradients are complete;
+    then the rest is there."""
 
     def __init__(
-        self, recipe: Recipe, batches: Sequence[Any], *, saved: bool = False, shaken: Place | None = None, ranges: bool = False
+        self,
+        recipe: Recipe,
+        batches: Sequence[Any],
+        *,
+        saved: bool = False,
+        shaken: Place | None = None,
+        ranges: bool = False,
     ) -> None:
         self._model = model = recipe.model
         self.named = [(name, p) for name, p in model.named_parameters() if not without_values(p)]
         leaves = [
             *((f"param:{name}", parameter.detach()) for name, parameter in self.named),
-            *((f"buffer:{name}", buffer) for name, buffer in model.named_buffers() if not without_values(buffer)),
-            *(leaf for i, batch in enumerate(batches) for leaf in tensor_leaves(batch, f"batch[{i}]")),
+            *(
+                (f"buffer:{name}", buffer)
+                for name, buffer in model.named_buffers()
+                if not without_values(buffer)
+            ),
+            *(
+                leaf
+                for i, batch in enumerate(batches)
+                for leaf in tensor_leaves(batch, f"batch[{i}]")
+            ),
         ]
         self.flow = FlowLog(self.named)
         self._tracer = Tracer(model, leaves, flow=self.flow)
@@ -59,8 +75,11 @@ class FollowedStep:
         self.trace: StepTrace = self._tracer.finish()
 
     @contextlib.contextmanager
-    def watching(self, patch: contextlib.AbstractContextManager[Any] | None = None, *, live: bool = False) -> Iterator[None]:
-        """Around the step. A replay keeps warnings quiet, which the run has shown, and runs compiled parts eagerly."""
+    def watching(
+        self, patch: contextlib.AbstractContextManager[Any] | None = None, *, live: bool = False
+    ) -> Iterator[None]:
+        """Around the step. A replay keeps warnings quiet, which the run has shown, and runs
+        compiled parts eagerly."""
         grad_before = torch.is_grad_enabled()
         try:
             with contextlib.ExitStack() as stack:
@@ -105,7 +124,9 @@ class FollowedStep:
             if not having:
                 return
             grads = [dense_values(grad) for _, grad in having]
-            norms = torch.stack([torch.linalg.vector_norm(grad).float().to(grads[0].device) for grad in grads]).tolist()
+            norms = torch.stack(
+                [torch.linalg.vector_norm(grad).float().to(grads[0].device) for grad in grads]
+            ).tolist()
             for (name, _), norm in zip(having, norms, strict=True):
                 self.with_gradient.add(name)
                 self.norms[name] = max(norm, self.norms.get(name, 0.0)) if norm == norm else norm
@@ -113,16 +134,22 @@ class FollowedStep:
 
 @contextlib.contextmanager
 def _warnings_at_the_users_line() -> Iterator[None]:
-    """torch blames a warning on the Python frame that called it; for this step that is our function mode's."""
+    """torch blames a warning on the Python frame that called it; for this step that is our function
+    mode's."""
     original = warnings.showwarning
 
-    def show(message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None) -> None:
+    def show(
+        message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None
+    ) -> None:
         if frame_kind(filename) != USER:
             own, caller = calling_places(2)
             place = caller or own
             if place is not None:
                 span = resolve(*place)
-                filename, lineno = place[0].co_filename, span.line if span is not None else place[0].co_firstlineno
+                filename, lineno = (
+                    place[0].co_filename,
+                    span.line if span is not None else place[0].co_firstlineno,
+                )
         original(message, category, filename, lineno, file, line)
 
     warnings.showwarning = show

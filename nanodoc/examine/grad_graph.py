@@ -1,4 +1,5 @@
-"""Rewind a step, run it again with its gradient flow followed, and say which parameters get no gradient and why."""
+"""Rewind a step, run it again with its gradient flow followed, and say which parameters get no
+gradient and why."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from nanodoc.examine.followed_step import FollowedStep
 from nanodoc.examine.grad_graph_fixes import CallPatch, rebinds
 from nanodoc.examine.saved_tensors import Overwritten
 from nanodoc.facts.calls import RangeFacts
-from nanodoc.facts.graph import (  # fmt: skip
+from nanodoc.facts.graph import (
     CUT,
     FROZEN,
     GRADIENT,
@@ -85,24 +86,37 @@ class GraphExaminer:
             self._keeper.restore(capsule)
 
     def judge(self, capsule: StepCapsule, step: FollowedStep) -> GraphFacts:
-        """The facts of a step that was followed while it ran. What has to be tried is tried by replay."""
+        """The facts of a step that was followed while it ran. What has to be tried is tried by
+        replay."""
         self._keep_weights(capsule)
         try:
             return self._facts(capsule, step)
         finally:
             self._keeper.restore(capsule)
 
-    # -- running ---------------------------------------------------------------------------------------------------
+    # -- running -----------------------------------------------------------------------------------
 
     def _replay(
-        self, capsule: StepCapsule, *, patch: CallPatch | None = None, saved: bool = False, free: bool = False, shaken: Place | None = None
+        self,
+        capsule: StepCapsule,
+        *,
+        patch: CallPatch | None = None,
+        saved: bool = False,
+        free: bool = False,
+        shaken: Place | None = None,
     ) -> FollowedStep:
-        """Rewinds and runs the step. `patch` is a remedy to try, `free` cuts tensors kept from earlier steps off their graph,
-        `shaken` is a line whose exports are changed a little."""
+        """Rewinds and runs the step. `patch` is a remedy to try, `free` cuts tensors kept from
+        earlier steps off their graph, `shaken` is a line whose exports are changed a little."""
         self._keeper.restore(capsule)
         batches = [self._runner.moved(batch) for batch in capsule.batches]
         # on a device that would be lost to them, indices out of range are seen first
-        step = FollowedStep(self._runner.recipe, batches, saved=saved, shaken=shaken, ranges=self._runner.device.type != "cpu")
+        step = FollowedStep(
+            self._runner.recipe,
+            batches,
+            saved=saved,
+            shaken=shaken,
+            ranges=self._runner.device.type != "cpu",
+        )
         if free:
             step.kept.detach_all()
         try:
@@ -129,7 +143,7 @@ class GraphExaminer:
         if not observer.losses and isinstance(result, torch.Tensor) and result.numel() == 1:
             step.on_loss(result)
 
-    # -- judging ---------------------------------------------------------------------------------------------------
+    # -- judging -----------------------------------------------------------------------------------
 
     def _facts(self, capsule: StepCapsule, replay: FollowedStep) -> GraphFacts:
         flow = replay.flow
@@ -151,7 +165,9 @@ class GraphExaminer:
             step=capsule.step,
             parameters=tuple(self._parameters(states, replay)),
             cuts=tuple(cuts[:_MOST_CUTS]),
-            flat=tuple(reader.flat(reader.mask({name for name, state in states.items() if state == ZERO}))),
+            flat=tuple(
+                reader.flat(reader.mask({name for name, state in states.items() if state == ZERO}))
+            ),
             dead_terms=tuple(reader.dead_terms()),
             losses=len(replay.losses),
             loss_needs_grad=replay.needs_grad,
@@ -161,7 +177,9 @@ class GraphExaminer:
             backward_calls=tuple(replay.calls),
             overwrite=self._overwrite(replay),
             leaf_write=self._leaf_write(replay),
-            mismatches=tuple(GradientMismatch(**one) for one in replay.custom.mismatches(replay.trace)),
+            mismatches=tuple(
+                GradientMismatch(**one) for one in replay.custom.mismatches(replay.trace)
+            ),
             fresh_parameters=tuple(replay.kept.fresh),
             failed_again=replay.error is not None,
             **self._second_backward(replay),
@@ -169,8 +187,9 @@ class GraphExaminer:
         return self._tried(capsule, facts, replay)
 
     def _prove(self, capsule: StepCapsule, replay: FollowedStep, gradient: GradFlow) -> None:
-        """Which numbers that went through Python came back, by experiment: each exporting line's values are changed a
-        little in one replay, and the ops that then read other numbers depend on them."""
+        """Which numbers that went through Python came back, by experiment: each exporting line's
+        values are changed a little in one replay, and the ops that then read other numbers depend
+        on them."""
         flow, records = replay.flow, replay.trace.records
         wanted = CutReader(replay, gradient).mask(set(replay.trainable))
         sites: dict[Place, list[int]] = {}
@@ -181,7 +200,10 @@ class GraphExaminer:
         for place, indices in list(sites.items())[:_MOST_SITES]:
             other = self._replay(capsule, shaken=place)
             for index, numbers in flow.maybe.items():
-                same_op = index < len(other.trace.records) and other.trace.records[index].info.name == records[index].info.name
+                same_op = (
+                    index < len(other.trace.records)
+                    and other.trace.records[index].info.name == records[index].info.name
+                )
                 if same_op and index in other.flow.maybe and other.flow.maybe[index] != numbers:
                     flow.proven.setdefault(index, []).extend(i for i in indices if i < index)
 
@@ -226,12 +248,17 @@ class GraphExaminer:
                 state=states[name],
                 norm=replay.norms.get(name),
                 optimizers=tuple(owners.get(id(parameter), ())),
-                twin=next((siblings[key] for key in _slots(name, shapes[name]) if key in siblings), None) if name not in good else None,
+                twin=next(
+                    (siblings[key] for key in _slots(name, shapes[name]) if key in siblings), None
+                )
+                if name not in good
+                else None,
                 copied=name not in good and self._start(name, shapes[name]) in starts,
             )
 
     def _start(self, name: str, shape: tuple[int, ...]) -> tuple[Any, ...] | None:
-        """What a copy of a module has in common with it when training begins: the parameter's own name, shape and values."""
+        """What a copy of a module has in common with it when training begins: the parameter's own
+        name, shape and values."""
         values = self.initial.get(name)
         return (name.rpartition(".")[2], shape, values) if values is not None else None
 
@@ -242,7 +269,7 @@ class GraphExaminer:
                 return replay.trace.facts(producer)
         return None
 
-    # -- in-place writes and second backwards ------------------------------------------------------------------------
+    # -- in-place writes and second backwards ------------------------------------------------------
 
     def _overwrite(self, replay: FollowedStep) -> OverwriteFacts | None:
         if replay.saved is None or replay.saved.found is None:
@@ -276,10 +303,11 @@ class GraphExaminer:
                     return {"shared_reader": trace.facts(index)}
         return {}
 
-    # -- remedies --------------------------------------------------------------------------------------------------
+    # -- remedies ----------------------------------------------------------------------------------
 
     def _tried(self, capsule: StepCapsule, facts: GraphFacts, replay: FollowedStep) -> GraphFacts:
-        """Tries what could mend each cut by replay: verified if every orphan then gets its gradient."""
+        """Tries what could mend each cut by replay: verified if every orphan then gets its
+        gradient."""
         verified: list[tuple[str, str]] = []
         refuted: list[tuple[str, str]] = []
         for cut in facts.cuts:
@@ -294,7 +322,11 @@ class GraphExaminer:
                 (verified if ok else refuted).append((fix_key(cut.op.location, cut.region), kind))
                 if ok:
                     break
-        if facts.overwrite is not None and facts.overwrite.overwritten_by is not None and rebinds(facts.overwrite.overwritten_by.location):
+        if (
+            facts.overwrite is not None
+            and facts.overwrite.overwritten_by is not None
+            and rebinds(facts.overwrite.overwritten_by.location)
+        ):
             index = facts.overwrite.overwritten_by.index
             patch = CallPatch("out-of-place", replay.trace.records[index].place)
             again = self._replay(capsule, patch=patch)
@@ -304,7 +336,11 @@ class GraphExaminer:
         if facts.carried and facts.failed_again:
             again = self._replay(capsule, free=True)
             (verified if again.error is None else refuted).append(("carried", "detach"))
-        return replace(facts, verified=tuple(verified), refuted=tuple(refuted)) if verified or refuted else facts
+        return (
+            replace(facts, verified=tuple(verified), refuted=tuple(refuted))
+            if verified or refuted
+            else facts
+        )
 
     def _candidates(self, cut: CutFacts, replay: FollowedStep) -> Iterator[tuple[str, Any]]:
         record = replay.trace.records[cut.op.index] if cut.kind != "custom-function" else None
@@ -324,13 +360,24 @@ class GraphExaminer:
 
 
 def _overwrite_facts(found: Overwritten, trace: StepTrace) -> OverwriteFacts:
-    saved = next((i for i, r in enumerate(trace.records) if r.phase in ("forward", "recompute") and r.sequence == found.sequence), None)
+    saved = next(
+        (
+            i
+            for i, r in enumerate(trace.records)
+            if r.phase in ("forward", "recompute") and r.sequence == found.sequence
+        ),
+        None,
+    )
     after = saved if saved is not None else found.count
-    writers = [index for index in found.writers if index > after] or [index for index in found.writers if index >= found.count]
+    writers = [index for index in found.writers if index > after] or [
+        index for index in found.writers if index >= found.count
+    ]
     writer = writers[0] if writers else None
     call: Place | None = None
     if writer is not None and trace.records[writer].phase == "optimizer":
-        call = next((place for start, place in reversed(trace.optimizer_calls) if start <= writer), None)
+        call = next(
+            (place for start, place in reversed(trace.optimizer_calls) if start <= writer), None
+        )
     return OverwriteFacts(
         saved_by=trace.facts(saved) if saved is not None else None,
         overwritten_by=trace.facts(writer) if writer is not None else None,

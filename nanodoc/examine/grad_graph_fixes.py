@@ -1,7 +1,8 @@
-"""Call-site patches for cut graphs: the user's line behaves as the fix would, in one replay, and nowhere else.
+"""Call-site patches for cut graphs: the user's line behaves as the fix would, in one replay, and
+nowhere else.
 
-A patch sits above autograd, so the gradient is that of the patched program. Frames of this file are looked through when
-a user's line is sought (see `trace.spans`).
+A patch sits above autograd, so the gradient is that of the patched program. Frames of this file are
+looked through when a user's line is sought (see `trace.spans`).
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ _SWITCH = torch._C._set_grad_enabled
 
 
 class CallPatch(TorchFunctionMode):
-    """Changes what the calls at one place do. `kind`: "attached" (no detach), "stack", "cat", "grad-on" (the region isn't
-    opened), "unfrozen" or "out-of-place". `applied` says whether any call was met."""
+    """Changes what the calls at one place do. `kind`: "attached" (no detach), "stack", "cat",
+    "grad-on" (the region isn't opened), "unfrozen" or "out-of-place". `applied` says whether any
+    call was met."""
 
     def __init__(self, kind: str, place: Place | SourceSpan | None) -> None:
         super().__init__()
@@ -42,7 +44,8 @@ class CallPatch(TorchFunctionMode):
 
     def _here(self, func: Any) -> bool:
         if self._kind == "grad-on":
-            return bool(_line(opener()) == _line(self._place))  # entered twice: when it is made, and by the `with`
+            # entered twice: when it is made, and by the `with`
+            return bool(_line(opener()) == _line(self._place))
         own, caller = calling_places(3)
         return self._place in (own, caller) if self._place is not None else False
 
@@ -50,8 +53,15 @@ class CallPatch(TorchFunctionMode):
         kind = self._kind
         if kind == "attached" and func in _DETACHES:
             return lambda: args[0]
-        if kind in ("stack", "cat") and func in (torch.tensor, torch.as_tensor, torch.asarray, _Tensor.new_tensor):
-            data = args[1] if func is _Tensor.new_tensor else args[0] if args else kwargs.get("data")
+        if kind in ("stack", "cat") and func in (
+            torch.tensor,
+            torch.as_tensor,
+            torch.asarray,
+            _Tensor.new_tensor,
+        ):
+            data = (
+                args[1] if func is _Tensor.new_tensor else args[0] if args else kwargs.get("data")
+            )
             tensors = nested_tensors(data)
             if not tensors:
                 return None
@@ -67,7 +77,8 @@ class CallPatch(TorchFunctionMode):
         return None
 
     def _out_of_place(self, func: Any, args: Any, kwargs: Any) -> Callable[[], Any] | None:
-        """`x += y` arrives as `Tensor.add_`; an in-place activation by its flag or its underscore."""
+        """`x += y` arrives as `Tensor.add_`; an in-place activation by its flag or its
+        underscore."""
         name = getattr(func, "__name__", "")
         if kwargs.get("inplace"):
             return lambda: func(*args, **{**kwargs, "inplace": False})
@@ -79,8 +90,9 @@ class CallPatch(TorchFunctionMode):
 
 
 def rebinds(span: SourceSpan | None) -> bool:
-    """The statement binds what its call returns (`x /= n`, `y = F.relu(x, inplace=True)`), so that a call which returns a new tensor
-    instead of writing to its argument leaves the program's meaning as it was."""
+    """The statement binds what its call returns (`x /= n`, `y = F.relu(x, inplace=True)`), so that
+    a call which returns a new tensor instead of writing to its argument leaves the program's
+    meaning as it was."""
     try:
         body = ast.parse(span.code.strip()).body if span is not None else []
     except SyntaxError:
@@ -88,9 +100,9 @@ def rebinds(span: SourceSpan | None) -> bool:
     if len(body) != 1:
         return False
     tree = body[0]
-    return (isinstance(tree, ast.AugAssign) and isinstance(tree.target, (ast.Name, ast.Attribute))) or isinstance(
-        tree, (ast.Assign, ast.Return)
-    )
+    return (
+        isinstance(tree, ast.AugAssign) and isinstance(tree.target, (ast.Name, ast.Attribute))
+    ) or isinstance(tree, (ast.Assign, ast.Return))
 
 
 def _line(place: Place | SourceSpan | None) -> Any:

@@ -1,4 +1,5 @@
-"""Looks at parameters, buffers and optimizer state outside a step: before the first, and after an optimizer's."""
+"""Looks at parameters, buffers and optimizer state outside a step: before the first, and after an
+optimizer's."""
 
 from __future__ import annotations
 
@@ -13,12 +14,14 @@ from nanodoc.recipe.recipe import Recipe
 from nanodoc.tensors.plain import without_values
 from nanodoc.trace.examine import tensor_facts
 
-# Optimizer states that end up in a denominator (torch.optim: Adam family, RMSprop, Adagrad, Adadelta).
+# Optimizer states that end up in a denominator (torch.optim: Adam family, RMSprop, Adagrad,
+# Adadelta).
 _DENOMINATORS = ("exp_avg_sq", "max_exp_avg_sq", "square_avg", "sum", "exp_inf")
 
 
 def sick_before_start(model: torch.nn.Module, facts: BuildFacts) -> list[ParameterFacts]:
-    """Parameters with a NaN or inf, buffers with a NaN, and parameters whose memory nobody ever wrote to."""
+    """Parameters with a NaN or inf, buffers with a NaN, and parameters whose memory nobody ever
+    wrote to."""
     modules = {path: type(module).__name__ for path, module in model.named_modules()}
     parameters = [(n, p) for n, p in model.named_parameters() if not without_values(p)]
     buffers = list(model.named_buffers())
@@ -30,7 +33,8 @@ def sick_before_start(model: torch.nn.Module, facts: BuildFacts) -> list[Paramet
             if name not in bad and not never:
                 continue
             seen = tensor_facts(tensor, f"{kind} {name}")
-            if kind == "buffer" and not seen.nan:  # an inf in a buffer is a mask; one that is filled later hurts nobody
+            # an inf in a buffer is a mask; one that is filled later hurts nobody
+            if kind == "buffer" and not seen.nan:
                 continue
             path = name.rpartition(".")[0]
             found.append(
@@ -48,7 +52,8 @@ def sick_before_start(model: torch.nn.Module, facts: BuildFacts) -> list[Paramet
 
 
 def optimizer_facts(recipe: Recipe, bad: set[str], facts: BuildFacts) -> tuple[OptimizerFacts, ...]:
-    """For each optimizer that owns one of the parameters named in `bad`: what it is and what its state holds there."""
+    """For each optimizer that owns one of the parameters named in `bad`: what it is and what its
+    state holds there."""
     names = {id(p): name for name, p in recipe.model.named_parameters()}
     found = []
     for index, optimizer in enumerate(recipe.optimizers):
@@ -62,7 +67,11 @@ def optimizer_facts(recipe: Recipe, bad: set[str], facts: BuildFacts) -> tuple[O
             OptimizerFacts(
                 index=index,
                 type=type(optimizer).__name__,
-                hyperparameters={k: v for k, v in group.items() if isinstance(v, (int, float, bool)) or k == "betas"},
+                hyperparameters={
+                    k: v
+                    for k, v in group.items()
+                    if isinstance(v, (int, float, bool)) or k == "betas"
+                },
                 built_at=facts.optimizer_built_at(optimizer),
                 parameters=tuple(names[id(p)] for p in hurt),
                 total_parameters=len(owned),
@@ -74,7 +83,9 @@ def optimizer_facts(recipe: Recipe, bad: set[str], facts: BuildFacts) -> tuple[O
     return tuple(found)
 
 
-def _denominators(optimizer: torch.optim.Optimizer, hurt: list[Any]) -> tuple[int, tuple[TensorFacts, ...]]:
+def _denominators(
+    optimizer: torch.optim.Optimizer, hurt: list[Any]
+) -> tuple[int, tuple[TensorFacts, ...]]:
     zeros, states = 0, list[TensorFacts]()
     for parameter in hurt:
         for name, value in optimizer.state.get(parameter, {}).items():

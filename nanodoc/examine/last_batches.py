@@ -1,5 +1,6 @@
-"""Some of the last batches run once more when the run is over, with every public function call written down: what was called with
-which shapes, which units are dead, what the model returns. Silent bugs show there and nowhere else."""
+"""Some of the last batches run once more when the run is over, with every public function call
+written down: what was called with which shapes, which units are dead, what the model returns.
+Silent bugs show there and nowhere else."""
 
 from __future__ import annotations
 
@@ -12,7 +13,14 @@ from typing import Any
 import torch
 
 from nanodoc.errors import UsageError, UserCodeError
-from nanodoc.facts.calls import CallFacts, InspectionFacts, ModeFacts, OutputFacts, StepCalls, UnitFacts
+from nanodoc.facts.calls import (
+    CallFacts,
+    InspectionFacts,
+    ModeFacts,
+    OutputFacts,
+    StepCalls,
+    UnitFacts,
+)
 from nanodoc.measure.values import SQUASHERS, Units, ValueProbe
 from nanodoc.recipe.build_facts import BuildFacts
 from nanodoc.replay.observer import Observer
@@ -41,13 +49,25 @@ class Inspector:
         self._model = runner.recipe.model
         self._named = list(self._model.named_parameters())
 
-    def inspect(self, last: StepCapsule, past: Sequence[PastStep]) -> tuple[InspectionFacts | None, str]:
-        """(facts, "") or (None, why there are none). `past` are the steps whose batches are still there."""
+    def inspect(
+        self, last: StepCapsule, past: Sequence[PastStep]
+    ) -> tuple[InspectionFacts | None, str]:
+        """(facts, "") or (None, why there are none). `past` are the steps whose batches are still
+        there."""
         began = time.perf_counter()
         probe = ValueProbe()
-        held = {id(p) for o in self._runner.recipe.optimizers for group in o.param_groups for p in group["params"]}
+        held = {
+            id(p)
+            for o in self._runner.recipe.optimizers
+            for group in o.param_groups
+            for p in group["params"]
+        }
         watch = _ModelWatch(self._model, self._build, held)
-        others = [one for one in past if one.step != last.step and one.intact and len(one.batches) == len(last.batches)]
+        others = [
+            one
+            for one in past
+            if one.step != last.step and one.intact and len(one.batches) == len(last.batches)
+        ]
         chosen = [*_spread(others, _MOST_BATCHES - 1)]
         looked = 0
         with put_back(self._runner, self._keeper), warnings_unsaid(), run_eagerly():
@@ -65,9 +85,14 @@ class Inspector:
                 cause = error.cause if isinstance(error, UserCodeError) else error
                 return None, f"the last step raised {type(cause).__name__} when it was run again"
         return InspectionFacts(
-            step=last.step, calls=calls, batches=looked + 1, units=tuple(_units(calls, probe)), output=watch.output, modes=tuple(watch.modes),
+            step=last.step,
+            calls=calls,
+            batches=looked + 1,
+            units=tuple(_units(calls, probe)),
+            output=watch.output,
+            modes=tuple(watch.modes),
             training=watch.training,
-        ), ""  # fmt: skip
+        ), ""
 
     def _run(self, capsule: StepCapsule, probe: ValueProbe, watch: _ModelWatch | None) -> StepCalls:
         self._keeper.restore(capsule)
@@ -79,7 +104,9 @@ class Inspector:
         try:
             with log:
                 if self._runner.observing:
-                    observer = Observer(self._runner.recipe, self._named, expected_steps=1).watch(None)
+                    observer = Observer(self._runner.recipe, self._named, expected_steps=1).watch(
+                        None
+                    )
                     observer.on_loss = log.on_loss
                     with observer:
                         self._runner.call_train_step(batches[0])
@@ -92,8 +119,8 @@ class Inspector:
 
 
 class _ModelWatch:
-    """What the model returns, and in which mode its layers run, in calls that gradients flow through: a validation inside the step is
-    nobody's training."""
+    """What the model returns, and in which mode its layers run, in calls that gradients flow
+    through: a validation inside the step is nobody's training."""
 
     def __init__(self, model: torch.nn.Module, build: BuildFacts, held: set[int]) -> None:
         self._model = model
@@ -138,26 +165,43 @@ class _ModelWatch:
         elif not getattr(module, "track_running_stats", False):
             return
         parent = self._model.get_submodule(name.rpartition(".")[0])
-        learns = any(p.requires_grad and (not self._held or id(p) in self._held) for p in parent.parameters())
+        learns = any(
+            p.requires_grad and (not self._held or id(p) in self._held) for p in parent.parameters()
+        )
         before = self._seen.get(name)
         self._seen[name] = ModeFacts(
-            module=name, module_type=type(module).__name__, training=module.training or (before is not None and before.training),
-            trainable=learns, momentum=getattr(module, "momentum", None), untouched=_untouched(module), made_at=self._build.layer_made_at(name),
-        )  # fmt: skip
+            module=name,
+            module_type=type(module).__name__,
+            training=module.training or (before is not None and before.training),
+            trainable=learns,
+            momentum=getattr(module, "momentum", None),
+            untouched=_untouched(module),
+            made_at=self._build.layer_made_at(name),
+        )
 
     def _returned(self, module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         size = self._size
         if not torch.is_grad_enabled() or size is None or size < 2:
             return
-        made = [t for _, t in tensor_leaves(output) if t.is_floating_point() and t.requires_grad and is_plain(t)]
+        made = [
+            t
+            for _, t in tensor_leaves(output)
+            if t.is_floating_point() and t.requires_grad and is_plain(t)
+        ]
         made = [t for t in made if t.dim() and t.shape[0] == size]
-        given = [t for _, t in tensor_leaves([list(args), dict(kwargs)]) if is_plain(t) and t.dim() and t.shape[0] == size]
+        given = [
+            t
+            for _, t in tensor_leaves([list(args), dict(kwargs)])
+            if is_plain(t) and t.dim() and t.shape[0] == size
+        ]
         if not made or not given:
             return
         with torch.no_grad(), torch._C.DisableTorchFunction():
             differ = any(not bool((t == t[:1]).all()) for t in given)
             spreads = [_spread_of(t) for t in made]
-        self._outputs.append(OutputFacts(batch_size=size, spread=max(spreads), inputs_differ=differ))
+        self._outputs.append(
+            OutputFacts(batch_size=size, spread=max(spreads), inputs_differ=differ)
+        )
 
 
 def _untouched(module: torch.nn.Module) -> bool:
@@ -169,7 +213,8 @@ def _untouched(module: torch.nn.Module) -> bool:
 
 
 def _spread_of(out: torch.Tensor) -> float:
-    """Largest difference between two samples, relative to the largest value; inf for what is not finite."""
+    """Largest difference between two samples, relative to the largest value; inf for what is not
+    finite."""
     rows = out.detach().float().reshape(out.shape[0], -1)
     if not rows.numel() or not bool(torch.isfinite(rows).all()):
         return math.inf
@@ -185,14 +230,17 @@ def _spread(steps: Sequence[PastStep], most: int) -> list[PastStep]:
 
 
 def _units(calls: StepCalls, probe: ValueProbe) -> list[UnitFacts]:
-    """One for each activation; calls from the same place in the same module are one, whatever they were given."""
+    """One for each activation; calls from the same place in the same module are one, whatever they
+    were given."""
     direct = _straight_to_the_loss(calls)
     places: dict[tuple[Any, ...], list[tuple[CallFacts, Units]]] = {}
     for call in calls.calls:
         number = call.notes.get("activation")
         units = probe.units.get((call.name, int(number))) if number is not None else None
         if units is not None and units.alive is not None:
-            places.setdefault((call.name, call.module, call.location, units.alive.numel()), []).append((call, units))
+            places.setdefault(
+                (call.name, call.module, call.location, units.alive.numel()), []
+            ).append((call, units))
     found = []
     for same in places.values():
         call = same[-1][0]

@@ -1,7 +1,8 @@
 """Errors that a device reports later than they happen.
 
-A kernel runs after the call that launched it has returned. An index out of range, an illegal address or a broken kernel is told to whatever waits for
-the device next: the training's own `.item()`, or our look at the vital signs. Either way it is the training's error.
+A kernel runs after the call that launched it has returned. An index out of range, an illegal
+address or a broken kernel is told to whatever waits for the device next: the training's own
+`.item()`, or our look at the vital signs. Either way it is the training's error.
 """
 
 from __future__ import annotations
@@ -31,4 +32,6 @@ def late_error(devices: Iterable[torch.device]) -> BaseException | None:
 
 def late_failure(error: BaseException, phase: str) -> Failure:
     """The facts of such an error. Where it was noticed says nothing, so that it names no line."""
-    return replace(describe_failure(UserCodeError(error, phase)), torch_function=None, frames=(), origin="")
+    return replace(
+        describe_failure(UserCodeError(error, phase)), torch_function=None, frames=(), origin=""
+    )

@@ -1,9 +1,11 @@
-"""Does one sample of a batch influence the model's output for another? An experiment on the first step's input.
+"""Does one sample of a batch influence the model's output for another? An experiment on the first
+step's input.
 
-The model is called twice more on the arguments of its first call, the second time with sample 0 changed. After every
-torch function a fingerprint per sample tells which samples' rows changed: the first function that takes rows in which only
-sample 0 changed and gives back rows in which others did too is where samples mix. Two forward passes without a graph cost less
-than the vector-Jacobian product that would show the same, work for integer inputs, and say where.
+The model is called twice more on the arguments of its first call, the second time with sample 0
+changed. After every torch function a fingerprint per sample tells which samples' rows changed: the
+first function that takes rows in which only sample 0 changed and gives back rows in which others
+did too is where samples mix. Two forward passes without a graph cost less than the vector-Jacobian
+product that would show the same, work for integer inputs, and say where.
 
 Frames of this file are looked through when a user's line is sought (see `trace.spans`).
 """
@@ -27,7 +29,8 @@ from nanodoc.trace.modules import ModuleStack
 from nanodoc.trace.spans import Place, calling_places, resolve
 
 SAMPLE = 0  # the first: a recurrence over the batch carries its change to every later one
-_TOLERANCE = 1e-5  # of a row's norm; float32 rows that nobody touched differ by about 1e-7 at the most
+# of a row's norm; float32 rows that nobody touched differ by about 1e-7 at the most
+_TOLERANCE = 1e-5
 _MOST_ELEMENTS = 1 << 26
 _RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu"}
 _ATTENTION = {
@@ -39,7 +42,13 @@ _ATTENTION = {
 _SOFTMAX = {"softmax", "log_softmax", "softmin"}
 _RESHAPE = {"view", "reshape", "unflatten", "flatten", "resize", "view_as", "reshape_as"}
 
-UNCHANGED, CONFINED, PAIRWISE, MIXED, UNKNOWN = "unchanged", "confined", "pairwise", "mixed", "unknown"
+UNCHANGED, CONFINED, PAIRWISE, MIXED, UNKNOWN = (
+    "unchanged",
+    "confined",
+    "pairwise",
+    "mixed",
+    "unknown",
+)
 
 
 @dataclass(slots=True)
@@ -57,8 +66,12 @@ class ModelCall:
         def catch(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             if self.kwargs is None:
                 self.args, self.kwargs = args, kwargs
-                self.autocast = (torch.is_autocast_enabled(device.type), torch.get_autocast_dtype(device.type))
-            handle.remove()  # at once: the training code may copy or pickle its model before the step is over
+                self.autocast = (
+                    torch.is_autocast_enabled(device.type),
+                    torch.get_autocast_dtype(device.type),
+                )
+            # at once: the training code may copy or pickle its model before the step is over
+            handle.remove()
 
         handle = model.register_forward_pre_hook(catch, with_kwargs=True)
         try:
@@ -88,7 +101,8 @@ def find_leak(
     *,
     independent: bool,
 ) -> tuple[LeakFacts | None, str | None]:
-    """The place where samples mix, or why that could not be checked. `rewind` puts the start of the step back."""
+    """The place where samples mix, or why that could not be checked. `rewind` puts the start of the
+    step back."""
     if call.kwargs is None or call.autocast is None:
         return None, "the model as a whole is never called in the step"
     if size < 2:
@@ -99,7 +113,8 @@ def find_leak(
             return None, "no input of the model could be changed for one sample alone"
         first, before = _run(model, call, (call.args, call.kwargs), device, size, rewind)
         second, after = _run(model, call, changed, device, size, rewind)
-    except Exception as error:  # the user's code on an input it has not seen: nothing can be concluded
+    except Exception as error:
+        # the user's code on an input it has not seen: nothing can be concluded
         return None, f"the model raised {type(error).__name__} when it was called again"
     finally:
         rewind()
@@ -112,17 +127,26 @@ def find_leak(
         inputs = [_state(a, b) for a, b in zip(one.inputs, other.inputs, strict=False)]
         outputs = [_state(a, b) for a, b in zip(one.outputs, other.outputs, strict=False)]
         if MIXED in outputs and CONFINED in inputs and not {MIXED, UNKNOWN, PAIRWISE} & set(inputs):
-            affected = max(len(_rows(a, b)) for a, b in zip(one.outputs, other.outputs, strict=False))
+            affected = max(
+                len(_rows(a, b)) for a, b in zip(one.outputs, other.outputs, strict=False)
+            )
             return _facts(model, one, affected, size, independent), None
     return None, None
 
 
-def _facts(model: torch.nn.Module, called: _Called, affected: int, size: int, independent: bool) -> LeakFacts:
+def _facts(
+    model: torch.nn.Module, called: _Called, affected: int, size: int, independent: bool
+) -> LeakFacts:
     modules = list(model.named_modules())
     path, module = modules[called.module] if called.module >= 0 else (None, None)
     own, caller = called.place
     name = called.name
-    kinds = {"recurrent": _RECURRENT, "attention": _ATTENTION, "softmax": _SOFTMAX, "reshape": _RESHAPE}
+    kinds = {
+        "recurrent": _RECURRENT,
+        "attention": _ATTENTION,
+        "softmax": _SOFTMAX,
+        "reshape": _RESHAPE,
+    }
     return LeakFacts(
         op=OpFacts(
             index=0,
@@ -138,12 +162,14 @@ def _facts(model: torch.nn.Module, called: _Called, affected: int, size: int, in
         affected=affected - 1,
         batch_size=size,
         shapes=called.shapes,
-        layer_type=type(module).__name__ if module is not None and type(module).__module__.startswith("torch.nn.") else None,
+        layer_type=type(module).__name__
+        if module is not None and type(module).__module__.startswith("torch.nn.")
+        else None,
         independent=independent,
     )
 
 
-# -- running ---------------------------------------------------------------------------------------------------------
+# -- running ---------------------------------------------------------------------------------------
 
 
 class _Fingerprints(TorchFunctionMode):
@@ -158,26 +184,44 @@ class _Fingerprints(TorchFunctionMode):
         if name in ("__get__", "__set__"):
             return func(*args, **(kwargs or {}))
         inputs = list(_floats((args, kwargs)))
-        prints = [fingerprint(tensor, self._size) for tensor in inputs]  # before the call, which may write to them
+        # before the call, which may write to them
+        prints = [fingerprint(tensor, self._size) for tensor in inputs]
         shapes = tuple(tuple(tensor.shape) for tensor in inputs)
         out = func(*args, **(kwargs or {}))
         outputs = list(_floats(out))
         if outputs:
             self.calls.append(
-                _Called(name, calling_places(1), self.modules.current, prints, [fingerprint(t, self._size) for t in outputs], shapes)
+                _Called(
+                    name,
+                    calling_places(1),
+                    self.modules.current,
+                    prints,
+                    [fingerprint(t, self._size) for t in outputs],
+                    shapes,
+                )
             )
         return out
 
 
 def _run(
-    model: torch.nn.Module, call: ModelCall, inputs: Any, device: torch.device, size: int, rewind: Callable[[], None]
+    model: torch.nn.Module,
+    call: ModelCall,
+    inputs: Any,
+    device: torch.device,
+    size: int,
+    rewind: Callable[[], None],
 ) -> tuple[list[Any], list[_Called]]:
     rewind()
     assert call.autocast is not None
     enabled, dtype = call.autocast
     args, kwargs = _copied(inputs)
     norms = [m for m in model.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
-    with torch.no_grad(), torch.autocast(device.type, dtype=dtype, enabled=enabled), run_eagerly(), warnings.catch_warnings():
+    with (
+        torch.no_grad(),
+        torch.autocast(device.type, dtype=dtype, enabled=enabled),
+        run_eagerly(),
+        warnings.catch_warnings(),
+    ):
         warnings.simplefilter("ignore")
         for norm in norms:  # they share statistics on purpose; rewinding puts their flags back
             norm.training = False
@@ -187,16 +231,22 @@ def _run(
         return [fingerprint(tensor, size) for tensor in _floats(out)], watch.calls
 
 
-# -- fingerprints ----------------------------------------------------------------------------------------------------
+# -- fingerprints ----------------------------------------------------------------------------------
 
 
 def fingerprint(tensor: torch.Tensor, size: int) -> dict[Any, torch.Tensor]:
-    """For every way the batch dimension may lie in `tensor`: two numbers per sample, in float64 where the device has it, shape (size, 2).
+    """For every way the batch dimension may lie in `tensor`: two numbers per sample, in float64
+    where the device has it, shape (size, 2).
 
-    Ways: dimension d of that size; of a multiple of it, samples outermost ("B") or innermost ("b"); the whole tensor ("all"). With two dimensions of that
-    size also the part that has nothing to do with sample 0, shape (1, 2).
+    Ways: dimension d of that size; of a multiple of it, samples outermost ("B") or innermost ("b");
+    the whole tensor ("all"). With two dimensions of that size also the part that has nothing to do
+    with sample 0, shape (1, 2).
     """
-    if tensor.is_nested or not 0 < tensor.numel() <= _MOST_ELEMENTS or tensor.layout != torch.strided:
+    if (
+        tensor.is_nested
+        or not 0 < tensor.numel() <= _MOST_ELEMENTS
+        or tensor.layout != torch.strided
+    ):
         return {}
     found: dict[Any, torch.Tensor] = {"all": _numbers(tensor.reshape(1, -1))}
     exact = [d for d, length in enumerate(tensor.shape) if length == size]
@@ -206,7 +256,9 @@ def fingerprint(tensor: torch.Tensor, size: int) -> dict[Any, torch.Tensor]:
         elif length % size == 0:
             split = tensor.movedim(d, 0)
             found[d, "B"] = _numbers(split.reshape(size, -1))
-            found[d, "b"] = _numbers(split.reshape(length // size, size, -1).transpose(0, 1).reshape(size, -1))
+            found[d, "b"] = _numbers(
+                split.reshape(length // size, size, -1).transpose(0, 1).reshape(size, -1)
+            )
     if len(exact) == 2:
         rest = tensor.narrow(exact[0], 1, size - 1).narrow(exact[1], 1, size - 1)
         found["pair"] = _numbers(rest.reshape(1, -1))
@@ -216,13 +268,17 @@ def fingerprint(tensor: torch.Tensor, size: int) -> dict[Any, torch.Tensor]:
 def _numbers(rows: torch.Tensor) -> torch.Tensor:
     """A weighted sum that cancels by no symmetry, and the norm, of every row."""
     rows = in_widest(rows.detach())
-    weights = torch.cos(torch.arange(rows.shape[1], device=rows.device, dtype=rows.dtype) * 0.7 + 0.3)
+    weights = torch.cos(
+        torch.arange(rows.shape[1], device=rows.device, dtype=rows.dtype) * 0.7 + 0.3
+    )
     return torch.stack([rows @ weights, torch.linalg.vector_norm(rows, dim=1)], 1)
 
 
 def _changed(one: torch.Tensor, other: torch.Tensor) -> set[int]:
     scale = torch.maximum(one[:, 1], other[:, 1]).clamp_min(1e-30)
-    differs = ((one - other).abs() > _TOLERANCE * scale[:, None]).any(1) | (one.isnan() != other.isnan()).any(1)
+    differs = ((one - other).abs() > _TOLERANCE * scale[:, None]).any(1) | (
+        one.isnan() != other.isnan()
+    ).any(1)
     return set(differs.nonzero().flatten().tolist())
 
 
@@ -249,20 +305,29 @@ def _rows(one: dict[Any, torch.Tensor], other: dict[Any, torch.Tensor]) -> set[i
     return min((_changed(one[way], other[way]) for way in ways), key=len, default=set())
 
 
-# -- changing one sample -----------------------------------------------------------------------------------------------
+# -- changing one sample ---------------------------------------------------------------------------
 
 
 def _change(inputs: Any, size: int) -> Any:
-    """`inputs` with sample 0 changed so that zeros stay zeros and lengths stay lengths; None if nothing could be changed."""
+    """`inputs` with sample 0 changed so that zeros stay zeros and lengths stay lengths; None if
+    nothing could be changed."""
     done = []
 
     def change(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.is_nested or tensor.layout != torch.strided or tensor.dim() == 0 or tensor.shape[0] != size or tensor.numel() == 0:
+        if (
+            tensor.is_nested
+            or tensor.layout != torch.strided
+            or tensor.dim() == 0
+            or tensor.shape[0] != size
+            or tensor.numel() == 0
+        ):
             return tensor
         new = tensor.detach().clone()
         if new.is_floating_point():
             row = new[SAMPLE]
-            factors = 1 + 0.3 * torch.cos(torch.arange(row.numel(), device=new.device, dtype=widest(new.device))).reshape(row.shape)
+            factors = 1 + 0.3 * torch.cos(
+                torch.arange(row.numel(), device=new.device, dtype=widest(new.device))
+            ).reshape(row.shape)
             new[SAMPLE] = (in_widest(row) * factors).to(new.dtype)
         elif new.dim() > 1 and new.dtype != torch.bool and not new.is_complex():
             _swap_tokens(new[SAMPLE])
@@ -275,7 +340,8 @@ def _change(inputs: Any, size: int) -> Any:
 
 
 def _swap_tokens(row: torch.Tensor) -> None:
-    """Swaps the first two neighbours that differ from each other and from the last element, which may be padding."""
+    """Swaps the first two neighbours that differ from each other and from the last element, which
+    may be padding."""
     flat = row.reshape(-1) if row.is_contiguous() else row.contiguous().reshape(-1)
     values = flat[:64].tolist()
     last = int(flat[-1])
@@ -297,7 +363,11 @@ def _mapped(value: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any
     if type(value) in (list, tuple):
         return type(value)(_mapped(item, function) for item in value)
     if isinstance(value, dict):
-        return type(value)((key, _mapped(item, function)) for key, item in value.items()) if type(value) is dict else value
+        return (
+            type(value)((key, _mapped(item, function)) for key, item in value.items())
+            if type(value) is dict
+            else value
+        )
     return value
 
 

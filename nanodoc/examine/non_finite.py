@@ -1,7 +1,8 @@
 """Rewind a sick step, run it again under the tracer, and gather the evidence the rules judge.
 
-Four replays of one step at the most: the first screens every op, the second looks exactly at the slice between symptom
-and cause, the third at the roots, the fourth at the elements where they failed. Each is one traced step.
+Four replays of one step at the most: the first screens every op, the second looks exactly at the
+slice between symptom and cause, the third at the roots, the fourth at the elements where they
+failed. Each is one traced step.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from nanodoc.trace.masking import find_mask, gradient_request
 from nanodoc.trace.record import Ref
 
 _MOST_ROOTS = 8
-_BEFORE_EXCEPTION = 16  # ops before an exception whose inputs count as what the code had just looked at
+# ops before an exception whose inputs count as what the code had just looked at
+_BEFORE_EXCEPTION = 16
 _UPSTREAM = 16
 _JUST_BEFORE = 2
 _CHAIN = 8
@@ -45,30 +47,48 @@ class Examined:
 
 
 class Examiner:
-    """Examines steps of one recipe. The model is left as the capsule says, not as the replay left it."""
+    """Examines steps of one recipe. The model is left as the capsule says, not as the replay left
+    it."""
 
     def __init__(self, replayer: Replayer) -> None:
         self._replayer = replayer
 
-    # -- examining -------------------------------------------------------------------------------------------------
+    # -- examining ---------------------------------------------------------------------------------
 
-    def examine(self, capsule: StepCapsule, loss: float | None, grad_norm: float | None, indices: Sequence[int] | None = None) -> Examined:
+    def examine(
+        self,
+        capsule: StepCapsule,
+        loss: float | None,
+        grad_norm: float | None,
+        indices: Sequence[int] | None = None,
+    ) -> Examined:
         """The roots of a step's non-finite loss or gradients, or of the NaN behind an exception.
 
-        `loss` and `grad_norm` are what the first run read (None after an exception); `indices` the data set's
-        indices of the batch, where known.
+        `loss` and `grad_norm` are what the first run read (None after an exception); `indices` the
+        data set's indices of the batch, where known.
         """
         self._replayer.keep_weights(capsule)
         try:
-            return self._examine(capsule, loss, None if self._replayer.observing else grad_norm, indices)
+            return self._examine(
+                capsule, loss, None if self._replayer.observing else grad_norm, indices
+            )
         finally:
             self._replayer.rewind(capsule)
 
-    def _examine(self, capsule: StepCapsule, loss: float | None, grad_norm: float | None, indices: Sequence[int] | None) -> Examined:
+    def _examine(
+        self,
+        capsule: StepCapsule,
+        loss: float | None,
+        grad_norm: float | None,
+        indices: Sequence[int] | None,
+    ) -> Examined:
         first = self._replayer.replay(capsule)
         reproduced, note = _compare(first, loss, grad_norm)
         if capsule.batch_was_mutated:
-            note = "the step writes into its own batch, so the replay did not see what the first run saw"
+            note = (
+                "the step writes into its own batch, so the replay did not see what the first run "
+                "saw"
+            )
         loss_is_finite = _loss_is_finite(first)
         starts = self._symptoms(first, loss_is_finite)
         if not starts:
@@ -81,12 +101,18 @@ class Examiner:
             return Examined((), (), "no", "the step ran other ops when it was run again")
         search = RootSearch(second, loss_is_finite=loss_is_finite)
         if first.error is None:
-            starts = [second.marks[name] for name, ref in first.trace.marks.items() if ref in starts]
+            starts = [
+                second.marks[name] for name, ref in first.trace.marks.items() if ref in starts
+            ]
         else:
             starts = search.alarming(self._late_symptoms(second))
         roots = search.from_refs(starts)[:_MOST_ROOTS]
         sites = {root.index: _site(second, root) for root in roots}
-        requests = {index: Request(locate=True) for root in roots for index in self._around(second, root, sites[root.index])}
+        requests = {
+            index: Request(locate=True)
+            for root in roots
+            for index in self._around(second, root, sites[root.index])
+        }
         third = self._replayer.replay(capsule, requests).trace
         fourth, masks = self._fourth(capsule, third, roots, sites)
         size = batch_size(capsule.batches[0]) if capsule.batches else None
@@ -95,21 +121,32 @@ class Examiner:
             if root.leaf is not None:
                 leaves.append(self._leaf(third, root, capsule, indices))
             else:
-                births.append(self._birth(third, fourth, root, sites[root.index], masks.get(root.index), size, indices))
+                births.append(
+                    self._birth(
+                        third, fourth, root, sites[root.index], masks.get(root.index), size, indices
+                    )
+                )
         return Examined(tuple(births), tuple(leaves), reproduced, note)
 
     def ops_of_slice(self, capsule: StepCapsule) -> tuple[OpFacts, ...]:
-        """The ops from those right before a step's first non-finite values to its symptom, in the order in which they ran; () for a
-        healthy step."""
+        """The ops from those right before a step's first non-finite values to its symptom, in the
+        order in which they ran; () for a healthy step."""
         first = self._replayer.replay(capsule)
         starts = self._symptoms(first, _loss_is_finite(first))
         coarse = first.trace.coarse_slice(starts) if starts else []
-        before = {i for index in coarse for ref in first.trace.records[index].inputs for i in first.trace.ancestors(ref, _JUST_BEFORE)}
+        before = {
+            i
+            for index in coarse
+            for ref in first.trace.records[index].inputs
+            for i in first.trace.ancestors(ref, _JUST_BEFORE)
+        }
         wanted = sorted({*coarse, *before})
         trace = self._replayer.replay(capsule, {index: Request() for index in wanted}).trace
         return tuple(trace.facts(index) for index in wanted if index in trace.details)
 
-    def stop_at_birth(self, capsule: StepCapsule, birth: Birth, reached: Callable[[], None]) -> None:
+    def stop_at_birth(
+        self, capsule: StepCapsule, birth: Birth, reached: Callable[[], None]
+    ) -> None:
         """Runs the step once more and calls `reached` when the op that is to blame has run."""
         self._replayer.replay(capsule, {birth.site.index: Request(on_reached=reached)})
 
@@ -118,31 +155,52 @@ class Examiner:
         if replay.error is not None:
             return self._late_symptoms(replay.trace)
         if not loss_is_finite:
-            return [marks[f"loss:{i}"] for i, loss in enumerate(replay.losses) if not math.isfinite(loss)]
+            return [
+                marks[f"loss:{i}"]
+                for i, loss in enumerate(replay.losses)
+                if not math.isfinite(loss)
+            ]
         if replay.bad_parameters:
             return [marks[f"grad:{name}"] for name in replay.bad_parameters]
         probes = [ref for name, ref in marks.items() if name.startswith(PROBE_MARK)]
-        return [ref for ref in probes if any(w >= 0 and replay.trace.bad[w] for w in replay.trace.writers(ref))]
+        return [
+            ref
+            for ref in probes
+            if any(w >= 0 and replay.trace.bad[w] for w in replay.trace.writers(ref))
+        ]
 
     def _late_symptoms(self, trace: StepTrace) -> list[Ref]:
-        """What the last ops before an exception read and found non-finite: the values that may have made the code raise."""
+        """What the last ops before an exception read and found non-finite: the values that may have
+        made the code raise."""
         starts: list[Ref] = []
         for record in trace.records[-_BEFORE_EXCEPTION:]:
-            starts.extend(ref for ref in record.inputs if any(w >= 0 and trace.bad[w] for w in trace.writers(ref)))
+            starts.extend(
+                ref
+                for ref in record.inputs
+                if any(w >= 0 and trace.bad[w] for w in trace.writers(ref))
+            )
         return starts
 
     def _around(self, trace: StepTrace, root: Root, site: int) -> set[int]:
-        """The ops worth a close look for one root: itself, its forward op, what led there and where it went."""
+        """The ops worth a close look for one root: itself, its forward op, what led there and where
+        it went."""
         around = {root.index, site, *_sampled(root.trail)}
         around.update(trace.node_group(root.index) if trace.records[root.index].node else [])
         for ref in trace.records[site].inputs:
             around.update(trace.ancestors(ref, _FARTHEST if root.kind == "inf" else _UPSTREAM))
         if root.saved_nonfinite or root.inf_inputs:
-            around.update(i for ref in trace.records[root.index].inputs for i in trace.ancestors(ref, _UPSTREAM))
+            around.update(
+                i
+                for ref in trace.records[root.index].inputs
+                for i in trace.ancestors(ref, _UPSTREAM)
+            )
         return around
 
-    def _fourth(self, capsule: StepCapsule, third: StepTrace, roots: list[Root], sites: dict[int, int]) -> tuple[StepTrace, dict[int, Any]]:
-        """Looks at single elements: which gradient reached the bad ones, and whether forward had masked them."""
+    def _fourth(
+        self, capsule: StepCapsule, third: StepTrace, roots: list[Root], sites: dict[int, int]
+    ) -> tuple[StepTrace, dict[int, Any]]:
+        """Looks at single elements: which gradient reached the bad ones, and whether forward had
+        masked them."""
         requests: dict[int, Request] = {}
         masks: dict[int, Any] = {}
         for root in roots:
@@ -158,10 +216,17 @@ class Examiner:
             masks[root.index] = (mask, gradient)
         return (self._replayer.replay(capsule, requests).trace if requests else third), masks
 
-    # -- evidence --------------------------------------------------------------------------------------------------
+    # -- evidence ----------------------------------------------------------------------------------
 
     def _birth(
-        self, trace: StepTrace, fourth: StepTrace, root: Root, site: int, looked: Any, size: int | None, indices: Sequence[int] | None
+        self,
+        trace: StepTrace,
+        fourth: StepTrace,
+        root: Root,
+        site: int,
+        looked: Any,
+        size: int | None,
+        indices: Sequence[int] | None,
     ) -> Birth:
         op = trace.facts(root.index)
         backward = trace.records[root.index].phase == "backward"
@@ -187,7 +252,9 @@ class Examiner:
             masked_by=masked_by,
             zero_gradient=zero_gradient,
             growth=growth_of(trace, site) if not backward else (),
-            inf_inputs=tuple(trace.source_name(trace.records[root.index].inputs[i]) for i in root.inf_inputs),
+            inf_inputs=tuple(
+                trace.source_name(trace.records[root.index].inputs[i]) for i in root.inf_inputs
+            ),
             samples=samples,
             dataset_indices=_dataset(samples, indices),
         )
@@ -200,25 +267,42 @@ class Examiner:
             if last is not None and last < 0 and detail is not None:
                 name = trace.leaf_name(last)
                 return LeafRoot(
-                    kind=_leaf_kind(name), name=name.removeprefix("param:").removeprefix("buffer:"), facts=detail.inputs[position]
+                    kind=_leaf_kind(name),
+                    name=name.removeprefix("param:").removeprefix("buffer:"),
+                    facts=detail.inputs[position],
                 )
         return None
 
-    def _leaf(self, trace: StepTrace, root: Root, capsule: StepCapsule, indices: Sequence[int] | None) -> LeafRoot:
+    def _leaf(
+        self, trace: StepTrace, root: Root, capsule: StepCapsule, indices: Sequence[int] | None
+    ) -> LeafRoot:
         name = root.leaf or "constant"
         kind = _leaf_kind(name)
         consumer = trace.facts(root.index)
-        facts = consumer.inputs[root.input_position] if root.input_position < len(consumer.inputs) else _unknown(name)
+        facts = (
+            consumer.inputs[root.input_position]
+            if root.input_position < len(consumer.inputs)
+            else _unknown(name)
+        )
         samples: tuple[int, ...] = ()
         if kind == "batch":
             tensor = dict(
                 leaf
                 for i, b in enumerate(capsule.batches)
-                for leaf in tensor_leaves(b, "batch" if len(capsule.batches) == 1 else f"batch[{i}]")
+                for leaf in tensor_leaves(
+                    b, "batch" if len(capsule.batches) == 1 else f"batch[{i}]"
+                )
             ).get(name)
             if tensor is not None and tensor.dim() >= 1:
                 facts = tensor_facts(tensor, name)
-                samples = tuple((~torch.isfinite(tensor)).reshape(tensor.shape[0], -1).any(1).nonzero().flatten()[:_MOST_SAMPLES].tolist())
+                samples = tuple(
+                    (~torch.isfinite(tensor))
+                    .reshape(tensor.shape[0], -1)
+                    .any(1)
+                    .nonzero()
+                    .flatten()[:_MOST_SAMPLES]
+                    .tolist()
+                )
         return LeafRoot(
             kind=kind,
             name=name.removeprefix("param:").removeprefix("buffer:"),
@@ -230,7 +314,8 @@ class Examiner:
         )
 
     def _samples(self, trace: StepTrace, root: Root, size: int | None) -> tuple[int, ...]:
-        """Rows of the batch that went bad: at the root, or at the first op downstream whose rows are the batch's."""
+        """Rows of the batch that went bad: at the root, or at the first op downstream whose rows
+        are the batch's."""
         if size is None or size < 2:
             return ()
         for index in [root.index, *root.trail[::-1]]:
@@ -245,16 +330,18 @@ class Examiner:
         return ()
 
 
-# -- helpers -----------------------------------------------------------------------------------------------------------
+# -- helpers ---------------------------------------------------------------------------------------
 
 
 def _loss_is_finite(replay: Replay) -> bool:
-    return (all(map(math.isfinite, replay.losses)) or replay.gradients_first) and replay.error is None
+    return (
+        all(map(math.isfinite, replay.losses)) or replay.gradients_first
+    ) and replay.error is None
 
 
 def _site(trace: StepTrace, root: Root) -> int:
-    """The forward op to blame for a root: the one that made what backward found saved, the root itself, or the op whose
-    derivative it computes."""
+    """The forward op to blame for a root: the one that made what backward found saved, the root
+    itself, or the op whose derivative it computes."""
     index = root.index
     if root.origin is not None:
         return root.origin
@@ -265,7 +352,8 @@ def _site(trace: StepTrace, root: Root) -> int:
 
 
 def _upstream(trace: StepTrace, site: int) -> list[int]:
-    """The nearest ancestors of an op, those of its inputs by turns: the divisor's are as near as the dividend's."""
+    """The nearest ancestors of an op, those of its inputs by turns: the divisor's are as near as
+    the dividend's."""
     lines = [trace.ancestors(ref, _UPSTREAM) for ref in trace.records[site].inputs]
     turns = [index for turn in zip_longest(*lines) for index in turn if index is not None]
     return list(dict.fromkeys(turns))
@@ -291,7 +379,18 @@ def _leaf_kind(name: str) -> str:
 
 
 def _unknown(name: str) -> TensorFacts:
-    return TensorFacts(label=name, dtype="", shape=(), numel=0, minimum=None, maximum=None, nan=0, posinf=0, neginf=0, zeros=0)
+    return TensorFacts(
+        label=name,
+        dtype="",
+        shape=(),
+        numel=0,
+        minimum=None,
+        maximum=None,
+        nan=0,
+        posinf=0,
+        neginf=0,
+        zeros=0,
+    )
 
 
 def _same_ops(first: StepTrace, second: StepTrace, wanted: set[int]) -> bool:
@@ -303,7 +402,11 @@ def _same_ops(first: StepTrace, second: StepTrace, wanted: set[int]) -> bool:
 def _compare(replay: Replay, loss: float | None, grad_norm: float | None) -> tuple[str, str]:
     """Whether the replay met the same loss and gradient norm as the first run."""
     if loss is None:
-        return ("bitwise", "") if replay.error is not None else ("no", "the exception was not raised again")
+        return (
+            ("bitwise", "")
+            if replay.error is not None
+            else ("no", "the exception was not raised again")
+        )
     again = sum(replay.losses) / len(replay.losses) if replay.losses else math.nan
     pairs = [(again, loss)] + ([(replay.grad_norm, grad_norm)] if grad_norm is not None else [])
     if all(a == b or (math.isnan(a) and math.isnan(b)) for a, b in pairs):

@@ -1,4 +1,5 @@
-"""Who owns which parameter: the model, an optimizer, both, or neither. Looked at when the run begins and when it ends."""
+"""Who owns which parameter: the model, an optimizer, both, or neither. Looked at when the run
+begins and when it ends."""
 
 from __future__ import annotations
 
@@ -8,7 +9,14 @@ from typing import Any
 import torch
 
 from nanodoc.accelerator import widest
-from nanodoc.facts.graph import FrozenFacts, OwnedParameter, OwnershipFacts, RepeatedModule, UnregisteredModule, unregistered_name
+from nanodoc.facts.graph import (
+    FrozenFacts,
+    OwnedParameter,
+    OwnershipFacts,
+    RepeatedModule,
+    UnregisteredModule,
+    unregistered_name,
+)
 from nanodoc.facts.source import SourceSpan
 from nanodoc.recipe.build_facts import BuildFacts
 from nanodoc.recipe.recipe import Recipe
@@ -33,7 +41,8 @@ class Ownership:
         self._stepped: list[torch.optim.Optimizer] = []
 
     def begin(self) -> None:
-        """Remembers the values of parameters that no optimizer holds, so that one moved by hand can be told."""
+        """Remembers the values of parameters that no optimizer holds, so that one moved by hand can
+        be told."""
         self._marks = {name: fingerprint(parameter) for name, parameter in self._missing()}
 
     def saw_stepping(self, optimizer: torch.optim.Optimizer) -> None:
@@ -47,7 +56,9 @@ class Ownership:
         missing = tuple(self._owned(name, p) for name, p in self._missing()) if optimizers else ()
         return OwnershipFacts(
             steps=steps,
-            optimizers=tuple(self._build.optimizer_built_at(one) for one in self._recipe.optimizers),
+            optimizers=tuple(
+                self._build.optimizer_built_at(one) for one in self._recipe.optimizers
+            ),
             missing=missing,
             stale=tuple(self._stale(optimizers)),
             replaced_at=tuple(self._build.replaced_at()),
@@ -56,7 +67,7 @@ class Ownership:
             frozen=self._frozen(optimizers),
         )
 
-    # -- optimizers ------------------------------------------------------------------------------------------------
+    # -- optimizers --------------------------------------------------------------------------------
 
     def _optimizers(self) -> list[torch.optim.Optimizer]:
         found: list[torch.optim.Optimizer] = []
@@ -66,10 +77,20 @@ class Ownership:
         return found
 
     def _missing(self) -> list[tuple[str, torch.nn.Parameter]]:
-        """Trainable parameters, of the model or of modules the loss function uses, that no optimizer holds."""
-        held = {id(p) for optimizer in self._optimizers() for group in optimizer.param_groups for p in group["params"]}
+        """Trainable parameters, of the model or of modules the loss function uses, that no
+        optimizer holds."""
+        held = {
+            id(p)
+            for optimizer in self._optimizers()
+            for group in optimizer.param_groups
+            for p in group["params"]
+        }
         named = [*self._model.named_parameters(), *self._beside_the_model()]
-        return [(n, p) for n, p in named if p.requires_grad and id(p) not in held and not without_values(p)]
+        return [
+            (n, p)
+            for n, p in named
+            if p.requires_grad and id(p) not in held and not without_values(p)
+        ]
 
     def _owned(self, name: str, parameter: torch.nn.Parameter) -> OwnedParameter:
         modules = dict(self._model.named_modules())
@@ -88,18 +109,24 @@ class Ownership:
 
     def _stale(self, optimizers: list[torch.optim.Optimizer]) -> Iterator[OwnedParameter]:
         """Tensors of optimizers that belong to no module in sight and never got a gradient."""
-        known = {id(p) for p in self._model.parameters()} | {id(p) for _, p in self._beside_the_model()}
+        known = {id(p) for p in self._model.parameters()} | {
+            id(p) for _, p in self._beside_the_model()
+        }
         known |= {id(p) for _, _, _, item in self._hidden() for p in item.parameters()}
         for position, optimizer in enumerate(optimizers):
             for group in optimizer.param_groups:
                 for number, parameter in enumerate(group["params"]):
                     if id(parameter) not in known and parameter.grad is None:
                         yield OwnedParameter(
-                            name=f"optimizer {position}, tensor {number}", module="", module_type="", shape=tuple(parameter.shape)
+                            name=f"optimizer {position}, tensor {number}",
+                            module="",
+                            module_type="",
+                            shape=tuple(parameter.shape),
                         )
 
     def _beside_the_model(self) -> list[tuple[str, torch.nn.Parameter]]:
-        """Parameters of modules that the loss function or train_step reach by a variable, and which the model doesn't have."""
+        """Parameters of modules that the loss function or train_step reach by a variable, and which
+        the model doesn't have."""
         inside = {id(module) for module in self._model.modules()}
         found: dict[int, tuple[str, torch.nn.Parameter]] = {}
         for function in (self._recipe.loss_fn, self._recipe.criterion, self._recipe.train_step):
@@ -110,27 +137,40 @@ class Ownership:
         known = {id(p) for p in self._model.parameters()}
         return [pair for key, pair in found.items() if key not in known]
 
-    # -- modules ---------------------------------------------------------------------------------------------------
+    # -- modules -----------------------------------------------------------------------------------
 
     def _hidden(self) -> Iterator[tuple[str, torch.nn.Module, str, _Item]]:
-        """(owner's path, owner, attribute, item) for everything in plain containers that the model doesn't have."""
-        inside = {id(module) for module in self._model.modules()} | {id(p) for p in self._model.parameters()}
+        """(owner's path, owner, attribute, item) for everything in plain containers that the model
+        doesn't have."""
+        inside = {id(module) for module in self._model.modules()} | {
+            id(p) for p in self._model.parameters()
+        }
         for path, owner in self._model.named_modules():
             for attribute, value in list(vars(owner).items()):
-                if attribute in ("_parameters", "_buffers", "_modules") or attribute.endswith("_hooks"):
+                if attribute in ("_parameters", "_buffers", "_modules") or attribute.endswith(
+                    "_hooks"
+                ):
                     continue
                 for item in _inside(value):
                     if id(item.value) not in inside:
                         yield path, owner, attribute, item
 
     def unregistered_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """The parameters in plain containers, each with the name of where they are kept: `unregistered:encoder.layers`."""
+        """The parameters in plain containers, each with the name of where they are kept:
+        `unregistered:encoder.layers`."""
         for path, _, attribute, item in self._hidden():
             for parameter in item.parameters():
                 yield unregistered_name(path, attribute), parameter
 
-    def _unregistered(self, optimizers: list[torch.optim.Optimizer]) -> Iterator[UnregisteredModule]:
-        held = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
+    def _unregistered(
+        self, optimizers: list[torch.optim.Optimizer]
+    ) -> Iterator[UnregisteredModule]:
+        held = {
+            id(p)
+            for optimizer in optimizers
+            for group in optimizer.param_groups
+            for p in group["params"]
+        }
         groups: dict[tuple[str, str], list[_Item]] = {}
         owners: dict[str, torch.nn.Module] = {}
         known = {id(p) for p in self._model.parameters()}
@@ -138,7 +178,12 @@ class Ownership:
             groups.setdefault((path, attribute), []).append(item)
             owners[path] = owner
         for (path, attribute), items in groups.items():
-            parameters = {id(p): p for item in items for p in item.parameters() if p.requires_grad and id(p) not in known}
+            parameters = {
+                id(p): p
+                for item in items
+                for p in item.parameters()
+                if p.requires_grad and id(p) not in known
+            }
             if not parameters:
                 continue
             owner = owners[path]
@@ -176,7 +221,7 @@ class Ownership:
                         registered_at=self._build.assigned_at(container, keys[1]),
                     )
 
-    # -- frozen ----------------------------------------------------------------------------------------------------
+    # -- frozen ------------------------------------------------------------------------------------
 
     def _frozen(self, optimizers: list[torch.optim.Optimizer]) -> FrozenFacts | None:
         named = list(self._model.named_parameters())
@@ -184,7 +229,12 @@ class Ownership:
         ineffective = tuple(self._ineffective())
         if not frozen and not ineffective:
             return None
-        held = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
+        held = {
+            id(p)
+            for optimizer in optimizers
+            for group in optimizer.param_groups
+            for p in group["params"]
+        }
         trainable = [name for name, p in named if p.requires_grad]
         modules = dict(self._model.named_modules())
         kinds = {type(modules[name.rpartition(".")[0]]).__name__ for name in trainable}
@@ -194,8 +244,10 @@ class Ownership:
             frozen=len(frozen),
             trainable=len(trainable),
             tensors=tuple(name for name, _ in frozen),
-            frozen_at=(self._build.frozen_at(head[-1]) if head else None) or (lines[-1] if lines else None),
-            only_norms_train=bool(trainable) and all(any(word in kind for word in _NORMS) for kind in kinds),
+            frozen_at=(self._build.frozen_at(head[-1]) if head else None)
+            or (lines[-1] if lines else None),
+            only_norms_train=bool(trainable)
+            and all(any(word in kind for word in _NORMS) for kind in kinds),
             head_frozen=_common_path(head) if head else None,
             head_frozen_parameter=head[-1] if head else None,
             in_optimizer=any(id(p) in held for _, p in frozen),
@@ -203,15 +255,24 @@ class Ownership:
         )
 
     def _frozen_head(self) -> list[str]:
-        """The parameters of the last layers, where a line of code froze them at fresh values behind a larger part that trains.
+        """The parameters of the last layers, where a line of code froze them at fresh values behind
+        a larger part that trains.
 
-        Only for frozen – trained – frozen with a small end: a frozen loss network, a frozen decoder behind a trained
-        projector and layers with adapters look otherwise.
+        Only for frozen – trained – frozen with a small end: a frozen loss network, a frozen decoder
+        behind a trained projector and layers with adapters look otherwise.
         """
-        layers = [(path, m) for path, m in self._model.named_modules() if any(p is not None for p in m._parameters.values())]
+        layers = [
+            (path, m)
+            for path, m in self._model.named_modules()
+            if any(p is not None for p in m._parameters.values())
+        ]
         runs: list[tuple[bool, list[str]]] = []
         for path, module in layers:
-            names = [f"{path}.{key}" if path else key for key, p in module._parameters.items() if p is not None]
+            names = [
+                f"{path}.{key}" if path else key
+                for key, p in module._parameters.items()
+                if p is not None
+            ]
             trains = any(p is not None and p.requires_grad for p in module._parameters.values())
             if runs and runs[-1][0] == trains:
                 runs[-1][1].extend(names)
@@ -228,7 +289,9 @@ class Ownership:
 
     def _ineffective(self) -> Iterator[tuple[str, str, SourceSpan | None]]:
         for path, module in self._model.named_modules():
-            if vars(module).get("requires_grad") is False and any(p.requires_grad for p in module.parameters()):
+            if vars(module).get("requires_grad") is False and any(
+                p.requires_grad for p in module.parameters()
+            ):
                 yield path, type(module).__name__, self._build.assigned_at(module, "requires_grad")
 
 
@@ -240,7 +303,11 @@ class _Item:
         self.kind = type(value).__name__
 
     def parameters(self) -> list[torch.nn.Parameter]:
-        return [self.value] if isinstance(self.value, torch.nn.Parameter) else list(self.value.parameters())
+        return (
+            [self.value]
+            if isinstance(self.value, torch.nn.Parameter)
+            else list(self.value.parameters())
+        )
 
 
 def _inside(value: Any, depth: int = _DEPTH) -> Iterator[_Item]:
@@ -254,7 +321,10 @@ def _inside(value: Any, depth: int = _DEPTH) -> Iterator[_Item]:
         for item in list(value.values())[:_MOST_ITEMS]:
             yield from _inside(item, depth - 1)
     elif (
-        depth and hasattr(value, "__dict__") and not isinstance(value, (type, torch.Tensor, torch.optim.Optimizer)) and not callable(value)
+        depth
+        and hasattr(value, "__dict__")
+        and not isinstance(value, (type, torch.Tensor, torch.optim.Optimizer))
+        and not callable(value)
     ):
         for item in list(vars(value).values())[:_MOST_ITEMS]:
             yield from _inside(item, 1)
@@ -293,10 +363,13 @@ def fingerprint(parameter: torch.Tensor) -> tuple[float, float]:
     values = dense_values(parameter.detach())
     if values.is_complex():
         values = torch.view_as_real(values)
-    if not values.is_floating_point() or values.itemsize == 1:  # quantised, or one of the eight-bit floats: such a parameter is not trained
+    # quantised, or one of the eight-bit floats: such a parameter is not trained
+    if not values.is_floating_point() or values.itemsize == 1:
         return 0.0, 0.0
     dtype = widest(values.device)
-    return float(values.sum(dtype=dtype)), float(torch.linalg.vector_norm(values, ord=1, dtype=dtype))
+    return float(values.sum(dtype=dtype)), float(
+        torch.linalg.vector_norm(values, ord=1, dtype=dtype)
+    )
 
 
 def _norm(grad: torch.Tensor | None) -> float | None:

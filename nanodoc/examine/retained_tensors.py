@@ -1,4 +1,5 @@
-"""Tensors that live longer than a step and still hang on its graph: hidden states, buffers, variables of the loss function.
+"""Tensors that live longer than a step and still hang on its graph: hidden states, buffers,
+variables of the loss function.
 
 Frames of this file are looked through when a user's line is sought (see `trace.spans`).
 """
@@ -25,13 +26,17 @@ _MOST_NODES = 200_000
 
 
 class KeptTensors:
-    """Looks where tensors with a graph are kept before a step, and which lines keep new ones during it."""
+    """Looks where tensors with a graph are kept before a step, and which lines keep new ones during
+    it."""
 
     def __init__(self, recipe: Recipe) -> None:
         self._model = recipe.model
         self._paths = {id(module): path for path, module in recipe.model.named_modules()}
-        self._functions = [f for f in (recipe.loss_fn, recipe.criterion, recipe.train_step) if f is not None]
-        self._before: dict[int, tuple[str, Any, Any, bool]] = {}  # implementation → (shown name, holder, key, is a buffer)
+        self._functions = [
+            f for f in (recipe.loss_fn, recipe.criterion, recipe.train_step) if f is not None
+        ]
+        # implementation → (shown name, holder, key, is a buffer)
+        self._before: dict[int, tuple[str, Any, Any, bool]] = {}
         self._kept: dict[tuple[int, str], Place] = {}
         self.fresh: list[tuple[str, SourceSpan | None]] = []
         for name, holder, key, tensor, buffer in self._held():
@@ -44,7 +49,11 @@ class KeptTensors:
 
         def assign(owner: torch.nn.Module, name: str, value: Any) -> None:
             setattr_(owner, name, value)
-            if name != "training" and id(owner) in kept._paths and any(True for _ in _graph_tensors(value)):
+            if (
+                name != "training"
+                and id(owner) in kept._paths
+                and any(True for _ in _graph_tensors(value))
+            ):
                 kept._note(owner, name)
 
         def register_parameter(owner: torch.nn.Module, name: str, param: Any) -> None:
@@ -52,7 +61,9 @@ class KeptTensors:
             if param is not None and param.requires_grad and id(owner) not in kept._paths:
                 own, caller = calling_places(2)
                 place = caller or own
-                kept.fresh.append((f"{type(owner).__name__}.{name}", resolve(*place) if place else None))
+                kept.fresh.append(
+                    (f"{type(owner).__name__}.{name}", resolve(*place) if place else None)
+                )
 
         module.__setattr__ = assign  # type: ignore[method-assign, assignment]  # put back in __exit__
         module.register_parameter = register_parameter  # type: ignore[method-assign, assignment]  # put back in __exit__
@@ -63,7 +74,8 @@ class KeptTensors:
         torch.nn.Module.register_parameter = self._register  # type: ignore[method-assign]  # the original
 
     def detach_all(self) -> None:
-        """Cuts everything kept off its graph, as `.detach()` in the user's code would. The capsule puts it back."""
+        """Cuts everything kept off its graph, as `.detach()` in the user's code would. The capsule
+        puts it back."""
         for name, holder, key, _, _ in list(self._held()):
             value = holder.get(key) if isinstance(holder, dict) else None
             if value is not None and not name.startswith("the parameter"):
@@ -77,7 +89,8 @@ class KeptTensors:
         return {name: _count_nodes(nodes) for name, nodes in roots.items()}
 
     def kept_at(self, name: str, trace: StepTrace, flow: FlowLog) -> SourceSpan | None:
-        """The line that keeps a tensor under `name`: the assignment, or the op that made what is kept there now."""
+        """The line that keeps a tensor under `name`: the assignment, or the op that made what is
+        kept there now."""
         for held, holder, key, tensor, _ in self._held():
             if held != name:
                 continue
@@ -90,7 +103,8 @@ class KeptTensors:
         return None
 
     def facts(self, trace: StepTrace, flow: GradFlow) -> Iterator[CarriedFacts]:
-        """The kept tensors that the step read on the way to its loss, in the order they were read."""
+        """The kept tensors that the step read on the way to its loss, in the order they were
+        read."""
         seen = set()
         for carried in flow.flow.carried:
             if carried.impl in seen or carried.reader not in flow.live:
@@ -126,7 +140,11 @@ class KeptTensors:
                     yield f"{where}{key}", module._buffers, key, tensor, True
         for function in self._functions:
             owner = getattr(function, "__self__", None)
-            if owner is not None and not isinstance(owner, torch.nn.Module) and hasattr(owner, "__dict__"):
+            if (
+                owner is not None
+                and not isinstance(owner, torch.nn.Module)
+                and hasattr(owner, "__dict__")
+            ):
                 for key, value in list(vars(owner).items()):
                     for tensor in _graph_tensors(value):
                         yield key, vars(owner), key, tensor, False

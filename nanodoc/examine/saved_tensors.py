@@ -1,4 +1,5 @@
-"""Which op saved a tensor for its derivative, and whether someone wrote to it before the derivative was taken."""
+"""Which op saved a tensor for its derivative, and whether someone wrote to it before the derivative
+was taken."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from nanodoc.trace.tracer import Tracer
 
 @dataclass(frozen=True, slots=True)
 class Overwritten:
-    """A saved tensor whose version moved on. `sequence` is that of the node that saved it, `count` how many ops had run
-    by then, `writers` the ops that wrote to its memory."""
+    """A saved tensor whose version moved on. `sequence` is that of the node that saved it, `count`
+    how many ops had run by then, `writers` the ops that wrote to its memory."""
 
     sequence: int
     count: int
@@ -44,7 +45,12 @@ class SavedTensorWatch:
     def _pack(self, tensor: torch.Tensor) -> Any:
         with torch._C.DisableTorchFunction():
             sequence = torch.autograd._get_sequence_nr() - 1  # type: ignore[attr-defined]  # not in its __all__
-            return tensor, 0 if tensor.is_inference() else tensor._version, sequence, self._tracer.count
+            return (
+                tensor,
+                0 if tensor.is_inference() else tensor._version,
+                sequence,
+                self._tracer.count,
+            )
 
     def _unpack(self, packed: Any) -> torch.Tensor:
         tensor, version, sequence, count = packed

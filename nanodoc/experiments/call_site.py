@@ -1,7 +1,8 @@
-"""Temporary changes of the torch functions that one place of the user's code calls: an argument, a constant, a mask, a reduction.
+"""Temporary changes of the torch functions that one place of the user's code calls: an argument, a
+constant, a mask, a reduction.
 
-Each is a context manager with a function mode above autograd, so that value and gradient change alike. Frames of this file are looked
-through when a user's line is sought (see `trace.spans`).
+Each is a context manager with a function mode above autograd, so that value and gradient change
+alike. Frames of this file are looked through when a user's line is sought (see `trace.spans`).
 """
 
 from __future__ import annotations
@@ -20,13 +21,20 @@ from nanodoc.trace.spans import Place, calling_places, resolve
 
 _HALF = (torch.float16, torch.bfloat16)
 _SPELLINGS = {
-    "div": ("div", "truediv", "true_divide", "divide"), "reciprocal": ("reciprocal", "rtruediv", "rdiv"), "pow": ("pow", "rpow"),
-    "linalg_vector_norm": ("norm", "vector_norm", "linalg_vector_norm", "linalg_norm"), "norm": ("norm", "vector_norm", "linalg_vector_norm"),
-    "linalg_eigh": ("linalg_eigh", "eigh", "linalg_eigvalsh", "eigvalsh"), "linalg_svd": ("linalg_svd", "svd", "linalg_svdvals", "svdvals"),
-    "linalg_inv_ex": ("linalg_inv", "inv", "inverse", "linalg_inv_ex"), "linalg_cholesky_ex": ("linalg_cholesky", "cholesky", "linalg_cholesky_ex"),
-    "linalg_solve_ex": ("linalg_solve", "solve"), "nll_loss_forward": ("cross_entropy", "nll_loss"), "cdist_forward": ("cdist",),
+    "div": ("div", "truediv", "true_divide", "divide"),
+    "reciprocal": ("reciprocal", "rtruediv", "rdiv"),
+    "pow": ("pow", "rpow"),
+    "linalg_vector_norm": ("norm", "vector_norm", "linalg_vector_norm", "linalg_norm"),
+    "norm": ("norm", "vector_norm", "linalg_vector_norm"),
+    "linalg_eigh": ("linalg_eigh", "eigh", "linalg_eigvalsh", "eigvalsh"),
+    "linalg_svd": ("linalg_svd", "svd", "linalg_svdvals", "svdvals"),
+    "linalg_inv_ex": ("linalg_inv", "inv", "inverse", "linalg_inv_ex"),
+    "linalg_cholesky_ex": ("linalg_cholesky", "cholesky", "linalg_cholesky_ex"),
+    "linalg_solve_ex": ("linalg_solve", "solve"),
+    "nll_loss_forward": ("cross_entropy", "nll_loss"),
+    "cdist_forward": ("cdist",),
     "xlogy": ("xlogy", "special_xlogy"),
-}  # fmt: skip
+}
 
 
 class Applied:
@@ -37,9 +45,12 @@ class Applied:
 
 
 class _AtCall(TorchFunctionMode):
-    """Calls `change(func, args, kwargs)` instead of the functions at one place of the user's code."""
+    """Calls `change(func, args, kwargs)` instead of the functions at one place of the user's
+    code."""
 
-    def __init__(self, where: SourceSpan, change: Callable[[Any, Any, Any], Any], *, exact: bool = False) -> None:
+    def __init__(
+        self, where: SourceSpan, change: Callable[[Any, Any, Any], Any], *, exact: bool = False
+    ) -> None:
         super().__init__()
         self._exact = exact
         self._where = where
@@ -56,12 +67,19 @@ class _AtCall(TorchFunctionMode):
         known = self._here.get(key)
         if known is None:
             span, where = resolve(*place), self._where
-            same = span is not None and (span.file, span.line, span.end_line) == (where.file, where.line, where.end_line)
+            same = span is not None and (span.file, span.line, span.end_line) == (
+                where.file,
+                where.line,
+                where.end_line,
+            )
             # an argument of the call is evaluated inside its columns, and belongs to it
             if self._exact and span is not None:
                 same = same and (where.column, where.end_column) == (span.column, span.end_column)
             known = self._here[key] = bool(
-                same and span is not None and where.column <= span.column and span.end_column <= where.end_column
+                same
+                and span is not None
+                and where.column <= span.column
+                and span.end_column <= where.end_column
             )
         return known
 
@@ -70,7 +88,8 @@ Patch = contextlib.AbstractContextManager[Any]
 
 
 def float32_call(where: SourceSpan, device: str, applied: Applied) -> Patch:
-    """The calls at one place get float32 copies of their half-precision arguments, without autocast."""
+    """The calls at one place get float32 copies of their half-precision arguments, without
+    autocast."""
 
     def change(func: Any, args: Any, kwargs: Any) -> Any:
         if not _computes(func):
@@ -92,14 +111,19 @@ def constant_at(where: SourceSpan, value: float, replacement: float, applied: Ap
         return item
 
     def change(func: Any, args: Any, kwargs: Any) -> Any:
-        return func(*[swapped(a) for a in args], **{key: swapped(item) for key, item in kwargs.items()})
+        return func(
+            *[swapped(a) for a in args], **{key: swapped(item) for key, item in kwargs.items()}
+        )
 
     return _AtCall(where, change)
 
 
-def argument_at(where: SourceSpan, op: str, position: int, template: str, applied: Applied) -> Patch:
-    """One argument of the call of `op` at exactly this place becomes what `template` (such as "{x}.clamp_min(1e-12)") makes of it.
-    Raises ValueError for a template that is no such expression."""
+def argument_at(
+    where: SourceSpan, op: str, position: int, template: str, applied: Applied
+) -> Patch:
+    """One argument of the call of `op` at exactly this place becomes what `template` (such as
+    "{x}.clamp_min(1e-12)") makes of it. Raises ValueError for a template that is no such
+    expression."""
     guard = function_of(template)
 
     def change(func: Any, args: Any, kwargs: Any) -> Any:
@@ -177,7 +201,9 @@ def _log_of(name: str, where: SourceSpan, applied: Applied) -> Patch:
         return func(*args, **kwargs)
 
     class Remembering(_AtCall):
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             out = super().__torch_function__(func, types, args, kwargs)
             if operator_of(func) == name and isinstance(out, torch.Tensor):
                 dim = (kwargs or {}).get("dim", args[1] if len(args) > 1 else -1)
@@ -188,7 +214,8 @@ def _log_of(name: str, where: SourceSpan, applied: Applied) -> Patch:
 
 
 class _LogSumExp(_AtCall):
-    """Remembers what the exp at its place was given and along which dimension it was summed, until a log asks for it."""
+    """Remembers what the exp at its place was given and along which dimension it was summed, until
+    a log asks for it."""
 
     def __init__(self, where: SourceSpan, applied: Applied) -> None:
         super().__init__(where, lambda func, args, kwargs: func(*args, **kwargs), exact=True)
@@ -203,14 +230,21 @@ class _LogSumExp(_AtCall):
             self._applied.yes = True
             _, x, dim, keep = self._sums[id(args[0])]
             return torch.logsumexp(x, dim, keepdim=keep)
-        here = name == "exp" and any(self._matches(place) for place in calling_places(2) if place is not None)
+        here = name == "exp" and any(
+            self._matches(place) for place in calling_places(2) if place is not None
+        )
         out = func(*args, **kwargs)
         if here and isinstance(out, torch.Tensor):
             self._exps[id(out)] = (out, args[0])
         elif name == "sum" and args and id(args[0]) in self._exps and isinstance(out, torch.Tensor):
             x = self._exps[id(args[0])][1]
             dim = kwargs.get("dim", args[1] if len(args) > 1 else tuple(range(x.dim())))
-            self._sums[id(out)] = (out, x, dim, bool(kwargs.get("keepdim", args[2] if len(args) > 2 else False)))
+            self._sums[id(out)] = (
+                out,
+                x,
+                dim,
+                bool(kwargs.get("keepdim", args[2] if len(args) > 2 else False)),
+            )
         return out
 
 
@@ -251,7 +285,8 @@ def empty_mean_at(where: SourceSpan, applied: Applied) -> Patch:
 
 
 def unmasked_at(where: SourceSpan, applied: Applied) -> Patch:
-    """Rows of a softmax, or of an attention mask, at this place that have every entry masked are unmasked."""
+    """Rows of a softmax, or of an attention mask, at this place that have every entry masked are
+    unmasked."""
 
     def rows(mask: Any, *, true_masks: bool) -> Any:
         if not isinstance(mask, torch.Tensor):
@@ -271,9 +306,21 @@ def unmasked_at(where: SourceSpan, applied: Applied) -> Patch:
             return func(rows(args[0], true_masks=False), *args[1:], **kwargs)
         if name == "scaled_dot_product_attention":
             args = tuple(rows(a, true_masks=False) if i == 3 else a for i, a in enumerate(args))
-            return func(*args, **{k: rows(v, true_masks=False) if k == "attn_mask" else v for k, v in kwargs.items()})
+            return func(
+                *args,
+                **{
+                    k: rows(v, true_masks=False) if k == "attn_mask" else v
+                    for k, v in kwargs.items()
+                },
+            )
         if name == "multi_head_attention_forward":
-            return func(*args, **{k: rows(v, true_masks=True) if k in ("attn_mask", "key_padding_mask") else v for k, v in kwargs.items()})
+            return func(
+                *args,
+                **{
+                    k: rows(v, true_masks=True) if k in ("attn_mask", "key_padding_mask") else v
+                    for k, v in kwargs.items()
+                },
+            )
         return func(*args, **kwargs)
 
     return _AtCall(where, change, exact=True)
@@ -285,9 +332,13 @@ def lone_statistics_at(where: SourceSpan, applied: Applied) -> Patch:
     def change(func: Any, args: Any, kwargs: Any) -> Any:
         if operator_of(func) not in ("std", "var", "std_mean", "var_mean"):
             return func(*args, **kwargs)
-        biased = {key: value for key, value in kwargs.items() if key not in ("unbiased", "correction")}
+        biased = {
+            key: value for key, value in kwargs.items() if key not in ("unbiased", "correction")
+        }
         shape = args[0].shape
-        dim = kwargs.get("dim", args[1] if len(args) > 1 and not isinstance(args[1], bool) else None)
+        dim = kwargs.get(
+            "dim", args[1] if len(args) > 1 and not isinstance(args[1], bool) else None
+        )
         dims = range(len(shape)) if dim is None else [dim] if isinstance(dim, int) else dim
         count = 1
         for one in dims:
@@ -331,4 +382,14 @@ def _has_signature(func: Any) -> bool:
 
 def _computes(func: Any) -> bool:
     """An operator, and not an attribute that is read or a cast."""
-    return getattr(func, "__name__", "") not in ("__get__", "__set__", "to", "half", "bfloat16", "type", "dim", "size", "type_as")
+    return getattr(func, "__name__", "") not in (
+        "__get__",
+        "__set__",
+        "to",
+        "half",
+        "bfloat16",
+        "type",
+        "dim",
+        "size",
+        "type_as",
+    )

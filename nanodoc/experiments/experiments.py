@@ -1,4 +1,5 @@
-"""The experiments on one step: each runs it again with one thing changed. The cheapest and most telling come first."""
+"""The experiments on one step: each runs it again with one thing changed. The cheapest and most
+telling come first."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ class Elsewhere:
     """What the run knows besides the step itself."""
 
     other: Callable[[], tuple[str, list[Any], RandomState | None] | None] = lambda: None
-    """Another good batch: what to call it, its (micro-)batches, and the random state it ran with."""
+    """Another good batch: what to call it, its (micro-)batches, and the random state it ran
+    with."""
     earlier: Sequence[StepCapsule] = ()
     """Checkpoints of earlier steps, the latest first."""
     why_none: str = ""
@@ -44,7 +46,15 @@ class NotRun(Exception):
 class Experiments:
     """All experiments on one step."""
 
-    def __init__(self, trials: StepTrials, capsule: StepCapsule, elsewhere: Elsewhere, *, half: bool, say: Say) -> None:
+    def __init__(
+        self,
+        trials: StepTrials,
+        capsule: StepCapsule,
+        elsewhere: Elsewhere,
+        *,
+        half: bool,
+        say: Say,
+    ) -> None:
         self._trials = trials
         self._capsule = capsule
         self._elsewhere = elsewhere
@@ -75,8 +85,8 @@ class Experiments:
         return self.baseline
 
     def one(self, key: str) -> Experiment | None:
-        """The outcome of one experiment; None where it has nothing to change (no autocast, no dropout). Raises `UsageError` for a key
-        that names none."""
+        """The outcome of one experiment; None where it has nothing to change (no autocast, no
+        dropout). Raises `UsageError` for a key that names none."""
         if key not in self._makers:
             raise UsageError(f"no experiment {key!r}; there are " + ", ".join(self._makers))
         self._say(f"trying {_NAMES[key]} …")
@@ -87,14 +97,27 @@ class Experiments:
                 raise NotRun("the time for the examination is up (--budget)")
             name, trial = self._makers[key]()
         except NotRun as reason:
-            return Experiment(key=key, name=_NAMES[key], outcome=f"not run: {reason}") if str(reason) else None
+            return (
+                Experiment(key=key, name=_NAMES[key], outcome=f"not run: {reason}")
+                if str(reason)
+                else None
+            )
         if not trial.applied:
-            return Experiment(key=key, name=name, outcome=f"not run: {trial.error}" if trial.error else "not run: it changes nothing here")
+            return Experiment(
+                key=key,
+                name=name,
+                outcome=f"not run: {trial.error}"
+                if trial.error
+                else "not run: it changes nothing here",
+            )
         outcome = PASSES if trial.healthy else FAILS
-        return Experiment(key=key, name=name, outcome=outcome, loss=trial.loss, seconds=round(trial.seconds, 4))
+        return Experiment(
+            key=key, name=name, outcome=outcome, loss=trial.loss, seconds=round(trial.seconds, 4)
+        )
 
     def moved_outside(self) -> bool:
-        """A batch that passed in the run, and fails now, fails with the weights of step 0 as well: something else has changed since."""
+        """A batch that passed in the run, and fails now, fails with the weights of step 0 as well:
+        something else has changed since."""
         found = self._elsewhere.other()
         earliest = min(self._elsewhere.earlier, key=lambda one: one.step, default=None)
         if found is None or found[2] is None or earliest is None or earliest.step:
@@ -102,7 +125,7 @@ class Experiments:
         trial = self._with_weights(earliest, replace(self._capsule, batches=found[1], rng=found[2]))
         return trial.applied and not trial.healthy
 
-    # -- the experiments -------------------------------------------------------------------------------------------
+    # -- the experiments ---------------------------------------------------------------------------
 
     def _same_again(self) -> tuple[str, Trial]:
         return _NAMES["same-again"], self.same()
@@ -112,36 +135,53 @@ class Experiments:
         if found is None:
             raise NotRun("there is no other batch")
         what, batches, rng = found
-        return f"another batch ({what})", self._trials.outcome(replace(self._capsule, batches=batches, rng=rng or self._capsule.rng))
+        return f"another batch ({what})", self._trials.outcome(
+            replace(self._capsule, batches=batches, rng=rng or self._capsule.rng)
+        )
 
     def _first_weights(self) -> tuple[str, Trial]:
         earliest = min(self._elsewhere.earlier, key=lambda one: one.step, default=None)
         if earliest is None or earliest.step:
-            raise NotRun((self._elsewhere.why_none or "there is no checkpoint of step 0") if self._capsule.step else "")
+            raise NotRun(
+                (self._elsewhere.why_none or "there is no checkpoint of step 0")
+                if self._capsule.step
+                else ""
+            )
         return self._elsewhere.first, self._with_weights(earliest)
 
     def _good_weights(self) -> tuple[str, Trial]:
         latest = next(iter(self._elsewhere.earlier), None)
         if latest is None or not latest.step:
             raise NotRun("")
-        return f"the weights of the last good checkpoint (step {latest.step})", self._with_weights(latest)
+        return f"the weights of the last good checkpoint (step {latest.step})", self._with_weights(
+            latest
+        )
 
     def _with_weights(self, checkpoint: StepCapsule, capsule: StepCapsule | None = None) -> Trial:
         return self._trials.outcome(
-            replace(capsule or self._capsule, weights=checkpoint.weights, buffers=checkpoint.buffers, optimizers=checkpoint.optimizers)
+            replace(
+                capsule or self._capsule,
+                weights=checkpoint.weights,
+                buffers=checkpoint.buffers,
+                optimizers=checkpoint.optimizers,
+            )
         )
 
     def _autocast_off(self) -> tuple[str, Trial]:
         if not self._half:
             raise NotRun("")
         applied = Applied()
-        return _NAMES["autocast-off"], self._trials.outcome(self._capsule, precision.autocast_in(None, applied), applied)
+        return _NAMES["autocast-off"], self._trials.outcome(
+            self._capsule, precision.autocast_in(None, applied), applied
+        )
 
     def _bfloat16(self) -> tuple[str, Trial]:
         if not self._half:
             raise NotRun("")
         applied = Applied()
-        return _NAMES["bfloat16"], self._trials.outcome(self._capsule, precision.autocast_in(torch.bfloat16, applied), applied)
+        return _NAMES["bfloat16"], self._trials.outcome(
+            self._capsule, precision.autocast_in(torch.bfloat16, applied), applied
+        )
 
     def _float64(self) -> tuple[str, Trial]:
         runner = self._trials.runner
@@ -149,9 +189,13 @@ class Experiments:
             raise NotRun(f"{runner.device.type} has no float64")
         needed, free = precision.bytes_in_float64(runner, self._capsule), free_memory(runner.device)
         if free is not None and needed > _SHARE_OF_MEMORY * free:
-            raise NotRun(f"it needs {needed / 2**30:.1f} GiB, more than a quarter of the free memory")
+            raise NotRun(
+                f"it needs {needed / 2**30:.1f} GiB, more than a quarter of the free memory"
+            )
         with self._changed(precision.double) as capsule:
-            return _NAMES["float64"], self._trials.outcome(capsule, precision.autocast_in(None, Applied()))
+            return _NAMES["float64"], self._trials.outcome(
+                capsule, precision.autocast_in(None, Applied())
+            )
 
     def _pointless(self) -> set[str]:
         """Experiments that would change nothing here."""
@@ -160,10 +204,16 @@ class Experiments:
 
     def _eval_mode(self) -> tuple[str, Trial]:
         modules = list(self._trials.runner.recipe.model.modules())
-        active = [m for m in modules if isinstance(m, _ACTIVE_IN_TRAINING) and m.training and float(getattr(m, "p", True))]
+        active = [
+            m
+            for m in modules
+            if isinstance(m, _ACTIVE_IN_TRAINING) and m.training and float(getattr(m, "p", True))
+        ]
         if not active:
             raise NotRun("")
-        return _NAMES["eval-mode"], self._trials.outcome(replace(self._capsule, training=[False] * len(modules)))
+        return _NAMES["eval-mode"], self._trials.outcome(
+            replace(self._capsule, training=[False] * len(modules))
+        )
 
     def _cpu(self) -> tuple[str, Trial]:
         runner = self._trials.runner
@@ -183,7 +233,9 @@ class Experiments:
     def _changed(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Iterator[StepCapsule]:
         with contextlib.ExitStack() as stack:
             try:
-                capsule = stack.enter_context(precision.converted(self._trials.runner, self._capsule, change))
+                capsule = stack.enter_context(
+                    precision.converted(self._trials.runner, self._capsule, change)
+                )
             except RuntimeError as error:  # weights that can't be exchanged, or no memory for them
                 raise NotRun(str(error).splitlines()[0][:100]) from error
             yield capsule

@@ -1,5 +1,5 @@
-"""Can the model fit one batch? Training on a single batch, and on the same with its inputs zeroed, from the weights of step 0; everything
-is put back afterwards."""
+"""Can the model fit one batch? Training on a single batch, and on the same with its inputs zeroed,
+from the weights of step 0; everything is put back afterwards."""
 
 from __future__ import annotations
 
@@ -23,7 +23,19 @@ _LAST = 3
 _LITTLE = 0.9
 _FASTER = (10.0, 100.0)
 _TAKES = frozenset(
-    ["linear", "conv1d", "conv2d", "conv3d", "embedding", "lstm", "gru", "rnn_tanh", "rnn_relu", "matmul", "multi_head_attention_forward"]
+    [
+        "linear",
+        "conv1d",
+        "conv2d",
+        "conv3d",
+        "embedding",
+        "lstm",
+        "gru",
+        "rnn_tanh",
+        "rnn_relu",
+        "matmul",
+        "multi_head_attention_forward",
+    ]
 )
 _COMPARES = frozenset(
     [
@@ -54,7 +66,8 @@ class Overfit:
         self._say = say
 
     def facts(self, steps: int = _STEPS) -> OverfitFacts | None:
-        """The last batch alone; None where its step or the weights of step 0 are gone, or time runs out."""
+        """The last batch alone; None where its step or the weights of step 0 are gone, or time runs
+        out."""
         past = self._last()
         if past is None:
             return None
@@ -67,7 +80,9 @@ class Overfit:
             if last <= _LITTLE * first:
                 break
             faster = self._run(past, steps, rate=rate)
-            last = min(last, statistics.median(faster.losses[-_LAST:])) if faster is not None else last
+            last = (
+                min(last, statistics.median(faster.losses[-_LAST:])) if faster is not None else last
+            )
         return OverfitFacts(steps=steps, first=first, last=last)
 
     def faster(self, steps: int) -> float | None:
@@ -76,8 +91,11 @@ class Overfit:
         course = self._run(past, steps, rate=_FASTER[0]) if past is not None else None
         return statistics.median(course.losses[-_LAST:]) if course is not None else None
 
-    def control(self, inspection: InspectionFacts | None, steps: int) -> tuple[float | None, tuple[str, ...]]:
-        """(the loss after `steps` on the batch with its inputs zeroed, the inputs' paths); None where inputs can't be told from targets."""
+    def control(
+        self, inspection: InspectionFacts | None, steps: int
+    ) -> tuple[float | None, tuple[str, ...]]:
+        """(the loss after `steps` on the batch with its inputs zeroed, the inputs' paths); None
+        where inputs can't be told from targets."""
         past = self._last()
         inputs = inputs_of(inspection.calls) if inspection is not None else ()
         if past is None or not inputs:
@@ -94,8 +112,10 @@ class Overfit:
         start = self._checkpoints.first
         if start is None:
             return None
-        rates = max((one.rates for one in self._checkpoints.past), key=_size)  # a warm-up's first rate, or a decay's last, teaches nothing
-        # other random numbers in every step: one and the same dropout mask would tell samples apart without their inputs
+        # a warm-up's first rate, or a decay's last, teaches nothing
+        rates = max((one.rates for one in self._checkpoints.past), key=_size)
+        # other random numbers in every step: one and the same dropout mask would tell samples apart
+        # without their inputs
         states = [one.rng for one in self._checkpoints.past]
         stretch = [replace(past, rates=rates, rng=states[i % len(states)]) for i in range(steps)]
         course = self._courses.run(start, stretch, self._budget.part(0.5), rate=rate)
@@ -126,4 +146,6 @@ def _zeroed(batches: list[Any], paths: tuple[str, ...]) -> Any:
     """A copy of the batch with these parts zero; everything else as it is."""
     batch = batches[0]
     wanted = {id(tensor) for path, tensor in tensor_leaves(batch) if path in paths}
-    return map_tensors(batch, lambda tensor: torch.zeros_like(tensor) if id(tensor) in wanted else tensor)
+    return map_tensors(
+        batch, lambda tensor: torch.zeros_like(tensor) if id(tensor) in wanted else tensor
+    )

@@ -1,4 +1,5 @@
-"""When did it go wrong? What had grown before a step broke, and whether the steps since a checkpoint stay finite with a smaller step."""
+"""When did it go wrong? What had grown before a step broke, and whether the steps since a
+checkpoint stay finite with a smaller step."""
 
 from __future__ import annotations
 
@@ -21,8 +22,15 @@ from nanodoc.replay.weight_history import Checkpoints, PastStep
 _LAST = 3  # steps before the one that broke
 _FIRST = 5
 _CLIP = 1.0  # the usual limit of the gradient norm
-# (times the learning rates, gradient norm clipped to); the smaller rates only where no larger one did
-_CHANGES: tuple[tuple[float, float | None], ...] = ((0.1, None), (1.0, _CLIP), (0.01, None), (1e-3, None), (1e-4, None))
+# (times the learning rates, gradient norm clipped to); the smaller rates only where no larger one
+# did
+_CHANGES: tuple[tuple[float, float | None], ...] = (
+    (0.1, None),
+    (1.0, _CLIP),
+    (0.01, None),
+    (1e-3, None),
+    (1e-4, None),
+)
 _SLOWER = (0.1, 0.01)
 _GREW = 2.0  # RULES, ND606: a loss of twice its start
 _FAR = 10.0  # times the first losses; single batches differ by less
@@ -31,41 +39,69 @@ _LONGEST = 300  # steps run again
 
 
 def growth_of(
-    losses: Sequence[float], norms: Sequence[float], checkpoints: Checkpoints, weights: Sequence[tuple[str, torch.Tensor]]
+    losses: Sequence[float],
+    norms: Sequence[float],
+    checkpoints: Checkpoints,
+    weights: Sequence[tuple[str, torch.Tensor]],
 ) -> Growth:
-    """What had grown until now: `losses` and `norms` are those of the whole run, `weights` what the last step began with."""
+    """What had grown until now: `losses` and `norms` are those of the whole run, `weights` what the
+    last step began with."""
     finite = [abs(loss) for loss in losses if math.isfinite(loss)]
     sizes = [norm for norm in norms if math.isfinite(norm)]
     loss = max(finite[-_LAST:]) / finite[0] if len(finite) > 1 and finite[0] > 0 else None
     earlier = sizes[: max(len(sizes) - _LAST, 1)]
-    norm = max(sizes[-_LAST:]) / statistics.median(earlier) if len(sizes) > 1 and statistics.median(earlier) > 0 else None
+    norm = (
+        max(sizes[-_LAST:]) / statistics.median(earlier)
+        if len(sizes) > 1 and statistics.median(earlier) > 0
+        else None
+    )
     total, fastest, ratio = _weights(checkpoints.first, weights)
-    began = next((i for i, one in enumerate(finite) if one > _GREW * finite[0]), None) if finite else None
+    began = (
+        next((i for i, one in enumerate(finite) if one > _GREW * finite[0]), None)
+        if finite
+        else None
+    )
     given, highest, only = _rates(checkpoints, began)
     return Growth(
-        loss=loss, norm=norm, weights=total, fastest=fastest, fastest_ratio=ratio, began=began, steps=len(finite),
-        rate_given=given, rate_highest=highest, only_rate=only,
-    )  # fmt: skip
+        loss=loss,
+        norm=norm,
+        weights=total,
+        fastest=fastest,
+        fastest_ratio=ratio,
+        began=began,
+        steps=len(finite),
+        rate_given=given,
+        rate_highest=highest,
+        only_rate=only,
+    )
 
 
 def _rates(checkpoints: Checkpoints, began: int | None) -> tuple[float | None, float | None, bool]:
-    """The only optimizer's learning rate as it was given, the highest until the loss had begun to grow (a schedule may have raised it,
-    and some schedules do so before the first step), and whether there was never another one; Nones where groups or optimizers differ."""
+    """The only optimizer's learning rate as it was given, the highest until the loss had begun to
+    grow (a schedule may have raised it, and some schedules do so before the first step), and
+    whether there was never another one; Nones where groups or optimizers differ."""
     optimizers = checkpoints.optimizers
     if len(optimizers) != 1 or not checkpoints.past:
         return None, None, False
-    steps = [[float(rate) for rate in past.rates[0] if rate is not None] for past in checkpoints.past]
+    steps = [
+        [float(rate) for rate in past.rates[0] if rate is not None] for past in checkpoints.past
+    ]
     given = optimizers[0].defaults.get("lr")
     if not isinstance(given, (int, float)) or any(len(set(rates)) != 1 for rates in steps):
         return None, None, False
-    until = [rates[0] for rates, past in zip(steps, checkpoints.past, strict=True) if began is None or past.step <= began + 1] or [
-        steps[0][0]
-    ]
+    until = [
+        rates[0]
+        for rates, past in zip(steps, checkpoints.past, strict=True)
+        if began is None or past.step <= began + 1
+    ] or [steps[0][0]]
     return float(given), max(until), all(rates[0] == given for rates in steps)
 
 
-def _weights(first: StepCapsule | None, now: Sequence[tuple[str, torch.Tensor]]) -> tuple[float | None, str | None, float | None]:
-    """(growth of all weights, the parameter that grew most, its growth); biases and zero-initialised parameters don't count alone."""
+def _weights(
+    first: StepCapsule | None, now: Sequence[tuple[str, torch.Tensor]]
+) -> tuple[float | None, str | None, float | None]:
+    """(growth of all weights, the parameter that grew most, its growth); biases and
+    zero-initialised parameters don't count alone."""
     if first is None or first.weights is None:
         return None, None, None
     before, after = 0.0, 0.0
@@ -97,10 +133,15 @@ class Past:
         self._say = say
 
     def slower(self, until: int, enough: float) -> CourseFacts | None:
-        """All steps from step 0 with smaller and smaller learning rates, in a run that stayed finite and came no lower, until one ends at
-        a loss of `enough`; None where they can't be run again."""
+        """All steps from step 0 with smaller and smaller learning rates, in a run that stayed
+        finite and came no lower, until one ends at a loss of `enough`; None where they can't be run
+        again."""
         start = self._checkpoints.first
-        steps = self._checkpoints.steps_between(0, until) if start is not None and start.step == 0 else None
+        steps = (
+            self._checkpoints.steps_between(0, until)
+            if start is not None and start.step == 0
+            else None
+        )
         if start is None or not steps or len(steps) > _LONGEST:
             return None
         stretches: list[Stretch] = []
@@ -121,13 +162,20 @@ class Past:
             )
             if course.complete and late_loss(course.losses) <= enough:
                 break
-        return CourseFacts(start=0, until=until, repeated=True, stretches=tuple(stretches)) if stretches else None
+        return (
+            CourseFacts(start=0, until=until, repeated=True, stretches=tuple(stretches))
+            if stretches
+            else None
+        )
 
     def course(self, until: int, *, broke: bool) -> CourseFacts | None:
-        """Stretches that end with step `until`: as it was, with smaller learning rates, with clipping. `broke`: the run's own ended in a
-        loss or gradient that is not finite; otherwise its loss had only grown. None where the steps since a checkpoint can't be run again."""
+        """Stretches that end with step `until`: as it was, with smaller learning rates, with
+        clipping. `broke`: the run's own ended in a loss or gradient that is not finite; otherwise
+        its loss had only grown. None where the steps since a checkpoint can't be run again."""
         found: CourseFacts | None = None
-        for start in sorted(self._checkpoints.before(until), key=lambda one: (one.step == 0, -one.step)):
+        for start in sorted(
+            self._checkpoints.before(until), key=lambda one: (one.step == 0, -one.step)
+        ):
             steps = self._checkpoints.steps_between(start.step, until)
             if steps is None or len(steps) > _LONGEST:
                 continue
@@ -136,12 +184,17 @@ class Past:
                 return found
         return found
 
-    def with_patch(self, patch: Callable[[], contextlib.AbstractContextManager[Any]]) -> Course | None:
-        """All steps from step 0 (the first few hundred of them) with a patch in place; None where they can't be run again."""
+    def with_patch(
+        self, patch: Callable[[], contextlib.AbstractContextManager[Any]]
+    ) -> Course | None:
+        """All steps from step 0 (the first few hundred of them) with a patch in place; None where
+        they can't be run again."""
         start, past = self._checkpoints.first, self._checkpoints.past
         if start is None or not past:
             return None
-        steps = self._checkpoints.steps_between(start.step, min(past[-1].step, start.step + _LONGEST - 1))
+        steps = self._checkpoints.steps_between(
+            start.step, min(past[-1].step, start.step + _LONGEST - 1)
+        )
         if start.step or not steps:
             return None
         with patch():
@@ -149,12 +202,14 @@ class Past:
         return course if course.reason != "time" else None
 
     def with_option(self, until: int, name: str, value: float) -> bool | None:
-        """Whether the steps since the latest checkpoint before `until` stay finite with an optimizer option set; None where they can't be
-        run again."""
+        """Whether the steps since the latest checkpoint before `until` stay finite with an
+        optimizer option set; None where they can't be run again."""
         for start in self._checkpoints.before(until):
             steps = self._checkpoints.steps_between(start.step, until)
             if steps is not None and len(steps) <= _LONGEST:
-                course = self._courses.run(start, steps, self._budget.part(0.25), options={name: value})
+                course = self._courses.run(
+                    start, steps, self._budget.part(0.25), options={name: value}
+                )
                 return None if course.reason == "time" else course.complete
         return None
 
@@ -169,15 +224,34 @@ class Past:
         for rate, clip in _CHANGES if repeated else ():
             if rate < 0.1 and any(one.passes and one.clip is None for one in stretches):
                 continue
-            name = f"learning rate × {rate:g}" if clip is None else f"gradient norm clipped to {clip:g}"
+            name = (
+                f"learning rate × {rate:g}"
+                if clip is None
+                else f"gradient norm clipped to {clip:g}"
+            )
             self._say(f"trying {name} from step {start.step} …")
             course = self._courses.run(start, steps, self._budget.part(0.25), rate=rate, clip=clip)
             if course.reason == "time":
                 break
-            passes = course.complete and not _spiked(course) and (_learned(course) if rate < 0.1 else not _rose(course))
+            passes = (
+                course.complete
+                and not _spiked(course)
+                and (_learned(course) if rate < 0.1 else not _rose(course))
+            )
             last = course.losses[-1] if course.losses else None
-            stretches.append(Stretch(name=name, rate=rate, clip=clip, passes=passes, last_loss=last, seconds=round(course.seconds, 4)))
-        return CourseFacts(start=start.step, until=steps[-1].step, repeated=repeated, stretches=tuple(stretches))
+            stretches.append(
+                Stretch(
+                    name=name,
+                    rate=rate,
+                    clip=clip,
+                    passes=passes,
+                    last_loss=last,
+                    seconds=round(course.seconds, 4),
+                )
+            )
+        return CourseFacts(
+            start=start.step, until=steps[-1].step, repeated=repeated, stretches=tuple(stretches)
+        )
 
 
 def _grew(course: Course) -> bool:
@@ -187,20 +261,22 @@ def _grew(course: Course) -> bool:
 
 
 def _spiked(course: Course) -> bool:
-    """Some loss on the way, or the last ones, were far above the first: inputs that grow, or one batch that is far off, do that whatever
-    the learning rate."""
+    """Some loss on the way, or the last ones, were far above the first: inputs that grow, or one
+    batch that is far off, do that whatever the learning rate."""
     first, _ = _ends(course)
     return _grew(course) or max(map(abs, course.losses)) > _FAR * abs(first)
 
 
 def _rose(course: Course) -> bool:
-    """The loss of the first batch is higher afterwards: a smaller step that only takes longer to fail is no cure."""
+    """The loss of the first batch is higher afterwards: a smaller step that only takes longer to
+    fail is no cure."""
     first = course.losses[0]
     return not math.isfinite(course.again) or course.again > first + _SLACK * abs(first)
 
 
 def _learned(course: Course) -> bool:
-    """The loss of the first batch fell: a hundredth of the learning rate keeps most runs from failing, by keeping them where they are."""
+    """The loss of the first batch fell: a hundredth of the learning rate keeps most runs from
+    failing, by keeping them where they are."""
     first = course.losses[0]
     return math.isfinite(course.again) and course.again < first - _SLACK * abs(first)
 

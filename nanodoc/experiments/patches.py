@@ -23,7 +23,8 @@ IN_ANOTHER_DTYPE = ("float32-module", "float32-call", "bfloat16")
 
 
 def patch_for(remedy: Remedy, runner: StepRunner, keeper: Keeper, applied: Applied) -> Patch | None:
-    """The change a remedy stands for; None where it lacks something, or can't be made on one step."""
+    """The change a remedy stands for; None where it lacks something, or can't be made on one
+    step."""
     device, model = runner.device.type, runner.recipe.model
     kind, where = remedy.kind, remedy.location
     if kind == "autocast-off":
@@ -59,16 +60,20 @@ def _at_call(remedy: Remedy, device: str, applied: Applied) -> Patch | None:
     if kind == "keyword" and op and remedy.keyword is not None:
         return call_site.keyword_at(where, op, remedy.keyword, bool(remedy.value), applied)
     simple = {
-        "log-softmax": call_site.log_softmax_at, "logsumexp": call_site.logsumexp_at, "kept-mean": call_site.kept_mean_at,
-        "empty-mean": call_site.empty_mean_at, "unmask-row": call_site.unmasked_at, "lone-statistics": call_site.lone_statistics_at,
-    }.get(kind)  # fmt: skip
+        "log-softmax": call_site.log_softmax_at,
+        "logsumexp": call_site.logsumexp_at,
+        "kept-mean": call_site.kept_mean_at,
+        "empty-mean": call_site.empty_mean_at,
+        "unmask-row": call_site.unmasked_at,
+        "lone-statistics": call_site.lone_statistics_at,
+    }.get(kind)
     return simple(where, applied) if simple is not None else None
 
 
 @contextlib.contextmanager
 def initialised(model: torch.nn.Module, names: Sequence[str], applied: Applied) -> Iterator[None]:
-    """Parameters filled as torch's own layers would: Kaiming-uniform for weights of two and more dimensions (`nn.Linear`, `nn.Conv2d`),
-    zeros otherwise. The random state is left alone."""
+    """Parameters filled as torch's own layers would: Kaiming-uniform for weights of two and more
+    dimensions (`nn.Linear`, `nn.Conv2d`), zeros otherwise. The random state is left alone."""
     parameters = [p for name, p in model.named_parameters() if name in names]
     before = [p.detach().clone() for p in parameters]
     state = torch.get_rng_state()
@@ -102,15 +107,20 @@ def cleared_after_steps(applied: Applied) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def unscaled_before_clipping(scaler: Any, optimizers: list[torch.optim.Optimizer], applied: Applied) -> Iterator[None]:
-    """`scaler.unscale_` is called for every optimizer with gradients before torch's clipping looks at them."""
+def unscaled_before_clipping(
+    scaler: Any, optimizers: list[torch.optim.Optimizer], applied: Applied
+) -> Iterator[None]:
+    """`scaler.unscale_` is called for every optimizer with gradients before torch's clipping looks
+    at them."""
     inner: Any = clip_grad  # the functions that both of torch's clips call first are not exported
     norm, group = inner._get_total_norm, inner._group_tensors_by_device_and_dtype
 
     def unscale() -> None:
         for optimizer in optimizers:
             ready = scaler._per_optimizer_states[id(optimizer)]["stage"].name == "READY"
-            if ready and any(p.grad is not None for g in optimizer.param_groups for p in g["params"]):
+            if ready and any(
+                p.grad is not None for g in optimizer.param_groups for p in g["params"]
+            ):
                 applied.yes = True
                 scaler.unscale_(optimizer)
 

@@ -1,5 +1,5 @@
-"""Temporary changes of what a step computes in: autocast off or in another dtype, one module in float32, everything in float64 or on
-the CPU.
+"""Temporary changes of what a step computes in: autocast off or in another dtype, one module in
+float32, everything in float64 or on the CPU.
 
 Frames of this file are looked through when a user's line is sought (see `trace.spans`).
 """
@@ -43,7 +43,8 @@ def autocast_in(dtype: torch.dtype | None, applied: Applied) -> Iterator[None]:
 
 @contextlib.contextmanager
 def float32_module(module: torch.nn.Module, device: str, applied: Applied) -> Iterator[None]:
-    """Autocast disabled around one module, and its half-precision arguments cast to float32; what it returns stays float32."""
+    """Autocast disabled around one module, and its half-precision arguments cast to float32; what
+    it returns stays float32."""
     contexts: list[Any] = []
 
     def enter(module: torch.nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
@@ -55,7 +56,10 @@ def float32_module(module: torch.nn.Module, device: str, applied: Applied) -> It
     def leave(module: torch.nn.Module, args: Any, output: Any) -> None:
         contexts.pop().__exit__(None, None, None)
 
-    handles = [module.register_forward_pre_hook(enter, with_kwargs=True), module.register_forward_hook(leave, always_call=True)]
+    handles = [
+        module.register_forward_pre_hook(enter, with_kwargs=True),
+        module.register_forward_hook(leave, always_call=True),
+    ]
     try:
         yield
     finally:
@@ -76,8 +80,8 @@ def bytes_in_float64(runner: StepRunner, capsule: StepCapsule) -> int:
 
 
 def _swap(tensor: torch.Tensor, other: torch.Tensor) -> None:
-    """Exchanges the contents of two tensors. Raises `RuntimeError` where a graph still holds one: an exception of an earlier step keeps its
-    frames, and so its graph, until they are collected."""
+    """Exchanges the contents of two tensors. Raises `RuntimeError` where a graph still holds one:
+    an exception of an earlier step keeps its frames, and so its graph, until they are collected."""
     try:
         torch.utils.swap_tensors(tensor, other)
     except RuntimeError:
@@ -86,11 +90,14 @@ def _swap(tensor: torch.Tensor, other: torch.Tensor) -> None:
 
 
 @contextlib.contextmanager
-def converted(runner: StepRunner, capsule: StepCapsule, change: Callable[[torch.Tensor], torch.Tensor]) -> Iterator[StepCapsule]:
-    """Parameters, buffers, optimizer states and batches as `change` gives them (a dtype, a device), and the capsule that goes with them.
+def converted(
+    runner: StepRunner, capsule: StepCapsule, change: Callable[[torch.Tensor], torch.Tensor]
+) -> Iterator[StepCapsule]:
+    """Parameters, buffers, optimizer states and batches as `change` gives them (a dtype, a device),
+    and the capsule that goes with them.
 
-    The parameters stay the same objects, since optimizers and the user's own code hold them. Autocast must be switched off
-    separately. Everything is put back.
+    The parameters stay the same objects, since optimizers and the user's own code hold them.
+    Autocast must be switched off separately. Everything is put back.
     """
     model = runner.recipe.model
     held: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -104,17 +111,28 @@ def converted(runner: StepRunner, capsule: StepCapsule, change: Callable[[torch.
                 held.append((tensor, tensor.data))
                 tensor.data = new
             else:  # another device: only the whole contents can be exchanged
-                other = torch.nn.Parameter(new, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else new
+                other = (
+                    torch.nn.Parameter(new, tensor.requires_grad)
+                    if isinstance(tensor, torch.nn.Parameter)
+                    else new
+                )
                 _swap(tensor, other)
                 swapped.append((tensor, other))
         if change is double:
-            torch.set_default_dtype(torch.float64)  # what the step makes by itself (torch.zeros) must fit
+            # what the step makes by itself (torch.zeros) must fit
+            torch.set_default_dtype(torch.float64)
         yield replace(
             capsule,
             batches=[map_tensors(batch, change) for batch in capsule.batches],
-            grads=None if capsule.grads is None else [None if g is None else change(g) for g in capsule.grads],
-            optimizers=[{**o, "state": {p: map_tensors(dict(s), change) for p, s in o["state"].items()}} for o in capsule.optimizers],
-            scaler=map_tensors(capsule.scaler, change) if change is not double else capsule.scaler,  # GradScaler keeps float32
+            grads=None
+            if capsule.grads is None
+            else [None if g is None else change(g) for g in capsule.grads],
+            optimizers=[
+                {**o, "state": {p: map_tensors(dict(s), change) for p, s in o["state"].items()}}
+                for o in capsule.optimizers
+            ],
+            # GradScaler keeps float32
+            scaler=map_tensors(capsule.scaler, change) if change is not double else capsule.scaler,
         )
     finally:
         torch.set_default_dtype(default)

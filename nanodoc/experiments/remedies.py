@@ -24,12 +24,18 @@ from nanodoc.watch.skipped_steps import at_scale
 _HALVINGS = 20
 _MORE = 1.5  # times the gradient norm that the clip left before
 _UNCHANGED = Remedy(kind="unchanged")
-LEFT_OUT = Fix(title="leave these samples out, or repair them in the data set", confidence="maybe", remedy=Remedy(kind="without-samples"))
-WITHOUT_FAILURE = {"loss-scale", "unscale-first"}  # what is tried on a step whose loss and gradients are finite without the scale
+LEFT_OUT = Fix(
+    title="leave these samples out, or repair them in the data set",
+    confidence="maybe",
+    remedy=Remedy(kind="without-samples"),
+)
+# what is tried on a step whose loss and gradients are finite without the scale
+WITHOUT_FAILURE = {"loss-scale", "unscale-first"}
 _CHANGES_VALUES = {"argument", "constant", "keyword"}  # more than the values that are not finite
 _OF_THE_PAST = {"lower-rate", "clip"}  # tried on the steps before the one that failed
 _HARMLESS = 1e-3  # a fix may move the loss of healthy samples by this much, relative to it
-_PRECISION = 2e-2  # one that computes in another dtype by this: bfloat16 has three significant digits
+# one that computes in another dtype by this: bfloat16 has three significant digits
+_PRECISION = 2e-2
 _SHORTEST = 10  # steps that can show where a loss goes
 _CLEARLY = 0.1  # of the loss
 _SEARCH = 0.25  # share of the time left that the search of guilty samples may take
@@ -40,13 +46,23 @@ class Remedies:
     """Tries what the findings on one step propose."""
 
     def __init__(
-        self, trials: StepTrials, capsule: StepCapsule, elsewhere: Elsewhere, pattern: Pattern, *,
-        half: bool, say: Say, indices: Sequence[int] | None = None, past: Past | None = None, losses: Sequence[float] = (),
-    ) -> None:  # fmt: skip
+        self,
+        trials: StepTrials,
+        capsule: StepCapsule,
+        elsewhere: Elsewhere,
+        pattern: Pattern,
+        *,
+        half: bool,
+        say: Say,
+        indices: Sequence[int] | None = None,
+        past: Past | None = None,
+        losses: Sequence[float] = (),
+    ) -> None:
         self._trials = trials
         self._elsewhere = elsewhere
         self._pattern = pattern
-        # without the loss scale: an overflow that only the scale makes is skipped by the scaler, and is no failure
+        # without the loss scale: an overflow that only the scale makes is skipped by the scaler,
+        # and is no failure
         self._capsule = at_scale(capsule, trials.runner.device)
         self._scaled = capsule
         self._half = half
@@ -77,17 +93,26 @@ class Remedies:
 
     def guilty_samples(self, finding: Finding) -> Finding:
         """The samples that alone make the step fail, where some do and the others don't."""
-        return self._samples_that(fails, finding, divisible=not shares_statistics(self._trials.runner.recipe.model))
+        return self._samples_that(
+            fails, finding, divisible=not shares_statistics(self._trials.runner.recipe.model)
+        )
 
     def raising_samples(self, finding: Finding) -> Finding:
-        """The samples that alone raise what the batch raised, at the same line, where some do and the others pass."""
+        """The samples that alone raise what the batch raised, at the same line, where some do and
+        the others pass."""
         raised = self._try(_UNCHANGED).raised
         if raised is None:
             return finding
         found = self._samples_that(lambda trial: trial.raised == raised, finding)
-        return found if found is finding else replace(found, fixes=(*found.fixes, replace(LEFT_OUT, verified=True)))
+        return (
+            found
+            if found is finding
+            else replace(found, fixes=(*found.fixes, replace(LEFT_OUT, verified=True)))
+        )
 
-    def _samples_that(self, fail: Callable[[Trial], bool], finding: Finding, *, divisible: bool = True) -> Finding:
+    def _samples_that(
+        self, fail: Callable[[Trial], bool], finding: Finding, *, divisible: bool = True
+    ) -> Finding:
         """Unless `divisible`, a part of a batch would tell nothing."""
         if not self._trials.budget.allows(self._trials.seconds):
             return finding
@@ -104,28 +129,55 @@ class Remedies:
                 indices[first : first + sizes[number]] if indices else None,
             )
             if sizes[number] == 1:
-                rest = replace(self._capsule, batches=[one for i, one in enumerate(self._capsule.batches) if i != number])
+                rest = replace(
+                    self._capsule,
+                    batches=[one for i, one in enumerate(self._capsule.batches) if i != number],
+                )
                 return self._blamed(finding, (0,), rest, indices, before)
-        parts = parts_of(capsule, self._trials.runner.recipe.data, indices, self._trials.budget.part(_SEARCH)) if divisible else None
+        parts = (
+            parts_of(
+                capsule, self._trials.runner.recipe.data, indices, self._trials.budget.part(_SEARCH)
+            )
+            if divisible
+            else None
+        )
         if parts is None:
             return finding
         self._say("looking for the samples that fail alone …")
-        search = GuiltySamples(parts, lambda rows: fail(self._trials.outcome(rows)), self._trials.budget.part(_SEARCH))
+        search = GuiltySamples(
+            parts, lambda rows: fail(self._trials.outcome(rows)), self._trials.budget.part(_SEARCH)
+        )
         guilty = finding.culprit.samples
         if not search.confirm(guilty):
             guilty = search.search()
         if not guilty:
             return finding
         others = parts.of([row for row in range(parts.size) if row not in set(guilty)])
-        return self._blamed(finding, guilty, others, indices, before, search.company) if others is not None else finding
+        return (
+            self._blamed(finding, guilty, others, indices, before, search.company)
+            if others is not None
+            else finding
+        )
 
-    def _guilty_micro_batch(self, capsule: StepCapsule, fail: Callable[[Trial], bool]) -> int | None:
+    def _guilty_micro_batch(
+        self, capsule: StepCapsule, fail: Callable[[Trial], bool]
+    ) -> int | None:
         """The only one of several micro-batches that fails alone."""
-        failing = [i for i, batch in enumerate(capsule.batches) if fail(self._trials.outcome(replace(capsule, batches=[batch])))]
+        failing = [
+            i
+            for i, batch in enumerate(capsule.batches)
+            if fail(self._trials.outcome(replace(capsule, batches=[batch])))
+        ]
         return failing[0] if len(failing) == 1 else None
 
     def _blamed(
-        self, finding: Finding, guilty: Sequence[int], rest: StepCapsule, indices: Sequence[int] | None, before: str, company: int = 0
+        self,
+        finding: Finding,
+        guilty: Sequence[int],
+        rest: StepCapsule,
+        indices: Sequence[int] | None,
+        before: str,
+        company: int = 0,
     ) -> Finding:
         without = self._trials.outcome(rest)
         if not without.healthy:
@@ -137,14 +189,28 @@ class Remedies:
         each = ", each" if len(guilty) > 1 else ""
         how = f"{each} with {company} that pass" if company else " alone"
         rows = (
-            {"name": f"{before}sample{'s' if len(guilty) > 1 else ''} {named}{how}", "outcome": "fails", "loss": None, "seconds": None},
-            {"name": "the batch without", "outcome": "passes", "loss": without.loss, "seconds": round(without.seconds, 4)},
+            {
+                "name": f"{before}sample{'s' if len(guilty) > 1 else ''} {named}{how}",
+                "outcome": "fails",
+                "loss": None,
+                "seconds": None,
+            },
+            {
+                "name": "the batch without",
+                "outcome": "passes",
+                "loss": without.loss,
+                "seconds": round(without.seconds, 4),
+            },
         )
-        at = tuple(indices[row] for row in guilty if row < len(indices)) if indices else finding.culprit.dataset_indices
+        at = (
+            tuple(indices[row] for row in guilty if row < len(indices))
+            if indices
+            else finding.culprit.dataset_indices
+        )
         culprit = replace(finding.culprit, samples=tuple(guilty), dataset_indices=at)
         return replace(finding, culprit=culprit, experiments=(*finding.experiments, *rows))
 
-    # -- one fix ---------------------------------------------------------------------------------------------------
+    # -- one fix -----------------------------------------------------------------------------------
 
     def _tried(self, fix: Fix, finding: Finding) -> Fix:
         remedy = fix.remedy
@@ -159,7 +225,11 @@ class Remedies:
         if remedy.kind in _OF_THE_PAST:
             return self._smaller_steps(fix, remedy)
         if remedy.kind == "option" and remedy.keyword is not None and remedy.value is not None:
-            passes = self._past.with_option(self._scaled.step, remedy.keyword, remedy.value) if self._past is not None else None
+            passes = (
+                self._past.with_option(self._scaled.step, remedy.keyword, remedy.value)
+                if self._past is not None
+                else None
+            )
             return replace(fix, verified=passes)
         if remedy.kind == "without-samples":
             return self._left_out(fix, finding)
@@ -174,15 +244,21 @@ class Remedies:
         if change is None and remedy.kind in _CHANGES_VALUES:
             return replace(fix, loss_of=UNMEASURED)  # finite, but perhaps another model
         limit = _PRECISION if remedy.kind in patches.IN_ANOTHER_DTYPE else _HARMLESS
-        return replace(fix, verified=change is None or change < limit, loss_change=change, loss_of=whose)
+        return replace(
+            fix, verified=change is None or change < limit, loss_change=change, loss_of=whose
+        )
 
     def _on_the_run(self, fix: Fix, remedy: Remedy) -> Fix:
-        """All steps from the first, with the fix in place: the last losses must be lower than the run's own."""
+        """All steps from the first, with the fix in place: the last losses must be lower than the
+        run's own."""
         if self._past is None:
             return fix
         applied = Applied()
         course = self._past.with_patch(
-            lambda: patches.patch_for(remedy, self._trials.runner, self._trials.keeper, applied) or contextlib.nullcontext()
+            lambda: (
+                patches.patch_for(remedy, self._trials.runner, self._trials.keeper, applied)
+                or contextlib.nullcontext()
+            )
         )
         if course is None or not applied.yes or len(course.losses) < _SHORTEST:
             return fix
@@ -191,7 +267,10 @@ class Remedies:
         if not course.complete:
             return fix
         lower = not math.isfinite(before) or after < before - _CLEARLY * abs(before)
-        told = f"the same {len(course.losses)} steps end at a loss of {after:.3g} instead of {before:.3g}"
+        told = (
+            f"the same {len(course.losses)} steps end at a loss of {after:.3g} instead of "
+            f"{before:.3g}"
+        )
         return replace(fix, verified=True if lower else None, outcome=told)
 
     def _smaller_steps(self, fix: Fix, remedy: Remedy) -> Fix:
@@ -210,9 +289,19 @@ class Remedies:
         if self.guilty:
             return replace(fix, verified=True)
         samples = set(finding.culprit.samples)
-        parts = parts_of(self._capsule, self._trials.runner.recipe.data, self._indices, self._trials.budget.part(_SEARCH))
+        parts = parts_of(
+            self._capsule,
+            self._trials.runner.recipe.data,
+            self._indices,
+            self._trials.budget.part(_SEARCH),
+        )
         rest = [row for row in range(parts.size) if row not in samples] if parts is not None else []
-        if parts is None or not samples or not rest or shares_statistics(self._trials.runner.recipe.model):
+        if (
+            parts is None
+            or not samples
+            or not rest
+            or shares_statistics(self._trials.runner.recipe.model)
+        ):
             return fix
         others = parts.of(rest)
         if others is None:
@@ -223,12 +312,20 @@ class Remedies:
     def _batch_left_out(self, fix: Fix) -> Fix:
         """Verified where this batch is smaller than another, and that one passes."""
         other = self._elsewhere.other() if self._pattern.passes("other-batch") else None
-        sizes = [batch_size(capsule[0]) for capsule in (self._capsule.batches, other[1])] if other is not None else []
-        return replace(fix, verified=True) if len(sizes) == 2 and (sizes[0] or 0) < (sizes[1] or 0) else fix
+        sizes = (
+            [batch_size(capsule[0]) for capsule in (self._capsule.batches, other[1])]
+            if other is not None
+            else []
+        )
+        return (
+            replace(fix, verified=True)
+            if len(sizes) == 2 and (sizes[0] or 0) < (sizes[1] or 0)
+            else fix
+        )
 
     def _unscaled_first(self, fix: Fix) -> Fix:
-        """Verified if the clip then leaves more of the gradients: without it, its limit is divided by the loss scale. Not tried where the
-        train_step clears its gradients before it returns."""
+        """Verified if the clip then leaves more of the gradients: without it, its limit is divided
+        by the loss scale. Not tried where the train_step clears its gradients before it returns."""
         assert fix.remedy is not None
         before, after = self._trials.outcome(self._scaled), self._outcome(self._scaled, fix.remedy)
         if not after.applied or not before.grad_norm > 0:
@@ -238,7 +335,8 @@ class Remedies:
     def _change(self, remedy: Remedy, trial: Trial) -> tuple[float | None, str]:
         """How far the fix moves a loss that was healthy, relative to it, and whose loss that is."""
         same = self._try(_UNCHANGED)
-        if self._others is None and same.loss is not None and math.isfinite(same.loss):  # only the gradients were sick
+        # only the gradients were sick
+        if self._others is None and same.loss is not None and math.isfinite(same.loss):
             return _relative(trial.loss, same.loss), THE_STEP
         others = self._others or self._other_batch()
         if others is not None:
@@ -246,9 +344,17 @@ class Remedies:
             after = self._outcome(capsule, remedy)
             if after.healthy or after.applied:
                 return _relative(after.loss, before) if after.healthy else math.inf, whose
-            untouched = self._trials.outcome(capsule)  # nothing to change there: the fix leaves it alone
+            # nothing to change there: the fix leaves it alone
+            untouched = self._trials.outcome(capsule)
             return (0.0 if untouched.healthy else math.inf), whose
-        bears = next((one for one in self._pattern.experiments if one.key == "float64" and self._pattern.passes("float64")), None)
+        bears = next(
+            (
+                one
+                for one in self._pattern.experiments
+                if one.key == "float64" and self._pattern.passes("float64")
+            ),
+            None,
+        )
         if bears is not None and bears.loss is not None and not self._half:
             return _relative(trial.loss, bears.loss), FLOAT64
         exact = self._try(Remedy(kind="autocast-off")) if self._half else None
@@ -284,7 +390,11 @@ class Remedies:
         known = self._done.get(remedy)
         if known is None:
             at = remedy.value or 1.0
-            capsule = at_scale(self._capsule, self._trials.runner.device, at) if remedy.kind == "loss-scale" else self._capsule
+            capsule = (
+                at_scale(self._capsule, self._trials.runner.device, at)
+                if remedy.kind == "loss-scale"
+                else self._capsule
+            )
             known = self._done[remedy] = self._outcome(capsule, remedy)
             if remedy == _UNCHANGED:
                 self._trials.raises = known.error.partition(":")[0]
@@ -301,10 +411,13 @@ class Remedies:
 
 
 def _best_first(fixes: list[Fix]) -> tuple[Fix, ...]:
-    """Fixes that were seen to work come first, of those the one that moves the healthy part least, and samples are left out last; one
-    that was seen to fail is only said where nothing else is left. Of several ways to do the same the best is said. The order is the
-    rule's otherwise."""
-    fixes = sorted(fixes, key=lambda fix: ({True: 0, None: 1, False: 2}[fix.verified], _leaves_out(fix), _moved(fix)))
+    """Fixes that were seen to work come first, of those the one that moves the healthy part least,
+    and samples are left out last; one that was seen to fail is only said where nothing else is
+    left. Of several ways to do the same the best is said. The order is the rule's otherwise."""
+    fixes = sorted(
+        fixes,
+        key=lambda fix: ({True: 0, None: 1, False: 2}[fix.verified], _leaves_out(fix), _moved(fix)),
+    )
     best: dict[str, Fix] = {}
     for fix in fixes:
         best.setdefault(fix.title, fix)
@@ -313,11 +426,16 @@ def _best_first(fixes: list[Fix]) -> tuple[Fix, ...]:
 
 
 def _leaves_out(fix: Fix) -> bool:
-    return bool(fix.verified) and fix.remedy is not None and fix.remedy.kind in ("without-samples", "without-batch")
+    return (
+        bool(fix.verified)
+        and fix.remedy is not None
+        and fix.remedy.kind in ("without-samples", "without-batch")
+    )
 
 
 def _moved(fix: Fix) -> float:
-    """The order of magnitude by which a verified fix moves what was healthy; differences of rounding don't count."""
+    """The order of magnitude by which a verified fix moves what was healthy; differences of
+    rounding don't count."""
     if not fix.verified or not fix.loss_change:
         return -12.0
     return max(-7.0, math.floor(math.log10(fix.loss_change)))

@@ -1,4 +1,5 @@
-"""The differential of one run: experiments before the rules judge, fixes tried afterwards. Everything happens when the run is over."""
+"""The differential of one run: experiments before the rules judge, fixes tried afterwards.
+Everything happens when the run is over."""
 
 from __future__ import annotations
 
@@ -43,10 +44,19 @@ class Step:
 
 
 class Differential:
-    """Rules causes out by experiment on one step, and tries fixes on it. Ctrl-C ends it; what is known by then is kept."""
+    """Rules causes out by experiment on one step, and tries fixes on it. Ctrl-C ends it; what is
+    known by then is kept."""
 
     def __init__(
-        self, runner: StepRunner, keeper: Keeper, replayer: Replayer, step: Step, budget: Budget, say: Say, *, only: str | None = None
+        self,
+        runner: StepRunner,
+        keeper: Keeper,
+        replayer: Replayer,
+        step: Step,
+        budget: Budget,
+        say: Say,
+        *,
+        only: str | None = None,
     ) -> None:
         self._only = only
         self._step = step
@@ -55,9 +65,15 @@ class Differential:
         self._named = list(runner.recipe.model.named_parameters())
         self._trials = StepTrials(runner, keeper, replayer, budget)
         self._capsule = at_scale(step.capsule, runner.device)
-        self.experiments = Experiments(self._trials, self._capsule, step.elsewhere, half=step.half, say=say)
-        self._past = Past(self._trials, step.checkpoints, say) if step.checkpoints is not None else None
-        self._overfit = Overfit(self._trials, step.checkpoints, say) if step.checkpoints is not None else None
+        self.experiments = Experiments(
+            self._trials, self._capsule, step.elsewhere, half=step.half, say=say
+        )
+        self._past = (
+            Past(self._trials, step.checkpoints, say) if step.checkpoints is not None else None
+        )
+        self._overfit = (
+            Overfit(self._trials, step.checkpoints, say) if step.checkpoints is not None else None
+        )
         self.pattern = Pattern()
         self._losses: Sequence[float] = ()
         self._raised = False
@@ -67,21 +83,32 @@ class Differential:
         self.notes: list[tuple[str, str]] = []
 
     def examine(self, evidence: Evidence) -> Evidence:
-        """The evidence with the pattern of the experiments, where something non-finite was met or the loss had grown."""
+        """The evidence with the pattern of the experiments, where something non-finite was met or
+        the loss had grown."""
         self._losses = evidence.losses
         self._raised = evidence.failure is not None
-        if evidence.loop is not None and evidence.loop.writes_files:  # many steps run again would write over what they wrote
+        # many steps run again would write over what they wrote
+        if evidence.loop is not None and evidence.loop.writes_files:
             self._past = self._overfit = None
             self.notes.append(("the run's steps, run again", "the train_step writes files"))
         try:
-            if evidence.trip is not None or evidence.births or evidence.leaves or evidence.optimizers:
+            if (
+                evidence.trip is not None
+                or evidence.births
+                or evidence.leaves
+                or evidence.optimizers
+            ):
                 self._experiment(evidence)
-            elif any(one.facts.nonfinite for one in evidence.sick_parameters):  # nothing was run: would the first step have failed?
+            elif any(one.facts.nonfinite for one in evidence.sick_parameters):
+                # nothing was run: would the first step have failed?
                 trial = self.experiments.same()
                 first = Experiment(
-                    key="same-again", name="the first step", outcome=PASSES if trial.healthy else FAILS, loss=trial.loss,
+                    key="same-again",
+                    name="the first step",
+                    outcome=PASSES if trial.healthy else FAILS,
+                    loss=trial.loss,
                     seconds=round(trial.seconds, 4),
-                )  # fmt: skip
+                )
                 self.pattern = replace(self.pattern, experiments=(first,))
             elif stuck_at_chance(evidence) is not None and self._overfit is not None:
                 evidence = replace(evidence, overfit=self._overfit.facts())
@@ -98,11 +125,23 @@ class Differential:
     def overfit(self, evidence: Evidence) -> Evidence:
         """The evidence of a run on one batch alone, with its control."""
         losses = evidence.losses
-        if self._overfit is None or len(losses) < 2 or evidence.trip is not None or evidence.failure is not None:
+        if (
+            self._overfit is None
+            or len(losses) < 2
+            or evidence.trip is not None
+            or evidence.failure is not None
+        ):
             return evidence
         zeroed, paths = self._overfit.control(evidence.inspection, len(losses))
         last = statistics.median(losses[-3:])
-        facts = OverfitFacts(steps=len(losses), first=losses[0], last=last, zeroed_last=zeroed, zeroed=paths, asked=True)
+        facts = OverfitFacts(
+            steps=len(losses),
+            first=losses[0],
+            last=last,
+            zeroed_last=zeroed,
+            zeroed=paths,
+            asked=True,
+        )
         if not facts.fits:
             facts = replace(facts, faster_last=self._overfit.faster(len(losses)))
         return replace(evidence, overfit=facts)
@@ -113,7 +152,11 @@ class Differential:
             return None
         self._say("looking for the samples that fail alone …")
         self.experiments.same()
-        search = GuiltySamples(Parts(self._capsule), lambda rows: fails(self._trials.outcome(rows)), self._trials.budget.deadline)
+        search = GuiltySamples(
+            Parts(self._capsule),
+            lambda rows: fails(self._trials.outcome(rows)),
+            self._trials.budget.deadline,
+        )
         return search.search() or None
 
     def treat(self, findings: Sequence[Finding]) -> tuple[Finding, ...]:
@@ -122,9 +165,16 @@ class Differential:
         if not findings or self._only is not None or self.interrupted or self.untold:
             return tuple(done)
         remedies = Remedies(
-            self._trials, self._step.capsule, self._step.elsewhere, self.pattern,
-            half=self._step.half, say=self._say, indices=self._step.indices, past=self._past, losses=self._losses,
-        )  # fmt: skip
+            self._trials,
+            self._step.capsule,
+            self._step.elsewhere,
+            self.pattern,
+            half=self._step.half,
+            say=self._say,
+            indices=self._step.indices,
+            past=self._past,
+            losses=self._losses,
+        )
         try:
             for number, finding in enumerate(done[:_MOST_FINDINGS]):
                 done[number] = self._treated(finding, remedies)
@@ -132,7 +182,7 @@ class Differential:
             self._stopped()
         return tuple(done)
 
-    # -- before the rules ------------------------------------------------------------------------------------------
+    # -- before the rules --------------------------------------------------------------------------
 
     def _experiment(self, evidence: Evidence) -> None:
         if evidence.optimizers:  # the weights are sick, not the step
@@ -146,54 +196,81 @@ class Differential:
                 self.pattern = replace(self.pattern, experiments=tuple(found))
             if key == "same-again" and (self.pattern.passes(key) or self._raises_anew(evidence)):
                 break  # nothing that is tried could show anything
-            if key == "other-batch" and self.pattern.passes(key) is False and self.experiments.moved_outside():
+            if (
+                key == "other-batch"
+                and self.pattern.passes(key) is False
+                and self.experiments.moved_outside()
+            ):
                 self._moved()
                 break
         if self.untold:
             return
         if not self.pattern.passes("same-again"):
             self._look_back(evidence, self._step.capsule.step, broke=True)
-        if not evidence.probed:  # a NaN that only a probe saw leaves the step healthy, again and again
+        # a NaN that only a probe saw leaves the step healthy, again and again
+        if not evidence.probed:
             self._decide(None)
 
     def _raises_anew(self, evidence: Evidence) -> bool:
-        """Run again, the step ends in an exception that the run did not end in: it is not the same step any more."""
+        """Run again, the step ends in an exception that the run did not end in: it is not the same
+        step any more."""
         baseline = self.experiments.same()
         if not baseline.error or evidence.failure is not None:
             return False
-        self._untell("same again", f"not run: the step can't be run again, it raises {baseline.error}")
+        self._untell(
+            "same again", f"not run: the step can't be run again, it raises {baseline.error}"
+        )
         return True
 
     def _moved(self) -> None:
         self._untell(
             "another batch",
-            "not run: a batch that passed in the run fails with the weights of step 0, too: state that nanodoc can't put back has moved",
+            "not run: a batch that passed in the run fails with the weights of step 0, too: state "
+            "that nanodoc can't put back has moved",
         )
 
     def _untell(self, name: str, why: str) -> None:
         """Replaces all rows but the first by the reason why they would mean nothing."""
         first = self.pattern.experiments[:1] if name != "same again" else ()
-        self.pattern = replace(self.pattern, experiments=(*first, Experiment(key="other-batch", name=name, outcome=why)))
+        self.pattern = replace(
+            self.pattern,
+            experiments=(*first, Experiment(key="other-batch", name=name, outcome=why)),
+        )
         self.untold = True
 
-    def _look_back(self, evidence: Evidence, until: int, *, broke: bool, repeat: bool = True) -> None:
+    def _look_back(
+        self, evidence: Evidence, until: int, *, broke: bool, repeat: bool = True
+    ) -> None:
         checkpoints, past = self._step.checkpoints, self._past
         if checkpoints is None or past is None:
             return
-        kept = self._step.capsule.weights if broke else None  # a train_step has moved the weights since
-        weights = [(name, p if old is None else old) for (name, p), old in zip(self._named, kept or [None] * len(self._named), strict=True)]
+        # a train_step has moved the weights since
+        kept = self._step.capsule.weights if broke else None
+        weights = [
+            (name, p if old is None else old)
+            for (name, p), old in zip(self._named, kept or [None] * len(self._named), strict=True)
+        ]
         growth = growth_of(evidence.losses, evidence.grad_norms, checkpoints, weights)
         self.pattern = replace(self.pattern, growth=growth)
-        if not repeat or not (growth.seen or evidence.optimizers) or until < 1 or self.pattern.passes("other-batch"):
+        if (
+            not repeat
+            or not (growth.seen or evidence.optimizers)
+            or until < 1
+            or self.pattern.passes("other-batch")
+        ):
             return
         course = past.course(until, broke=broke)
         if course is None and not checkpoints.before(until):
             self.notes.append(
-                ("smaller learning rates", f"no checkpoint of an earlier step: {checkpoints.note or 'the run was too short'}")
+                (
+                    "smaller learning rates",
+                    "no checkpoint of an earlier step: "
+                    f"{checkpoints.note or 'the run was too short'}",
+                )
             )
         self.pattern = replace(self.pattern, course=course)
 
-    # -- after the rules -------------------------------------------------------------------------------------------
+    # -- after the rules ---------------------------------------------------------------------------
 
     def _treated(self, finding: Finding, remedies: Remedies) -> Finding:
         if not _numeric(finding):
@@ -203,7 +280,8 @@ class Differential:
         if kinds and kinds <= WITHOUT_FAILURE:
             return remedies.on(finding)
         if not on_weights and not remedies.unhealthy():
-            # loss and gradients are finite as it is (a probe saw the NaN, or it does not come again): nothing that is tried could show anything
+            # loss and gradients are finite as it is (a probe saw the NaN, or it does not come
+            # again): nothing that is tried could show anything
             return replace(finding, cause=self.pattern.cause, cause_why=self.pattern.why)
         if not on_weights and finding.severity == "critical" and finding.step is not None:
             finding = remedies.guilty_samples(finding)
@@ -214,8 +292,14 @@ class Differential:
     def _fixes_only(self, finding: Finding, remedies: Remedies) -> Finding:
         if self._raised and _of_an_exception(finding):
             return remedies.raising_samples(finding)
-        kinds = {fix.remedy.kind for fix in finding.fixes if fix.remedy is not None and not fix.remedy.whole_run}
-        if not any(fix.remedy is not None for fix in finding.fixes) or (not kinds <= WITHOUT_FAILURE and not remedies.unhealthy()):
+        kinds = {
+            fix.remedy.kind
+            for fix in finding.fixes
+            if fix.remedy is not None and not fix.remedy.whole_run
+        }
+        if not any(fix.remedy is not None for fix in finding.fixes) or (
+            not kinds <= WITHOUT_FAILURE and not remedies.unhealthy()
+        ):
             return finding
         return remedies.on(finding)
 
@@ -226,7 +310,8 @@ class Differential:
         return replace(finding, experiments=(*finding.experiments, *self._rows(finding)))
 
     def _rows(self, finding: Finding) -> list[Mapping[str, Any]]:
-        """The experiments as rows; the examination's own replay is the first, and is not said twice."""
+        """The experiments as rows; the examination's own replay is the first, and is not said
+        twice."""
         known = {row.get("name") for row in finding.experiments}
         rows = [one.row() for one in self.pattern.experiments if one.name not in known]
         course = self.pattern.course
@@ -252,7 +337,8 @@ class Differential:
 
 
 def _diverging(losses: Sequence[float]) -> str | None:
-    """ "up" where a loss that began above 0 ends ten times as high, "down" where it has fallen far below any likelihood."""
+    """ "up" where a loss that began above 0 ends ten times as high, "down" where it has fallen far
+    below any likelihood."""
     if len(losses) < 2 * _LAST or not all(map(math.isfinite, losses)):
         return None
     start, end = losses[0], statistics.median(losses[-_LAST:])
@@ -264,9 +350,21 @@ def _diverging(losses: Sequence[float]) -> str | None:
 def _of_an_exception(finding: Finding) -> bool:
     """One that single samples may have raised, and it is not known which."""
     in_step = finding.phase in ("forward", "backward") and finding.step is not None
-    return in_step and finding.code[:3] in ("ND1", "ND7") and finding.code != "ND704" and not finding.culprit.samples
+    return (
+        in_step
+        and finding.code[:3] in ("ND1", "ND7")
+        and finding.code != "ND704"
+        and not finding.culprit.samples
+    )
 
 
 def _numeric(finding: Finding) -> bool:
     """A finding about values that are not finite, or about how they grew."""
-    return finding.code[:3] in ("ND2", "ND3") or finding.code in ("ND101", "ND105", "ND106", "ND601", "ND606", "ND616")
+    return finding.code[:3] in ("ND2", "ND3") or finding.code in (
+        "ND101",
+        "ND105",
+        "ND106",
+        "ND601",
+        "ND606",
+        "ND616",
+    )

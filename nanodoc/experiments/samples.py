@@ -12,7 +12,13 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from nanodoc.experiments.bisect import minimal_failing
 from nanodoc.replay.step_state import StepCapsule
-from nanodoc.tensors.nested import batch_size, is_list_of_samples, map_tensors, size_of_fields, tensor_leaves
+from nanodoc.tensors.nested import (
+    batch_size,
+    is_list_of_samples,
+    map_tensors,
+    size_of_fields,
+    tensor_leaves,
+)
 
 _MOST_RUNS = 80
 _CONTROLS = 2
@@ -21,7 +27,8 @@ _MOST_DRAWN = 512
 
 
 def rows_of(batch: Any, size: int, rows: Sequence[int]) -> Any:
-    """The batch with only these rows: of every tensor whose first dimension is `size`, and of every list of that many items."""
+    """The batch with only these rows: of every tensor whose first dimension is `size`, and of every
+    list of that many items."""
     if is_list_of_samples(batch) and len(batch) == size:
         return type(batch)(batch[row] for row in rows)
     in_fields = size_of_fields(batch) == size
@@ -47,7 +54,12 @@ def rows_of(batch: Any, size: int, rows: Sequence[int]) -> Any:
 
 
 def _has_rows(item: Any, size: int) -> bool:
-    return isinstance(item, torch.Tensor) and item.dim() > 0 and not item.is_nested and item.shape[0] == size
+    return (
+        isinstance(item, torch.Tensor)
+        and item.dim() > 0
+        and not item.is_nested
+        and item.shape[0] == size
+    )
 
 
 def indivisible(capsule: StepCapsule) -> bool:
@@ -57,7 +69,9 @@ def indivisible(capsule: StepCapsule) -> bool:
 
 def shares_statistics(model: torch.nn.Module) -> bool:
     """BatchNorm takes its statistics from the whole batch: parts of it have other values."""
-    return any(isinstance(m, torch.nn.modules.batchnorm._BatchNorm) and m.training for m in model.modules())
+    return any(
+        isinstance(m, torch.nn.modules.batchnorm._BatchNorm) and m.training for m in model.modules()
+    )
 
 
 def part(capsule: StepCapsule, rows: Sequence[int]) -> StepCapsule:
@@ -80,10 +94,12 @@ class Parts:
 
 
 class Redrawn(Parts):
-    """Parts put together anew from the samples of the data set, where the batch has no row for each of them: graphs joined into one, labels
-    put one behind the other."""
+    """Parts put together anew from the samples of the data set, where the batch has no row for each
+    of them: graphs joined into one, labels put one behind the other."""
 
-    def __init__(self, capsule: StepCapsule, samples: Sequence[Any], collate: Callable[[list[Any]], Any]) -> None:
+    def __init__(
+        self, capsule: StepCapsule, samples: Sequence[Any], collate: Callable[[list[Any]], Any]
+    ) -> None:
         super().__init__(capsule)
         self.size = len(samples)
         self._samples = samples
@@ -91,22 +107,37 @@ class Redrawn(Parts):
 
     def of(self, rows: Sequence[int]) -> StepCapsule | None:
         try:
-            return replace(self.capsule, batches=[self._collate([self._samples[row] for row in rows])])
+            return replace(
+                self.capsule, batches=[self._collate([self._samples[row] for row in rows])]
+            )
         except Exception:  # the user's collate function, which may want whole batches
             return None
 
 
-def parts_of(capsule: StepCapsule, data: Any, indices: Sequence[int] | None, deadline: float) -> Parts | None:
-    """How to take the batch apart; None where it can't be done. Samples are drawn again only where rows don't do, and used only where they
-    make the same batch."""
+def parts_of(
+    capsule: StepCapsule, data: Any, indices: Sequence[int] | None, deadline: float
+) -> Parts | None:
+    """How to take the batch apart; None where it can't be done. Samples are drawn again only where
+    rows don't do, and used only where they make the same batch."""
     rows = None if indivisible(capsule) else Parts(capsule)
     if rows is not None and (indices is None or rows.size == len(indices)):
         return rows
-    loads = isinstance(data, DataLoader) and not isinstance(data.dataset, IterableDataset) and data.batch_sampler is not None
-    if not loads or indices is None or not 1 < len(indices) <= _MOST_DRAWN or len(capsule.batches) != 1:
+    loads = (
+        isinstance(data, DataLoader)
+        and not isinstance(data.dataset, IterableDataset)
+        and data.batch_sampler is not None
+    )
+    if (
+        not loads
+        or indices is None
+        or not 1 < len(indices) <= _MOST_DRAWN
+        or len(capsule.batches) != 1
+    ):
         return rows
     try:
-        again = Redrawn(capsule, [_drawn(data.dataset, index, deadline) for index in indices], data.collate_fn)
+        again = Redrawn(
+            capsule, [_drawn(data.dataset, index, deadline) for index in indices], data.collate_fn
+        )
         whole = again.of(range(again.size))
         same = whole is not None and _same(whole.batches[0], capsule.batches[0])
     except Exception:  # the user's data set, asked at another time than theirs
@@ -123,13 +154,16 @@ def _drawn(dataset: Any, index: int, deadline: float) -> Any:
 def _same(one: Any, other: Any) -> bool:
     mine, theirs = dict(tensor_leaves(one)), dict(tensor_leaves(other))
     return mine.keys() == theirs.keys() and all(
-        a.shape == b.shape and a.dtype == b.dtype and torch.equal(a.nan_to_num(), b.to(a.device).nan_to_num())
+        a.shape == b.shape
+        and a.dtype == b.dtype
+        and torch.equal(a.nan_to_num(), b.to(a.device).nan_to_num())
         for a, b in ((mine[key], theirs[key]) for key in mine)
     )
 
 
 class GuiltySamples:
-    """The search for the samples that alone make the step fail. `fails` runs a capsule and says whether it fails as the whole batch does."""
+    """The search for the samples that alone make the step fail. `fails` runs a capsule and says
+    whether it fails as the whole batch does."""
 
     def __init__(self, parts: Parts, fails: Callable[[StepCapsule], bool], deadline: float) -> None:
         self._parts = parts
@@ -143,16 +177,27 @@ class GuiltySamples:
         """These samples alone fail, and the others don't."""
         others = [row for row in range(self._size) if row not in set(suspects)]
         few = 0 < len(suspects) <= max(self._size // 2, 1)
-        return few and bool(others) and self._fail(suspects) and not self._fail(others) and self._others_bear_it(suspects)
+        return (
+            few
+            and bool(others)
+            and self._fail(suspects)
+            and not self._fail(others)
+            and self._others_bear_it(suspects)
+        )
 
     def _others_bear_it(self, guilty: Sequence[int]) -> bool:
-        """As many of the others pass alone: a batch this small is not what fails (a mean of no pairs, a variance of one)."""
+        """As many of the others pass alone: a batch this small is not what fails (a mean of no
+        pairs, a variance of one)."""
         others = [row for row in range(self._size) if row not in set(guilty)]
-        controls = [others[start : start + len(guilty)] for start in range(0, _CONTROLS * len(guilty), len(guilty))]
+        controls = [
+            others[start : start + len(guilty)]
+            for start in range(0, _CONTROLS * len(guilty), len(guilty))
+        ]
         return not any(len(rows) == len(guilty) and self._fail(rows) for rows in controls)
 
     def search(self) -> tuple[int, ...]:
-        """A minimal failing subset without which the rest is healthy, or () where the batch has none (or time ran out)."""
+        """A minimal failing subset without which the rest is healthy, or () where the batch has
+        none (or time ran out)."""
         found, proven = minimal_failing(range(self._size), self._fail, most=_MOST_RUNS)
         if proven and self._all_fail(len(found)):
             return ()
@@ -160,7 +205,12 @@ class GuiltySamples:
         # one of several guilty samples was found: the rest still fails until each of them is out
         for _ in range(self._size):
             rest = [row for row in range(self._size) if row not in set(guilty)]
-            if not proven or not rest or time.monotonic() > self._deadline or len(guilty) > self._size // 2:
+            if (
+                not proven
+                or not rest
+                or time.monotonic() > self._deadline
+                or len(guilty) > self._size // 2
+            ):
                 return ()
             if not self._fail(rest):
                 return tuple(sorted(guilty)) if self._others_bear_it(guilty) else ()
@@ -169,13 +219,20 @@ class GuiltySamples:
         return ()
 
     def _told_apart(self, found: Sequence[int]) -> list[int]:
-        """Of samples that only fail together, those that each fail in the company of others that pass: a single one may not be run at all
-        (BatchNorm needs two). All of them where none does."""
+        """Of samples that only fail together, those that each fail in the company of others that
+        pass: a single one may not be run at all (BatchNorm needs two). All of them where none does.
+        """
         size = max(len(found) - 1, 2)
         others = [row for row in range(self._size) if row not in set(found)]
         windows = [others[start : start + size] for start in range(0, len(others), size)][:_WINDOWS]
-        company = next((rows for rows in windows if len(rows) == size and not self._fail(rows)), None) if len(found) > 1 else None
-        alone = [row for row in found if company is not None and self._fail(sorted([row, *company]))]
+        company = (
+            next((rows for rows in windows if len(rows) == size and not self._fail(rows)), None)
+            if len(found) > 1
+            else None
+        )
+        alone = [
+            row for row in found if company is not None and self._fail(sorted([row, *company]))
+        ]
         if alone:
             self.company = size
         return alone or list(found)

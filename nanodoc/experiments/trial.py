@@ -20,7 +20,8 @@ DEFAULT_BUDGET = 60.0  # seconds
 
 
 class Budget:
-    """The time that the whole examination may take; it begins with the first question asked of it."""
+    """The time that the whole examination may take; it begins with the first question asked of
+    it."""
 
     def __init__(self, seconds: float = DEFAULT_BUDGET) -> None:
         self.seconds = seconds
@@ -63,7 +64,9 @@ class Trial:
 class StepTrials:
     """Runs one recipe's steps again. Everything is afterwards as it was."""
 
-    def __init__(self, runner: StepRunner, keeper: Keeper, replayer: Replayer, budget: Budget) -> None:
+    def __init__(
+        self, runner: StepRunner, keeper: Keeper, replayer: Replayer, budget: Budget
+    ) -> None:
         self.runner = runner
         self.keeper = keeper
         self._replayer = replayer
@@ -73,7 +76,9 @@ class StepTrials:
         self.seconds = 0.0
         """What the slowest trial so far took."""
 
-    def outcome(self, capsule: StepCapsule, patch: Patch | None = None, applied: Applied | None = None) -> Trial:
+    def outcome(
+        self, capsule: StepCapsule, patch: Patch | None = None, applied: Applied | None = None
+    ) -> Trial:
         """How one step goes, with a patch in place."""
         began = time.perf_counter()
         earlier = capsule.weights is not None
@@ -81,27 +86,48 @@ class StepTrials:
             try:
                 with patch or contextlib.nullcontext():
                     replay = self._replayer.replay(capsule, traced=False)
-            except (UserCodeError, UsageError, RuntimeError) as error:  # the change itself doesn't fit this program
-                return Trial(applied=False, healthy=False, loss=None, seconds=time.perf_counter() - began, error=one_line(error))
+            except (UserCodeError, UsageError, RuntimeError) as error:
+                # the change itself doesn't fit this program
+                return Trial(
+                    applied=False,
+                    healthy=False,
+                    loss=None,
+                    seconds=time.perf_counter() - began,
+                    error=one_line(error),
+                )
         loss = sum(replay.losses) / len(replay.losses) if replay.losses else None
         ended = replay.error
         raised = type(ended.cause).__name__ if ended is not None else ""
-        fits = ended is None or raised == self.raises  # an exception of its own means that the change broke the program
+        # an exception of its own means that the change broke the program
+        fits = ended is None or raised == self.raises
         seconds = time.perf_counter() - began
         self.seconds = max(self.seconds, seconds)
-        healthy = ended is None and not replay.bad_parameters and loss is not None and math.isfinite(loss)
+        healthy = (
+            ended is None and not replay.bad_parameters and loss is not None and math.isfinite(loss)
+        )
         said, place = (one_line(ended), _place(ended)) if ended is not None else ("", None)
-        return Trial((applied is None or applied.yes) and fits, healthy, loss, seconds, replay.grad_norm, said, place)
+        return Trial(
+            (applied is None or applied.yes) and fits,
+            healthy,
+            loss,
+            seconds,
+            replay.grad_norm,
+            said,
+            place,
+        )
 
 
 def fails(trial: Trial) -> bool:
-    """The step failed as the unchanged one does; an exception of another kind (a part of a batch that doesn't fit together) says nothing."""
+    """The step failed as the unchanged one does; an exception of another kind (a part of a batch
+    that doesn't fit together) says nothing."""
     return trial.applied and not trial.healthy
 
 
 def _place(error: UserCodeError) -> tuple[str, str, int] | None:
     failure = describe_failure(error)
-    return (failure.type, failure.frames[-1].file, failure.frames[-1].line) if failure.frames else None
+    return (
+        (failure.type, failure.frames[-1].file, failure.frames[-1].line) if failure.frames else None
+    )
 
 
 Say = Callable[[str], None]

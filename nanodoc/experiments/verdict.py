@@ -1,4 +1,5 @@
-"""What the pattern of the experiments says: precision, data, weights, the mathematics of an op, or the environment."""
+"""What the pattern of the experiments says: precision, data, weights, the mathematics of an op, or
+the environment."""
 
 from __future__ import annotations
 
@@ -6,9 +7,13 @@ from nanodoc.facts.trials import DATA, ENVIRONMENT, MATHEMATICS, PRECISION, WEIG
 
 
 def read(pattern: Pattern, *, guilty: bool | None = None) -> tuple[str | None, str]:
-    """(cause, why in one clause); (None, "") where the experiments don't decide. `guilty`: samples were found that fail alone while the
-    others pass (None: not looked for)."""
-    again, other, first = pattern.passes("same-again"), pattern.passes("other-batch"), pattern.passes("first-weights")
+    """(cause, why in one clause); (None, "") where the experiments don't decide. `guilty`: samples
+    were found that fail alone while the others pass (None: not looked for)."""
+    again, other, first = (
+        pattern.passes("same-again"),
+        pattern.passes("other-batch"),
+        pattern.passes("first-weights"),
+    )
     if again:
         return ENVIRONMENT, "the same step passes when it is run again"
     grew = pattern.growth is not None and pattern.growth.seen
@@ -20,15 +25,24 @@ def read(pattern: Pattern, *, guilty: bool | None = None) -> tuple[str | None, s
     if half:
         return PRECISION, "it passes with autocast off"
     if guilty:
-        return DATA, "the batch without these samples passes" + (", and so does another batch" if other else "")
+        return DATA, "the batch without these samples passes" + (
+            ", and so does another batch" if other else ""
+        )
     if other:
-        return DATA, "another batch passes with the same weights" + (", and float64 bears this one" if exact else "")
+        return DATA, "another batch passes with the same weights" + (
+            ", and float64 bears this one" if exact else ""
+        )
     if exact and not (grew and first):
         return PRECISION, "it passes in float64"
     if first and other is False:
-        return WEIGHTS, "this batch passes with the weights of step 0, and another batch fails with these weights"
+        return WEIGHTS, (
+            "this batch passes with the weights of step 0, and another batch fails with these "
+            "weights"
+        )
     if other is False:
-        return MATHEMATICS, "another batch fails too" + (", and so does this one with the weights of step 0" if first is False else "")
+        return MATHEMATICS, "another batch fails too" + (
+            ", and so does this one with the weights of step 0" if first is False else ""
+        )
     return None, ""
 
 

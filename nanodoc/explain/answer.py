@@ -1,4 +1,5 @@
-"""The answer to a paste: which of its exceptions is the root, what is known about it, and the user's own line."""
+"""The answer to a paste: which of its exceptions is the root, what is known about it, and the
+user's own line."""
 
 from __future__ import annotations
 
@@ -14,10 +15,20 @@ from nanodoc.explain.lines import HEADER
 from nanodoc.explain.paste import DURING, OF_GROUP, ORIGIN, Chain, Paste, Raised, parse
 from nanodoc.explain.wrapped import on_one_line, unwrapped
 
-# Lookups that fail and are caught are often only why a fallback was taken; what the fallback raised is meant.
-_INCIDENTAL = {"KeyError", "AttributeError", "ImportError", "ModuleNotFoundError", "StopIteration", "Empty", "FileNotFoundError"}
+# Lookups that fail and are caught are often only why a fallback was taken; what the fallback raised
+# is meant.
+_INCIDENTAL = {
+    "KeyError",
+    "AttributeError",
+    "ImportError",
+    "ModuleNotFoundError",
+    "StopIteration",
+    "Empty",
+    "FileNotFoundError",
+}
 _LARGEST_SOURCE = 2**20
-# Anomaly mode warns with the traceback of the forward call whose derivative failed: that line is meant, not the call of backward().
+# Anomaly mode warns with the traceback of the forward call whose derivative failed: that line is
+# meant, not the call of backward().
 _FORWARD_CALL = "Traceback of forward call that caused the error"
 _OF_BACKWARD = ("nan-in-backward", "in-place-overwrite", "backward-twice")
 
@@ -52,10 +63,15 @@ class _Choice:
 
 
 def answer(text: str) -> Answer:
-    """The root of what a text tells, explained; where nothing is known, as if its lines had been broken on the way."""
+    """The root of what a text tells, explained; where nothing is known, as if its lines had been
+    broken on the way."""
     paste = parse(text)
     found = _answered(paste)
-    if found.explanation is None or found.explanation.vague or (found.frame is None and HEADER in paste.text):
+    if (
+        found.explanation is None
+        or found.explanation.vague
+        or (found.frame is None and HEADER in paste.text)
+    ):
         for joined in unwrapped(paste.text):
             again = _answered(parse(joined))
             if _tells_more(again, found):
@@ -69,46 +85,68 @@ def _tells_more(again: Answer, found: Answer) -> bool:
     if found.explanation is not None and not found.explanation.vague:
         return again.explanation.id == found.explanation.id and again.frame is not None
     return found.raised is None or (
-        not again.explanation.effect and again.raised is not None and again.raised.is_warning <= found.raised.is_warning
+        not again.explanation.effect
+        and again.raised is not None
+        and again.raised.is_warning <= found.raised.is_warning
     )
 
 
 def _answered(paste: Paste) -> Answer:
-    choices = sorted((_chosen(chain, paste) for chain in paste.chains), key=lambda choice: _order(choice, paste))
+    choices = sorted(
+        (_chosen(chain, paste) for chain in paste.chains), key=lambda choice: _order(choice, paste)
+    )
     if not choices or choices[0].standing:
-        # no exception, or only the effects of one: a line of the log may tell more, such as the system's word that it killed a process
+        # no exception, or only the effects of one: a line of the log may tell more, such as the
+        # system's word that it killed a process
         told = explained(paste.text, effects=False)
-        if told is not None and choices and choices[0].raised.headline.partition("\n")[0] in told.matched:
+        if (
+            told is not None
+            and choices
+            and choices[0].raised.headline.partition("\n")[0] in told.matched
+        ):
             told = None  # the same message, seen without its frames
         if told is None and not choices:
             told = _known(paste.text)
-        if told is not None and (not choices or choices[0].explanation is None or (choices[0].standing == 1 and not told.effect)):
+        if told is not None and (
+            not choices
+            or choices[0].explanation is None
+            or (choices[0].standing == 1 and not told.effect)
+        ):
             return _answer(paste, None, told, choices)
     if not choices:
         return _answer(paste, None, None, choices)
     return _answer(paste, choices[0], choices[0].explanation, choices)
 
 
-def _answer(paste: Paste, choice: _Choice | None, explanation: Explanation | None, choices: list[_Choice]) -> Answer:
+def _answer(
+    paste: Paste, choice: _Choice | None, explanation: Explanation | None, choices: list[_Choice]
+) -> Answer:
     where = choice or next(iter(choices), None)
     frame = _users_frame(where.chain, where.raised) if where else None
     if explanation is not None and explanation.id.startswith(_OF_BACKWARD):
-        forward = next((chain for chain in paste.chains if _FORWARD_CALL in chain.raised[0].message), None)
+        forward = next(
+            (chain for chain in paste.chains if _FORWARD_CALL in chain.raised[0].message), None
+        )
         frame = (_users_frame(forward, forward.raised[0]) if forward else None) or frame
     return Answer(
         raised=choice.raised if choice else None,
         explanation=explanation,
         frame=_with_source(frame) if frame else None,
-        others=_others([one for one in choices if one.standing < 2], choice.raised if choice else None),
+        others=_others(
+            [one for one in choices if one.standing < 2], choice.raised if choice else None
+        ),
         text=paste.text,
     )
 
 
 def _chosen(chain: Chain, paste: Paste) -> _Choice:
-    """The exception of a chain to explain: the nearest to its root that something is known about; effects where there is nothing else."""
+    """The exception of a chain to explain: the nearest to its root that something is known about;
+    effects where there is nothing else."""
     ordered = _from_the_root(chain)
     known = [(raised, _known(raised.headline, paste.text)) for raised in ordered]
-    for raised, explanation in sorted(known, key=lambda pair: not (pair[1] is not None and pair[1].outer)):
+    for raised, explanation in sorted(
+        known, key=lambda pair: not (pair[1] is not None and pair[1].outer)
+    ):
         if explanation is not None and not explanation.effect:
             return _Choice(chain=chain, raised=raised, explanation=explanation)
     for raised, explanation in known:
@@ -132,26 +170,37 @@ def _from_the_root(chain: Chain) -> list[Raised]:
     """The exceptions of a chain, the likeliest root first."""
     raised = list(chain.raised)
     first = raised[0]
-    # the traceback of a worker or process follows the exception that reports it, and so do the members of a group
-    inner = [i for i, one in enumerate(raised) if one.link == ORIGIN][-1:] or [i for i, one in enumerate(raised) if one.link == OF_GROUP][
-        :1
-    ]
+    # the traceback of a worker or process follows the exception that reports it, and so do the
+    # members of a group
+    inner = [i for i, one in enumerate(raised) if one.link == ORIGIN][-1:] or [
+        i for i, one in enumerate(raised) if one.link == OF_GROUP
+    ][:1]
     if inner:
         (start,) = inner
         return [*raised[start:], *reversed(raised[:start])]
-    incidental = [one for one, after in pairwise(raised) if after.link == DURING and one.type.rpartition(".")[2] in _INCIDENTAL]
+    incidental = [
+        one
+        for one, after in pairwise(raised)
+        if after.link == DURING and one.type.rpartition(".")[2] in _INCIDENTAL
+    ]
     ordered = [one for one in raised if one not in incidental] + incidental
     return ordered if ordered else [first]
 
 
 def _order(choice: _Choice, paste: Paste) -> tuple[int, bool, str]:
-    """Failures before effects before warnings; then the rank that failed first, then by time. `sorted` keeps the order of the paste."""
+    """Failures before effects before warnings; then the rank that failed first, then by time.
+    `sorted` keeps the order of the paste."""
     raised = choice.raised
-    return (choice.standing, paste.first_failed is not None and raised.rank != paste.first_failed, raised.time or "")
+    return (
+        choice.standing,
+        paste.first_failed is not None and raised.rank != paste.first_failed,
+        raised.time or "",
+    )
 
 
 def _users_frame(chain: Chain, raised: Raised) -> Frame | None:
-    """The innermost frame outside of installed packages: of this exception, else of those it is chained with."""
+    """The innermost frame outside of installed packages: of this exception, else of those it is
+    chained with."""
     for one in (raised, *_from_the_root(chain)):
         for frame in reversed(one.frames):
             if frame.is_users:
@@ -172,7 +221,8 @@ def _others(choices: Iterable[_Choice], told: Raised | None) -> tuple[str, ...]:
 
 
 def _with_source(frame: Frame) -> Frame:
-    """`frame` with its line of source, where the paste has none and the file it names is a Python file here."""
+    """`frame` with its line of source, where the paste has none and the file it names is a Python
+    file here."""
     if frame.code is not None or frame.line is None or not frame.file.endswith((".py", ".pyw")):
         return frame
     try:

@@ -1,4 +1,5 @@
-"""Pasted text taken apart: the exceptions in it, how they are chained, their frames, and the rank that wrote them."""
+"""Pasted text taken apart: the exceptions in it, how they are chained, their frames, and the rank
+that wrote them."""
 
 from __future__ import annotations
 
@@ -13,21 +14,33 @@ from nanodoc.explain.lines import HEADER, MEMBER, Line, Stream, plain, streams
 ALONE, CAUSED, DURING, ORIGIN, OF_GROUP = "", "cause", "context", "origin", "group"
 
 _LINKS = (
-    (CAUSED, re.compile(r"\s*The above exception was the direct cause of the following exception:")),
+    (
+        CAUSED,
+        re.compile(r"\s*The above exception was the direct cause of the following exception:"),
+    ),
     (DURING, re.compile(r"\s*During handling of the above exception, another exception occurred:")),
     # what follows is the traceback of the process or thread where it began
-    (ORIGIN, re.compile(rf"\s*(?:Original {re.escape(HEADER)}|-- Process \d+ terminated with the following error:)")),
+    (
+        ORIGIN,
+        re.compile(
+            rf"\s*(?:Original {re.escape(HEADER)}|-- Process \d+ terminated with the following "
+            r"error:)"
+        ),
+    ),
     (OF_GROUP, re.compile(re.escape(MEMBER))),
 )
 _NAME = r"[A-Za-z_]\w{0,80}"
-# A line of its own, at the place where a traceback ends, may be any dotted name; elsewhere only a name that says it is an exception.
+# A line of its own, at the place where a traceback ends, may be any dotted name; elsewhere only a
+# name that says it is an exception.
 _HEADLINE = re.compile(
-    rf"(?P<type>(?:{_NAME}\.){{0,8}}(?:\w{{0,80}}(?:Error|Exception|Warning|Interrupt|Exit|Iteration|Group|Unsupported|Failed|Empty)))"
+    rf"(?P<type>(?:{_NAME}\.){{0,8}}(?:\w{{0,80}}(?:Error|Exception|Warning|Interrupt|Exit"
+    r"|Iteration|Group|Unsupported|Failed|Empty)))"
     r"(?::[ \t]?(?P<message>.*))?"
 )
 _ANY_HEADLINE = re.compile(rf"(?P<type>(?:{_NAME}\.){{0,8}}{_NAME})(?::[ \t](?P<message>.*)|:?)")
 _WARNING = re.compile(
-    rf"(?P<file>(?:[A-Za-z]:(?=[\\/]))?\S[^\n:]{{0,500}}?):(?P<line>\d{{1,9}}): (?P<type>(?:{_NAME}\.){{0,8}}{_NAME}Warning): (?P<message>.*)"
+    rf"(?P<file>(?:[A-Za-z]:(?=[\\/]))?\S[^\n:]{{0,500}}?):(?P<line>\d{{1,9}}): "
+    rf"(?P<type>(?:{_NAME}\.){{0,8}}{_NAME}Warning): (?P<message>.*)"
 )
 # IPython names the exception before its traceback
 _ANNOUNCED = re.compile(rf"(?!Original|Exception)[A-Za-z_][\w.]{{0,120}}\s+{re.escape(HEADER)}")
@@ -36,7 +49,9 @@ _NATIVE = re.compile(r"\s*terminate called after throwing an instance of '(?P<ty
 _WHAT = re.compile(r"\s*what\(\): {1,4}(?P<message>.*)")
 # where Dynamo says which line of the program it was tracing, below its message
 _TRACED = "from user code:"
-_FIRST_FAILED = re.compile(r"Root Cause \(first observed failure\):.{0,400}?rank\s*: (\d+)", re.DOTALL)
+_FIRST_FAILED = re.compile(
+    r"Root Cause \(first observed failure\):.{0,400}?rank\s*: (\d+)", re.DOTALL
+)
 _MOST_MESSAGE_LINES = 200
 # Of a log that repeats an error at every step, the first and last ones are enough.
 _MOST_CHAINS = 1_000
@@ -86,7 +101,11 @@ def parse(text: str) -> Paste:
     chains = tuple(chain for stream in streams(text) for chain in _Reader(stream).chains())
     if len(chains) > _MOST_CHAINS:
         chains = chains[: _MOST_CHAINS // 2] + chains[-_MOST_CHAINS // 2 :]
-    return Paste(text=text, chains=chains, first_failed=int(failed[1]) if failed and len(failed[1]) < 6 else None)
+    return Paste(
+        text=text,
+        chains=chains,
+        first_failed=int(failed[1]) if failed and len(failed[1]) < 6 else None,
+    )
 
 
 class _Reader:
@@ -151,12 +170,19 @@ class _Reader:
             if boxed:
                 boxed = not text.startswith("╰")
             elif self._is_end(text, announced, bool(frames)):
-                return self._headline(_HEADLINE.fullmatch(text.strip()) or _ANY_HEADLINE.fullmatch(text.strip()), frames, link, time)
+                return self._headline(
+                    _HEADLINE.fullmatch(text.strip()) or _ANY_HEADLINE.fullmatch(text.strip()),
+                    frames,
+                    link,
+                    time,
+                )
             self.at += 1
         if not frames:
             return None
         # cut off before its last line: the frames still say where
-        return Raised(type="Traceback", message="", frames=tuple(frames), link=link, rank=self.rank, time=time)
+        return Raised(
+            type="Traceback", message="", frames=tuple(frames), link=link, rank=self.rank, time=time
+        )
 
     def _is_end(self, text: str, announced: bool, framed: bool) -> bool:
         stripped = text.strip()
@@ -164,7 +190,8 @@ class _Reader:
             return False
         if _HEADLINE.fullmatch(stripped):
             return True
-        # between IPython's frames stand lines of source, which may look like names; Python writes none at the margin
+        # between IPython's frames stand lines of source, which may look like names; Python writes
+        # none at the margin
         if announced or not framed or text[:1] in (" ", "\t"):
             return False
         # a word by itself right above the exception is the torn-off end of a line
@@ -175,7 +202,13 @@ class _Reader:
         text = self._text()
         deeper = len(text) - len(text.lstrip()) > indent
         unindented = indent == 0 and not ARROW.fullmatch(text.strip())
-        if not text.strip() or frame_of(text) or HEADER in text or _link(text) or not (deeper or unindented):
+        if (
+            not text.strip()
+            or frame_of(text)
+            or HEADER in text
+            or _link(text)
+            or not (deeper or unindented)
+        ):
             return frame
         if not deeper and (_HEADLINE.fullmatch(text.strip()) or _GLOG.match(text)):
             return frame
@@ -188,7 +221,9 @@ class _Reader:
             return with_code(frame, text, carets)
         return with_code(frame, text, None)
 
-    def _headline(self, match: re.Match[str] | None, frames: list[Frame], link: str, time: str | None) -> Raised | None:
+    def _headline(
+        self, match: re.Match[str] | None, frames: list[Frame], link: str, time: str | None
+    ) -> Raised | None:
         self.at += 1
         if match is None:
             return None
@@ -196,7 +231,13 @@ class _Reader:
         blank = 0
         while self.at < len(self.lines) and len(message) < _MOST_MESSAGE_LINES:
             text = self._text()
-            if HEADER in text or _link(text) or frame_of(text) or _GLOG.match(text) or _WARNING.match(text):
+            if (
+                HEADER in text
+                or _link(text)
+                or frame_of(text)
+                or _GLOG.match(text)
+                or _WARNING.match(text)
+            ):
                 break
             if not text.strip():
                 # a message may begin with an empty line; later one ends it
@@ -208,7 +249,14 @@ class _Reader:
             else:
                 message.append(text)
             self.at += 1
-        return Raised(type=match["type"], message="\n".join(message).strip(), frames=tuple(frames), link=link, rank=self.rank, time=time)
+        return Raised(
+            type=match["type"],
+            message="\n".join(message).strip(),
+            frames=tuple(frames),
+            link=link,
+            rank=self.rank,
+            time=time,
+        )
 
     def _alone(self, link: str) -> Raised | None:
         """An exception without traceback, or a warning, on this line."""
@@ -216,13 +264,27 @@ class _Reader:
         warning = _WARNING.fullmatch(text)
         if warning:
             self.at += 1
-            frames = self._below_warning(Frame(file=warning["file"], line=int(warning["line"]), function=None))
-            return Raised(type=warning["type"], message=warning["message"], frames=frames, rank=self.rank, time=self.time)
+            frames = self._below_warning(
+                Frame(file=warning["file"], line=int(warning["line"]), function=None)
+            )
+            return Raised(
+                type=warning["type"],
+                message=warning["message"],
+                frames=frames,
+                rank=self.rank,
+                time=self.time,
+            )
         native = _NATIVE.fullmatch(text)
         what = _WHAT.fullmatch(self._text(1)) if native else None
         if native and what:
             self.at += 2
-            return Raised(type=native["type"], message=what["message"].strip(), frames=(), rank=self.rank, time=self.time)
+            return Raised(
+                type=native["type"],
+                message=what["message"].strip(),
+                frames=(),
+                rank=self.rank,
+                time=self.time,
+            )
         match = _HEADLINE.fullmatch(text)
         if match and (match["message"] or "." in match["type"]):
             return self._headline(match, [], link, self.time)
@@ -230,7 +292,8 @@ class _Reader:
         return None
 
     def _traced(self, raised: Raised) -> Raised:
-        """`raised` with the frames that stand under this line, which are nearer to its cause than its own."""
+        """`raised` with the frames that stand under this line, which are nearer to its cause than
+        its own."""
         self.at += 1
         frames: list[Frame] = []
         while (frame := frame_of(self._text())) is not None:

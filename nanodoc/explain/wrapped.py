@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
-# Below this width no traceback is readable, and above it nobody breaks lines. Longer texts are logs, which are not typed over.
+# Below this width no traceback is readable, and above it nobody breaks lines. Longer texts are
+# logs, which are not typed over.
 _WIDTHS = range(20, 400)
 _LONGEST_TEXT = 64_000
 # A message that was broken by hand, at no even width.
@@ -13,7 +14,8 @@ _LONGEST_MESSAGE = 2_000
 
 
 def unwrapped(text: str) -> Iterator[str]:
-    """The texts that may have been broken up: at a column, in the middle of words; or between words."""
+    """The texts that may have been broken up: at a column, in the middle of words; or between
+    words."""
     if len(text) > _LONGEST_TEXT:
         return
     lines = [line.rstrip("\r") for line in text.split("\n")]
@@ -22,7 +24,13 @@ def unwrapped(text: str) -> Iterator[str]:
         return
     yield _joined(lines, lambda line, after: len(line) == width, "")
     # a line ends where the next word would not have fitted
-    yield _joined(lines, lambda line, after: bool(after.split()) and len(line.rstrip()) + 1 + len(after.split()[0]) > width, " ")
+    yield _joined(
+        lines,
+        lambda line, after: (
+            bool(after.split()) and len(line.rstrip()) + 1 + len(after.split()[0]) > width
+        ),
+        " ",
+    )
 
 
 def on_one_line(message: str) -> Iterator[str]:

@@ -1,5 +1,5 @@
-"""Facts about mixed precision: the loss scale, the order of GradScaler calls, and what half precision rounds to zero. Like
-`evidence`: plain, frozen, without torch."""
+"""Facts about mixed precision: the loss scale, the order of GradScaler calls, and what half
+precision rounds to zero. Like `evidence`: plain, frozen, without torch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ class ScalerCall:
     """One call on a GradScaler, an optimizer or a loss, as a train_step made it."""
 
     kind: str
-    """"scale", "backward", "unscale", "clip", "step" (through the scaler), "direct-step" or "update"."""
+    """"scale", "backward", "unscale", "clip", "step" (through the scaler), "direct-step" or
+    "update"."""
     step: int
     place: SourceSpan | None
     optimizer: int | None = None
@@ -74,7 +75,8 @@ class SkippedStep:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Flushed:
-    """Elements that are nonzero when an op is run on float32 inputs, and zero in the dtype it ran in."""
+    """Elements that are nonzero when an op is run on float32 inputs, and zero in the dtype it ran
+    in."""
 
     kind: str
     """"gradient" (of a parameter), "activation gradient" or "activation"."""
@@ -118,7 +120,8 @@ class AutocastRegion:
     ops: int
     half_ops: int
     float_matmuls: int
-    """Matrix products and convolutions that ran in float32 inside it, and not where autocast was switched off on purpose."""
+    """Matrix products and convolutions that ran in float32 inside it, and not where autocast was
+    switched off on purpose."""
     float_matmuls_outside: int = 0
     """Those of the step's forward pass outside any context."""
     nested: bool = False
@@ -169,7 +172,10 @@ class AmpFacts:
         if not self.skipped:
             return ""
         first, last = self.steps[0].scale, self.steps[-1].scale
-        return f"{len(self.skipped)} of {len(self.steps)} steps were skipped and the loss scale went from {first:g} to {last:g}"
+        return (
+            f"{len(self.skipped)} of {len(self.steps)} steps were skipped and the loss scale went "
+            f"from {first:g} to {last:g}"
+        )
 
     @property
     def calibration(self) -> int:

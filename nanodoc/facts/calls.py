@@ -1,4 +1,5 @@
-"""The public torch functions that one step called: who made whose argument. Like `evidence`: plain, frozen, without torch."""
+"""The public torch functions that one step called: who made whose argument. Like `evidence`: plain,
+frozen, without torch."""
 
 from __future__ import annotations
 
@@ -9,22 +10,83 @@ from typing import Any
 from nanodoc.facts.source import SourceSpan
 
 # Their outputs hold the values of their first input, arranged otherwise.
-_SAME_VALUES = frozenset((
-    "contiguous", "clone", "to", "float", "double", "half", "bfloat16", "type", "cpu", "cuda", "cat", "concat", "stack", "hstack",
-    "vstack", "repeat", "repeat_interleave", "index_select", "getitem", "masked_select", "gather", "take_along_dim", "flatten",
-    "reshape", "expand_as", "dropout", "dropout1d", "dropout2d", "feature_dropout", "mean", "clamp", "clip", "clamp_min",
-    "clamp_max", "pad", "roll",
-))  # fmt: skip
+_SAME_VALUES = frozenset(
+    (
+        "contiguous",
+        "clone",
+        "to",
+        "float",
+        "double",
+        "half",
+        "bfloat16",
+        "type",
+        "cpu",
+        "cuda",
+        "cat",
+        "concat",
+        "stack",
+        "hstack",
+        "vstack",
+        "repeat",
+        "repeat_interleave",
+        "index_select",
+        "getitem",
+        "masked_select",
+        "gather",
+        "take_along_dim",
+        "flatten",
+        "reshape",
+        "expand_as",
+        "dropout",
+        "dropout1d",
+        "dropout2d",
+        "feature_dropout",
+        "mean",
+        "clamp",
+        "clip",
+        "clamp_min",
+        "clamp_max",
+        "pad",
+        "roll",
+    )
+)
 # They change every value by itself.
-_ELEMENTWISE = frozenset((
-    "mul", "div", "truediv", "rmul", "add", "radd", "sub", "neg", "tanh", "sigmoid", "relu", "leaky_relu", "gelu", "elu", "silu",
-    "exp", "masked_fill", "where", "pow", "softplus", "abs", "log", "sqrt", "sign", "square", "log1p",
-))  # fmt: skip
+_ELEMENTWISE = frozenset(
+    (
+        "mul",
+        "div",
+        "truediv",
+        "rmul",
+        "add",
+        "radd",
+        "sub",
+        "neg",
+        "tanh",
+        "sigmoid",
+        "relu",
+        "leaky_relu",
+        "gelu",
+        "elu",
+        "silu",
+        "exp",
+        "masked_fill",
+        "where",
+        "pow",
+        "softplus",
+        "abs",
+        "log",
+        "sqrt",
+        "sign",
+        "square",
+        "log1p",
+    )
+)
 
 
 CLASSIFICATION = ("cross_entropy", "nll_loss")
 REGRESSION = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
-"""torch's losses whose first argument is what the model says and whose second is what it should say."""
+"""torch's losses whose first argument is what the model says and whose second is what it should
+say."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,7 +104,8 @@ class ArgumentFacts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CallFacts:
-    """One call of a public function: `torch.*`, `torch.nn.functional.*`, a method or an operator of a tensor."""
+    """One call of a public function: `torch.*`, `torch.nn.functional.*`, a method or an operator of
+    a tensor."""
 
     index: int
     name: str
@@ -83,9 +146,11 @@ class StepCalls:
     def maker(self, argument: ArgumentFacts) -> CallFacts | None:
         return self.calls[argument.made_by] if argument.made_by is not None else None
 
-    def origin(self, argument: ArgumentFacts, *, elementwise: bool = False) -> CallFacts | ArgumentFacts:
-        """The call whose values these are, views and copies looked through; with `elementwise`, also what changes each value by
-        itself. The argument itself where no call made it."""
+    def origin(
+        self, argument: ArgumentFacts, *, elementwise: bool = False
+    ) -> CallFacts | ArgumentFacts:
+        """The call whose values these are, views and copies looked through; with `elementwise`,
+        also what changes each value by itself. The argument itself where no call made it."""
         for _ in range(len(self.calls)):
             made = self.maker(argument)
             if made is None:
@@ -117,7 +182,9 @@ class StepCalls:
             if index in seen:
                 continue
             seen.add(index)
-            waiting += [one.made_by for one in self.calls[index].arguments if one.made_by is not None]
+            waiting += [
+                one.made_by for one in self.calls[index].arguments if one.made_by is not None
+            ]
         return frozenset(seen)
 
 
@@ -179,7 +246,8 @@ class OutputFacts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InspectionFacts:
-    """What running some of the last batches once more showed, with the weights the run ended with."""
+    """What running some of the last batches once more showed, with the weights the run ended
+    with."""
 
     step: int
     """The last one."""
@@ -194,7 +262,8 @@ class InspectionFacts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModeFacts:
-    """A module that behaves otherwise in training (dropout, batch norm), as it was when forward ran."""
+    """A module that behaves otherwise in training (dropout, batch norm), as it was when forward
+    ran."""
 
     module: str
     module_type: str

@@ -1,4 +1,5 @@
-"""What is known of a step, or of a batch, that ended in an exception. Like `evidence`: plain, frozen, without torch."""
+"""What is known of a step, or of a batch, that ended in an exception. Like `evidence`: plain,
+frozen, without torch."""
 
 from __future__ import annotations
 
@@ -73,12 +74,20 @@ class MemoryFacts:
 
     @property
     def known(self) -> int:
-        return self.parameters + self.gradients + self.optimizer + self.buffers + self.batch + self.saved
+        return (
+            self.parameters
+            + self.gradients
+            + self.optimizer
+            + self.buffers
+            + self.batch
+            + self.saved
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FieldFacts:
-    """One field of the samples of a batch. `path` is written as Python would after a sample: `[1]`, `['boxes']`."""
+    """One field of the samples of a batch. `path` is written as Python would after a sample: `[1]`,
+    `['boxes']`."""
 
     path: str
     sizes: tuple[tuple[int, ...] | str, ...]
@@ -90,10 +99,14 @@ class FieldFacts:
 
     @property
     def images(self) -> bool:
-        """[channels, height, width] with up to four channels in every sample, or the channels last."""
+        """[channels, height, width] with up to four channels in every sample, or the channels
+        last."""
         sizes = [size for size in self.sizes if isinstance(size, tuple)]
         return bool(sizes) and all(
-            len(size) == 3 and min(size[0], size[2]) <= 4 and min(size[1:] if size[0] <= 4 else size[:2]) >= 8 for size in sizes
+            len(size) == 3
+            and min(size[0], size[2]) <= 4
+            and min(size[1:] if size[0] <= 4 else size[:2]) >= 8
+            for size in sizes
         )
 
     @property
@@ -122,13 +135,15 @@ class RaggedFacts:
     made_at: SourceSpan | None
     """The data set's `__getitem__`."""
     padded: str | None = None
-    """How the step ended with the ragged field padded with zeros: "runs", or what it raised; None where it was not tried."""
+    """How the step ended with the ragged field padded with zeros: "runs", or what it raised; None
+    where it was not tried."""
     padded_loss: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoadFacts:
-    """A call of load_state_dict(strict=False) that left parameters as they were. Numbers are of tensors."""
+    """A call of load_state_dict(strict=False) that left parameters as they were. Numbers are of
+    tensors."""
 
     module_type: str
     location: SourceSpan | None
@@ -177,6 +192,7 @@ class CrashFacts:
     """Of the failing batch's samples, in the data set."""
     state: StateFacts | None = None
     trainable: tuple[str, ...] = ()
-    """Names of the parameters that require a gradient, in the model's order, where the error speaks of their numbers."""
+    """Names of the parameters that require a gradient, in the model's order, where the error speaks
+    of their numbers."""
     spread: bool = False
     """The model is on several devices by their names, so that its step can't be run on the CPU."""

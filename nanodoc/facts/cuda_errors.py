@@ -9,12 +9,15 @@ BLOCKING: Mapping[str, str] = {"CUDA_LAUNCH_BLOCKING": "1"}
 """The environment in which a kernel's error is raised by the call that launched it."""
 
 CONTEXT_LOST = (
-    r"device-side assert triggered|an illegal memory access|CUBLAS_STATUS_(?:ALLOC_FAILED|EXECUTION_FAILED|INTERNAL_ERROR|NOT_INITIALIZED)"
-    r"|unspecified launch failure|(?:CUDA|HIP) error: (?:misaligned address|an illegal instruction|the launch timed out|hardware stack error"
-    r"|invalid program counter|operation not supported on global/shared address space|uncorrectable |unknown error)"
+    r"device-side assert triggered|an illegal memory access|CUBLAS_STATUS_(?:ALLOC_FAILED"
+    r"|EXECUTION_FAILED|INTERNAL_ERROR|NOT_INITIALIZED)|unspecified launch failure|(?:CUDA|HIP) "
+    r"error: (?:misaligned address|an illegal instruction|the launch timed out|hardware stack error"
+    r"|invalid program counter|operation not supported on global/shared address space"
+    r"|uncorrectable |unknown error)"
 )
-"""What CUDA's (and HIP's) errors say after which the context is gone, as a regular expression: those that its documentation of
-`cudaError_t` calls unrecoverable, "the process must be terminated and relaunched"."""
+"""What CUDA's (and HIP's) errors say after which the context is gone, as a regular expression:
+those that its documentation of `cudaError_t` calls unrecoverable, "the process must be terminated
+and relaunched"."""
 
 _CUBLAS = re.compile(r"CUBLAS_STATUS_\w+")
 

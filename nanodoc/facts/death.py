@@ -1,4 +1,5 @@
-"""How a training process ended that could not say so itself, as facts. Nothing here imports torch."""
+"""How a training process ended that could not say so itself, as facts. Nothing here imports
+torch."""
 
 from __future__ import annotations
 

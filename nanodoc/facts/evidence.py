@@ -1,6 +1,7 @@
 """What an examination found, as plain frozen facts: rules read these and nothing else.
 
-Nothing here imports torch and nothing holds a tensor, so rules and `nanodoc explain` start without torch.
+Nothing here imports torch and nothing holds a tensor, so rules and `nanodoc explain` start without
+torch.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ class Evidence:
     optimizer_sites: tuple[SourceSpan | None, ...] = ()
     """Where each optimizer was made."""
     criterion_site: SourceSpan | None = None
-    """Where the recipe's criterion was made: nanodoc itself calls it, so that its ops have no line of the user's."""
+    """Where the recipe's criterion was made: nanodoc itself calls it, so that its ops have no line
+    of the user's."""
     model_site: SourceSpan | None = None
     """Where the recipe's model was made, if it is one of torch's own kinds: a wrapper."""
     data_site: SourceSpan | None = None
@@ -69,13 +71,15 @@ class Evidence:
     amp: str | None = None
     scaler: bool = False
     graph: GraphFacts | None = None
-    """The autograd graph of the step where parameters were first seen without a gradient, or of the one that failed."""
+    """The autograd graph of the step where parameters were first seen without a gradient, or of the
+    one that failed."""
     never_got_gradient: tuple[str, ...] = ()
     """Trainable parameters without a gradient in every step of the run."""
     always_zero: tuple[str, ...] = ()
     """Parameters whose gradient was exactly zero in every step (of at least three)."""
     steps_without_gradient: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    """Parameters that got a gradient on some of the steps looked at, and on which they didn't (check-grad-graph)."""
+    """Parameters that got a gradient on some of the steps looked at, and on which they didn't
+    (check-grad-graph)."""
     moved_by_hand: tuple[str, ...] = ()
     """Of those, the ones whose values changed all the same."""
     ownership: OwnershipFacts | None = None

@@ -20,7 +20,8 @@ class Failure:
     torch_function: str | None
     """The torch function called from the innermost user frame."""
     origin: str = ""
-    """The file below torch's folder whose code raised, such as `nn/functional.py`; "" for other code, and for torch's C functions."""
+    """The file below torch's folder whose code raised, such as `nn/functional.py`; "" for other
+    code, and for torch's C functions."""
     collating: bool = False
     """It was raised while samples were put together into a batch."""
 

@@ -1,4 +1,5 @@
-"""Facts about every module call of one step: the ranges of its weights, inputs and outputs. Plain, frozen, without torch."""
+"""Facts about every module call of one step: the ranges of its weights, inputs and outputs. Plain,
+frozen, without torch."""
 
 from __future__ import annotations
 
@@ -8,14 +9,19 @@ from nanodoc.facts.ops import GrowthPoint, OpFacts
 from nanodoc.facts.source import SourceSpan
 
 LARGEST = {
-    "float16": 65504.0, "bfloat16": 3.3895313892515355e38, "float32": 3.4028234663852886e38, "float64": 1.7976931348623157e308,
-    "float8_e4m3fn": 448.0, "float8_e5m2": 57344.0,
-}  # fmt: skip
+    "float16": 65504.0,
+    "bfloat16": 3.3895313892515355e38,
+    "float32": 3.4028234663852886e38,
+    "float64": 1.7976931348623157e308,
+    "float8_e4m3fn": 448.0,
+    "float8_e5m2": 57344.0,
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FrameTensor:
-    """One tensor of a call. `absmin` and `absmax` are NaN where an element is NaN, and None for a tensor without such a range."""
+    """One tensor of a call. `absmin` and `absmax` are NaN where an element is NaN, and None for a
+    tensor without such a range."""
 
     role: str
     """"weight", "input[0]", "mask" (a keyword), "output.logits", …"""
@@ -26,7 +32,8 @@ class FrameTensor:
     nan: int = 0
     inf: int = 0
     flushed: float | None = None
-    """Share of the elements that are nonzero in float32 and zero here; None where it was not measured."""
+    """Share of the elements that are nonzero in float32 and zero here; None where it was not
+    measured."""
     source: int | None = None
     """Index of the frame whose output it is."""
 
@@ -82,11 +89,16 @@ class FrameTable:
         return next((frame for frame in self.frames if frame.nonfinite), None)
 
     def path(self) -> tuple[tuple[str, float], ...]:
-        """(module, largest |output|) of the frames that led to the first non-finite output, or to the largest one, as far as one
-        frame's output is the next one's input; op by op where the step was examined."""
+        """(module, largest |output|) of the frames that led to the first non-finite output, or to
+        the largest one, as far as one frame's output is the next one's input; op by op where the
+        step was examined."""
         if self.growth:
             return tuple((point.what, point.absmax) for point in self.growth)
-        goal = self.first_bad() or max((f for f in self.frames if _out(f) is not None), key=lambda f: _out(f) or 0.0, default=None)
+        goal = self.first_bad() or max(
+            (f for f in self.frames if _out(f) is not None),
+            key=lambda f: _out(f) or 0.0,
+            default=None,
+        )
         by_index = {frame.index: frame for frame in self.frames}
         found: list[tuple[str, float]] = []
         frame, seen = goal, set[int]()
@@ -97,11 +109,17 @@ class FrameTable:
                 found.append((frame.module or frame.module_type, value))
             sources = [t for t in frame.tensors if t.source is not None and t.absmax is not None]
             largest = max(sources, key=lambda t: t.absmax or 0.0, default=None)
-            frame = by_index.get(largest.source) if largest is not None and largest.source is not None else None
+            frame = (
+                by_index.get(largest.source)
+                if largest is not None and largest.source is not None
+                else None
+            )
         return tuple(reversed(found))
 
 
 def _out(frame: Frame) -> float | None:
-    values = [t.absmax for t in frame.tensors if t.role.startswith("output") and t.absmax is not None]
+    values = [
+        t.absmax for t in frame.tensors if t.role.startswith("output") and t.absmax is not None
+    ]
     bad = [v for v in values if v - v != 0]
     return bad[0] if bad else max(values, default=None)

@@ -1,5 +1,5 @@
-"""Facts about the autograd graph, who owns which parameter, and samples that influence each other. Like `evidence`: plain,
-frozen, without torch."""
+"""Facts about the autograd graph, who owns which parameter, and samples that influence each other.
+Like `evidence`: plain, frozen, without torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ from nanodoc.facts.ops import OpFacts
 from nanodoc.facts.source import SourceSpan
 
 # States of a parameter in one step, the healthy ones first.
-GRADIENT, ZERO, FROZEN, UNUSED, UNREACHED, CUT, LOST = "gradient", "zero", "frozen", "unused", "unreached", "cut", "lost"
+GRADIENT, ZERO, FROZEN, UNUSED, UNREACHED, CUT, LOST = (
+    "gradient",
+    "zero",
+    "frozen",
+    "unused",
+    "unreached",
+    "cut",
+    "lost",
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,9 +30,9 @@ class ParameterState:
     shape: tuple[int, ...]
     numel: int
     state: str
-    """"gradient", "zero" (an exactly zero gradient), "frozen" (requires_grad is False), "unused" (no op read it),
-    "unreached" (read, but the loss doesn't depend on it), "cut" (the loss depends on it, autograd can't get there),
-    "lost" (autograd can get there, but no gradient arrived)."""
+    """"gradient", "zero" (an exactly zero gradient), "frozen" (requires_grad is False), "unused"
+    (no op read it), "unreached" (read, but the loss doesn't depend on it), "cut" (the loss depends
+    on it, autograd can't get there), "lost" (autograd can get there, but no gradient arrived)."""
     norm: float | None = None
     optimizers: tuple[int, ...] = ()
     """Positions of the optimizers that hold it; empty if none does."""
@@ -41,8 +49,9 @@ class CutFacts:
 
     op: OpFacts
     kind: str
-    """"detach", "data", "item", "rebuilt" (torch.tensor and kin), "numpy", "no-derivative", "integer", "comparison", "region",
-    "frozen-midway", "in-place", "flat", "custom-function" or "rewrapped"."""
+    """"detach", "data", "item", "rebuilt" (torch.tensor and kin), "numpy", "no-derivative",
+    "integer", "comparison", "region", "frozen-midway", "in-place", "flat", "custom-function" or
+    "rewrapped"."""
     region_kind: str = ""
     region: SourceSpan | None = None
     """The line that switched gradients off around the op."""
@@ -57,7 +66,8 @@ class CutFacts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CarriedFacts:
-    """A tensor with a graph of an earlier step (or of build()) that this step read on the way to its loss."""
+    """A tensor with a graph of an earlier step (or of build()) that this step read on the way to
+    its loss."""
 
     name: str | None
     """The attribute or variable that holds it."""
@@ -69,7 +79,8 @@ class CarriedFacts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GrowingFacts:
-    """Something kept across steps whose graph grows. `nodes`: autograd nodes behind it, step by step."""
+    """Something kept across steps whose graph grows. `nodes`: autograd nodes behind it, step by
+    step."""
 
     name: str
     nodes: tuple[int, ...]
@@ -103,7 +114,8 @@ class GradientMismatch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModuleEdge:
-    """Module `source` made what module `target` read on the way to the loss. "batch" and "loss" stand at the ends."""
+    """Module `source` made what module `target` read on the way to the loss. "batch" and "loss"
+    stand at the ends."""
 
     source: str
     target: str
@@ -121,9 +133,11 @@ class GraphFacts:
     parameters: tuple[ParameterState, ...]
     cuts: tuple[CutFacts, ...] = ()
     flat: tuple[CutFacts, ...] = ()
-    """Ops with a derivative that is zero everywhere, on the only path of parameters whose gradient is exactly zero."""
+    """Ops with a derivative that is zero everywhere, on the only path of parameters whose gradient
+    is exactly zero."""
     dead_terms: tuple[CutFacts, ...] = ()
-    """Terms of the loss that depend on parameters and carry no gradient; `orphans` are those parameters."""
+    """Terms of the loss that depend on parameters and carry no gradient; `orphans` are those
+    parameters."""
     losses: int = 0
     loss_needs_grad: bool = True
     loss_rewrapped: bool = False
@@ -131,7 +145,8 @@ class GraphFacts:
     loss_site: OpFacts | None = None
     carried: tuple[CarriedFacts, ...] = ()
     shared_reader: OpFacts | None = None
-    """With two backward calls: the op through which the first loss used what the second needs too."""
+    """With two backward calls: the op through which the first loss used what the second needs
+    too."""
     backward_calls: tuple[SourceSpan | None, ...] = ()
     same_loss: bool = False
     overwrite: OverwriteFacts | None = None
@@ -142,7 +157,8 @@ class GraphFacts:
     """Parameters made during the step itself: (module type and name, the line)."""
     failed_again: bool = False
     verified: tuple[tuple[str, str], ...] = ()
-    """Fixes tried by replay: (source span key of the cut, patched expression) with which every orphan got its gradient."""
+    """Fixes tried by replay: (source span key of the cut, patched expression) with which every
+    orphan got its gradient."""
     refuted: tuple[tuple[str, str], ...] = ()
 
     edges: tuple[ModuleEdge, ...] = ()
@@ -151,7 +167,8 @@ class GraphFacts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OwnedParameter:
-    """A trainable parameter that nobody updates, or an optimizer's tensor that the model doesn't have."""
+    """A trainable parameter that nobody updates, or an optimizer's tensor that the model doesn't
+    have."""
 
     name: str
     module: str
@@ -172,7 +189,8 @@ def unregistered_name(owner: str, attribute: str) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UnregisteredModule:
-    """Modules or parameters that a module keeps in a plain container, out of reach of parameters()."""
+    """Modules or parameters that a module keeps in a plain container, out of reach of
+    parameters()."""
 
     owner: str
     owner_type: str
@@ -208,7 +226,8 @@ class FrozenFacts:
     frozen_at: SourceSpan | None
     only_norms_train: bool = False
     head_frozen: str | None = None
-    """The module that holds the last layers, where those are frozen, few and freshly initialised behind a larger part that trains."""
+    """The module that holds the last layers, where those are frozen, few and freshly initialised
+    behind a larger part that trains."""
     head_frozen_parameter: str | None = None
     in_optimizer: bool = False
     ineffective: tuple[tuple[str, str, SourceSpan | None], ...] = ()

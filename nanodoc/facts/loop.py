@@ -1,4 +1,5 @@
-"""How a run's loop conducts itself, and the vital signs of all its steps. Like `evidence`: plain, frozen, without torch."""
+"""How a run's loop conducts itself, and the vital signs of all its steps. Like `evidence`: plain,
+frozen, without torch."""
 
 from __future__ import annotations
 
@@ -7,24 +8,31 @@ from dataclasses import dataclass
 from nanodoc.facts.source import SourceSpan
 
 CARRIED, DISCARDED, CLIPPED_LATE, FRESH_OPTIMIZER, SUMMED, NEVER_STEPPED = (
-    "carried", "discarded", "clipped-late", "fresh-optimizer", "summed", "never-stepped",
-)  # fmt: skip
+    "carried",
+    "discarded",
+    "clipped-late",
+    "fresh-optimizer",
+    "summed",
+    "never-stepped",
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoopMisuse:
     """One kind of misconduct of a train_step.
 
-    CARRIED: an optimizer stepped on gradients that still held those of its step before. DISCARDED: they were cleared between backward
-    and the step. CLIPPED_LATE: they were clipped after the step that used them. FRESH_OPTIMIZER: an optimizer with a state was made anew
-    for every step. SUMMED: losses of several micro-batches were differentiated as they are. NEVER_STEPPED: backward came, and no
-    optimizer ever stepped."""
+    CARRIED: an optimizer stepped on gradients that still held those of its step before. DISCARDED:
+    they were cleared between backward and the step. CLIPPED_LATE: they were clipped after the step
+    that used them. FRESH_OPTIMIZER: an optimizer with a state was made anew for every step. SUMMED:
+    losses of several micro-batches were differentiated as they are. NEVER_STEPPED: backward came,
+    and no optimizer ever stepped."""
 
     kind: str
     steps: int
     """Steps on which it happened."""
     watched: int
-    """Steps that were watched and in which an optimizer stepped; for NEVER_STEPPED, all that were watched."""
+    """Steps that were watched and in which an optimizer stepped; for NEVER_STEPPED, all that were
+    watched."""
     first_step: int
     location: SourceSpan | None
     """The call that is to blame."""
@@ -87,7 +95,8 @@ class LoopFacts:
     optimizer_steps: int | None = None
     """How often optimizers stepped in it; None where it is not the user's own."""
     writes_files: bool = False
-    """It has opened files for writing: run again for many steps, it would write over what it wrote."""
+    """It has opened files for writing: run again for many steps, it would write over what it
+    wrote."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,7 +117,8 @@ class ParameterStats:
     ratio: float | None = None
     """|Δw|/|w| of one step, the median of the steps that were sampled."""
     moved: float | None = None
-    """How far it has moved since step 0, relative to its norm then (to 1 where that was zero); None where it isn't known."""
+    """How far it has moved since step 0, relative to its norm then (to 1 where that was zero); None
+    where it isn't known."""
     identical_rows: bool = False
     """All its rows (the weights of its units) are the same, up to rounding."""
 
@@ -125,7 +135,8 @@ class LayerStats:
     zeros: float
     """Share of exact zeros."""
     grad_norm: float | None = None
-    """Of its own parameters together, the median over the steps; None where it has none with a gradient."""
+    """Of its own parameters together, the median over the steps; None where it has none with a
+    gradient."""
     saturated: float | None = None
     dead: float | None = None
     """Share of units that were zero on every sample."""
@@ -147,7 +158,8 @@ class BatchLeaf:
     """Integers: share of the most frequent value, per batch the smallest."""
     top_value: float | None = None
     ragged: bool = False
-    """Integers: rows end in runs of the most frequent value, of different lengths, as padding does."""
+    """Integers: rows end in runs of the most frequent value, of different lengths, as padding
+    does."""
     constant: bool = False
     """Every element of every batch is the same value."""
     typical: float = 0.0
@@ -165,7 +177,8 @@ class DataFacts:
     batches: int = 0
     leaves: tuple[BatchLeaf, ...] = ()
     identical: int = 0
-    """Pairs of successive batches of one pass that are bitwise the same, though each was made anew."""
+    """Pairs of successive batches of one pass that are bitwise the same, though each was made
+    anew."""
     loader: bool = False
     """They come from a DataLoader, which makes each batch anew."""
     per_pass: int | None = None
@@ -199,7 +212,8 @@ class OverfitFacts:
     first: float
     last: float
     zeroed_last: float | None = None
-    """The loss after as many steps on zeroed inputs; None where the inputs can't be told from the targets."""
+    """The loss after as many steps on zeroed inputs; None where the inputs can't be told from the
+    targets."""
     zeroed: tuple[str, ...] = ()
     """Parts of the batch that were zeroed."""
     faster_last: float | None = None
@@ -209,5 +223,6 @@ class OverfitFacts:
 
     @property
     def fits(self) -> bool:
-        """The loss fell to less than half: a model that can learn a batch by heart goes much further, given the steps."""
+        """The loss fell to less than half: a model that can learn a batch by heart goes much
+        further, given the steps."""
         return self.last < 0.5 * self.first

@@ -11,10 +11,12 @@ from nanodoc.facts.source import SourceSpan
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TensorFacts:
-    """Statistics of one tensor at one moment. `minimum` and `maximum` are over its finite elements."""
+    """Statistics of one tensor at one moment. `minimum` and `maximum` are over its finite
+    elements."""
 
     label: str
-    """Where it came from: `param:head.weight`, `batch[0]`, the name of the producing op, or the argument's name."""
+    """Where it came from: `param:head.weight`, `batch[0]`, the name of the producing op, or the
+    argument's name."""
     dtype: str
     shape: tuple[int, ...]
     numel: int
@@ -42,7 +44,8 @@ class TensorFacts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ValuesAt:
-    """The values of one input at the elements where the output went non-finite (input and output of equal shape)."""
+    """The values of one input at the elements where the output went non-finite (input and output of
+    equal shape)."""
 
     minimum: float | None
     maximum: float | None
@@ -72,7 +75,8 @@ class OpFacts:
     bad_rows: tuple[int, ...] = ()
     """Indices along the first dimension of the first bad output that hold a non-finite element."""
     upcast_absmax: float | None = None
-    """Largest |value| of the same op re-run on float32 inputs, when the output is half precision and bad; None if not finite there."""
+    """Largest |value| of the same op re-run on float32 inputs, when the output is half precision
+    and bad; None if not finite there."""
     notes: Mapping[str, float] = field(default_factory=dict)
     """Op-specific counts, for example the number of softmax rows that are all −inf."""
 
@@ -108,7 +112,8 @@ class ProbedFacts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Birth:
-    """An op on the way to the symptom that made a non-finite value: from finite inputs, or NaN out of a harmless inf."""
+    """An op on the way to the symptom that made a non-finite value: from finite inputs, or NaN out
+    of a harmless inf."""
 
     op: OpFacts
     kind: str
@@ -116,7 +121,8 @@ class Birth:
     phase: str
     """"forward", "backward" or "optimizer"."""
     forward: OpFacts | None = None
-    """For a backward birth: the forward op whose derivative it is, or which made the value that backward found saved."""
+    """For a backward birth: the forward op whose derivative it is, or which made the value that
+    backward found saved."""
     upstream: tuple[OpFacts, ...] = ()
     """Nearest ancestors of the (forward) op's inputs, closest first."""
     chain: tuple[OpFacts, ...] = ()
@@ -138,13 +144,15 @@ class Birth:
 
     @property
     def site(self) -> OpFacts:
-        """The op in the user's forward code that is to blame: for a value that backward found saved, the op that made it."""
+        """The op in the user's forward code that is to blame: for a value that backward found
+        saved, the op that made it."""
         return self.forward or self.op
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LeafRoot:
-    """A tensor that was non-finite before the step's first op: batch, parameter, buffer or uninitialised memory."""
+    """A tensor that was non-finite before the step's first op: batch, parameter, buffer or
+    uninitialised memory."""
 
     kind: str
     """"batch", "parameter", "buffer", "uninitialised" or "unknown"."""
@@ -158,7 +166,8 @@ class LeafRoot:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ParameterFacts:
-    """A parameter or buffer looked at outside a step: before the first one, or after an optimizer step."""
+    """A parameter or buffer looked at outside a step: before the first one, or after an optimizer
+    step."""
 
     name: str
     kind: str
@@ -183,5 +192,6 @@ class OptimizerFacts:
     total_parameters: int
     dtypes: tuple[str, ...]
     state_zeros: int = 0
-    """Elements of a denominator state (exp_avg_sq, sum, square_avg) that are exactly zero under the bad weights."""
+    """Elements of a denominator state (exp_avg_sq, sum, square_avg) that are exactly zero under the
+    bad weights."""
     state_facts: tuple[TensorFacts, ...] = ()

@@ -1,5 +1,5 @@
-"""What the course of a plain supervised loss says: that it stayed where guessing would be, or above. Pure arithmetic on evidence;
-without torch."""
+"""What the course of a plain supervised loss says: that it stayed where guessing would be, or
+above. Pure arithmetic on evidence; without torch."""
 
 from __future__ import annotations
 
@@ -16,8 +16,14 @@ NEAR = 0.02
 SHORTEST = 30
 """Steps that a plateau needs to be one."""
 NO_BETTER = 0.9
-"""Times its start: less than the 2 of RULES, ND606, since here a smaller learning rate must be shown to end far lower."""
-_SUPERVISED = (*CLASSIFICATION, *REGRESSION, "binary_cross_entropy", "binary_cross_entropy_with_logits")
+"""Times its start: less than the 2 of RULES, ND606, since here a smaller learning rate must be
+shown to end far lower."""
+_SUPERVISED = (
+    *CLASSIFICATION,
+    *REGRESSION,
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +38,8 @@ class Plateau:
 
 
 def stuck_at_chance(evidence: Evidence) -> Plateau | None:
-    """None where the loss is no mean cross entropy, has moved away from ln C, or is still in a warm-up."""
+    """None where the loss is no mean cross entropy, has moved away from ln C, or is still in a
+    warm-up."""
     calls = evidence.inspection.calls if evidence.inspection is not None else None
     losses, stats = evidence.losses, evidence.stats
     if calls is None or stats is None or len(losses) < SHORTEST or len(calls.losses) != 1:
@@ -45,20 +52,41 @@ def stuck_at_chance(evidence: Evidence) -> Plateau | None:
     quarter = len(losses) // 4
     early, late = statistics.median(losses[:quarter]), statistics.median(losses[-quarter:])
     rates = [max(one) for one in stats.rates if one]
-    if not chance or not rates or rates[-1] < 0.5 * max(rates) or rates[-1] > 1.5 * statistics.median(rates):
+    if (
+        not chance
+        or not rates
+        or rates[-1] < 0.5 * max(rates)
+        or rates[-1] > 1.5 * statistics.median(rates)
+    ):
         return None
-    near = abs(early - chance) <= 5 * NEAR * chance and (1 - NEAR) * chance <= late <= (1 + 5 * NEAR) * chance
+    near = (
+        abs(early - chance) <= 5 * NEAR * chance
+        and (1 - NEAR) * chance <= late <= (1 + 5 * NEAR) * chance
+    )
     return Plateau(loss, int(classes), chance, late) if near else None
 
 
 def no_better(evidence: Evidence) -> bool:
-    """A supervised loss that ends where it began or above: one optimizer, and one of torch's losses against targets that the batch
-    brings. The losses of critics, policies and bootstrapped targets may rise as a run goes well."""
-    calls, losses = evidence.inspection.calls if evidence.inspection is not None else None, evidence.losses
-    if calls is None or len(losses) < SHORTEST or len(calls.losses) != 1 or len(evidence.optimizer_sites) != 1:
+    """A supervised loss that ends where it began or above: one optimizer, and one of torch's losses
+    against targets that the batch brings. The losses of critics, policies and bootstrapped targets
+    may rise as a run goes well."""
+    calls, losses = (
+        evidence.inspection.calls if evidence.inspection is not None else None,
+        evidence.losses,
+    )
+    if (
+        calls is None
+        or len(losses) < SHORTEST
+        or len(calls.losses) != 1
+        or len(evidence.optimizer_sites) != 1
+    ):
         return False
     loss = calls.calls[calls.losses[0]]
-    if loss.name not in _SUPERVISED or len(loss.arguments) < 2 or not all(map(math.isfinite, losses)):
+    if (
+        loss.name not in _SUPERVISED
+        or len(loss.arguments) < 2
+        or not all(map(math.isfinite, losses))
+    ):
         return False
     target = calls.origin(loss.arguments[1])
     given = isinstance(target, ArgumentFacts) and (target.leaf or "").startswith("batch")

@@ -11,12 +11,25 @@ from nanodoc.facts.source import SourceSpan
 def first_root(outcomes: Sequence[RankOutcome]) -> RankOutcome | None:
     """Of the ranks that failed by themselves, the one that did first; of one step, the lowest."""
     roots = [one for one in outcomes if one.ended in ROOTS and not one.peer]
-    return min(roots, key=lambda one: (one.step if one.step is not None else -1, one.rank)) if roots else None
+    return (
+        min(roots, key=lambda one: (one.step if one.step is not None else -1, one.rank))
+        if roots
+        else None
+    )
 
 
-WELL, SICK, CLEAN, FAILED, DIED, HUNG, ENDED, LOST = "well", "sick", "clean", "failed", "died", "hung", "ended", "lost"
-"""Through all steps; sick by itself; NaN arrived from elsewhere; an exception; its process died; it stood still; it was ended because
-it only waited for another; never heard of again."""
+WELL, SICK, CLEAN, FAILED, DIED, HUNG, ENDED, LOST = (
+    "well",
+    "sick",
+    "clean",
+    "failed",
+    "died",
+    "hung",
+    "ended",
+    "lost",
+)
+"""Through all steps; sick by itself; NaN arrived from elsewhere; an exception; its process died; it
+stood still; it was ended because it only waited for another; never heard of again."""
 ROOTS = (SICK, FAILED, DIED, HUNG, LOST)
 
 
@@ -38,7 +51,8 @@ class RankFacts:
     phase: str = ""
     loss: float | None = None
     fingerprints: tuple[tuple[str, str], ...] = ()
-    """(name, digest) of every parameter that is to be the same on all ranks, when the run was over."""
+    """(name, digest) of every parameter that is to be the same on all ranks, when the run was
+    over."""
     before: tuple[tuple[str, str], ...] = ()
     """The same before the first step, where no DistributedDataParallel sees to it."""
     batches: tuple[tuple[int, str], ...] = ()

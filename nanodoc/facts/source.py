@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SourceSpan:
-    """A piece of the user's source: `line`/`end_line` from 1, `column`/`end_column` from 1, the end exclusive."""
+    """A piece of the user's source: `line`/`end_line` from 1, `column`/`end_column` from 1, the end
+    exclusive."""
 
     file: str
     line: int

@@ -1,4 +1,5 @@
-"""What experiments on a sick step and on the steps before it showed, as plain frozen facts for rules and reports."""
+"""What experiments on a sick step and on the steps before it showed, as plain frozen facts for
+rules and reports."""
 
 from __future__ import annotations
 
@@ -10,13 +11,19 @@ PASSES, FAILS = "passes", "fails too"
 
 UNBOUNDED = 1e4
 """Times the loss at the start, below zero: a loss that fell so far has no lower bound."""
-PRECISION, DATA, WEIGHTS, MATHEMATICS, ENVIRONMENT = "precision", "data", "weights", "mathematics", "environment"
+PRECISION, DATA, WEIGHTS, MATHEMATICS, ENVIRONMENT = (
+    "precision",
+    "data",
+    "weights",
+    "mathematics",
+    "environment",
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Experiment:
-    """One thing changed, and what came of it. `key` is what `--experiment` takes; `outcome` is `PASSES`, `FAILS`, or says why it was
-    not run."""
+    """One thing changed, and what came of it. `key` is what `--experiment` takes; `outcome` is
+    `PASSES`, `FAILS`, or says why it was not run."""
 
     key: str
     name: str
@@ -30,7 +37,12 @@ class Experiment:
 
     def row(self) -> Mapping[str, Any]:
         """As the report shows it."""
-        return {"name": self.name, "outcome": self.outcome, "loss": self.loss, "seconds": self.seconds}
+        return {
+            "name": self.name,
+            "outcome": self.outcome,
+            "loss": self.loss,
+            "seconds": self.seconds,
+        }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +62,8 @@ class Stretch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CourseFacts:
-    """How the run came to where it broke: growth that was measured, and stretches that were run again."""
+    """How the run came to where it broke: growth that was measured, and stretches that were run
+    again."""
 
     start: int
     """The step the stretches begin at."""
@@ -81,7 +94,8 @@ class Growth:
     """The step from which on the loss was more than twice its start."""
     rate_given: float | None = None
     rate_highest: float | None = None
-    """Learning rates of the only optimizer: as it was made, and the highest until the loss had begun to grow; None where groups differ."""
+    """Learning rates of the only optimizer: as it was made, and the highest until the loss had
+    begun to grow; None where groups differ."""
     only_rate: bool = False
     """No other learning rate was ever used."""
     steps: int = 0
@@ -89,8 +103,9 @@ class Growth:
 
     @property
     def seen(self) -> bool:
-        """Loss (RULES: twice its start) or gradients (RULES: ten times their median) had grown out of all proportion; weights, too, where a
-        step or two is no history to tell by. Weights alone may grow in a run that learns."""
+        """Loss (RULES: twice its start) or gradients (RULES: ten times their median) had grown out
+        of all proportion; weights, too, where a step or two is no history to tell by. Weights alone
+        may grow in a run that learns."""
         short = self.steps < 3 and ((self.weights or 0) > 3 or (self.fastest_ratio or 0) > 30)
         return (self.loss or 0) > 2 or (self.norm or 0) > 10 or short
 
@@ -101,12 +116,14 @@ class Pattern:
 
     experiments: tuple[Experiment, ...] = ()
     cause: str | None = None
-    """PRECISION, DATA, WEIGHTS, MATHEMATICS or ENVIRONMENT; None where the experiments don't decide."""
+    """PRECISION, DATA, WEIGHTS, MATHEMATICS or ENVIRONMENT; None where the experiments don't
+    decide."""
     why: str = ""
     growth: Growth | None = None
     course: CourseFacts | None = None
     slower: CourseFacts | None = None
-    """All steps with smaller learning rates, in a finite run whose supervised loss came no lower."""
+    """All steps with smaller learning rates, in a finite run whose supervised loss came no
+    lower."""
 
     def passes(self, key: str) -> bool | None:
         """Whether the step passed with this change; None where it was not run."""

@@ -1,4 +1,5 @@
-"""What a process says of itself when it is asked, or just before it ends itself: the user's lines and the module it is in."""
+"""What a process says of itself when it is asked, or just before it ends itself: the user's lines
+and the module it is in."""
 
 from __future__ import annotations
 
@@ -26,29 +27,52 @@ _DDP = os.path.join("torch", "nn", "parallel", "distributed.py")
 
 
 def waits_for_ranks(file: str, function: str) -> bool:
-    """Where in torch a process waits for the other ranks: in a collective, or where DDP broadcasts buffers before the forward pass. DDP's
-    own forward is none: it calls the model."""
-    return _COLLECTIVES in file or (file.endswith(_DDP) and function.startswith(("_distributed_broadcast", "_sync_")))
+    """Where in torch a process waits for the other ranks: in a collective, or where DDP broadcasts
+    buffers before the forward pass. DDP's own forward is none: it calls the model."""
+    return _COLLECTIVES in file or (
+        file.endswith(_DDP) and function.startswith(("_distributed_broadcast", "_sync_"))
+    )
 
 
 def speak_before_the_end(crumbs: Crumbs, ask: int | None) -> None:
-    """os._exit and a signal to oneself leave no trace of where they were called: it is told before. `ask` is the signal that asks where the process is."""
+    """os._exit and a signal to oneself leave no trace of where they were called: it is told before.
+    `ask` is the signal that asks where the process is."""
     owner, leave = os.getpid(), os._exit
 
     def _exit(status: int) -> Any:
-        if os.getpid() == owner and threading.current_thread() is threading.main_thread():  # a forked worker ends this way as well
+        # a forked worker ends this way as well
+        if os.getpid() == owner and threading.current_thread() is threading.main_thread():
             before = crumbs.trail().words or {}  # of a second run, which knows more
-            crumbs.say({"said": "exit", "item": before.get("item"), "call": "os._exit", **where(sys._getframe(1), crumbs)})
+            crumbs.say(
+                {
+                    "said": "exit",
+                    "item": before.get("item"),
+                    "call": "os._exit",
+                    **where(sys._getframe(1), crumbs),
+                }
+            )
         leave(status)
 
     kill = os.kill
 
     def _kill(number: int, sign: int) -> None:
-        if number == owner and os.getpid() == owner and sign in (signal.SIGKILL, signal.SIGABRT, signal.SIGTERM):
+        if (
+            number == owner
+            and os.getpid() == owner
+            and sign in (signal.SIGKILL, signal.SIGABRT, signal.SIGTERM)
+        ):
             before = crumbs.trail().words or {}
-            crumbs.say({"said": "exit", "item": before.get("item"), "call": "os.kill", **where(sys._getframe(1), crumbs)})
+            crumbs.say(
+                {
+                    "said": "exit",
+                    "item": before.get("item"),
+                    "call": "os.kill",
+                    **where(sys._getframe(1), crumbs),
+                }
+            )
         kill(number, sign)
-        if number == owner and os.getpid() == owner:  # a handler took it: these were not the last words
+        # a handler took it: these were not the last words
+        if number == owner and os.getpid() == owner:
             crumbs.say({})
 
     os._exit, os.kill = _exit, _kill
@@ -56,21 +80,35 @@ def speak_before_the_end(crumbs: Crumbs, ask: int | None) -> None:
 
         def answer(number: int, frame: FrameType | None) -> None:
             before = crumbs.trail().words or {}  # of a second run, which knows more
-            crumbs.say({"said": "asked", "item": before.get("item"), "call": before.get("call"), **where(frame, crumbs)})
+            crumbs.say(
+                {
+                    "said": "asked",
+                    "item": before.get("item"),
+                    "call": before.get("call"),
+                    **where(frame, crumbs),
+                }
+            )
 
         signal.signal(ask, answer)
 
 
 def where(frame: FrameType | None, crumbs: Crumbs) -> dict[str, Any]:
-    """The user's frames, outermost first, and the innermost module of the model among all frames; whether it waits for other ranks."""
+    """The user's frames, outermost first, and the innermost module of the model among all frames;
+    whether it waits for other ranks."""
     from nanodoc.trace.spans import resolve
 
     frames: list[dict[str, Any]] = []
     waits = False
     module: tuple[str, str] | None = None
     while frame is not None:
-        module = module or crumbs.module_of(frame.f_locals.get("self")) if frame.f_code.co_argcount else module
-        waits = waits or (not frames and waits_for_ranks(frame.f_code.co_filename, frame.f_code.co_name))
+        module = (
+            module or crumbs.module_of(frame.f_locals.get("self"))
+            if frame.f_code.co_argcount
+            else module
+        )
+        waits = waits or (
+            not frames and waits_for_ranks(frame.f_code.co_filename, frame.f_code.co_name)
+        )
         if frame_kind(frame.f_code.co_filename) == USER:
             span = resolve(frame.f_code, frame.f_lasti)
             if span is not None:
@@ -80,9 +118,12 @@ def where(frame: FrameType | None, crumbs: Crumbs) -> dict[str, Any]:
 
 
 def note_failure(crumbs: Crumbs, failure: Failure, step: int | None) -> None:
-    """The exception that ended the run: it is known even if the examination of it comes to nothing."""
+    """The exception that ended the run: it is known even if the examination of it comes to
+    nothing."""
     before = crumbs.trail().words or {}  # of a second run, which may know the sample
-    crumbs.say({"said": "failure", "failure": asdict(failure), "step": step, "item": before.get("item")})
+    crumbs.say(
+        {"said": "failure", "failure": asdict(failure), "step": step, "item": before.get("item")}
+    )
 
 
 def spans_of(words: Any) -> tuple[SourceSpan, ...]:
@@ -97,6 +138,8 @@ def failure_of(words: Any) -> Failure | None:
     """The failure noted by `note_failure`."""
     try:
         said = dict(words["failure"])
-        return Failure(**{**said, "frames": spans_of(said["frames"]), "notes": tuple(said["notes"])})
+        return Failure(
+            **{**said, "frames": spans_of(said["frames"]), "notes": tuple(said["notes"])}
+        )
     except (TypeError, KeyError, ValueError):
         return None

@@ -11,8 +11,8 @@ _GROUP = Path("/sys/fs/cgroup")
 
 
 class MemoryWatch:
-    """Counts the kernel's out-of-memory kills while it lives. Source: memory.events of cgroup v2, else the oom_kill line of /proc/vmstat
-    (Linux ≥ 4.13); without either, none are ever seen."""
+    """Counts the kernel's out-of-memory kills while it lives. Source: memory.events of cgroup v2,
+    else the oom_kill line of /proc/vmstat (Linux ≥ 4.13); without either, none are ever seen."""
 
     def __init__(self) -> None:
         self._before = _kills()

@@ -1,5 +1,6 @@
-"""The trail a training leaves in shared memory: the step and phase it is in, the last losses, and its last words. It is there when
-the process is not, whatever ended it. Writing costs a fraction of a microsecond and no system call."""
+"""The trail a training leaves in shared memory: the step and phase it is in, the last losses, and
+its last words. It is there when the process is not, whatever ended it. Writing costs a fraction of
+a microsecond and no system call."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from typing import Any
 PHASES = ("start", "setup", "data", "forward", "backward", "unscale", "optimizer", "examination")
 START, EXAMINATION = "start", "examination"
 _STEPS = 4096  # of which loss and gradient norm are kept: what a sparkline and its extremes need
-_HEAD = struct.Struct("<qqqqq")  # step or -1, index of the phase, steps finished, steps planned, other signs of life
+# step or -1, index of the phase, steps finished, steps planned, other signs of life
+_HEAD = struct.Struct("<qqqqq")
 _DEVICE = struct.Struct("<64s")
 _PAIR = struct.Struct("<dd")
 _PAIRS = _HEAD.size + _DEVICE.size
@@ -28,8 +30,8 @@ SIZE = _WORDS + _LENGTH.size + _LONGEST
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trail:
-    """What is known of a process from its crumbs. `step` is None before the first; `losses` and `grad_norms` are those of the last
-    finished steps, `first` the number of the first of them."""
+    """What is known of a process from its crumbs. `step` is None before the first; `losses` and
+    `grad_norms` are those of the last finished steps, `first` the number of the first of them."""
 
     step: int | None = None
     phase: str = "start"
@@ -54,7 +56,8 @@ class Crumbs:
         """Called as `on_phase(step, phase)` where somebody looks closer (see `lines`)."""
 
     def at(self, step: int | None, phase: str) -> None:
-        """The training is in this phase of this step; ignored while nanodoc itself runs steps again."""
+        """The training is in this phase of this step; ignored while nanodoc itself runs steps
+        again."""
         if self._examining:
             return
         struct.pack_into("<qq", self._page, 0, -1 if step is None else step, PHASES.index(phase))
@@ -113,16 +116,30 @@ class Crumbs:
     def trail(self) -> Trail:
         """What has been written so far."""
         step, phase, finished, planned, signs = _HEAD.unpack_from(self._page, 0)
-        kept = [_PAIR.unpack_from(self._page, _PAIRS + i % _STEPS * _PAIR.size) for i in range(max(0, finished - _STEPS), finished)]
+        kept = [
+            _PAIR.unpack_from(self._page, _PAIRS + i % _STEPS * _PAIR.size)
+            for i in range(max(0, finished - _STEPS), finished)
+        ]
         words = None
         (length,) = _LENGTH.unpack_from(self._page, _WORDS)
         if 0 < length <= _LONGEST:
             with contextlib.suppress(ValueError):  # cut off in the middle of a word
-                words = json.loads(self._page[_WORDS + _LENGTH.size : _WORDS + _LENGTH.size + length])
+                words = json.loads(
+                    self._page[_WORDS + _LENGTH.size : _WORDS + _LENGTH.size + length]
+                )
         return Trail(
-            step=step if step >= 0 else None, phase=PHASES[phase] if 0 <= phase < len(PHASES) else "start", finished=finished, planned=planned, signs=signs,
-            device=_DEVICE.unpack_from(self._page, _HEAD.size)[0].rstrip(b"\0").decode(errors="replace"), losses=tuple(loss for loss, _ in kept), grad_norms=tuple(norm for _, norm in kept), words=words,
-        )  # fmt: skip
+            step=step if step >= 0 else None,
+            phase=PHASES[phase] if 0 <= phase < len(PHASES) else "start",
+            finished=finished,
+            planned=planned,
+            signs=signs,
+            device=_DEVICE.unpack_from(self._page, _HEAD.size)[0]
+            .rstrip(b"\0")
+            .decode(errors="replace"),
+            losses=tuple(loss for loss, _ in kept),
+            grad_norms=tuple(norm for _, norm in kept),
+            words=words,
+        )
 
     def close(self) -> None:
         self._page.close()

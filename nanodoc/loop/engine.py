@@ -16,7 +16,13 @@ from nanodoc.examine.late_errors import late_error, late_failure
 from nanodoc.examine.non_finite import Examiner
 from nanodoc.examine.traceback import describe_failure
 from nanodoc.facts.evidence import Trip
-from nanodoc.facts.failure_kinds import about_an_index, device_is_lost, kept_from_kernel, out_of_memory, says_device_is_lost
+from nanodoc.facts.failure_kinds import (
+    about_an_index,
+    device_is_lost,
+    kept_from_kernel,
+    out_of_memory,
+    says_device_is_lost,
+)
 from nanodoc.facts.graph import graph_failure
 from nanodoc.facts.ops import OptimizerFacts, ParameterFacts
 from nanodoc.heartbeat.last_words import note_failure
@@ -25,7 +31,13 @@ from nanodoc.loop.history import History
 from nanodoc.loop.interrupts import Interrupts
 from nanodoc.loop.observed_step import ObservedStep
 from nanodoc.loop.outcome import Course, Outcome, Trouble, gather, without_device
-from nanodoc.measure.gradients import Scratch, Vitals, nonfinite_tensors, packed_vitals, really_nonfinite
+from nanodoc.measure.gradients import (
+    Scratch,
+    Vitals,
+    nonfinite_tensors,
+    packed_vitals,
+    really_nonfinite,
+)
 from nanodoc.progress import Now
 from nanodoc.recipe.build_facts import BuildFacts
 from nanodoc.recipe.recipe import Recipe
@@ -47,7 +59,8 @@ from nanodoc.watch.probes import SpotWatch
 from nanodoc.watch.requested_steps import LookOptions, Looks
 from nanodoc.watch.sampling import Sampler
 
-# A train_step may skip a bad batch on purpose; more than this many in a row are no longer an exception.
+# A train_step may skip a bad batch on purpose; more than this many in a row are no longer an
+# exception.
 _DELIBERATE_SKIPS = 5
 _SCHEDULE_OVER = "Tried to step"  # as OneCycleLR says
 
@@ -81,15 +94,27 @@ class Engine:
         self.keeper = Keeper(recipe, device)
         self.replayer = replayer = Replayer(self.runner, self.keeper)
         self.examiner = Examiner(replayer)
-        self.checkpoints = Checkpoints(self.runner, self.keeper, every=checkpoint_every, enabled=checkpoints)
-        self._graph = GraphWatch(self.runner, self.keeper, self._build, leak_check=leak_check, range_check=range_check)
+        self.checkpoints = Checkpoints(
+            self.runner, self.keeper, every=checkpoint_every, enabled=checkpoints
+        )
+        self._graph = GraphWatch(
+            self.runner, self.keeper, self._build, leak_check=leak_check, range_check=range_check
+        )
         self.amp = AmpWatch(self.runner, self.keeper, replayer, self._build)
         compiled = self._build.is_compiled(recipe.model)
         sampler = Sampler(
-            recipe.model, recipe.optimizers, every=sample_every, hooks=lambda: not compiled and not self._graph.fused(), enabled=samples
+            recipe.model,
+            recipe.optimizers,
+            every=sample_every,
+            hooks=lambda: not compiled and not self._graph.fused(),
+            enabled=samples,
         )
-        self.health = HealthWatch(self.runner, self.keeper, self._build, self.amp.calls.conduct, self.checkpoints, sampler)
-        self.looks = Looks(self.runner, self.keeper, replayer, self.amp, looks or LookOptions(), compiled=compiled)
+        self.health = HealthWatch(
+            self.runner, self.keeper, self._build, self.amp.calls.conduct, self.checkpoints, sampler
+        )
+        self.looks = Looks(
+            self.runner, self.keeper, replayer, self.amp, looks or LookOptions(), compiled=compiled
+        )
         self._spots = SpotWatch()
         self._named = list(recipe.model.named_parameters())
         self._devices = {device, *(p.device for _, p in self._named)}
@@ -107,20 +132,30 @@ class Engine:
         self._indices: list[int] | None = None
         self._last: StepCapsule | None = None
         self._micro_batches = 1 if self.runner.observing else recipe.accumulate
-        self._keeps_gradients = recipe.train_step is not None  # until a step shows that it clears them
+        # until a step shows that it clears them
+        self._keeps_gradients = recipe.train_step is not None
         self._optimizer_steps = max(1, len(recipe.optimizers))
 
-    # -- the loop --------------------------------------------------------------------------------------------------
+    # -- the loop ----------------------------------------------------------------------------------
 
     def run(self) -> Outcome:
-        """Runs until the steps are done, the data ends, something is found, or the user interrupts."""
+        """Runs until the steps are done, the data ends, something is found, or the user
+        interrupts."""
         sick = sick_before_start(self.recipe.model, self._build)
         hopeless = any(one.facts.nonfinite for one in sick)
         trouble = Trouble()
         step = 0
         self._graph.begin()
-        with self._interrupts, self._graph.watching(), self.amp.watching(), self._spots.listening(), self.health.watching():
-            while step < self._steps and not (self._interrupts.asked or hopeless or self.amp.skips.hopeless):
+        with (
+            self._interrupts,
+            self._graph.watching(),
+            self.amp.watching(),
+            self._spots.listening(),
+            self.health.watching(),
+        ):
+            while step < self._steps and not (
+                self._interrupts.asked or hopeless or self.amp.skips.hopeless
+            ):
                 trouble_or_end = self._step(step)
                 if trouble_or_end is None:
                     step += 1
@@ -132,10 +167,15 @@ class Engine:
         self._over()
         if trouble.failure is None and (late := late_error(self._devices)) is not None:
             trouble = self._lost(max(step - 1, 0), late)
-        if trouble.failure is not None and (device_is_lost(trouble.failure) or kept_from_kernel(trouble.failure)):
-            return without_device(self.course, trouble, step, self._graph.ranges, interrupted=self._interrupts.asked)
+        if trouble.failure is not None and (
+            device_is_lost(trouble.failure) or kept_from_kernel(trouble.failure)
+        ):
+            return without_device(
+                self.course, trouble, step, self._graph.ranges, interrupted=self._interrupts.asked
+            )
         if hopeless:
-            unseen = self._feed.unseen(self._micro_batches)  # the first step's start, of a run that would be no use
+            # the first step's start, of a run that would be no use
+            unseen = self._feed.unseen(self._micro_batches)
             self._last = self._capsule(0, unseen) if unseen else None
         if trouble.trip is None and trouble.failure is None and step:
             trouble.optimizers = self._hurt_by_optimizer()
@@ -144,13 +184,35 @@ class Engine:
             if skip is not None:
                 trouble = self._examine_skip(skip)
         growth = (
-            next((birth.growth for birth in trouble.examined.births if birth.op.upcast_absmax is not None), ()) if trouble.examined else ()
+            next(
+                (
+                    birth.growth
+                    for birth in trouble.examined.births
+                    if birth.op.upcast_absmax is not None
+                ),
+                (),
+            )
+            if trouble.examined
+            else ()
         )
-        self.looks.at_end(trouble.capsule or self._last, failed=trouble.capsule is not None, growth=growth)
-        # every index out of range raises, but for devices that read whatever is there: where the step went on, the code had caught it
-        seen = self._graph.ranges if (trouble.failure is not None and step == 0) or self.runner.device.type in READS_ANYTHING else ()
+        self.looks.at_end(
+            trouble.capsule or self._last, failed=trouble.capsule is not None, growth=growth
+        )
+        # every index out of range raises, but for devices that read whatever is there: where the
+        # step went on, the code had caught it
+        seen = (
+            self._graph.ranges
+            if (trouble.failure is not None and step == 0)
+            or self.runner.device.type in READS_ANYTHING
+            else ()
+        )
         self.health.ranges = seen or self.health.ranges
-        whole = trouble.capsule is None and trouble.failure is None and not trouble.optimizers and step > 0
+        whole = (
+            trouble.capsule is None
+            and trouble.failure is None
+            and not trouble.optimizers
+            and step > 0
+        )
         self.health.at_end(
             self._last,
             whole=whole,
@@ -165,15 +227,22 @@ class Engine:
         course, health = self.course, self.health
         waited = health.load_seconds / max(health.load_seconds + course.step_seconds, 1e-9)
         return Now(
-            losses=course.losses, grad_norms=course.grad_norms, rates=health.highest_rates, samples_per_second=course.samples_per_second,
-            update_ratios=[math.hypot(*one.group_ratios) for one in health.sampler.samples if one.group_ratios], load_share=waited,
-        )  # fmt: skip
+            losses=course.losses,
+            grad_norms=course.grad_norms,
+            rates=health.highest_rates,
+            samples_per_second=course.samples_per_second,
+            update_ratios=[
+                math.hypot(*one.group_ratios) for one in health.sampler.samples if one.group_ratios
+            ],
+            load_share=waited,
+        )
 
     def _step(self, step: int) -> Trouble | str | None:
         """One step; None to go on, a trouble, or "end" when the data has run out."""
         try:
             return self._watched_step(step)
-        except RuntimeError as error:  # of ours: where it waited for the device, it was told of an error of the training's
+        except RuntimeError as error:
+            # of ours: where it waited for the device, it was told of an error of the training's
             if not says_device_is_lost(error):
                 raise
             return self._lost(step, error)
@@ -187,7 +256,12 @@ class Engine:
             batches, self._indices = self._feed.step(self._micro_batches)
             self.health.loaded(time.perf_counter() - at)
             if batches is None:
-                self._notes.append(("further steps", f"the data ended after {step} steps, and begins no further pass"))
+                self._notes.append(
+                    (
+                        "further steps",
+                        f"the data ended after {step} steps, and begins no further pass",
+                    )
+                )
                 return "end"
             began = time.perf_counter()
             if self.recipe.scheduler_interval == "epoch" and self._feed.passes > passes:
@@ -204,13 +278,31 @@ class Engine:
             failure = describe_failure(error)
             note_failure(crumbs, failure, step)
             self._over()
-            return Trouble(failure=failure, crash=None if device_is_lost(failure) else self._failures.at_batch(failure))
+            return Trouble(
+                failure=failure,
+                crash=None if device_is_lost(failure) else self._failures.at_batch(failure),
+            )
         try:
-            with self._graph.first_call(step), self.looks.watching(capsule), self.health.sampler.watching(step):
-                trouble = self._observe(capsule, began) if self.runner.observing else self._drive(capsule, began)
+            with (
+                self._graph.first_call(step),
+                self.looks.watching(capsule),
+                self.health.sampler.watching(step),
+            ):
+                trouble = (
+                    self._observe(capsule, began)
+                    if self.runner.observing
+                    else self._drive(capsule, began)
+                )
         except UserCodeError as error:
             if self._open_ended and _SCHEDULE_OVER in str(error.cause):
-                self._notes.append(("further steps", f"the learning rate's schedule ended after {step} steps, and nobody asked for more"))
+                self._notes.append(
+                    (
+                        "further steps",
+                        f"the learning rate's schedule ended after {step} steps, and nobody asked "
+                        "for "
+                        "more",
+                    )
+                )
                 return "end"
             if chosen_end(error):
                 self._last = before  # a step that leaves is no step to be looked at
@@ -252,7 +344,14 @@ class Engine:
         if self.recipe.scheduler_interval == "step":
             self.runner.schedule()
         self.health.after_step(capsule.step, vitals)
-        self.course.step(capsule, vitals, scaler_step, time.perf_counter() - began, left_out=False, extra=self.health.line())
+        self.course.step(
+            capsule,
+            vitals,
+            scaler_step,
+            time.perf_counter() - began,
+            left_out=False,
+            extra=self.health.line(),
+        )
         return None
 
     def _compute(self, capsule: StepCapsule) -> list[torch.Tensor]:
@@ -292,57 +391,87 @@ class Engine:
         tripped = observer.tripped or (final if not math.isfinite(final.loss) else None)
         left_out = tripped is not None and observer.optimizer_steps == 0
         by_scaler = bool(self.amp.calls.left_out)
-        if left_out and not by_scaler:  # the user's own code saw the bad loss and did not step on it; only doing so again and again is sick
+        # the user's own code saw the bad loss and did not step on it; only doing so again and again
+        # is sick
+        if left_out and not by_scaler:
             self._skips_in_a_row += 1
-        if tripped is not None and (by_scaler or not (left_out and self._skips_in_a_row <= _DELIBERATE_SKIPS)):
-            bad = [name for name, norm in zip(tripped.names, tripped.norms, strict=True) if not math.isfinite(norm)]
+        if tripped is not None and (
+            by_scaler or not (left_out and self._skips_in_a_row <= _DELIBERATE_SKIPS)
+        ):
+            bad = [
+                name
+                for name, norm in zip(tripped.names, tripped.norms, strict=True)
+                if not math.isfinite(norm)
+            ]
             losses = [float(loss) for loss in observer.losses]
-            told = sum(losses) / len(losses) if losses else tripped.loss  # as the replay counts: every backward of the step
+            # as the replay counts: every backward of the step
+            told = sum(losses) / len(losses) if losses else tripped.loss
             return self._examine_trip(capsule, tripped, bad, told)
         if observed.probed_bad and tripped is None:
             return self._examine_trip(capsule, final, [])
         if self.recipe.scheduler_interval == "step":
             self.runner.schedule()
-        norms = {**dict.fromkeys(observer.with_gradient, 1.0), **dict(zip(vitals.names, vitals.norms, strict=True))}
+        norms = {
+            **dict.fromkeys(observer.with_gradient, 1.0),
+            **dict(zip(vitals.names, vitals.norms, strict=True)),
+        }
         began += self._graph.after_backward(capsule, norms)
         if not left_out:
             self._skips_in_a_row = 0
         self.health.after_step(capsule.step, vitals)
-        self.course.step(capsule, vitals, scaler_step, time.perf_counter() - began, left_out=left_out, extra=self.health.line())
+        self.course.step(
+            capsule,
+            vitals,
+            scaler_step,
+            time.perf_counter() - began,
+            left_out=left_out,
+            extra=self.health.line(),
+        )
         return None
 
-    # -- parts of a step -------------------------------------------------------------------------------------------
+    # -- parts of a step ---------------------------------------------------------------------------
 
     def _capsule(self, step: int, batches: list[Any]) -> StepCapsule:
         at = time.perf_counter()
         capsule = self.keeper.take(step, batches)
         if self._keeps_gradients and any(p.grad is not None for _, p in self._named):
-            capsule.grads = [None if p.grad is None else p.grad.detach().clone() for _, p in self._named]
+            capsule.grads = [
+                None if p.grad is None else p.grad.detach().clone() for _, p in self._named
+            ]
         self.course.own_seconds += time.perf_counter() - at
         return capsule
 
     def another(self, capsule: StepCapsule) -> tuple[str, list[Any], RandomState | None] | None:
-        """A batch other than the capsule's: that of the last good step before it, else the next one of the data. Only when the run is over."""
+        """A batch other than the capsule's: that of the last good step before it, else the next one
+        of the data. Only when the run is over."""
         for past in reversed(self.checkpoints.past):
-            if past.step < capsule.step and past.intact and math.isfinite(self.course.losses[past.step]):
+            if (
+                past.step < capsule.step
+                and past.intact
+                and math.isfinite(self.course.losses[past.step])
+            ):
                 return f"that of step {past.step}", past.batches, past.rng
         with put_back(self.runner, self.keeper):
             unseen = self._feed.unseen(self._micro_batches)
         return ("the next one", unseen, None) if unseen else None
 
     def end(self) -> None:
-        """When nothing is run again any more: other ranks are heard again, and a loader's workers go."""
+        """When nothing is run again any more: other ranks are heard again, and a loader's workers
+        go."""
         self.alone.end()
         self._feed.close()
 
     def _over(self) -> None:
-        """No further step is the training's: those that follow are run again, without a word to other ranks."""
+        """No further step is the training's: those that follow are run again, without a word to
+        other ranks."""
         here().examining()
         self.alone.begin()
 
-    # -- trouble ---------------------------------------------------------------------------------------------------
+    # -- trouble -----------------------------------------------------------------------------------
 
-    def _examine_trip(self, capsule: StepCapsule, vitals: Vitals, bad: list[str], told: float | None = None) -> Trouble:
+    def _examine_trip(
+        self, capsule: StepCapsule, vitals: Vitals, bad: list[str], told: float | None = None
+    ) -> Trouble:
         self._over()
         self.course.tripped(capsule, vitals)
         trip = Trip(
@@ -352,21 +481,39 @@ class Engine:
             grad_norm=vitals.grad_norm,
             bad_parameters=tuple(bad),
             gradients_finite=not bad,
-            zero_gradients=not bad and bool(vitals.norms) and all(norm == 0 for norm in vitals.norms),
+            zero_gradients=not bad
+            and bool(vitals.norms)
+            and all(norm == 0 for norm in vitals.norms),
         )
-        examined = self.examiner.examine(capsule, vitals.loss if told is None else told, vitals.grad_norm, self._indices)
-        # weights that were already bad when the step began: the optimizer of the step before made them
+        examined = self.examiner.examine(
+            capsule, vitals.loss if told is None else told, vitals.grad_norm, self._indices
+        )
+        # weights that were already bad when the step began: the optimizer of the step before made
+        # them
         optimizers = self._hurt_by_optimizer() if capsule.step else ()
         probed = self._spots.facts()
-        return Trouble(trip, None, capsule, examined, optimizers, probed if any(one.bad for one in probed) else ())
+        return Trouble(
+            trip,
+            None,
+            capsule,
+            examined,
+            optimizers,
+            probed if any(one.bad for one in probed) else (),
+        )
 
     def _examine_skip(self, sick: SickSkip) -> Trouble:
-        """A skipped step that is sick without the loss scale too, looked at when the run is over."""
+        """A skipped step that is sick without the loss scale too, looked at when the run is
+        over."""
         with put_back(self.runner, self.keeper):
             examined = self.examiner.examine(sick.capsule, sick.loss, None)
         phase = "backward" if math.isfinite(sick.loss) else "forward"
         trip = Trip(
-            step=sick.capsule.step, phase=phase, loss=sick.loss, grad_norm=None, bad_parameters=sick.bad_parameters, gradients_finite=False
+            step=sick.capsule.step,
+            phase=phase,
+            loss=sick.loss,
+            grad_norm=None,
+            bad_parameters=sick.bad_parameters,
+            gradients_finite=False,
         )
         return Trouble(trip, None, sick.capsule, examined)
 
@@ -381,7 +528,9 @@ class Engine:
             make_room(error, self.runner.device)
         examined = None
         if device_is_lost(failure) or kept_from_kernel(failure):
-            return Trouble(None, failure, capsule, crash=self._failures.at_glance(capsule, self._indices))
+            return Trouble(
+                None, failure, capsule, crash=self._failures.at_glance(capsule, self._indices)
+            )
         if graph_failure(failure.message) is not None:
             self._graph.at_failure(capsule, error)
         elif error.phase in ("forward", "backward") and not out_of_memory(failure):
@@ -391,12 +540,18 @@ class Engine:
         return Trouble(None, failure, capsule, examined, crash=crash)
 
     def _lost(self, step: int, error: BaseException) -> Trouble:
-        """The device was lost to a kernel of step `step`, and a call that isn't the training's was told so."""
+        """The device was lost to a kernel of step `step`, and a call that isn't the training's was
+        told so."""
         failure = late_failure(error, self.runner.phase)
         note_failure(here(), failure, step)
         self._over()
         capsule = self._last if self._last is not None and self._last.step == step else None
-        return Trouble(None, failure, capsule, crash=self._failures.at_glance(capsule, self._indices) if capsule is not None else None)
+        return Trouble(
+            None,
+            failure,
+            capsule,
+            crash=self._failures.at_glance(capsule, self._indices) if capsule is not None else None,
+        )
 
     def _hurt_by_optimizer(self) -> tuple[OptimizerFacts, ...]:
         bad = nonfinite_tensors(self._named)
@@ -405,7 +560,16 @@ class Engine:
     def _outcome(self, trouble: Trouble, sick: tuple[ParameterFacts, ...], steps: int) -> Outcome:
         course = self.course
         evidence = gather(
-            self.runner, course, trouble, sick, steps, self._graph, self.amp, self.health, self._build, grad_off=not torch.is_grad_enabled()
+            self.runner,
+            course,
+            trouble,
+            sick,
+            steps,
+            self._graph,
+            self.amp,
+            self.health,
+            self._build,
+            grad_off=not torch.is_grad_enabled(),
         )
         return Outcome(
             evidence=evidence,
@@ -415,12 +579,20 @@ class Engine:
             skipped=course.skipped,
             interrupted=self._interrupts.asked,
             capsule=trouble.capsule,
-            start=trouble.capsule or next((kept.capsule for kept in self.amp.skips.kept()), None) or self._last,
+            start=trouble.capsule
+            or next((kept.capsule for kept in self.amp.skips.kept()), None)
+            or self._last,
             overhead=course.overhead,
             samples_per_second=course.samples_per_second,
             checkpoints=self.checkpoints,
-            indices=self._indices if trouble.capsule is not None and trouble.capsule is self._last else None,
-            notes=self._notes + self._graph.notes + self.amp.notes + self.looks.notes + self.health.notes,
+            indices=self._indices
+            if trouble.capsule is not None and trouble.capsule is self._last
+            else None,
+            notes=self._notes
+            + self._graph.notes
+            + self.amp.notes
+            + self.looks.notes
+            + self.health.notes,
             trace_files=self.looks.files,
             frames=self.looks.tables,
         )

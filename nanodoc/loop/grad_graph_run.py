@@ -1,4 +1,5 @@
-"""`nanodoc check-grad-graph`: some steps, forward and backward only, each with its gradient flow followed."""
+"""`nanodoc check-grad-graph`: some steps, forward and backward only, each with its gradient flow
+followed."""
 
 from __future__ import annotations
 
@@ -41,18 +42,30 @@ class GraphOutcome:
 
     @property
     def merged(self) -> GraphFacts | None:
-        """One step's facts to judge by: the failing one, else the first with most parameters left without a gradient."""
+        """One step's facts to judge by: the failing one, else the first with most parameters left
+        without a gradient."""
         if not self.steps:
             return None
         if self.failure is not None:
             return self.steps[-1]
-        return max(self.steps, key=lambda facts: sum(p.state in (CUT, LOST) for p in facts.parameters))
+        return max(
+            self.steps, key=lambda facts: sum(p.state in (CUT, LOST) for p in facts.parameters)
+        )
 
     @property
     def never(self) -> tuple[str, ...]:
         """Trainable parameters without a gradient in every step."""
-        idle = [{p.name for p in facts.parameters if p.norm is None and p.state != "frozen"} for facts in self.steps]
-        return tuple(p.name for p in self.steps[0].parameters if all(p.name in names for names in idle)) if idle else ()
+        idle = [
+            {p.name for p in facts.parameters if p.norm is None and p.state != "frozen"}
+            for facts in self.steps
+        ]
+        return (
+            tuple(
+                p.name for p in self.steps[0].parameters if all(p.name in names for names in idle)
+            )
+            if idle
+            else ()
+        )
 
     @property
     def sometimes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
@@ -62,7 +75,9 @@ class GraphOutcome:
             for p in facts.parameters:
                 if p.norm is None and p.state != "frozen":
                     lacking.setdefault(p.name, []).append(facts.step)
-        return tuple((name, tuple(steps)) for name, steps in lacking.items() if len(steps) < len(self.steps))
+        return tuple(
+            (name, tuple(steps)) for name, steps in lacking.items() if len(steps) < len(self.steps)
+        )
 
     def evidence(self, recipe: Recipe, build: BuildFacts) -> Evidence:
         """For the rules."""
@@ -71,7 +86,9 @@ class GraphOutcome:
             steps_run=len(self.steps),
             failure=self.failure,
             failure_step=(self.steps[-1].step if self.steps else 0) if self.failure else None,
-            ranges=self.ranges if self.failure is not None and kept_from_kernel(self.failure) else (),
+            ranges=self.ranges
+            if self.failure is not None and kept_from_kernel(self.failure)
+            else (),
             graph=self.merged,
             never_got_gradient=self.never,
             moved_by_hand=tuple(name for name in self.never if name in self.moved),
@@ -83,14 +100,27 @@ class GraphOutcome:
         )
 
 
-def run_graph_check(recipe: Recipe, build: BuildFacts, device: torch.device, amp_dtype: torch.dtype | None, steps: int) -> GraphOutcome:
-    """Examines `steps` steps. Weights stay as build() left them; everything else moves on as in training."""
+def run_graph_check(
+    recipe: Recipe,
+    build: BuildFacts,
+    device: torch.device,
+    amp_dtype: torch.dtype | None,
+    steps: int,
+) -> GraphOutcome:
+    """Examines `steps` steps. Weights stay as build() left them; everything else moves on as in
+    training."""
     move_module(recipe.model, device, recipe.optimizers)
-    runner, keeper, feed = StepRunner(recipe, device, amp_dtype), Keeper(recipe, device), Feed(recipe.data)
+    runner, keeper, feed = (
+        StepRunner(recipe, device, amp_dtype),
+        Keeper(recipe, device),
+        Feed(recipe.data),
+    )
     examiner, ownership = GraphExaminer(runner, keeper), Ownership(recipe, build)
     outcome = GraphOutcome()
     ownership.begin()
-    examiner.initial = {name: fingerprint(p) for name, p in recipe.model.named_parameters() if not without_values(p)}
+    examiner.initial = {
+        name: fingerprint(p) for name, p in recipe.model.named_parameters() if not without_values(p)
+    }
     for step in range(steps):
         try:
             batches = []
@@ -103,7 +133,9 @@ def run_graph_check(recipe: Recipe, build: BuildFacts, device: torch.device, amp
             outcome.failure = describe_failure(error)
             break
         if not batches:
-            outcome.notes.append(("further steps", f"the data is a one-shot iterator and ended after {step} steps"))
+            outcome.notes.append(
+                ("further steps", f"the data is a one-shot iterator and ended after {step} steps")
+            )
             break
         capsule = keeper.take(step, batches)
         try:
@@ -112,7 +144,9 @@ def run_graph_check(recipe: Recipe, build: BuildFacts, device: torch.device, amp
         except UserCodeError as error:
             outcome.failure = describe_failure(error)
             if not device_is_lost(outcome.failure):
-                outcome.steps[step:] = [replace(examiner.examine(capsule, error), edges=examiner.edges)]
+                outcome.steps[step:] = [
+                    replace(examiner.examine(capsule, error), edges=examiner.edges)
+                ]
             break
         except RuntimeError as error:  # a look of ours was told of an error of the training's
             if not says_device_is_lost(error):
@@ -123,17 +157,28 @@ def run_graph_check(recipe: Recipe, build: BuildFacts, device: torch.device, amp
     if outcome.failure is not None and device_is_lost(outcome.failure):
         return outcome
     facts = ownership.facts(len(outcome.steps))
-    outcome.ownership = replace(facts, missing=tuple(replace(p, moved=p.moved or p.name in outcome.moved) for p in facts.missing))
+    outcome.ownership = replace(
+        facts,
+        missing=tuple(replace(p, moved=p.moved or p.name in outcome.moved) for p in facts.missing),
+    )
     return outcome
 
 
 def _advance(runner: StepRunner, capsule: StepCapsule) -> set[str]:
-    """The step once more, plainly, so that counters, buffers and random states move on; weights and optimizers don't. Returns the
-    names of the parameters that it moved."""
+    """The step once more, plainly, so that counters, buffers and random states move on; weights and
+    optimizers don't. Returns the names of the parameters that it moved."""
     if not runner.observing:
-        before = {name: fingerprint(p) for name, p in runner.recipe.model.named_parameters() if not without_values(p)}
+        before = {
+            name: fingerprint(p)
+            for name, p in runner.recipe.model.named_parameters()
+            if not without_values(p)
+        }
         runner.compute(capsule.batches, scaled=False)
-        return {name for name, p in runner.recipe.model.named_parameters() if name in before and fingerprint(p) != before[name]}
+        return {
+            name
+            for name, p in runner.recipe.model.named_parameters()
+            if name in before and fingerprint(p) != before[name]
+        }
     recipe = runner.recipe
     parameters = list(recipe.model.named_parameters())
     weights = copy_weights(parameters)

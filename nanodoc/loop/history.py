@@ -15,7 +15,8 @@ _SECONDS = 0.2
 
 
 class History:
-    """Appends one line a step to `history.jsonl`; a file of that name which nanodoc did not write is never touched."""
+    """Appends one line a step to `history.jsonl`; a file of that name which nanodoc did not write
+    is never touched."""
 
     def __init__(self, folder: Path) -> None:
         try:
@@ -23,7 +24,10 @@ class History:
             self.path = _free_path(folder)
             self._file: TextIO | None = self.path.open("w", encoding="utf-8")
         except OSError as error:
-            raise UsageError(f"cannot write to {folder}: {error.strerror or error}; choose another with --snapshot-dir") from error
+            raise UsageError(
+                f"cannot write to {folder}: {error.strerror or error}; choose another with "
+                "--snapshot-dir"
+            ) from error
         self._waiting: list[dict[str, Any]] = [{_HEADER: 1}]
         self._written = 0.0
         self._write()
@@ -42,20 +46,24 @@ class History:
             self._file = None
 
     def _write(self) -> None:
-        """Writes what waits. A fast loop's steps are written some at a time: a system call each would slow it."""
+        """Writes what waits. A fast loop's steps are written some at a time: a system call each
+        would slow it."""
         self._written = time.monotonic()
         lines, self._waiting = self._waiting, []
         if self._file is None:
             return
         try:
-            self._file.writelines(json.dumps(strict(line), allow_nan=False) + "\n" for line in lines)
+            self._file.writelines(
+                json.dumps(strict(line), allow_nan=False) + "\n" for line in lines
+            )
             self._file.flush()
         except OSError:  # a full disk must not end the user's training
             self._file = None
 
 
 def _free_path(folder: Path) -> Path:
-    """`history.jsonl`, or with a number behind it where a file of that name is not an earlier history of ours."""
+    """`history.jsonl`, or with a number behind it where a file of that name is not an earlier
+    history of ours."""
     for number in range(1, 10_000):
         path = folder / ("history.jsonl" if number == 1 else f"history-{number}.jsonl")
         if not path.exists():

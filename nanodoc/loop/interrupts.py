@@ -9,7 +9,8 @@ from typing import Any
 
 
 class Interrupts:
-    """A context manager around the steps; the handler that was there before is put back. Outside of the main thread it does nothing."""
+    """A context manager around the steps; the handler that was there before is put back. Outside of
+    the main thread it does nothing."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -21,7 +22,12 @@ class Interrupts:
             self._before, self._set = signal.signal(signal.SIGINT, self._handle), True
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if self._set:
             signal.signal(signal.SIGINT, self._before)
             self._set = False

@@ -1,4 +1,5 @@
-"""The vital signs of one call of the user's train_step: read when its optimizer steps, and again at its end only if need be."""
+"""The vital signs of one call of the user's train_step: read when its optimizer steps, and again at
+its end only if need be."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ class ObservedStep:
         self._unscaled: list[torch.Tensor] = []
         self._flagged = False
         self.reading: ScalerReading | None = None
-        """The scaler tensors that were read last; their values are the first of the vitals' `extras`."""
+        """The scaler tensors that were read last; their values are the first of the vitals'
+        `extras`."""
         observer.extras = self._extras
         observer.on_fused_skip = amp.calls.skipped_inside
 
@@ -35,14 +37,20 @@ class ObservedStep:
         self._unscaled = [loss for loss in self._amp.calls.unscaled if loss.numel() == 1]
         flag = self._spots.flag()
         self._flagged = flag is not None
-        return [*(self.reading.tensors if self.reading else ()), *self._unscaled, *((flag,) if flag is not None else ())]
+        return [
+            *(self.reading.tensors if self.reading else ()),
+            *self._unscaled,
+            *((flag,) if flag is not None else ()),
+        ]
 
     def _losses(self, vitals: Vitals) -> tuple[float, ...]:
         """The unscaled losses among the extras that were read last."""
         end = len(vitals.extras) - self._flagged
         return vitals.extras[end - len(self._unscaled) : end]
 
-    def vitals(self, result: Any, named: list[tuple[str, torch.nn.Parameter]]) -> tuple[Vitals, Vitals]:
+    def vitals(
+        self, result: Any, named: list[tuple[str, torch.nn.Parameter]]
+    ) -> tuple[Vitals, Vitals]:
         """(over all its optimizer steps, at its end). `result` is what the train_step returned."""
         observer = self._observer
         final = self._known(result)
@@ -52,9 +60,16 @@ class ObservedStep:
             final = packed_vitals(losses, [] if observer.vitals else named, self._extras(done=True))
             if not returned and self._unscaled and math.isfinite(final.loss):
                 final = final.with_loss(self._losses(final)[-1])
-            if not observer.vitals and self.reading is not None and self._amp.calls.order.still_scaled:
-                final = final.unscaled(final.extras[0])  # a micro-batch of several: the optimizer will step later
-        self.probed_bad = any(self._flagged and v.extras and v.extras[-1] for v in (*observer.vitals[-1:], final))
+            if (
+                not observer.vitals
+                and self.reading is not None
+                and self._amp.calls.order.still_scaled
+            ):
+                # a micro-batch of several: the optimizer will step later
+                final = final.unscaled(final.extras[0])
+        self.probed_bad = any(
+            self._flagged and v.extras and v.extras[-1] for v in (*observer.vitals[-1:], final)
+        )
         if not observer.vitals:
             return final, final
         total = Vitals(
@@ -67,7 +82,8 @@ class ObservedStep:
         return total, final
 
     def _known(self, result: Any) -> Vitals | None:
-        """The vitals read before the optimizer stepped, where they hold what the train_step returned: nothing is left to read."""
+        """The vitals read before the optimizer stepped, where they hold what the train_step
+        returned: nothing is left to read."""
         observer = self._observer
         if len(observer.vitals) != 1 or (self._amp.calls.left_out and self._amp.calls.taken):
             return None

@@ -44,8 +44,8 @@ class Trouble:
 
 @dataclass(slots=True)
 class Outcome:
-    """How a run ended. `capsule` is the tripped step's start, for the snapshot; `start` the step that experiments are made on: that
-    one, a skipped one, or the last."""
+    """How a run ended. `capsule` is the tripped step's start, for the snapshot; `start` the step
+    that experiments are made on: that one, a skipped one, or the last."""
 
     evidence: Evidence
     steps_run: int
@@ -92,7 +92,8 @@ class Course:
         left_out: bool,
         extra: Mapping[str, Any] | None = None,
     ) -> None:
-        """A step that went well. `left_out`: the training code itself decided not to step; `extra` goes into the history."""
+        """A step that went well. `left_out`: the training code itself decided not to step; `extra`
+        goes into the history."""
         skipped = left_out or bool(scaler and scaler.skipped)
         self.step_seconds += seconds
         size = sum(leading_size(batch) for batch in capsule.batches)
@@ -112,7 +113,12 @@ class Course:
             **(extra or {}),
             scale=scaler.scale if scaler else None,
             growth_tracker=scaler.growth_tracker if scaler else None,
-            found_inf=[{"optimizer": o, "device": device, "found": found} for o, device, found in scaler.found_inf] if scaler else None,
+            found_inf=[
+                {"optimizer": o, "device": device, "found": found}
+                for o, device, found in scaler.found_inf
+            ]
+            if scaler
+            else None,
             skipped_optimizers=list(scaler.skipped) if scaler else None,
             skipped=skipped,
             seconds=seconds,
@@ -125,7 +131,9 @@ class Course:
         self.losses.append(vitals.loss)
         self.grad_norms.append(vitals.grad_norm)
         if self._history is not None:
-            self._history.step(step=capsule.step, loss=vitals.loss, grad_norm=vitals.grad_norm, tripped=True)
+            self._history.step(
+                step=capsule.step, loss=vitals.loss, grad_norm=vitals.grad_norm, tripped=True
+            )
 
     def looked(self, inside: float, behind: float) -> None:
         """A step was looked at more closely: seconds within the step's own time, and after it."""
@@ -144,7 +152,14 @@ class Course:
         return self.step_seconds / bare if bare > 0 else None
 
 
-def without_device(course: Course, trouble: Trouble, steps: int, ranges: tuple[RangeFacts, ...], *, interrupted: bool) -> Outcome:
+def without_device(
+    course: Course,
+    trouble: Trouble,
+    steps: int,
+    ranges: tuple[RangeFacts, ...],
+    *,
+    interrupted: bool,
+) -> Outcome:
     """What is left where the device answers nothing any more."""
     evidence = Evidence(
         steps_run=steps,
@@ -156,15 +171,31 @@ def without_device(course: Course, trouble: Trouble, steps: int, ranges: tuple[R
         crash=trouble.crash,
     )
     return Outcome(
-        evidence=evidence, steps_run=steps, losses=course.losses, grad_norms=course.grad_norms, skipped=course.skipped, interrupted=interrupted,
-        capsule=trouble.capsule, overhead=course.overhead, device_lost=True,
-    )  # fmt: skip
+        evidence=evidence,
+        steps_run=steps,
+        losses=course.losses,
+        grad_norms=course.grad_norms,
+        skipped=course.skipped,
+        interrupted=interrupted,
+        capsule=trouble.capsule,
+        overhead=course.overhead,
+        device_lost=True,
+    )
 
 
 def gather(
-    runner: StepRunner, course: Course, trouble: Trouble, sick: tuple[ParameterFacts, ...], steps: int,
-    graph: GraphWatch, amp: AmpWatch, health: HealthWatch, build: BuildFacts, *, grad_off: bool,
-) -> Evidence:  # fmt: skip
+    runner: StepRunner,
+    course: Course,
+    trouble: Trouble,
+    sick: tuple[ParameterFacts, ...],
+    steps: int,
+    graph: GraphWatch,
+    amp: AmpWatch,
+    health: HealthWatch,
+    build: BuildFacts,
+    *,
+    grad_off: bool,
+) -> Evidence:
     """Everything the rules may judge, when the run has ended."""
     recipe, examined = runner.recipe, trouble.examined
     return Evidence(
@@ -174,7 +205,9 @@ def gather(
         leaves=examined.leaves if examined else (),
         sick_parameters=sick,
         optimizers=trouble.optimizers,
-        optimizer_step=len(course.losses) - (2 if trouble.trip else 1) if trouble.optimizers else None,
+        optimizer_step=len(course.losses) - (2 if trouble.trip else 1)
+        if trouble.optimizers
+        else None,
         failure=trouble.failure,
         failure_step=steps if trouble.failure else None,
         optimizer_sites=tuple(build.optimizer_built_at(o) for o in recipe.optimizers),
@@ -182,7 +215,9 @@ def gather(
         model_site=build.layer_made_at(""),
         data_site=build.loader_made_at(loader_of(recipe.data)),
         scheduler_sites=build.schedulers_built_at(),
-        learning_rates=tuple(rate for o in recipe.optimizers if (rate := rate_of(o.param_groups[0])) is not None),
+        learning_rates=tuple(
+            rate for o in recipe.optimizers if (rate := rate_of(o.param_groups[0])) is not None
+        ),
         reproduced=examined.reproduced if examined else "not_run",
         reproduction_note=examined.note if examined else "",
         losses=tuple(course.losses),

@@ -21,10 +21,13 @@ def seed_everything(seed: int) -> None:
         numpy.random.seed(seed % 2**32)
 
 
-def with_amp(recipe: Recipe, amp: str | None, device: torch.device) -> tuple[Recipe, torch.dtype | None]:
+def with_amp(
+    recipe: Recipe, amp: str | None, device: torch.device
+) -> tuple[Recipe, torch.dtype | None]:
     """The recipe with its GradScaler made, and the autocast dtype (None without autocast).
 
-    `amp` is the command line's choice ("off", "float16", "bfloat16") and wins over the recipe's own.
+    `amp` is the command line's choice ("off", "float16", "bfloat16") and wins over the recipe's
+    own.
     """
     wanted: dict[str, Any] | None = dict(recipe.amp) if recipe.amp is not None else None
     if amp == "off":
@@ -37,5 +40,7 @@ def with_amp(recipe: Recipe, amp: str | None, device: torch.device) -> tuple[Rec
     dtype = getattr(torch, str(wanted.get("dtype", "float16")).removeprefix("torch."))
     scaler = recipe.scaler
     if scaler is None and wanted.get("scaler"):
-        scaler = torch.amp.GradScaler(device.type, init_scale=float(wanted.get("init_scale", 2.0**16)))
+        scaler = torch.amp.GradScaler(
+            device.type, init_scale=float(wanted.get("init_scale", 2.0**16))
+        )
     return replace(recipe, amp=wanted, scaler=scaler), dtype

@@ -17,7 +17,13 @@ _MOST_ELEMENTS = 4_000_000  # of one leaf of one batch
 
 
 def data_facts(
-    batches: Sequence[Any], *, loader: bool, per_pass: int | None, load_seconds: float, step_seconds: float, steps: int
+    batches: Sequence[Any],
+    *,
+    loader: bool,
+    per_pass: int | None,
+    load_seconds: float,
+    step_seconds: float,
+    steps: int,
 ) -> DataFacts:
     """`batches` in the order they came, each what one step was given."""
     total = load_seconds + step_seconds
@@ -31,13 +37,23 @@ def data_facts(
         found = tuple(_leaf(path, tensors) for path, tensors in leaves.items())
         identical = _identical(chosen)
     return DataFacts(
-        batches=len(chosen), leaves=found, identical=identical, loader=loader, per_pass=per_pass,
-        load_share=load_seconds / total if total > 0 and steps else None, load_seconds=load_seconds / steps if steps else 0.0,
-    )  # fmt: skip
+        batches=len(chosen),
+        leaves=found,
+        identical=identical,
+        loader=loader,
+        per_pass=per_pass,
+        load_share=load_seconds / total if total > 0 and steps else None,
+        load_seconds=load_seconds / steps if steps else 0.0,
+    )
 
 
 def _measurable(tensor: torch.Tensor) -> bool:
-    plain = tensor.layout is torch.strided and not tensor.is_nested and not tensor.is_quantized and tensor.device.type != "meta"
+    plain = (
+        tensor.layout is torch.strided
+        and not tensor.is_nested
+        and not tensor.is_quantized
+        and tensor.device.type != "meta"
+    )
     return plain and 0 < tensor.numel() <= _MOST_ELEMENTS and not tensor.is_complex()
 
 
@@ -48,18 +64,33 @@ def _leaf(path: str, tensors: list[torch.Tensor]) -> BatchLeaf:
     finite = flat[torch.isfinite(flat)]
     if not finite.numel():
         finite = flat.new_zeros(1)
-    shares, value, ragged = _most_frequent(tensors) if not floating and first.dtype != torch.bool else ([0.0], None, False)
+    shares, value, ragged = (
+        _most_frequent(tensors)
+        if not floating and first.dtype != torch.bool
+        else ([0.0], None, False)
+    )
     return BatchLeaf(
-        path=path, dtype=str(first.dtype).removeprefix("torch."), shape=tuple(first.shape), floating=floating,
-        minimum=float(finite.min()), maximum=float(finite.max()), mean=float(finite.mean()), std=float(finite.std(unbiased=False)),
-        typical=_typical(tensors, largest=True), typical_mean=_typical(tensors, largest=False),
+        path=path,
+        dtype=str(first.dtype).removeprefix("torch."),
+        shape=tuple(first.shape),
+        floating=floating,
+        minimum=float(finite.min()),
+        maximum=float(finite.max()),
+        mean=float(finite.mean()),
+        std=float(finite.std(unbiased=False)),
+        typical=_typical(tensors, largest=True),
+        typical_mean=_typical(tensors, largest=False),
         same_samples=_same_samples(tensors),
-        top_share=min(shares), top_value=value, ragged=ragged, constant=bool((flat == flat[0]).all()),
-    )  # fmt: skip
+        top_share=min(shares),
+        top_value=value,
+        ragged=ragged,
+        constant=bool((flat == flat[0]).all()),
+    )
 
 
 def _most_frequent(tensors: list[torch.Tensor]) -> tuple[list[float], float | None, bool]:
-    """Share of the most frequent value batch by batch, that value, and whether rows end or begin in runs of it, of different lengths."""
+    """Share of the most frequent value batch by batch, that value, and whether rows end or begin in
+    runs of it, of different lengths."""
     values, counts = torch.unique(torch.cat([t.flatten() for t in tensors]), return_counts=True)
     top = values[counts.argmax()]
     shares = [float((t == top).float().mean()) for t in tensors]
@@ -75,7 +106,12 @@ def _most_frequent(tensors: list[torch.Tensor]) -> tuple[list[float], float | No
 
 
 def _typical(tensors: list[torch.Tensor], *, largest: bool) -> float:
-    rows = [in_widest(t.detach()).reshape(t.shape[0], -1) if t.dim() else in_widest(t.detach()).reshape(1, 1) for t in tensors]
+    rows = [
+        in_widest(t.detach()).reshape(t.shape[0], -1)
+        if t.dim()
+        else in_widest(t.detach()).reshape(1, 1)
+        for t in tensors
+    ]
     values = torch.cat([(row.abs().amax(1) if largest else row.mean(1)).cpu() for row in rows])
     return float(values.nan_to_num().median())
 
@@ -84,7 +120,10 @@ def _same_samples(tensors: list[torch.Tensor]) -> bool:
     if not tensors[0].dim():
         return False
     rows = tensors[0][:1]
-    alike = all(t.dim() and t.shape[0] and t.shape[1:] == rows.shape[1:] and bool((t == rows).all()) for t in tensors)
+    alike = all(
+        t.dim() and t.shape[0] and t.shape[1:] == rows.shape[1:] and bool((t == rows).all())
+        for t in tensors
+    )
     return alike and any(t.shape[0] > 1 for t in tensors)
 
 
@@ -93,7 +132,11 @@ def _identical(batches: Sequence[Any]) -> int:
     count = 0
     for before, after in itertools.pairwise(batches):
         one, other = [t for _, t in tensor_leaves(before)], [t for _, t in tensor_leaves(after)]
-        count += bool(one) and len(one) == len(other) and all(_same(a, b) for a, b in zip(one, other, strict=True))
+        count += (
+            bool(one)
+            and len(one) == len(other)
+            and all(_same(a, b) for a, b in zip(one, other, strict=True))
+        )
     return count
 
 

@@ -1,7 +1,8 @@
-"""The module frames of one step: ranges of weights, inputs and outputs of every module call, by hooks that are taken off again.
+"""The module frames of one step: ranges of weights, inputs and outputs of every module call, by
+hooks that are taken off again.
 
-Measured values stay on their device until `finish`; no tensor of the run is kept. Inputs are measured before the call, since a module
-may write to them.
+Measured values stay on their device until `finish`; no tensor of the run is kept. Inputs are
+measured before the call, since a module may write to them.
 """
 
 from __future__ import annotations
@@ -47,14 +48,24 @@ class _Open:
 
     __slots__ = ("entries", "module")
 
-    def __init__(self, module: torch.nn.Module, entries: list[tuple[str, _Measured]] | None) -> None:
+    def __init__(
+        self, module: torch.nn.Module, entries: list[tuple[str, _Measured]] | None
+    ) -> None:
         self.module, self.entries = module, entries  # no entries: a call that is not recorded
 
 
 class FrameProbe:
-    """A context manager around one step; `finish` then gives the table. A `mode` is active while any module is being called."""
+    """A context manager around one step; `finish` then gives the table. A `mode` is active while
+    any module is being called."""
 
-    def __init__(self, model: torch.nn.Module, *, prefix: str = "", half: HalfLog | None = None, mode: HalfMode | None = None) -> None:
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        *,
+        prefix: str = "",
+        half: HalfLog | None = None,
+        mode: HalfMode | None = None,
+    ) -> None:
         names = {module: name for name, module in model.named_modules()}
         self._chosen = {module: name for module, name in names.items() if _below(name, prefix)}
         self._half = half
@@ -69,8 +80,12 @@ class FrameProbe:
     def __enter__(self) -> FrameProbe:
         try:
             for module in self._chosen:
-                self._handles.append(module.register_forward_pre_hook(self._enter_module, with_kwargs=True))
-                self._handles.append(module.register_forward_hook(self._leave_module, always_call=True))
+                self._handles.append(
+                    module.register_forward_pre_hook(self._enter_module, with_kwargs=True)
+                )
+                self._handles.append(
+                    module.register_forward_hook(self._leave_module, always_call=True)
+                )
         except BaseException:
             self.__exit__()
             raise
@@ -109,16 +124,24 @@ class FrameProbe:
         finally:
             probing.listen(before)
 
-    # -- hooks -----------------------------------------------------------------------------------------------------------
+    # -- hooks -------------------------------------------------------------------------------------
 
     def _enter_module(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
-        again = torch._C._current_autograd_node() is not None  # activation checkpointing, inside backward
+        # activation checkpointing, inside backward
+        again = torch._C._current_autograd_node() is not None
         entries: list[tuple[str, _Measured]] = []
         if not again:
-            with contextlib.suppress(Exception), _aside():  # whatever is odd about a tensor, the user's run must not feel it
-                entries += [(name, self._measure(p)) for name, p in module.named_parameters(recurse=False) if not without_values(p)]
+            # whatever is odd about a tensor, the user's run must not feel it
+            with contextlib.suppress(Exception), _aside():
+                entries += [
+                    (name, self._measure(p))
+                    for name, p in module.named_parameters(recurse=False)
+                    if not without_values(p)
+                ]
                 entries += [(f"input{path}", self._measure(t)) for path, t in tensors_of(args)]
-                entries += [(path.removeprefix("."), self._measure(t)) for path, t in _keywords(kwargs)]
+                entries += [
+                    (path.removeprefix("."), self._measure(t)) for path, t in _keywords(kwargs)
+                ]
             self._switch(on=True)
         self._open.append(_Open(module, None if again else entries))
 
@@ -132,7 +155,10 @@ class FrameProbe:
             return
         outputs: list[tuple[str, _Measured]] = []
         with contextlib.suppress(Exception), _aside():
-            outputs += [(f"output{path}", self._measure(t, source=len(self._frames))) for path, t in tensors_of(output)]
+            outputs += [
+                (f"output{path}", self._measure(t, source=len(self._frames)))
+                for path, t in tensors_of(output)
+            ]
         self._frames.append((self._chosen[module], type(module).__name__, entries + outputs, None))
 
     def _probed(self, tensor: torch.Tensor, label: str) -> None:
@@ -140,7 +166,7 @@ class FrameProbe:
         with _aside():
             self._frames.append((label, "", [("probe", self._measure(tensor))], caller or own))
 
-    # -- measuring -------------------------------------------------------------------------------------------------------
+    # -- measuring ---------------------------------------------------------------------------------
 
     def _measure(self, tensor: torch.Tensor, source: int | None = None) -> _Measured:
         """Numbers of a tensor, taken once per version of it."""
@@ -155,14 +181,18 @@ class FrameProbe:
         measured.source = source
         if is_plain(tensor) and tensor.numel() and tensor.dtype != torch.bool:
             values = tensor.detach()
-            self._take(measured, torch.view_as_real(values.resolve_conj()) if values.is_complex() else values)
+            self._take(
+                measured,
+                torch.view_as_real(values.resolve_conj()) if values.is_complex() else values,
+            )
         if self._half is not None:
             measured.flushed = self._half.made(tensor)
         self._known[id(tensor)] = (weakref.ref(tensor), version, measured)
         return measured
 
     def _take(self, measured: _Measured, values: torch.Tensor) -> None:
-        if values.is_floating_point() and values.element_size() == 1:  # 8-bit floats have few kernels; float32 holds them exactly
+        # 8-bit floats have few kernels; float32 holds them exactly
+        if values.is_floating_point() and values.element_size() == 1:
             values = values.float()
         low, high = torch.aminmax(values.abs() if values.dtype != torch.uint8 else values)
         if values.is_cpu:  # nothing to wait for
@@ -170,13 +200,20 @@ class FrameProbe:
             if not math.isfinite(measured.values[1]):
                 measured.values += [int(torch.isnan(values).sum()), int(torch.isinf(values).sum())]
             return
-        counts = [torch.isnan(values).sum(), torch.isinf(values).sum()] if values.is_floating_point() else []
-        self._pending.append((measured, torch.stack([in_widest(number) for number in (low, high, *counts)])))
+        counts = (
+            [torch.isnan(values).sum(), torch.isinf(values).sum()]
+            if values.is_floating_point()
+            else []
+        )
+        self._pending.append(
+            (measured, torch.stack([in_widest(number) for number in (low, high, *counts)]))
+        )
 
-    # -- afterwards --------------------------------------------------------------------------------------------------------
+    # -- afterwards --------------------------------------------------------------------------------
 
     def finish(self, step: int, why: str, most: int) -> FrameTable:
-        """Reads everything with one copy per device. The last `most` frames up to the one after the first non-finite output."""
+        """Reads everything with one copy per device. The last `most` frames up to the one after the
+        first non-finite output."""
         self._read()
         frames = [self._frame(index, *frame) for index, frame in enumerate(self._frames)]
         table = FrameTable(step=step, frames=tuple(frames), why=why)
@@ -195,23 +232,45 @@ class FrameProbe:
                 measured.values = [next(read) for _ in range(len(values))]
         self._pending = []
 
-    def _frame(self, index: int, name: str, kind: str, entries: list[tuple[str, _Measured]], place: Place | None) -> Frame:
+    def _frame(
+        self,
+        index: int,
+        name: str,
+        kind: str,
+        entries: list[tuple[str, _Measured]],
+        place: Place | None,
+    ) -> Frame:
         span: SourceSpan | None = resolve(*place) if place is not None else None
         tensors = tuple(self._facts(role, measured, index) for role, measured in entries)
         return Frame(index=index, module=name, module_type=kind, tensors=tensors, location=span)
 
     def _facts(self, role: str, measured: _Measured, frame: int) -> FrameTensor:
         low, high, nan, inf = (*measured.values, *[None] * 4)[:4]
-        flushed = self._half.ops.get(measured.flushed) if self._half is not None and measured.flushed is not None else None
+        flushed = (
+            self._half.ops.get(measured.flushed)
+            if self._half is not None and measured.flushed is not None
+            else None
+        )
         return FrameTensor(
-            role=role, dtype=measured.dtype, shape=measured.shape, absmin=low, absmax=high, nan=int(nan or 0), inf=int(inf or 0),
-            flushed=flushed.flushed / flushed.nonzero if flushed is not None and flushed.nonzero else None,
-            source=measured.source if measured.source is not None and measured.source < frame else None,
-        )  # fmt: skip
+            role=role,
+            dtype=measured.dtype,
+            shape=measured.shape,
+            absmin=low,
+            absmax=high,
+            nan=int(nan or 0),
+            inf=int(inf or 0),
+            flushed=flushed.flushed / flushed.nonzero
+            if flushed is not None and flushed.nonzero
+            else None,
+            source=measured.source
+            if measured.source is not None and measured.source < frame
+            else None,
+        )
 
 
 def tensors_of(value: Any, path: str = "", depth: int = 0) -> list[tuple[str, torch.Tensor]]:
-    """(path, tensor) of every tensor in nested tuples, lists, mappings, dataclasses and objects like a model's output."""
+    """(path, tensor) of every tensor in nested tuples, lists, mappings, dataclasses and objects
+    like a model's output."""
     found: list[tuple[str, torch.Tensor]] = []
     for where, tensor in _walk(value, path, depth):
         found.append((where, tensor))
@@ -224,7 +283,11 @@ def _walk(value: Any, path: str, depth: int) -> Iterator[tuple[str, torch.Tensor
     if isinstance(value, torch.Tensor):
         yield path, value
         return
-    if depth >= _DEEPEST or value is None or isinstance(value, (str, bytes, int, float, torch.nn.Module)):
+    if (
+        depth >= _DEEPEST
+        or value is None
+        or isinstance(value, (str, bytes, int, float, torch.nn.Module))
+    ):
         return
     for key, item in _items(value):
         yield from _walk(item, path + key, depth + 1)
@@ -232,13 +295,19 @@ def _walk(value: Any, path: str, depth: int) -> Iterator[tuple[str, torch.Tensor
 
 def _items(value: Any) -> Iterable[tuple[str, Any]]:
     if isinstance(value, Mapping):  # transformers' ModelOutput too
-        return [(f".{key}" if str(key).isidentifier() else f"[{key!r}]", item) for key, item in value.items()]
+        return [
+            (f".{key}" if str(key).isidentifier() else f"[{key!r}]", item)
+            for key, item in value.items()
+        ]
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return [(f".{key}", getattr(value, key)) for key in value._fields]
     if isinstance(value, (tuple, list)):
         return [(f"[{i}]", item) for i, item in enumerate(value)]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return [(f".{field.name}", getattr(value, field.name, None)) for field in dataclasses.fields(value)]
+        return [
+            (f".{field.name}", getattr(value, field.name, None))
+            for field in dataclasses.fields(value)
+        ]
     return []
 
 
@@ -252,7 +321,8 @@ def _below(name: str, prefix: str) -> bool:
 
 
 class _aside:  # a context manager, named as one
-    """Measures below every mode: what is done inside is not recorded. Detached tensors need no grad mode."""
+    """Measures below every mode: what is done inside is not recorded. Detached tensors need no grad
+    mode."""
 
     def __enter__(self) -> None:
         self._modes = (torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction())

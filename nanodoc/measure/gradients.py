@@ -1,4 +1,5 @@
-"""The packed vital signs of one step: loss and gradient norms in one small tensor, one copy to the host."""
+"""The packed vital signs of one step: loss and gradient norms in one small tensor, one copy to the
+host."""
 
 from __future__ import annotations
 
@@ -14,10 +15,12 @@ from nanodoc.tensors.plain import without_values
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Vitals:
-    """What one step's tripwire read. `norms` follow the order of the parameters given, NaN-free only when healthy."""
+    """What one step's tripwire read. `norms` follow the order of the parameters given, NaN-free
+    only when healthy."""
 
     loss: float
-    """The mean of the losses given; NaN if any is not finite, or the inf itself when it is alone."""
+    """The mean of the losses given; NaN if any is not finite, or the inf itself when it is
+    alone."""
     grad_norm: float
     norms: tuple[float, ...]
     """Per parameter with a gradient, in the order of `names`."""
@@ -31,7 +34,9 @@ class Vitals:
 
     def unscaled(self, scale: float) -> Vitals:
         """The same with gradient norms divided by the loss scale."""
-        return replace(self, grad_norm=self.grad_norm / scale, norms=tuple(norm / scale for norm in self.norms))
+        return replace(
+            self, grad_norm=self.grad_norm / scale, norms=tuple(norm / scale for norm in self.norms)
+        )
 
     @property
     def finite(self) -> bool:
@@ -39,13 +44,17 @@ class Vitals:
 
 
 class Scratch:
-    """The small tensors that values are packed into, kept from step to step (stacking anew costs twice as much)."""
+    """The small tensors that values are packed into, kept from step to step (stacking anew costs
+    twice as much)."""
 
     def __init__(self) -> None:
-        self._packed: dict[tuple[int, torch.dtype, torch.device], tuple[torch.Tensor, list[torch.Tensor]]] = {}
+        self._packed: dict[
+            tuple[int, torch.dtype, torch.device], tuple[torch.Tensor, list[torch.Tensor]]
+        ] = {}
 
     def slots(self, count: int, like: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """A vector of `count` elements of the dtype and device of `like`, and a 0-dim view of each element."""
+        """A vector of `count` elements of the dtype and device of `like`, and a 0-dim view of each
+        element."""
         key = (count, like.dtype, like.device)
         found = self._packed.get(key)
         if found is None:
@@ -60,7 +69,8 @@ def packed_vitals(
     extras: Sequence[torch.Tensor] = (),
     scratch: Scratch | None = None,
 ) -> Vitals:
-    """Loss, total and per-parameter 2-norms of the gradients, read with a single device-to-host copy per device.
+    """Loss, total and per-parameter 2-norms of the gradients, read with a single device-to-host
+    copy per device.
 
     Norms of half-precision gradients are taken in float32 (a float16 norm overflows at 65504).
     """
@@ -84,13 +94,19 @@ def packed_vitals(
     )
 
 
-def _read_alike(grads: list[torch.Tensor], scalars: list[torch.Tensor], scratch: Scratch) -> list[float] | None:
-    """The usual case, in as few calls as can be: dense float32 (or float64) gradients on one device."""
+def _read_alike(
+    grads: list[torch.Tensor], scalars: list[torch.Tensor], scratch: Scratch
+) -> list[float] | None:
+    """The usual case, in as few calls as can be: dense float32 (or float64) gradients on one
+    device."""
     kinds = {(t.dtype, t.device, t.layout) for t in grads}
     kinds.update((t.dtype, t.device, t.layout) for t in scalars)
     if len(kinds) != 1 or not grads or next(iter(kinds))[0] not in (torch.float32, torch.float64):
         return None
-    pieces = [*torch._foreach_norm(grads, 2), *(scalar if scalar.dim() == 0 else scalar.reshape(()) for scalar in scalars)]
+    pieces = [
+        *torch._foreach_norm(grads, 2),
+        *(scalar if scalar.dim() == 0 else scalar.reshape(()) for scalar in scalars),
+    ]
     packed, slots = scratch.slots(len(pieces), grads[0])
     torch._foreach_copy_(slots, pieces)
     read: list[float] = packed.tolist()  # the step's one synchronisation
@@ -98,13 +114,15 @@ def _read_alike(grads: list[torch.Tensor], scalars: list[torch.Tensor], scratch:
 
 
 def _read_any(grads: list[torch.Tensor], scalars: list[torch.Tensor]) -> list[float]:
-    """Mixed dtypes, devices and layouts: what several accelerators hold is brought together on the first, and copied to the host once."""
+    """Mixed dtypes, devices and layouts: what several accelerators hold is brought together on the
+    first, and copied to the host once."""
     tensors = [_values(grad) for grad in grads]
     groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
     for position, grad in enumerate(tensors):
         groups.setdefault((grad.device, grad.dtype), []).append(position)
     pieces: dict[torch.device, list[torch.Tensor]] = {}
-    slots: dict[torch.device, list[int]] = {}  # where each value read belongs: norms first, then scalars
+    # where each value read belongs: norms first, then scalars
+    slots: dict[torch.device, list[int]] = {}
     for (device, dtype), positions in groups.items():
         in_float32 = torch.float32 if dtype in (torch.float16, torch.bfloat16) else None
         norms = torch._foreach_norm([tensors[p] for p in positions], 2, dtype=in_float32)
@@ -115,7 +133,8 @@ def _read_any(grads: list[torch.Tensor], scalars: list[torch.Tensor]) -> list[fl
         slots.setdefault(scalar.device, []).append(position)
     values = [math.nan] * (len(tensors) + len(scalars))
     for parts, places in _brought_together(pieces, slots):
-        for slot, value in zip(places, torch.cat(parts).tolist(), strict=True):  # the step's one synchronisation; the CPU needs none
+        # the step's one synchronisation; the CPU needs none
+        for slot, value in zip(places, torch.cat(parts).tolist(), strict=True):
             values[slot] = value
     return values
 
@@ -123,7 +142,8 @@ def _read_any(grads: list[torch.Tensor], scalars: list[torch.Tensor]) -> list[fl
 def _brought_together(
     pieces: dict[torch.device, list[torch.Tensor]], slots: dict[torch.device, list[int]]
 ) -> Iterator[tuple[list[torch.Tensor], list[int]]]:
-    """What lies on the host, and what lies on accelerators, all on the first of them; each with where its values belong."""
+    """What lies on the host, and what lies on accelerators, all on the first of them; each with
+    where its values belong."""
     first: torch.device | None = None
     gathered: list[torch.Tensor] = []
     places: list[int] = []
@@ -139,8 +159,13 @@ def _brought_together(
 
 
 def really_nonfinite(named: Sequence[tuple[str, torch.nn.Parameter]]) -> list[str]:
-    """Names of the parameters whose gradient holds a NaN or inf; a norm alone can overflow over finite gradients."""
-    return [name for name, parameter in named if parameter.grad is not None and not bool(torch.isfinite(_values(parameter.grad)).all())]
+    """Names of the parameters whose gradient holds a NaN or inf; a norm alone can overflow over
+    finite gradients."""
+    return [
+        name
+        for name, parameter in named
+        if parameter.grad is not None and not bool(torch.isfinite(_values(parameter.grad)).all())
+    ]
 
 
 def nonfinite_tensors(named: Sequence[tuple[str, torch.Tensor]]) -> list[str]:
@@ -161,7 +186,12 @@ def nonfinite_tensors(named: Sequence[tuple[str, torch.Tensor]]) -> list[str]:
         groups.setdefault(tensor.device, []).append((name, tensor))
     for members in groups.values():
         sums = torch.stack(
-            [tensor.sum(dtype=torch.float32) if tensor.dtype == torch.float16 else tensor.sum().float() for _, tensor in members]
+            [
+                tensor.sum(dtype=torch.float32)
+                if tensor.dtype == torch.float16
+                else tensor.sum().float()
+                for _, tensor in members
+            ]
         )
         for (name, tensor), finite in zip(members, torch.isfinite(sums).tolist(), strict=True):
             if not finite and not bool(torch.isfinite(tensor).all()):
@@ -171,7 +201,8 @@ def nonfinite_tensors(named: Sequence[tuple[str, torch.Tensor]]) -> list[str]:
 
 def _values(grad: torch.Tensor) -> torch.Tensor:
     grad = grad.detach()
-    if grad.layout != torch.strided:  # sparse embedding gradients: the stored rows are what can be bad
+    # sparse embedding gradients: the stored rows are what can be bad
+    if grad.layout != torch.strided:
         grad = grad._values()
     return torch.view_as_real(grad) if grad.is_complex() else grad
 

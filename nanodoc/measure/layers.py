@@ -1,7 +1,8 @@
-"""Statistics of one step that is looked at more closely: every layer's output, every parameter's gradient, and how far the update
-moved the weights.
+"""Statistics of one step that is looked at more closely: every layer's output, every parameter's
+gradient, and how far the update moved the weights.
 
-Numbers stay on their device until `finish`, which reads them with one copy. No tensor of the run is kept beyond the step.
+Numbers stay on their device until `finish`, which reads them with one copy. No tensor of the run is
+kept beyond the step.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ class GradientNumbers:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What one step showed. `ratios` are |Δw|/|w| by parameter and by parameter group; None where nothing stepped."""
+    """What one step showed. `ratios` are |Δw|/|w| by parameter and by parameter group; None where
+    nothing stepped."""
 
     step: int
     layers: tuple[LayerNumbers, ...]
@@ -58,10 +60,19 @@ class Sample:
 
 
 class LayerProbe:
-    """Around one step: `watching` while it runs, `gradients` when they are complete, `finish` when the weights have moved."""
+    """Around one step: `watching` while it runs, `gradients` when they are complete, `finish` when
+    the weights have moved."""
 
-    def __init__(self, model: torch.nn.Module, optimizers: list[torch.optim.Optimizer], *, hooks: bool) -> None:
-        leaves = [(n, m) for n, m in model.named_modules() if not any(True for _ in m.children())][:_MOST_LAYERS] if hooks else []
+    def __init__(
+        self, model: torch.nn.Module, optimizers: list[torch.optim.Optimizer], *, hooks: bool
+    ) -> None:
+        leaves = (
+            [(n, m) for n, m in model.named_modules() if not any(True for _ in m.children())][
+                :_MOST_LAYERS
+            ]
+            if hooks
+            else []
+        )
         self._leaves = {id(module): name for name, module in leaves}
         self._names = {id(p): n for n, p in model.named_parameters()}
         self._optimizers = optimizers
@@ -80,7 +91,11 @@ class LayerProbe:
         held = [
             p
             for p in held
-            if isinstance(p, torch.Tensor) and not without_values(p) and is_plain(p) and p.requires_grad and not p.is_complex()
+            if isinstance(p, torch.Tensor)
+            and not without_values(p)
+            and is_plain(p)
+            and p.requires_grad
+            and not p.is_complex()
         ]
         if _fits(held):
             with torch.no_grad():
@@ -88,7 +103,8 @@ class LayerProbe:
         if not self._leaves:
             yield
             return
-        # one hook for all modules, in none of them: the training code may copy or pickle its model in the middle of the step
+        # one hook for all modules, in none of them: the training code may copy or pickle its model
+        # in the middle of the step
         handle = torch.nn.modules.module.register_module_forward_hook(self._returned)
         try:
             yield
@@ -98,18 +114,33 @@ class LayerProbe:
     def _returned(self, module: torch.nn.Module, args: Any, output: Any) -> None:
         name = self._leaves.get(id(module))
         out = output[0] if isinstance(output, tuple) and output else output
-        if name is None or not isinstance(out, torch.Tensor) or not out.is_floating_point() or not is_plain(out) or out.numel() < 2:
+        if (
+            name is None
+            or not isinstance(out, torch.Tensor)
+            or not out.is_floating_point()
+            or not is_plain(out)
+            or out.numel() < 2
+        ):
             return
-        if torch._C._current_autograd_node() is not None:  # activation checkpointing, inside backward
+        # activation checkpointing, inside backward
+        if torch._C._current_autograd_node() is not None:
             return
         began = time.perf_counter()
-        with contextlib.suppress(RuntimeError), torch.no_grad(), torch.autocast(out.device.type, enabled=False):
+        with (
+            contextlib.suppress(RuntimeError),
+            torch.no_grad(),
+            torch.autocast(out.device.type, enabled=False),
+        ):
             values = _some(out.detach()).float()
             std, mean = torch.std_mean(values)
             low, high = torch.aminmax(values)
             zeros = (values == 0).float().mean()
             flat = _flat_share(module, values)
-            self._numbers.append(torch.stack([mean, std, torch.maximum(-low, high), zeros, zeros if flat is None else flat]))
+            self._numbers.append(
+                torch.stack(
+                    [mean, std, torch.maximum(-low, high), zeros, zeros if flat is None else flat]
+                )
+            )
             self._layers.append((name, type(module).__name__, flat is not None))
         self.seconds += time.perf_counter() - began
 
@@ -119,10 +150,20 @@ class LayerProbe:
             for parameter, _ in self._before:
                 grad = parameter.grad
                 name = self._names.get(id(parameter))
-                if grad is None or name is None or not is_plain(grad) or grad.is_complex() or name in self._gradients:
+                if (
+                    grad is None
+                    or name is None
+                    or not is_plain(grad)
+                    or grad.is_complex()
+                    or name in self._gradients
+                ):
                     continue
                 values = grad.detach().float()
-                std, mean = torch.std_mean(values) if values.numel() > 1 else (values.new_zeros(()), values.mean())
+                std, mean = (
+                    torch.std_mean(values)
+                    if values.numel() > 1
+                    else (values.new_zeros(()), values.mean())
+                )
                 low, high = torch.aminmax(values)
                 self._gradients.append(name)
                 self._gradient_numbers.append(torch.stack([mean, std, torch.maximum(-low, high)]))
@@ -132,7 +173,10 @@ class LayerProbe:
         ratios: dict[str, float] = {}
         groups: list[float] = []
         with torch.no_grad():
-            self._before = [(p, w) for p, w in self._before if p.shape == w.shape and p.device == w.device]  # a net may grow
+            # a net may grow
+            self._before = [
+                (p, w) for p, w in self._before if p.shape == w.shape and p.device == w.device
+            ]
             if self._before:
                 now, was = [p.detach() for p, _ in self._before], [w for _, w in self._before]
                 moved = _read(torch._foreach_norm(torch._foreach_sub(now, was)))
@@ -141,17 +185,24 @@ class LayerProbe:
                     name = self._names.get(id(parameter))
                     if name is not None and size > 0:
                         ratios[name] = change / size
-                by_id = {id(p): (c, s) for (p, _), c, s in zip(self._before, moved, sizes, strict=True)}
+                by_id = {
+                    id(p): (c, s) for (p, _), c, s in zip(self._before, moved, sizes, strict=True)
+                }
                 for optimizer in self._optimizers:
                     for group in optimizer.param_groups:
                         pairs = [by_id[id(p)] for p in group["params"] if id(p) in by_id]
                         size = math.hypot(*(s for _, s in pairs)) if pairs else 0.0
-                        groups.append(math.hypot(*(c for c, _ in pairs)) / size if size > 0 else 0.0)
+                        groups.append(
+                            math.hypot(*(c for c, _ in pairs)) / size if size > 0 else 0.0
+                        )
             layers = [
                 LayerNumbers(name, kind, row[0], row[1], row[2], row[3], row[4] if flat else None)
                 for (name, kind, flat), row in zip(self._layers, _rows(self._numbers), strict=True)
             ]
-            gradients = {name: GradientNumbers(*row) for name, row in zip(self._gradients, _rows(self._gradient_numbers), strict=True)}
+            gradients = {
+                name: GradientNumbers(*row)
+                for name, row in zip(self._gradients, _rows(self._gradient_numbers), strict=True)
+            }
         self._before, self._numbers, self._gradient_numbers = [], [], []
         return Sample(step, tuple(layers), gradients, ratios, tuple(groups))
 
@@ -160,7 +211,9 @@ def _fits(parameters: list[torch.Tensor]) -> bool:
     """A copy of these takes little of the memory that is free."""
     needed: dict[torch.device, int] = {}
     for parameter in parameters:
-        needed[parameter.device] = needed.get(parameter.device, 0) + parameter.numel() * parameter.element_size()
+        needed[parameter.device] = (
+            needed.get(parameter.device, 0) + parameter.numel() * parameter.element_size()
+        )
     for device, size in needed.items():
         free = free_memory(device)
         if free is not None and size > _SHARE_OF_MEMORY * free:
@@ -169,7 +222,8 @@ def _fits(parameters: list[torch.Tensor]) -> bool:
 
 
 def _some(values: torch.Tensor) -> torch.Tensor:
-    """All of a small output, every n-th element of a large one: its statistics are told by tens of thousands of values."""
+    """All of a small output, every n-th element of a large one: its statistics are told by tens of
+    thousands of values."""
     every = values.numel() // _MOST_VALUES
     return values.reshape(-1)[::every] if every > 1 and values.is_contiguous() else values
 

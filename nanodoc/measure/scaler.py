@@ -13,29 +13,46 @@ from nanodoc.facts.amp import ScalerStep
 
 @dataclass(slots=True)
 class ScalerReading:
-    """0-dim tensors to be read, and what each of them is: scale, growth tracker, then found_inf by (optimizer, device)."""
+    """0-dim tensors to be read, and what each of them is: scale, growth tracker, then found_inf by
+    (optimizer, device)."""
 
     tensors: list[torch.Tensor]
     found: list[tuple[int, str]]
 
-    def step(self, number: int, values: Sequence[float], left_out: Sequence[int] | None = None, taken: Sequence[int] = ()) -> ScalerStep:
-        """The facts of step `number`, from the tensors' values. `left_out` and `taken` are what a train_step was seen to skip and
-        to step; None where only found_inf tells."""
+    def step(
+        self,
+        number: int,
+        values: Sequence[float],
+        left_out: Sequence[int] | None = None,
+        taken: Sequence[int] = (),
+    ) -> ScalerStep:
+        """The facts of step `number`, from the tensors' values. `left_out` and `taken` are what a
+        train_step was seen to skip and to step; None where only found_inf tells."""
         scale, tracker, *found = values
         checked = [(*where, bool(value)) for where, value in zip(self.found, found, strict=True)]
         device = str(self.tensors[0].device)
         known = {optimizer for optimizer, _, _ in checked}
         checked += [(o, device, True) for o in left_out or () if o not in known]
-        checked += [(o, device, False) for o in taken if o not in known and o not in (left_out or ())]
+        checked += [
+            (o, device, False) for o in taken if o not in known and o not in (left_out or ())
+        ]
         skipped = sorted({optimizer for optimizer, _, bad in checked if bad} | set(left_out or ()))
-        return ScalerStep(step=number, scale=scale, growth_tracker=tracker, found_inf=tuple(checked), skipped=tuple(skipped))
+        return ScalerStep(
+            step=number,
+            scale=scale,
+            growth_tracker=tracker,
+            found_inf=tuple(checked),
+            skipped=tuple(skipped),
+        )
 
 
 def read_scaler(
-    scaler: Any, optimizers: Sequence[torch.optim.Optimizer], state: Sequence[torch.Tensor] | None = None
+    scaler: Any,
+    optimizers: Sequence[torch.optim.Optimizer],
+    state: Sequence[torch.Tensor] | None = None,
 ) -> ScalerReading | None:
-    """What to read of an enabled scaler that has scaled something, else None. `state` is (scale, growth tracker) where they were
-    kept from before an update."""
+    """What to read of an enabled scaler that has scaled something, else None. `state` is (scale,
+    growth tracker) where they were kept from before an update."""
     if scaler is None or not scaler.is_enabled():
         return None
     held = list(state) if state is not None else [scaler._scale, scaler._growth_tracker]

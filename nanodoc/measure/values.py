@@ -1,4 +1,5 @@
-"""What is measured of the values that one public function call takes and makes: targets, ids, activations."""
+"""What is measured of the values that one public function call takes and makes: targets, ids,
+activations."""
 
 from __future__ import annotations
 
@@ -39,12 +40,15 @@ class Units:
             slope = (1 - away * away) if kind == "tanh" else away * (1 - away)
             self.flat += int((slope < _FLAT).sum())
         alive = (values != 0).movedim(dimension, 0).flatten(1).any(1)
-        self.alive = alive if self.alive is None or self.alive.shape != alive.shape else self.alive | alive
+        self.alive = (
+            alive if self.alive is None or self.alive.shape != alive.shape else self.alive | alive
+        )
         self.values += values.numel()
 
 
 class ValueProbe:
-    """Asked about every call of a step; keeps the units of activations by (module, place in the step)."""
+    """Asked about every call of a step; keeps the units of activations by (module, place in the
+    step)."""
 
     def __init__(self) -> None:
         self.units: dict[tuple[str, int], Units] = {}
@@ -57,36 +61,61 @@ class ValueProbe:
         self.made_by, self._count, self._softmaxes = made_by, 0, 0
 
     def measure(
-        self, name: str, tensors: list[torch.Tensor], options: dict[str, Any], out: Any, arguments: list[ArgumentFacts]
+        self,
+        name: str,
+        tensors: list[torch.Tensor],
+        options: dict[str, Any],
+        out: Any,
+        arguments: list[ArgumentFacts],
     ) -> dict[str, float]:
         """Numbers by label; {} for what is of no interest."""
-        if not tensors or any(t.is_nested or t.numel() > _MOST or t.layout is not torch.strided for t in tensors[:2]):
+        if not tensors or any(
+            t.is_nested or t.numel() > _MOST or t.layout is not torch.strided for t in tensors[:2]
+        ):
             return {}
         with torch.no_grad(), torch.autocast(tensors[0].device.type, enabled=False):
             if name in CLASSIFICATION and len(tensors) > 1:
                 return _classification(tensors[0], tensors[1], options, out)
             if name in REGRESSION and len(tensors) > 1:
-                return {"value": _number(out), **_range("target", tensors[1]), **_out_of_reach(tensors[1])}
+                return {
+                    "value": _number(out),
+                    **_range("target", tensors[1]),
+                    **_out_of_reach(tensors[1]),
+                }
             if name == "kl_div" and len(tensors) > 1:
-                return {"value": _number(out), **_range("input", tensors[0]), **_range("target", tensors[1])}
+                return {
+                    "value": _number(out),
+                    **_range("input", tensors[0]),
+                    **_range("target", tensors[1]),
+                }
             if name in ("softmax", "log_softmax"):
                 return self._softmax(tensors[0], options)
             if name == "embedding" and len(tensors) > 1:
                 return {"rows": tensors[1].shape[0], **_range("id", tensors[0])}
-            if (name in RECTIFIERS or name in SQUASHERS) and isinstance(out, torch.Tensor) and out.dim() > 1 and out.requires_grad:
+            if (
+                (name in RECTIFIERS or name in SQUASHERS)
+                and isinstance(out, torch.Tensor)
+                and out.dim() > 1
+                and out.requires_grad
+            ):
                 return self._activation(name, out, arguments)
         return {}
 
     def _softmax(self, given: torch.Tensor, options: dict[str, Any]) -> dict[str, float]:
-        """The largest size of its dimension in all batches so far: lengths differ from batch to batch."""
+        """The largest size of its dimension in all batches so far: lengths differ from batch to
+        batch."""
         dim = options.get("dim")
         if not isinstance(dim, int) or not -given.dim() <= dim < given.dim():
             return {}
         self._softmaxes += 1
-        largest = self._largest[self._softmaxes] = max(self._largest.get(self._softmaxes, 0), int(given.shape[dim]))
+        largest = self._largest[self._softmaxes] = max(
+            self._largest.get(self._softmaxes, 0), int(given.shape[dim])
+        )
         return {"largest": largest}
 
-    def _activation(self, name: str, out: torch.Tensor, arguments: list[ArgumentFacts]) -> dict[str, float]:
+    def _activation(
+        self, name: str, out: torch.Tensor, arguments: list[ArgumentFacts]
+    ) -> dict[str, float]:
         self._count += 1
         units = self.units.setdefault((name, self._count), Units())
         units.add(out, self._unit_dimension(out, arguments[0] if arguments else None), name)
@@ -108,7 +137,9 @@ class ValueProbe:
         return 2
 
 
-def _classification(given: torch.Tensor, target: torch.Tensor, options: dict[str, Any], out: Any) -> dict[str, float]:
+def _classification(
+    given: torch.Tensor, target: torch.Tensor, options: dict[str, Any], out: Any
+) -> dict[str, float]:
     classes = given.shape[1] if given.dim() > 1 else given.shape[0]
     notes: dict[str, float] = {"value": _number(out), "classes": classes, **_range("input", given)}
     if target.is_floating_point() or not target.numel():

@@ -1,6 +1,7 @@
 """The store as a notice board: every rank pins up its record, the reporter reads them all.
 
-The board has a connection of its own, so that a collective that hangs in the process group's store never blocks it.
+The board has a connection of its own, so that a collective that hangs in the process group's store
+never blocks it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from nanodoc.net.launch import Launch
 from nanodoc.net.record import RankRecord
 
 _RETRY_SECONDS = 0.2
-_ANSWER_SECONDS = 5  # a store that is reachable answers in milliseconds; this bounds how long a lost one blocks
+# a store that is reachable answers in milliseconds; this bounds how long a lost one blocks
+_ANSWER_SECONDS = 5
 
 
 class NoRendezvousError(Exception):
@@ -62,24 +64,34 @@ def connect(launch: Launch, timeout: float, *, host: bool = False) -> TCPStore:
     """A connection to the run's store; with `host`, the store itself.
 
     Raises:
-        NoRendezvousError: nothing at that address answered within `timeout` seconds, or it isn't a store.
+        NoRendezvousError: nothing at that address answered within `timeout` seconds, or it isn't a
+        store.
     """
     if not host:
         _wait_for_port(launch, timeout)
     try:
         return TCPStore(
-            launch.address, launch.port, is_master=host, wait_for_workers=False, timeout=timedelta(seconds=max(timeout, 1.0))
-        )  # fmt: skip
+            launch.address,
+            launch.port,
+            is_master=host,
+            wait_for_workers=False,
+            timeout=timedelta(seconds=max(timeout, 1.0)),
+        )
     except RuntimeError as error:  # torch's store errors are all of these
         said = " ".join(str(error).split())
         if host and "EADDRINUSE" in said:
-            raise NoRendezvousError(f"port {launch.port} is in use on this host: set MASTER_PORT to a free one") from None
-        what = "rank 0 can't host the store" if host else "what answers there is no store of torch's"
+            raise NoRendezvousError(
+                f"port {launch.port} is in use on this host: set MASTER_PORT to a free one"
+            ) from None
+        what = (
+            "rank 0 can't host the store" if host else "what answers there is no store of torch's"
+        )
         raise NoRendezvousError(f"{what} at {launch.address}:{launch.port}: {said[:200]}") from None
 
 
 def _wait_for_port(launch: Launch, timeout: float) -> None:
-    """Tries plain connections first: torch's own client fills stderr with warnings while it waits."""
+    """Tries plain connections first: torch's own client fills stderr with warnings while it
+    waits."""
     deadline = time.monotonic() + timeout
     while True:
         try:
@@ -89,9 +101,18 @@ def _wait_for_port(launch: Launch, timeout: float) -> None:
         except socket.gaierror:
             said = f"the name {launch.address} can't be resolved on this host"
         except TimeoutError:
-            said = "connections time out: a firewall, or an address that can't be reached from this host"
+            said = (
+                "connections time out: a firewall, or an address that can't be reached from this "
+                "host"
+            )
         except OSError as error:
-            said = f"{error.strerror or error}: rank 0 was never started, has ended, or listens on another port"
+            said = (
+                f"{error.strerror or error}: rank 0 was never started, has ended, or listens on "
+                "another port"
+            )
         if time.monotonic() + _RETRY_SECONDS >= deadline:
-            raise NoRendezvousError(f"no answer from rank 0 at {launch.address}:{launch.port} within {timeout:g} s ({said})")
+            raise NoRendezvousError(
+                f"no answer from rank 0 at {launch.address}:{launch.port} within {timeout:g} s "
+                f"({said})"
+            )
         time.sleep(_RETRY_SECONDS)

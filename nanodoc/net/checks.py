@@ -1,4 +1,5 @@
-"""The checks that a rank goes through, in order. Each gives None, or what is wrong with the numbers that came back."""
+"""The checks that a rank goes through, in order. Each gives None, or what is wrong with the numbers
+that came back."""
 
 from __future__ import annotations
 
@@ -33,12 +34,18 @@ class Place:
     drills: tuple[Drill, ...]  # of this rank
 
     def sent(self, check: str, rank: int) -> torch.Tensor:
-        """What `rank` contributes: different at every element and on every rank, and exact in float32."""
+        """What `rank` contributes: different at every element and on every rank, and exact in
+        float32."""
         values = torch.arange(_ELEMENTS, dtype=torch.float32, device=self.device) + rank
-        return values + 1000 if rank == self.rank and any(drill.falsifies(check) for drill in self.drills) else values
+        return (
+            values + 1000
+            if rank == self.rank and any(drill.falsifies(check) for drill in self.drills)
+            else values
+        )
 
     def synchronize(self) -> None:
-        """Collectives on a GPU only queue work: a check has ended when the device is through with it."""
+        """Collectives on a GPU only queue work: a check has ended when the device is through with
+        it."""
         accelerator.synchronize(self.device)
 
 
@@ -61,7 +68,11 @@ def _device(place: Place) -> str | None:
         return f"the sum of {_DEVICE_BYTES // 4} ones on {place.device} is {total:g}"
     square = torch.full((64, 64), 2.0, device=place.device)
     product = float((square @ square)[0, 0])
-    return None if product == 256.0 else f"a product of matrices on {place.device} gives {product:g} instead of 256"
+    return (
+        None
+        if product == 256.0
+        else f"a product of matrices on {place.device} gives {product:g} instead of 256"
+    )
 
 
 def _links(place: Place) -> str | None:
@@ -73,7 +84,8 @@ def _connect(place: Place) -> str | None:
     if place.backend == "nccl":
         cuda.set_device(place.device.index or 0)
         device = place.device  # connects now, not at the first collective
-        patience = 10 * place.timeout + 60  # at its own timeout NCCL's watchdog kills the process, which couldn't report any more
+        # at its own timeout NCCL's watchdog kills the process, which couldn't report any more
+        patience = 10 * place.timeout + 60
     dist.init_process_group(
         place.backend,
         store=place.store,
@@ -94,13 +106,19 @@ def _barrier(place: Place) -> str | None:
 def _all_reduce(place: Place) -> str | None:
     values = place.sent("all_reduce", place.rank)
     dist.all_reduce(values)
-    return _compared(values, sum(place.sent("", rank) for rank in range(place.world_size)), "the sum")
+    return _compared(
+        values, sum(place.sent("", rank) for rank in range(place.world_size)), "the sum"
+    )
 
 
 def _broadcast(place: Place) -> str | None:
     """From the first rank and from the last: they are rarely on the same host."""
     for root in sorted({0, place.world_size - 1}):
-        values = place.sent("broadcast", root) if place.rank == root else torch.zeros(_ELEMENTS, device=place.device)
+        values = (
+            place.sent("broadcast", root)
+            if place.rank == root
+            else torch.zeros(_ELEMENTS, device=place.device)
+        )
         dist.broadcast(values, src=root)
         wrong = _compared(values, place.sent("", root), f"what rank {root} sent")
         if wrong:
@@ -111,14 +129,24 @@ def _broadcast(place: Place) -> str | None:
 def _all_gather(place: Place) -> str | None:
     parts = [torch.zeros(_ELEMENTS, device=place.device) for _ in range(place.world_size)]
     dist.all_gather(parts, place.sent("all_gather", place.rank))
-    compared = [_compared(part, place.sent("", rank), f"what rank {rank} sent") for rank, part in enumerate(parts)]
+    compared = [
+        _compared(part, place.sent("", rank), f"what rank {rank} sent")
+        for rank, part in enumerate(parts)
+    ]
     return "; ".join(filter(None, compared)) or None
 
 
 def _reduce_scatter(place: Place) -> str | None:
     own = torch.zeros(_ELEMENTS, device=place.device)
-    dist.reduce_scatter(own, [place.sent("reduce_scatter", place.rank) * (part + 1) for part in range(place.world_size)])
-    return _compared(own, sum(place.sent("", rank) * (place.rank + 1) for rank in range(place.world_size)), "the sum of its part")
+    dist.reduce_scatter(
+        own,
+        [place.sent("reduce_scatter", place.rank) * (part + 1) for part in range(place.world_size)],
+    )
+    return _compared(
+        own,
+        sum(place.sent("", rank) * (place.rank + 1) for rank in range(place.world_size)),
+        "the sum of its part",
+    )
 
 
 def _ring(place: Place) -> str | None:
@@ -128,13 +156,16 @@ def _ring(place: Place) -> str | None:
     before, after = (place.rank - 1) % place.world_size, (place.rank + 1) % place.world_size
     heard = torch.zeros(_ELEMENTS, device=place.device)
     sent = place.sent("ring", place.rank)
-    for work in dist.batch_isend_irecv([dist.P2POp(dist.irecv, heard, before), dist.P2POp(dist.isend, sent, after)]):
+    for work in dist.batch_isend_irecv(
+        [dist.P2POp(dist.irecv, heard, before), dist.P2POp(dist.isend, sent, after)]
+    ):
         work.wait()
     return _compared(heard, place.sent("", before), f"what rank {before} sent")
 
 
 def _disconnect(place: Place) -> str | None:
-    dist.barrier(device_ids=[place.device.index or 0] if place.backend == "nccl" else None)  # nobody leaves while others still talk
+    # nobody leaves while others still talk
+    dist.barrier(device_ids=[place.device.index or 0] if place.backend == "nccl" else None)
     dist.destroy_process_group()
     return None
 
@@ -145,7 +176,10 @@ def _compared(got: torch.Tensor, wanted: torch.Tensor | int, what: str) -> str |
         return None
     at = int(different[0])
     expected = float(wanted[at]) if isinstance(wanted, torch.Tensor) else float(wanted)
-    return f"{what} is wrong: {float(got[at]):g} instead of {expected:g} ({len(different)} of {got.numel()} elements differ)"
+    return (
+        f"{what} is wrong: {float(got[at]):g} instead of {expected:g} ({len(different)} of "
+        f"{got.numel()} elements differ)"
+    )
 
 
 BEFORE_SPEED = (

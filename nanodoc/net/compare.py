@@ -1,4 +1,5 @@
-"""What the ranks say about themselves, held side by side: versions, addresses, devices, clocks. Nothing here imports torch."""
+"""What the ranks say about themselves, held side by side: versions, addresses, devices, clocks.
+Nothing here imports torch."""
 
 from __future__ import annotations
 
@@ -10,14 +11,24 @@ from nanodoc.net.model import FAILED, NOTE, Problem
 from nanodoc.net.record import RankFacts
 from nanodoc.text import ranges
 
-_CLOCKS_APART = 5.0  # seconds; logs of several hosts can no longer be read side by side, and certificates begin to fail
+# seconds; logs of several hosts can no longer be read side by side, and certificates begin to fail
+_CLOCKS_APART = 5.0
 
 
-def compared(facts: Sequence[RankFacts], backend: str | None, clocks: Mapping[int, float]) -> tuple[Problem, ...]:
-    """The problems that the facts alone show; `clocks` is how far each rank's clock is ahead of the reporter's, in seconds."""
+def compared(
+    facts: Sequence[RankFacts], backend: str | None, clocks: Mapping[int, float]
+) -> tuple[Problem, ...]:
+    """The problems that the facts alone show; `clocks` is how far each rank's clock is ahead of the
+    reporter's, in seconds."""
     return (
-        *_versions(facts, backend), *_asked_interfaces(facts), *_several_hosts(facts), *_one_network(facts), *_own_gpus(facts, backend), *_gpus_of_some(facts), *_clocks(facts, clocks),
-    )  # fmt: skip
+        *_versions(facts, backend),
+        *_asked_interfaces(facts),
+        *_several_hosts(facts),
+        *_one_network(facts),
+        *_own_gpus(facts, backend),
+        *_gpus_of_some(facts),
+        *_clocks(facts, clocks),
+    )
 
 
 def _versions(facts: Sequence[RankFacts], backend: str | None) -> list[Problem]:
@@ -34,10 +45,13 @@ def _versions(facts: Sequence[RankFacts], backend: str | None) -> list[Problem]:
         for (host, text), ranks in odd.items():
             found.append(
                 Problem(
-                    state=state, text=f"{named(ranks)} ({host}) run{'s' if len(ranks) == 1 else ''} {name} {text}, the others {most}",
-                    help=f"install the same {name} on every host; check that every rank starts the same python",
+                    state=state,
+                    text=f"{named(ranks)} ({host}) run{'s' if len(ranks) == 1 else ''} {name} "
+                    f"{text}, the others {most}",
+                    help=f"install the same {name} on every host; check that every rank starts the "
+                    "same python",
                 )
-            )  # fmt: skip
+            )
     return found
 
 
@@ -57,9 +71,12 @@ def _asked_interfaces(facts: Sequence[RankFacts]) -> list[Problem]:
         for variable, value in one.asked_interfaces.items():
             if one.interfaces and not any(fits(variable, value, name) for name in one.interfaces):
                 found[one.host, variable] = Problem(
-                    state=FAILED, text=f"{variable}={value} fits no interface of {one.host} (there are {', '.join(one.interfaces)})",
-                    help=f"set {variable} to the interface between the hosts; where its name differs from host to host, set it on each one",
-                )  # fmt: skip
+                    state=FAILED,
+                    text=f"{variable}={value} fits no interface of {one.host} (there are "
+                    f"{', '.join(one.interfaces)})",
+                    help=f"set {variable} to the interface between the hosts; where its name "
+                    "differs from host to host, set it on each one",
+                )
     return list(found.values())
 
 
@@ -75,19 +92,25 @@ def _several_hosts(facts: Sequence[RankFacts]) -> list[Problem]:
         if is_loopback(first.address):
             found.append(
                 Problem(
-                    state=FAILED, text=f"{ranks} ({host}) would offer the address {first.address}, which leads other hosts to themselves",
-                    help="set MASTER_ADDR to an address or name that every host can reach (not localhost), and "
-                    "GLOO_SOCKET_IFNAME / NCCL_SOCKET_IFNAME to the interface between the hosts",
+                    state=FAILED,
+                    text=f"{ranks} ({host}) would offer the address {first.address}, which leads "
+                    "other hosts to themselves",
+                    help="set MASTER_ADDR to an address or name that every host can reach (not "
+                    "localhost), and GLOO_SOCKET_IFNAME / NCCL_SOCKET_IFNAME to the interface "
+                    "between the hosts",
                 )
-            )  # fmt: skip
+            )
         elif is_loopback(first.resolves_to) and "GLOO_SOCKET_IFNAME" not in first.asked_interfaces:
             wanted = first.interface or "the interface between the hosts, such as eth0"
             found.append(
                 Problem(
-                    state=NOTE, text=f"{host} resolves its own name to {first.resolves_to}: gloo on {ranks} would offer that to other hosts",
-                    help=f"export GLOO_SOCKET_IFNAME={wanted}, or put the host's real address into its /etc/hosts",
+                    state=NOTE,
+                    text=f"{host} resolves its own name to {first.resolves_to}: gloo on {ranks} "
+                    "would offer that to other hosts",
+                    help=f"export GLOO_SOCKET_IFNAME={wanted}, or put the host's real address into "
+                    "its /etc/hosts",
                 )
-            )  # fmt: skip
+            )
     return found
 
 
@@ -99,15 +122,18 @@ def _one_network(facts: Sequence[RankFacts]) -> list[Problem]:
     if len({one.host for one in facts}) < 2 or len(networks) < 2:
         return []
     said = "; ".join(
-        f"{named([one.rank for one in there])} in {network} ({there[0].interface} on {there[0].host})"
+        f"{named([one.rank for one in there])} in {network} ({there[0].interface} on "
+        f"{there[0].host})"
         for network, there in networks.items()
     )
     return [
         Problem(
-            state=NOTE, text=f"the ranks use interfaces of different networks: {said}",
-            help="if that is not meant so, export GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME with the interface that joins the hosts",
+            state=NOTE,
+            text=f"the ranks use interfaces of different networks: {said}",
+            help="if that is not meant so, export GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME with "
+            "the interface that joins the hosts",
         )
-    ]  # fmt: skip
+    ]
 
 
 def _own_gpus(facts: Sequence[RankFacts], backend: str | None) -> list[Problem]:
@@ -118,24 +144,39 @@ def _own_gpus(facts: Sequence[RankFacts], backend: str | None) -> list[Problem]:
     return [
         Problem(
             state=FAILED if backend == "nccl" else NOTE,
-            text=f"{named([one.rank for one in there])} share one GPU ({there[0].device} on {host}); NCCL refuses that",
-            help="start no more ranks on a host than it has GPUs, and let each rank take the GPU of its LOCAL_RANK",
+            text=f"{named([one.rank for one in there])} share one GPU ({there[0].device} on "
+            f"{host}); NCCL refuses that",
+            help="start no more ranks on a host than it has GPUs, and let each rank take the GPU "
+            "of its LOCAL_RANK",
         )
         for (host, _), there in users.items()
         if len(there) > 1
-    ]  # fmt: skip
+    ]
 
 
 def _gpus_of_some(facts: Sequence[RankFacts]) -> list[Problem]:
     found = [
-        Problem(state=FAILED, text=f"rank {one.rank} ({one.host}) can't use its GPU: {one.device_error}", help="nanodoc env on that host says more")
+        Problem(
+            state=FAILED,
+            text=f"rank {one.rank} ({one.host}) can't use its GPU: {one.device_error}",
+            help="nanodoc env on that host says more",
+        )
         for one in facts
         if one.device_error is not None
-    ]  # fmt: skip
+    ]
     without = [one for one in facts if one.device_id is None and one.device_error is None]
     if without and len(without) < len(facts):
-        text = f"{named([one.rank for one in without])} ({without[0].host}) found no GPU, others did: gloo is used for all"
-        found.append(Problem(state=NOTE, text=text, help="nanodoc env on that host says why; --backend gloo if that is meant so"))
+        text = (
+            f"{named([one.rank for one in without])} ({without[0].host}) found no GPU, others did: "
+            "gloo is used for all"
+        )
+        found.append(
+            Problem(
+                state=NOTE,
+                text=text,
+                help="nanodoc env on that host says why; --backend gloo if that is meant so",
+            )
+        )
     return found
 
 
@@ -147,11 +188,13 @@ def _clocks(facts: Sequence[RankFacts], clocks: Mapping[int, float]) -> list[Pro
             away.setdefault(one.host, ahead)
     return [
         Problem(
-            state=NOTE, text=f"the clock of {host} is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the first rank's",
+            state=NOTE,
+            text=f"the clock of {host} is {abs(ahead):.0f} s "
+            f"{'ahead of' if ahead > 0 else 'behind'} the first rank's",
             help="let every host keep its time by NTP (timedatectl status)",
         )
         for host, ahead in away.items()
-    ]  # fmt: skip
+    ]
 
 
 def named(ranks: Sequence[int]) -> str:

@@ -1,4 +1,5 @@
-"""`--drill RANK:KIND[@CHECK]`: a rank that fails on purpose, to rehearse what a failure looks like (and to test that it is named)."""
+"""`--drill RANK:KIND[@CHECK]`: a rank that fails on purpose, to rehearse what a failure looks like
+(and to test that it is named)."""
 
 from __future__ import annotations
 
@@ -36,11 +37,13 @@ class Drill:
     check: str
 
     def before(self, check: str) -> None:
-        """Fails as asked where this is the check: the process is killed, waits for ever or waits a second."""
+        """Fails as asked where this is the check: the process is killed, waits for ever or waits a
+        second."""
         if check != self.check:
             return
         if self.kind == "die":
-            os.kill(os.getpid(), signal.SIGKILL)  # no goodbye: as by the kernel's out-of-memory killer
+            # no goodbye: as by the kernel's out-of-memory killer
+            os.kill(os.getpid(), signal.SIGKILL)
         while self.kind == "hang":
             time.sleep(60)
         if self.kind == "slow":
@@ -67,7 +70,9 @@ def read_drill(text: str, world_size: int | None) -> Drill:
         raise UsageError(f"--drill {text!r}: version belongs to no check; leave out @{check}")
     allowed = _CHECKED_VALUES if kind == "wrong" else CHECKS
     if at and check not in allowed:
-        raise UsageError(f"--drill {text!r}: no check {check!r} for {kind}; one of {', '.join(allowed)}")
+        raise UsageError(
+            f"--drill {text!r}: no check {check!r} for {kind}; one of {', '.join(allowed)}"
+        )
     if world_size is not None and int(rank) >= world_size:
         raise UsageError(f"--drill {text!r}: there are {world_size} ranks, 0 to {world_size - 1}")
     return Drill(rank=int(rank), kind=kind, check=check or "all_reduce")

@@ -13,7 +13,15 @@ import torch
 
 from nanodoc import cuda
 from nanodoc._version import __version__
-from nanodoc.net.interfaces import BRIDGES, Interface, address_towards, fits, interfaces, is_loopback, resolved
+from nanodoc.net.interfaces import (
+    BRIDGES,
+    Interface,
+    address_towards,
+    fits,
+    interfaces,
+    is_loopback,
+    resolved,
+)
 from nanodoc.net.launch import Launch
 from nanodoc.net.record import RankFacts
 
@@ -26,17 +34,33 @@ def gather_facts(launch: Launch, backend: str | None, port: int) -> RankFacts:
     try:
         if backend != "gloo" and cuda.available():
             device, name, identity = _gpu(launch)
-    except RuntimeError as error:  # the driver's or CUDA's: it is reported, and the rank goes on without
+    except RuntimeError as error:
+        # the driver's or CUDA's: it is reported, and the rank goes on without
         failed = " ".join(str(error).split())[:200]
     there = interfaces()
     own = _own_interface(launch, there)
     return RankFacts(
-        rank=launch.rank, host=socket.gethostname(), pid=os.getpid(), machine=_machine(), nanodoc=__version__, torch=torch.__version__,
-        python=platform.python_version(), cuda=torch.version.cuda or torch.version.hip, nccl=cuda.nccl_version() if cuda.available() else None, device=device, device_name=name,
-        device_id=identity, device_error=failed, address=own.address if own else None, interface=own.name if own and own.name else None,
-        network=own.network if own and own.network else None, resolves_to=resolved(socket.gethostname()),
-        interfaces=tuple(one.name for one in there), asked_interfaces={key: os.environ[key] for key in ASKED if key in os.environ}, port=port,
-    )  # fmt: skip
+        rank=launch.rank,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        machine=_machine(),
+        nanodoc=__version__,
+        torch=torch.__version__,
+        python=platform.python_version(),
+        cuda=torch.version.cuda or torch.version.hip,
+        nccl=cuda.nccl_version() if cuda.available() else None,
+        device=device,
+        device_name=name,
+        device_id=identity,
+        device_error=failed,
+        address=own.address if own else None,
+        interface=own.name if own and own.name else None,
+        network=own.network if own and own.network else None,
+        resolves_to=resolved(socket.gethostname()),
+        interfaces=tuple(one.name for one in there),
+        asked_interfaces={key: os.environ[key] for key in ASKED if key in os.environ},
+        port=port,
+    )
 
 
 def _gpu(launch: Launch) -> tuple[str, str, str]:
@@ -47,7 +71,8 @@ def _gpu(launch: Launch) -> tuple[str, str, str]:
 
 
 def _machine() -> str:
-    """Equal for processes that see each other's pids: the boot of the kernel, and the pid namespace (containers have their own)."""
+    """Equal for processes that see each other's pids: the boot of the kernel, and the pid namespace
+    (containers have their own)."""
     with contextlib.suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
@@ -58,15 +83,23 @@ def _own_interface(launch: Launch, known: tuple[Interface, ...]) -> Interface | 
     """The interface that was asked for by name, else the one towards MASTER_ADDR."""
     for key in ASKED:
         value = os.environ.get(key, "")
-        named = [one for one in known if value and not value.startswith("^") and fits(key, value, one.name)]
+        named = [
+            one
+            for one in known
+            if value and not value.startswith("^") and fits(key, value, one.name)
+        ]
         if named:
             return named[0]
     address = address_towards(launch.address, launch.port)
     if address is None:
         return None
     if is_loopback(address) and launch.address != "localhost" and not is_loopback(launch.address):
-        # rank 0's host: many systems resolve their own name to 127.0.1.1, which says nothing about the way from the other hosts
+        # rank 0's host: many systems resolve their own name to 127.0.1.1, which says nothing about
+        # the way from the other hosts
         outward = [one for one in known if not is_loopback(one.address)]
         if outward:
             return min(outward, key=lambda one: one.name.startswith(BRIDGES))
-    return next((one for one in known if one.address == address), Interface(name="", address=address, network=""))
+    return next(
+        (one for one in known if one.address == address),
+        Interface(name="", address=address, network=""),
+    )

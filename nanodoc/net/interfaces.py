@@ -1,4 +1,5 @@
-"""The network interfaces of this host and the addresses it would offer to other ranks; standard library only."""
+"""The network interfaces of this host and the addresses it would offer to other ranks; standard
+library only."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from dataclasses import dataclass
 
 _GET_ADDRESS, _GET_NETMASK = 0x8915, 0x891B  # SIOCGIFADDR and SIOCGIFNETMASK of linux/sockios.h
 
-BRIDGES = ("docker", "br-", "veth", "virbr", "cni", "flannel")  # lead to containers of this host, not to other hosts
+# lead to containers of this host, not to other hosts
+BRIDGES = ("docker", "br-", "veth", "virbr", "cni", "flannel")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,8 +33,16 @@ def interfaces() -> tuple[Interface, ...]:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             with contextlib.suppress(OSError):  # an interface without an IPv4 address
-                address, mask = (_asked(probe, name, request) for request in (_GET_ADDRESS, _GET_NETMASK))
-                found.append(Interface(name=name, address=address, network=str(ipaddress.ip_network(f"{address}/{mask}", strict=False))))
+                address, mask = (
+                    _asked(probe, name, request) for request in (_GET_ADDRESS, _GET_NETMASK)
+                )
+                found.append(
+                    Interface(
+                        name=name,
+                        address=address,
+                        network=str(ipaddress.ip_network(f"{address}/{mask}", strict=False)),
+                    )
+                )
     return tuple(found)
 
 
@@ -44,9 +54,12 @@ def _asked(probe: socket.socket, name: str, request: int) -> str:
 
 
 def address_towards(host: str, port: int) -> str | None:
-    """The address of the interface that leads to `host`, None where none does. Connecting a datagram socket sends nothing."""
+    """The address of the interface that leads to `host`, None where none does. Connecting a
+    datagram socket sends nothing."""
     with contextlib.suppress(OSError):
-        for family, kind, protocol, _, target in socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM):
+        for family, kind, protocol, _, target in socket.getaddrinfo(
+            host, port, type=socket.SOCK_DGRAM
+        ):
             with contextlib.suppress(OSError), socket.socket(family, kind, protocol) as probe:
                 probe.connect(target)
                 return str(probe.getsockname()[0])
@@ -69,10 +82,12 @@ def is_loopback(address: str | None) -> bool:
 
 
 def fits(variable: str, value: str, name: str) -> bool:
-    """Whether `variable` lets the interface `name` be used: gloo takes a list of names, NCCL one of prefixes, `=` for exact names and `^`
-    for those to be left out."""
+    """Whether `variable` lets the interface `name` be used: gloo takes a list of names, NCCL one of
+    prefixes, `=` for exact names and `^` for those to be left out."""
     parts = [part for part in value.lstrip("^=").split(",") if part]
     if not variable.startswith("NCCL"):
         return name in parts
     exact = value.startswith(("=", "^="))
-    return any(name == part if exact else name.startswith(part) for part in parts) is not value.startswith("^")
+    return any(
+        name == part if exact else name.startswith(part) for part in parts
+    ) is not value.startswith("^")

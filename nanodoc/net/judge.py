@@ -1,4 +1,5 @@
-"""From the records of all ranks to a report: who failed, who merely waited, which check it was. Nothing here imports torch."""
+"""From the records of all ranks to a report: who failed, who merely waited, which check it was.
+Nothing here imports torch."""
 
 from __future__ import annotations
 
@@ -7,15 +8,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from nanodoc.net.compare import compared, named
-from nanodoc.net.model import FAILED, NOT_REACHED, NOTE, OK, WAITED, CheckOutcome, NetReport, Problem, RankOutcome
+from nanodoc.net.model import (
+    FAILED,
+    NOT_REACHED,
+    NOTE,
+    OK,
+    WAITED,
+    CheckOutcome,
+    NetReport,
+    Problem,
+    RankOutcome,
+)
 from nanodoc.net.record import NO_ANSWER, RAISED, WRONG, Failure, RankRecord, Speed
 from nanodoc.text import seconds
 
 MISSING, GONE, SILENT, ALIVE = "missing", "gone", "silent", "alive"
 
-# A rank is called slow when it enters a check later than 3 times the median of all ranks, and by more than 0.2 s: no scheduler of a
-# machine with a free core for each rank makes a process wait that long, and what is slow on every rank is nobody's fault. Before connect
-# a rank allocates on its device for the first time: loading CUDA takes a second or two.
+# A rank is called slow when it enters a check later than 3 times the median of all ranks, and by
+# more than 0.2 s: no scheduler of a machine with a free core for each rank makes a process wait
+# that long, and what is slow on every rank is nobody's fault. Before connect a rank allocates on
+# its device for the first time: loading CUDA takes a second or two.
 _SLOW_TIMES, _SLOW_SECONDS, _SLOW_START_SECONDS = 3.0, 0.2, 2.0
 
 
@@ -44,10 +56,16 @@ class Setting:
 def judge(seen: Mapping[int, Seen], setting: Setting) -> NetReport:
     """The report of what `seen` says of every rank."""
     culprits = _culprits(seen)
-    ranks = tuple(_outcome(rank, one, culprits, len(seen), setting) for rank, one in sorted(seen.items()))
+    ranks = tuple(
+        _outcome(rank, one, culprits, len(seen), setting) for rank, one in sorted(seen.items())
+    )
     records = [one.record for one in seen.values() if one.record is not None]
     problems = [
-        *compared([one.facts for one in records], setting.backend, {rank: one.clock_ahead for rank, one in seen.items()}),
+        *compared(
+            [one.facts for one in records],
+            setting.backend,
+            {rank: one.clock_ahead for rank, one in seen.items()},
+        ),
         *_missing(seen, setting),
         *_advice(seen, ranks),
         *_slow_ranks(records),
@@ -55,29 +73,49 @@ def judge(seen: Mapping[int, Seen], setting: Setting) -> NetReport:
     if setting.remark is not None:
         problems.append(Problem(state=NOTE, text=setting.remark))
     return NetReport(
-        world_size=len(seen), backend=setting.backend, timeout=setting.timeout, address=setting.address, ranks=ranks,
-        checks=tuple(_check_outcomes(records, len(seen), setting.checks)), problems=tuple(problems), speeds=_slowest_speeds(records, len(seen)),
-        log=_log(records), verbose=setting.verbose,
-    )  # fmt: skip
+        world_size=len(seen),
+        backend=setting.backend,
+        timeout=setting.timeout,
+        address=setting.address,
+        ranks=ranks,
+        checks=tuple(_check_outcomes(records, len(seen), setting.checks)),
+        problems=tuple(problems),
+        speeds=_slowest_speeds(records, len(seen)),
+        log=_log(records),
+        verbose=setting.verbose,
+    )
 
 
 def _log(records: Sequence[RankRecord]) -> tuple[str, ...]:
     """NCCL's lines of a rank that failed, else of the first rank: one is enough to read."""
-    return next((one.log for one in sorted(records, key=lambda one: not one.failures) if one.log), ())
+    return next(
+        (one.log for one in sorted(records, key=lambda one: not one.failures) if one.log), ()
+    )
 
 
 def _culprits(seen: Mapping[int, Seen]) -> list[int]:
-    """The ranks that others wait for: not there, ended, never come to the check, or stopped by an error of their own at an earlier one."""
-    absent = [rank for rank, one in seen.items() if one.state != ALIVE or one.record is None or _never_entered(one.record)]
+    """The ranks that others wait for: not there, ended, never come to the check, or stopped by an
+    error of their own at an earlier one."""
+    absent = [
+        rank
+        for rank, one in seen.items()
+        if one.state != ALIVE or one.record is None or _never_entered(one.record)
+    ]
     if absent:
         return absent
     there = {rank: one.record for rank, one in seen.items() if one.record is not None}
     furthest = max(len(record.done) for record in there.values())
-    behind = [rank for rank, record in there.items() if len(record.done) < furthest and any(one.kind == RAISED for one in record.failures)]
+    behind = [
+        rank
+        for rank, record in there.items()
+        if len(record.done) < furthest and any(one.kind == RAISED for one in record.failures)
+    ]
     if behind:
         return behind
     within = {record.current for record in there.values() if record.entered and not record.finished}
-    return [rank for rank, record in there.items() if _before_check(record) and record.current in within]
+    return [
+        rank for rank, record in there.items() if _before_check(record) and record.current in within
+    ]
 
 
 def _before_check(record: RankRecord) -> bool:
@@ -88,21 +126,32 @@ def _never_entered(record: RankRecord) -> bool:
     return any(failure.kind == NO_ANSWER and not failure.entered for failure in record.failures)
 
 
-def _outcome(rank: int, one: Seen, culprits: Sequence[int], world_size: int, setting: Setting) -> RankOutcome:
+def _outcome(
+    rank: int, one: Seen, culprits: Sequence[int], world_size: int, setting: Setting
+) -> RankOutcome:
     record = one.record
     if record is None:
-        return RankOutcome(rank=rank, state=FAILED, text=f"never arrived within {setting.timeout:g} s")
+        return RankOutcome(
+            rank=rank, state=FAILED, text=f"never arrived within {setting.timeout:g} s"
+        )
     last = record.done[-1].name if record.done else None
     state, text = _verdict(one, record, [other for other in culprits if other != rank], world_size)
     return RankOutcome(rank=rank, state=state, text=text, facts=record.facts, last_seen=last)
 
 
-def _verdict(one: Seen, record: RankRecord, culprits: Sequence[int], world_size: int) -> tuple[str, str]:
-    last = f" (last seen: {record.done[-1].name} OK)" if record.done else " (last seen: rendezvous OK)"
+def _verdict(
+    one: Seen, record: RankRecord, culprits: Sequence[int], world_size: int
+) -> tuple[str, str]:
+    last = (
+        f" (last seen: {record.done[-1].name} OK)" if record.done else " (last seen: rendezvous OK)"
+    )
     if one.state == GONE:
         return FAILED, f"its process ended {_where(record)}{last}"
     if one.state == SILENT:
-        return FAILED, f"no sign of life for {one.silent_for:.0f} s {_where(record)}: frozen, or its network is gone{last}"
+        return FAILED, (
+            f"no sign of life for {one.silent_for:.0f} s {_where(record)}: frozen, or its network "
+            f"is gone{last}"
+        )
     ended = next((failure for failure in reversed(record.failures) if failure.kind != WRONG), None)
     if ended is not None:
         return _stopped(ended, record, culprits, last, world_size)
@@ -116,10 +165,15 @@ def _verdict(one: Seen, record: RankRecord, culprits: Sequence[int], world_size:
     if record.current is None:
         return WAITED, f"for {named(culprits)}" if culprits else "for the others"
     where = "in" if record.entered else "before"
-    return WAITED, f"{where} {record.current} for {named(culprits) if culprits else 'the others'}{last}"
+    return (
+        WAITED,
+        f"{where} {record.current} for {named(culprits) if culprits else 'the others'}{last}",
+    )
 
 
-def _stopped(failure: Failure, record: RankRecord, culprits: Sequence[int], last: str, world_size: int) -> tuple[str, str]:
+def _stopped(
+    failure: Failure, record: RankRecord, culprits: Sequence[int], last: str, world_size: int
+) -> tuple[str, str]:
     """How a rank's checks ended: by its own doing, or because another rank did not answer."""
     if failure.kind == NO_ANSWER and not failure.entered:
         return FAILED, f"never entered {failure.check}: {failure.text}{last}"
@@ -128,7 +182,10 @@ def _stopped(failure: Failure, record: RankRecord, culprits: Sequence[int], last
         return WAITED, f"in {failure.check} for {named(culprits)}{last}"
     if failure.kind == NO_ANSWER and failure.check == "ring":
         rank = record.facts.rank
-        return FAILED, f"in ring: nothing came from rank {(rank - 1) % world_size} within the timeout{last}"
+        return (
+            FAILED,
+            f"in ring: nothing came from rank {(rank - 1) % world_size} within the timeout{last}",
+        )
     return FAILED, f"in {failure.check}: {failure.text}{last}"
 
 
@@ -150,11 +207,13 @@ def _missing(seen: Mapping[int, Seen], setting: Setting) -> list[Problem]:
     return [
         Problem(
             state=FAILED,
-            text=f"{named(missing)} of {len(seen)} never arrived at {setting.address} within {setting.timeout:g} s; there were {there}",
-            help="look whether these ranks were started, and whether their hosts reach that address and port (a firewall, another "
-            "network, --nnodes and --nproc-per-node that differ between the hosts); --timeout waits longer",
+            text=f"{named(missing)} of {len(seen)} never arrived at {setting.address} within "
+            f"{setting.timeout:g} s; there were {there}",
+            help="look whether these ranks were started, and whether their hosts reach that "
+            "address and port (a firewall, another network, --nnodes and --nproc-per-node "
+            "that differ between the hosts); --timeout waits longer",
         )
-    ]  # fmt: skip
+    ]
 
 
 def _advice(seen: Mapping[int, Seen], ranks: Sequence[RankOutcome]) -> list[Problem]:
@@ -166,7 +225,14 @@ def _advice(seen: Mapping[int, Seen], ranks: Sequence[RankOutcome]) -> list[Prob
             continue
         help = _help(seen[one.rank].state, record)
         if help is not None:
-            found.setdefault(help[0], Problem(state=FAILED, text=f"rank {one.rank} ({record.facts.host}) {help[0]}", help=help[1]))
+            found.setdefault(
+                help[0],
+                Problem(
+                    state=FAILED,
+                    text=f"rank {one.rank} ({record.facts.host}) {help[0]}",
+                    help=help[1],
+                ),
+            )
     return list(found.values())
 
 
@@ -175,17 +241,26 @@ def _help(state: str, record: RankRecord) -> tuple[str, str] | None:
     if state == GONE:
         return (
             "ended without a word",
-            f"read its own stderr (torchrun --log-dir logs --tee 3), and dmesg on {facts.host} for the out-of-memory killer",
+            f"read its own stderr (torchrun --log-dir logs --tee 3), and dmesg on {facts.host} "
+            "for the out-of-memory killer",
         )
     if state == SILENT:
-        return "is silent", f"see whether {facts.host} still answers (ping, ssh) and whether process {facts.pid} is stopped or swapped out"
+        return "is silent", (
+            f"see whether {facts.host} still answers (ping, ssh) and whether process {facts.pid} "
+            "is stopped or swapped out"
+        )
     if _never_entered(record):
-        return "runs but does not come to the check", f"on {facts.host}, py-spy dump --pid {facts.pid} shows what it does"
+        return (
+            "runs but does not come to the check",
+            f"on {facts.host}, py-spy dump --pid {facts.pid} shows what it does",
+        )
     if any(failure.kind == NO_ANSWER for failure in record.failures):
         return (
             "got no answer, though every rank is there",
-            "the hosts reach each other, but the data doesn't get through: export GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME with the right "
-            "interface; with NCCL try NCCL_IB_DISABLE=1 (no InfiniBand) and NCCL_P2P_DISABLE=1 (no direct way between GPUs), one at a time",
+            "the hosts reach each other, but the data doesn't get through: export "
+            "GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME with the right interface; with NCCL try "
+            "NCCL_IB_DISABLE=1 (no InfiniBand) and NCCL_P2P_DISABLE=1 (no direct way between "
+            "GPUs), one at a time",
         )
     return None
 
@@ -203,37 +278,59 @@ def _slow_ranks(records: Sequence[RankRecord]) -> list[Problem]:
         # the lower one of two, so that of two ranks the late one is not measured by itself
         median = statistics.median_low(times.values())
         for rank, late_by in times.items():
-            if late_by > max(_SLOW_TIMES * median, _SLOW_START_SECONDS if name == "connect" else _SLOW_SECONDS):
+            if late_by > max(
+                _SLOW_TIMES * median, _SLOW_START_SECONDS if name == "connect" else _SLOW_SECONDS
+            ):
                 worst[rank] = max(worst.get(rank, (0.0, "", 0.0)), (late_by, name, median))
     return [
         Problem(
             state=NOTE,
-            text=f"rank {rank} ({hosts[rank]}) is slow: it came to {name} after {seconds(late_by)}, the median rank after {seconds(median)}",
+            text=f"rank {rank} ({hosts[rank]}) is slow: it came to {name} after "
+            f"{seconds(late_by)}, the median rank after {seconds(median)}",
             help="look what else runs on that host, and at its clock rate and disks",
         )
         for rank, (late_by, name, median) in sorted(worst.items())
     ]
 
 
-def _check_outcomes(records: Sequence[RankRecord], world_size: int, names: Iterable[str]) -> Iterable[CheckOutcome]:
+def _check_outcomes(
+    records: Sequence[RankRecord], world_size: int, names: Iterable[str]
+) -> Iterable[CheckOutcome]:
     for name in names:
         times = [done.seconds for record in records for done in record.done if done.name == name]
         failed = any(failure.check == name for record in records for failure in record.failures)
         reached = times or any(record.current == name for record in records)
-        state = FAILED if failed or (reached and len(times) < world_size) else OK if times else NOT_REACHED
+        state = (
+            FAILED
+            if failed or (reached and len(times) < world_size)
+            else OK
+            if times
+            else NOT_REACHED
+        )
         yield CheckOutcome(
-            name=name, state=state, quickest=min(times, default=None), slowest=max(times, default=None), ranks_through=len(times)
-        )  # fmt: skip
+            name=name,
+            state=state,
+            quickest=min(times, default=None),
+            slowest=max(times, default=None),
+            ranks_through=len(times),
+        )
 
 
 def _slowest_speeds(records: Sequence[RankRecord], world_size: int) -> tuple[Speed, ...]:
-    """For each size the time of the slowest rank, where all have one: a collective is as fast as its last rank."""
+    """For each size the time of the slowest rank, where all have one: a collective is as fast as
+    its last rank."""
     times: dict[int, list[float | None]] = {}
     for record in records:
         for speed in record.speeds:
             times.setdefault(speed.size, []).append(speed.seconds)
-    full = {size: [one for one in seconds if one is not None] for size, seconds in times.items() if len(seconds) == world_size}
-    return tuple(Speed(size=size, seconds=max(seconds, default=None)) for size, seconds in full.items())
+    full = {
+        size: [one for one in seconds if one is not None]
+        for size, seconds in times.items()
+        if len(seconds) == world_size
+    }
+    return tuple(
+        Speed(size=size, seconds=max(seconds, default=None)) for size, seconds in full.items()
+    )
 
 
 __all__ = ["ALIVE", "GONE", "MISSING", "SILENT", "Seen", "Setting", "judge"]

@@ -1,4 +1,5 @@
-"""A plain TCP connection between ranks, before any process group: it tells which pair of hosts can't talk, and who answers instead."""
+"""A plain TCP connection between ranks, before any process group: it tells which pair of hosts
+can't talk, and who answers instead."""
 
 from __future__ import annotations
 
@@ -10,17 +11,21 @@ from concurrent.futures import ThreadPoolExecutor
 
 from nanodoc.net.record import RankFacts
 
-_ALL_PAIRS_UP_TO = 16  # beyond, ranks at distances 1, 2, 4, …: every host is still tried from several others
+# beyond, ranks at distances 1, 2, 4, …: every host is still tried from several others
+_ALL_PAIRS_UP_TO = 16
 _HELLO_BYTES = 512
 
 
 class Door:
-    """A port on which this rank says who it is to whoever connects; both gloo and NCCL need such ports to be open."""
+    """A port on which this rank says who it is to whoever connects; both gloo and NCCL need such
+    ports to be open."""
 
     def __init__(self) -> None:
         dual = socket.has_dualstack_ipv6()
         family = socket.AF_INET6 if dual else socket.AF_INET
-        self._server = socket.create_server(("", 0), family=family, dualstack_ipv6=dual, backlog=512)
+        self._server = socket.create_server(
+            ("", 0), family=family, dualstack_ipv6=dual, backlog=512
+        )
         self.port = int(self._server.getsockname()[1])
 
     def open(self, facts: RankFacts) -> None:
@@ -38,7 +43,10 @@ class Door:
 
 
 def _hello(facts: RankFacts) -> bytes:
-    return f"nanodoc rank {facts.rank} pid {facts.pid} on {facts.host}"[: _HELLO_BYTES - 1].encode() + b"\n"
+    return (
+        f"nanodoc rank {facts.rank} pid {facts.pid} on {facts.host}"[: _HELLO_BYTES - 1].encode()
+        + b"\n"
+    )
 
 
 def peers_of(rank: int, world_size: int) -> list[int]:
@@ -55,7 +63,11 @@ def try_links(rank: int, everyone: Mapping[int, RankFacts], timeout: float) -> s
     if not peers:
         return None
     with ThreadPoolExecutor(max_workers=_ALL_PAIRS_UP_TO) as pool:
-        said = [text for text in pool.map(lambda other: _try_link(everyone[other], timeout), peers) if text is not None]
+        said = [
+            text
+            for text in pool.map(lambda other: _try_link(everyone[other], timeout), peers)
+            if text is not None
+        ]
     return "; ".join(said) or None
 
 
@@ -64,13 +76,22 @@ def _try_link(other: RankFacts, timeout: float) -> str | None:
     if other.address is None:
         return f"rank {other.rank} ({other.host}) has no address towards MASTER_ADDR"
     try:
-        with socket.create_connection((other.address, other.port), timeout=timeout) as link, link.makefile("rb") as lines:
+        with (
+            socket.create_connection((other.address, other.port), timeout=timeout) as link,
+            link.makefile("rb") as lines,
+        ):
             heard = lines.readline(_HELLO_BYTES)
     except TimeoutError:
-        return f"no connection to {where}: it timed out (a firewall, or an address of another network)"
+        return (
+            f"no connection to {where}: it timed out (a firewall, or an address of another network)"
+        )
     except OSError as error:
         return f"no connection to {where}: {error.strerror or error}"
     if heard != _hello(other):
-        # a bridge such as docker0 has the same address on every host: one ends up talking to oneself
-        return f"{where} is not who answers there: {heard.decode(errors='replace').strip()[:100] or 'nothing was said'}"
+        # a bridge such as docker0 has the same address on every host: one ends up talking to
+        # oneself
+        return (
+            f"{where} is not who answers there: "
+            f"{heard.decode(errors='replace').strip()[:100] or 'nothing was said'}"
+        )
     return None

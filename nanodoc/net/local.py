@@ -1,4 +1,5 @@
-"""`nanodoc net --nproc N`: starts the ranks of one host itself, as torchrun would. The parent keeps the store, so any rank may die."""
+"""`nanodoc net --nproc N`: starts the ranks of one host itself, as torchrun would. The parent keeps
+the store, so any rank may die."""
 
 from __future__ import annotations
 
@@ -13,18 +14,23 @@ from types import FrameType
 from torch._C._distributed_c10d import TCPStore
 
 _POLL_SECONDS = 0.1
-_AFTER_SECONDS = 15.0  # what a rank may still take when another one has ended: longer than any of its own waits
+# what a rank may still take when another one has ended: longer than any of its own waits
+_AFTER_SECONDS = 15.0
 _ADDRESS = "127.0.0.1"
 
 
 def run_ranks(number: int, arguments: Sequence[str]) -> int:
-    """The exit code of the check, run by `number` processes of this Python; none of them is left behind."""
+    """The exit code of the check, run by `number` processes of this Python; none of them is left
+    behind."""
     store = TCPStore(_ADDRESS, 0, is_master=True, wait_for_workers=False)
     processes: list[subprocess.Popen[bytes]] = []
     try:
         for rank in range(number):
             processes.append(
-                subprocess.Popen([sys.executable, "-m", "nanodoc", "net", *arguments], env=_environment(rank, number, store.port))
+                subprocess.Popen(
+                    [sys.executable, "-m", "nanodoc", "net", *arguments],
+                    env=_environment(rank, number, store.port),
+                )
             )
         return _awaited(processes)
     finally:
@@ -35,15 +41,24 @@ def run_ranks(number: int, arguments: Sequence[str]) -> int:
 
 def _environment(rank: int, number: int, port: int) -> dict[str, str]:
     variables = {
-        "RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": number, "MASTER_ADDR": _ADDRESS, "MASTER_PORT": port,
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "WORLD_SIZE": number,
+        "MASTER_ADDR": _ADDRESS,
+        "MASTER_PORT": port,
         "TORCHELASTIC_USE_AGENT_STORE": True,
-    }  # fmt: skip
+    }
     # as torchrun does: several ranks with all cores each would only get in each other's way
-    return {"OMP_NUM_THREADS": "1", **os.environ, **{key: str(value) for key, value in variables.items()}}
+    return {
+        "OMP_NUM_THREADS": "1",
+        **os.environ,
+        **{key: str(value) for key, value in variables.items()},
+    }
 
 
 def _awaited(processes: Sequence[subprocess.Popen[bytes]]) -> int:
-    """Waits for all of them; once one has failed, or a signal came, the others have a bounded time to report it."""
+    """Waits for all of them; once one has failed, or a signal came, the others have a bounded time
+    to report it."""
     ended: float | None = None
 
     def forward(number: int, frame: FrameType | None) -> None:

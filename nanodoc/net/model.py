@@ -1,4 +1,5 @@
-"""The result of a communication check as one frozen object; `report/net.py` renders it. Nothing here imports torch."""
+"""The result of a communication check as one frozen object; `report/net.py` renders it. Nothing
+here imports torch."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ class RankOutcome:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckOutcome:
-    """One check over all ranks: the seconds of the quickest rank (that which came last) and of the slowest (that which waited)."""
+    """One check over all ranks: the seconds of the quickest rank (that which came last) and of the
+    slowest (that which waited)."""
 
     name: str
     state: str
@@ -36,7 +38,8 @@ class CheckOutcome:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Problem:
-    """Something to know beside the table: FAILED, or a note that fails nothing; `help` proposes what to do."""
+    """Something to know beside the table: FAILED, or a note that fails nothing; `help` proposes
+    what to do."""
 
     state: str
     text: str
@@ -61,24 +64,38 @@ class NetReport:
 
     @property
     def healthy(self) -> bool:
-        return all(one.state == OK for one in self.ranks) and all(one.state != FAILED for one in self.problems)
+        return all(one.state == OK for one in self.ranks) and all(
+            one.state != FAILED for one in self.problems
+        )
 
     @property
     def hosts(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(one.facts.host for one in self.ranks if one.facts is not None))
 
     def as_dict(self) -> dict[str, Any]:
-        """The public JSON, schema 1: fields that don't apply are null, lists are empty, never absent."""
+        """The public JSON, schema 1: fields that don't apply are null, lists are empty, never
+        absent."""
         speeds = [
             {
-                "bytes": one.size, "seconds": one.seconds, "algorithm_bandwidth": one.algorithm_bandwidth,
+                "bytes": one.size,
+                "seconds": one.seconds,
+                "algorithm_bandwidth": one.algorithm_bandwidth,
                 "bus_bandwidth": one.bus_bandwidth(self.world_size),
             }
             for one in self.speeds
-        ]  # fmt: skip
+        ]
         return {
-            "schema": SCHEMA, "nanodoc": self.nanodoc, "verdict": "healthy" if self.healthy else "failed", "world_size": self.world_size,
-            "hosts": list(self.hosts), "backend": self.backend, "timeout": self.timeout, "master": self.address,
-            "ranks": [asdict(one) for one in self.ranks], "checks": [asdict(one) for one in self.checks],
-            "problems": [asdict(one) for one in self.problems], "all_reduce": speeds, "log": list(self.log),
-        }  # fmt: skip
+            "schema": SCHEMA,
+            "nanodoc": self.nanodoc,
+            "verdict": "healthy" if self.healthy else "failed",
+            "world_size": self.world_size,
+            "hosts": list(self.hosts),
+            "backend": self.backend,
+            "timeout": self.timeout,
+            "master": self.address,
+            "ranks": [asdict(one) for one in self.ranks],
+            "checks": [asdict(one) for one in self.checks],
+            "problems": [asdict(one) for one in self.problems],
+            "all_reduce": speeds,
+            "log": list(self.log),
+        }

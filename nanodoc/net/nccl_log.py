@@ -13,33 +13,66 @@ from pathlib import Path
 
 _LONGEST, _MOST_BYTES = 200, 2**20
 
-# The first pattern that fits explains a line; the order is that of the report, what went wrong first.
+# The first pattern that fits explains a line; the order is that of the report, what went wrong
+# first.
 MEANINGS: tuple[tuple[str, str], ...] = (
-    (r"Duplicate GPU detected", "two ranks took the same GPU: each must use the one of its LOCAL_RANK"),
+    (
+        r"Duplicate GPU detected",
+        "two ranks took the same GPU: each must use the one of its LOCAL_RANK",
+    ),
     (r"\bWARN\b", "an error, in NCCL's words; the first one is usually the cause of the others"),
-    (r"nv_peer_mem|nvidia[-_]peermem", "GPUDirect RDMA: without this kernel module the network card can't read GPU memory, and data takes the way through host memory"),
-    (r"GPU Direct RDMA (?:Disabled|disabled)", "the network card can't read GPU memory: data takes the way through host memory, which is slower"),
-    (r"set by environment to", "a variable that changes what NCCL does; leave it out if you don't know why it is set"),
-    (r"Bootstrap ?: ?Using", "the interface by which ranks find each other; it must be the one between the hosts (NCCL_SOCKET_IFNAME sets it)"),
-    (r"NET/IB : No device found", "no InfiniBand or RoCE here: between hosts, TCP sockets will be used"),
+    (
+        r"nv_peer_mem|nvidia[-_]peermem",
+        "GPUDirect RDMA: without this kernel module the network card can't read GPU memory, and "
+        "data takes the way through host memory",
+    ),
+    (
+        r"GPU Direct RDMA (?:Disabled|disabled)",
+        "the network card can't read GPU memory: data takes the way through host memory, which is "
+        "slower",
+    ),
+    (
+        r"set by environment to",
+        "a variable that changes what NCCL does; leave it out if you don't know why it is set",
+    ),
+    (
+        r"Bootstrap ?: ?Using",
+        "the interface by which ranks find each other; it must be the one between the hosts "
+        "(NCCL_SOCKET_IFNAME sets it)",
+    ),
+    (
+        r"NET/IB : No device found",
+        "no InfiniBand or RoCE here: between hosts, TCP sockets will be used",
+    ),
     (r"NET/IB : Using", "InfiniBand or RoCE is used between hosts, through these devices"),
-    (r"NET/Socket : Using", "TCP sockets are used between hosts, through these interfaces; much slower than InfiniBand"),
+    (
+        r"NET/Socket : Using",
+        "TCP sockets are used between hosts, through these interfaces; much slower than InfiniBand",
+    ),
     (r"NET/OFI", "libfabric (such as EFA of AWS) is used between hosts"),
     (r"Using network", "the kind of network that was chosen for traffic between hosts"),
     (r"via P2P", "these two GPUs exchange data directly, over NVLink or PCIe"),
-    (r"via SHM", "these two GPUs exchange data through the host's shared memory: they can't reach each other directly (NCCL_P2P_DISABLE, a virtual machine, or PCIe access control)"),
-    (r"via NET/\S*GDRDMA", "between hosts, and the network card reads GPU memory directly: the fast way"),
+    (
+        r"via SHM",
+        "these two GPUs exchange data through the host's shared memory: they can't reach each "
+        "other directly (NCCL_P2P_DISABLE, a virtual machine, or PCIe access control)",
+    ),
+    (
+        r"via NET/\S*GDRDMA",
+        "between hosts, and the network card reads GPU memory directly: the fast way",
+    ),
     (r"via NET", "between hosts, through host memory"),
     (r"via direct|via COLLNET|via NVLS", "through the switch of the network or of NVLink"),
     (r"NCCL version", "must be the same on every host"),
     (r"Init COMPLETE", "the ranks have found each other; what fails later fails in a collective"),
-)  # fmt: skip
+)
 
 
 def enable(environment: MutableMapping[str, str]) -> Callable[[], tuple[str, ...]]:
     """Asks NCCL and torch for their logs, before either is loaded; what is set already is kept.
 
-    NCCL writes into a file of this process's own, so that the lines of several ranks don't mix; gives what reads its lines.
+    NCCL writes into a file of this process's own, so that the lines of several ranks don't mix;
+    gives what reads its lines.
     """
     environment.setdefault("NCCL_DEBUG", "INFO")
     environment.setdefault("NCCL_DEBUG_SUBSYS", "INIT,BOOTSTRAP,NET,ENV")

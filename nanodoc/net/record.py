@@ -1,4 +1,5 @@
-"""What every rank says about itself in the store, as JSON that another version of nanodoc can read, too."""
+"""What every rank says about itself in the store, as JSON that another version of nanodoc can read,
+too."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ class RankFacts:
     device_name: str | None = None
     device_id: str | None = None
     device_error: str | None = None  # why there is a GPU that can't be used
-    address: str | None = None  # of the interface towards MASTER_ADDR, or of the one that was asked for
+    # of the interface towards MASTER_ADDR, or of the one that was asked for
+    address: str | None = None
     interface: str | None = None
     network: str | None = None
     resolves_to: str | None = None  # what the host's own name resolves to there
@@ -38,7 +40,8 @@ class RankFacts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckDone:
-    """One check that a rank went through: how long it took, and how late the rank was (seconds since all had last met)."""
+    """One check that a rank went through: how long it took, and how late the rank was (seconds
+    since all had last met)."""
 
     name: str = ""
     seconds: float = 0.0
@@ -48,7 +51,8 @@ class CheckDone:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Failure:
-    """What went wrong on a rank; `kind` is "raised", "no answer" or "wrong" (it ended, but with other numbers than it should)."""
+    """What went wrong on a rank; `kind` is "raised", "no answer" or "wrong" (it ended, but with
+    other numbers than it should)."""
 
     check: str = ""
     kind: str = RAISED
@@ -58,7 +62,8 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Speed:
-    """The median time of one all_reduce of `size` bytes; None where it would have taken too long."""
+    """The median time of one all_reduce of `size` bytes; None where it would have taken too
+    long."""
 
     size: int = 0
     seconds: float | None = None
@@ -69,15 +74,17 @@ class Speed:
         return self.size / self.seconds if self.seconds else None
 
     def bus_bandwidth(self, world_size: int) -> float | None:
-        """Bytes a second over the slowest link: times 2(n−1)/n, for an all_reduce moves each byte that often (nccl-tests,
-        PERFORMANCE.md). It does not depend on the number of ranks, so it can be compared with what the hardware should give."""
+        """Bytes a second over the slowest link: times 2(n−1)/n, for an all_reduce moves each byte
+        that often (nccl-tests, PERFORMANCE.md). It does not depend on the number of ranks, so it
+        can be compared with what the hardware should give."""
         bandwidth = self.algorithm_bandwidth
         return bandwidth * 2 * (world_size - 1) / world_size if bandwidth is not None else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankRecord:
-    """The state of a rank; it is written anew at least twice a second, so that a rank that stops writing is known to be silent."""
+    """The state of a rank; it is written anew at least twice a second, so that a rank that stops
+    writing is known to be silent."""
 
     facts: RankFacts
     current: str | None = None
@@ -100,7 +107,8 @@ class RankRecord:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> RankRecord:
-        """Fields that this version doesn't know are left out, those that are missing get their defaults."""
+        """Fields that this version doesn't know are left out, those that are missing get their
+        defaults."""
         raw = json.loads(text)
         known = _known(cls, raw)
         for name, kind in (("done", CheckDone), ("failures", Failure), ("speeds", Speed)):

@@ -19,12 +19,15 @@ _SHARE = 0.5  # of the timeout that one size may take
 def measure(place: Place, size: int, before: Speed | None) -> Speed:
     """The median time of an all_reduce of `size` bytes, after one run to warm up.
 
-    All ranks do as rank 0 says: where the size measured `before` tells that this one would take more than half of the timeout, it is
-    left out, for a slow network is no failure.
+    All ranks do as rank 0 says: where the size measured `before` tells that this one would take
+    more than half of the timeout, it is left out, for a slow network is no failure.
     """
     runs = _RUNS_OF_SMALL if size <= SMALL else _RUNS
     go = torch.ones(1, device=place.device)
-    if before is not None and (before.seconds is None or before.seconds * size / before.size * (runs + 1) > _SHARE * place.timeout):
+    if before is not None and (
+        before.seconds is None
+        or before.seconds * size / before.size * (runs + 1) > _SHARE * place.timeout
+    ):
         go.zero_()
     dist.broadcast(go, src=0)
     if not float(go):

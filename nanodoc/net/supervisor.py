@@ -1,7 +1,9 @@
-"""The main thread of a rank: it writes the rank's record, watches the others, and reports where it is its turn.
+"""The main thread of a rank: it writes the rank's record, watches the others, and reports where it
+is its turn.
 
-It never enters a collective, so it can always speak: when the checks hang, when another rank is dead, and when torchrun sends SIGTERM
-because one has ended. The lowest rank that is alive reports: rank 0, unless its process is gone.
+It never enters a collective, so it can always speak: when the checks hang, when another rank is
+dead, and when torchrun sends SIGTERM because one has ended. The lowest rank that is alive reports:
+rank 0, unless its process is gone.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ from nanodoc.net.worker import Worker
 
 _POLL_SECONDS, _BEAT_SECONDS = 0.05, 0.5
 _SILENT_SECONDS = 10.0  # twenty beats: loading CUDA or NCCL can hold Python's lock for seconds
-# after the first rank that stopped, how long the others' own errors are waited for: no collective can end without that rank
+# after the first rank that stopped, how long the others' own errors are waited for: no collective
+# can end without that rank
 _AFTERMATH_SECONDS = 2.0
 _GOODBYE_SECONDS = 3.0
 _TERMINATED_SECONDS = 10.0  # torchrun kills for good 30 s after its SIGTERM
@@ -46,7 +49,8 @@ class Supervisor:
         self._launch, self._options, self._log = launch, options, log
         self._everyone = range(launch.world_size)
         self._drills = tuple(drill for drill in options.drills if drill.rank == launch.rank)
-        self._sights: dict[int, tuple[RankRecord, float]] = {}  # the last record of each rank, and when it changed, by our own clock
+        # the last record of each rank, and when it changed, by our own clock
+        self._sights: dict[int, tuple[RankRecord, float]] = {}
         self._ahead: dict[int, float] = {}
         self._began = self._beaten = 0.0
         self._first_stop: float | None = None
@@ -57,7 +61,8 @@ class Supervisor:
         self._signal: int | None = None
 
     def run(self) -> NetReport | int:
-        """The report where this rank is to print it, else the exit code that the reporter announced.
+        """The report where this rank is to print it, else the exit code that the reporter
+        announced.
 
         Raises:
             NoRendezvousError: the store can't be reached, or is lost.
@@ -77,20 +82,29 @@ class Supervisor:
         try:
             return self._supervise()
         except (RuntimeError, OSError) as error:  # the store's errors
-            raise NoRendezvousError(f"the store at {self._where()} was lost: {' '.join(str(error).split())[:200]}") from error
+            raise NoRendezvousError(
+                f"the store at {self._where()} was lost: {' '.join(str(error).split())[:200]}"
+            ) from error
 
     def release(self, code: int) -> None:
-        """Tells the others that the report is printed; waits a little until they know, for the store may end with this process."""
-        with contextlib.suppress(RuntimeError):  # the store is gone, and with it those who would have read this
+        """Tells the others that the report is printed; waits a little until they know, for the
+        store may end with this process."""
+        # the store is gone, and with it those who would have read this
+        with contextlib.suppress(RuntimeError):
             self._say_goodbye(code)
 
     def _say_goodbye(self, code: int) -> None:
         self._board.announce("printed", code)
-        others = [rank for rank in self._everyone if rank != self._launch.rank and rank in self._sights]
+        others = [
+            rank for rank in self._everyone if rank != self._launch.rank and rank in self._sights
+        ]
         deadline = time.monotonic() + _GOODBYE_SECONDS
         while time.monotonic() < deadline:
             others = [
-                rank for rank in others if not self._is_gone(self._sights[rank][0].facts) and not self._board.announced(f"bye/{rank}")
+                rank
+                for rank in others
+                if not self._is_gone(self._sights[rank][0].facts)
+                and not self._board.announced(f"bye/{rank}")
             ]
             if not others:
                 return
@@ -124,7 +138,8 @@ class Supervisor:
                 report = self._as_reporter(terminated)
                 if report is not None:
                     ready = ready or now
-                    # one rank prints; where that one died before it could, the next does not wait for ever
+                    # one rank prints; where that one died before it could, the next does not wait
+                    # for ever
                     if self._board.claim("reporter") or now - ready > _TERMINATED_SECONDS:
                         return report
             elif terminated is not None and now - terminated > _TERMINATED_SECONDS:
@@ -143,7 +158,8 @@ class Supervisor:
             self._pin_up(full)
 
     def _pin_up(self, record: RankRecord) -> None:
-        """Publishes `record`, from either thread. Where the store is lost, the main thread notices by itself."""
+        """Publishes `record`, from either thread. Where the store is lost, the main thread notices
+        by itself."""
         with self._pinning, contextlib.suppress(RuntimeError):
             self._beat += 1
             self._board.publish(replace(record, beat=self._beat, clock=time.time()))
@@ -156,7 +172,8 @@ class Supervisor:
             if rank not in self._sights or self._sights[rank][0].beat != record.beat:
                 self._sights[rank] = record, now
                 ahead = record.clock - time.time()
-                # a notice that lay there for a while looks like a clock that is behind: the smallest difference counts
+                # a notice that lay there for a while looks like a clock that is behind: the
+                # smallest difference counts
                 self._ahead[rank] = min(self._ahead.get(rank, ahead), ahead, key=abs)
         return {rank: self._seen(rank, now) for rank in ranks}
 
@@ -167,8 +184,16 @@ class Supervisor:
         silent = now - changed
         state = ALIVE
         if rank != self._launch.rank:
-            state = GONE if self._is_gone(record.facts) else SILENT if silent > _SILENT_SECONDS else ALIVE
-        return Seen(state=state, record=record, silent_for=silent, clock_ahead=self._ahead.get(rank, 0.0))
+            state = (
+                GONE
+                if self._is_gone(record.facts)
+                else SILENT
+                if silent > _SILENT_SECONDS
+                else ALIVE
+            )
+        return Seen(
+            state=state, record=record, silent_for=silent, clock_ahead=self._ahead.get(rank, 0.0)
+        )
 
     def _is_gone(self, facts: RankFacts) -> bool:
         """Its process ended, where that can be known: on this very machine."""
@@ -180,7 +205,9 @@ class Supervisor:
         if own == 0:
             return True
         first = self._look([0])[0]
-        if first.state == ALIVE or (first.state == MISSING and time.monotonic() - self._began < self._options.timeout + 1):
+        if first.state == ALIVE or (
+            first.state == MISSING and time.monotonic() - self._began < self._options.timeout + 1
+        ):
             return False
         below = self._look(range(own))
         return all(one.state != ALIVE for one in below.values())
@@ -190,17 +217,31 @@ class Supervisor:
         seen = self._look(self._everyone)
         now = time.monotonic()
         states = [one.state for one in seen.values()]
-        if self._plan is None and self._launch.rank == 0 and all(state == ALIVE for state in states):
-            self._announce_plan([one.record.facts for one in seen.values() if one.record is not None])
+        if (
+            self._plan is None
+            and self._launch.rank == 0
+            and all(state == ALIVE for state in states)
+        ):
+            self._announce_plan(
+                [one.record.facts for one in seen.values() if one.record is not None]
+            )
         if MISSING in states:
             if terminated is None and now - self._began <= self._options.timeout:
                 return None
             return self._judged(seen, terminated)
-        stopped = [one.state != ALIVE or (one.record is not None and one.record.stopped) for one in seen.values()]
-        settled = [one.state != ALIVE or (one.record is not None and one.record.settled) for one in seen.values()]
+        stopped = [
+            one.state != ALIVE or (one.record is not None and one.record.stopped)
+            for one in seen.values()
+        ]
+        settled = [
+            one.state != ALIVE or (one.record is not None and one.record.settled)
+            for one in seen.values()
+        ]
         if any(stopped) and self._first_stop is None:
             self._first_stop = now
-        since = min((one for one in (self._first_stop, terminated) if one is not None), default=None)
+        since = min(
+            (one for one in (self._first_stop, terminated) if one is not None), default=None
+        )
         if all(settled) or (since is not None and now - since > _AFTERMATH_SECONDS):
             return self._judged(seen, terminated)
         return None
@@ -218,12 +259,18 @@ class Supervisor:
             LAST.name,
         )
         setting = Setting(
-            checks=names, backend=self._plan, timeout=self._options.timeout, address=self._where(), verbose=self._options.verbose, remark=remark
-        )  # fmt: skip
+            checks=names,
+            backend=self._plan,
+            timeout=self._options.timeout,
+            address=self._where(),
+            verbose=self._options.verbose,
+            remark=remark,
+        )
         return judge(seen, setting)
 
     def _announce_plan(self, facts: Sequence[RankFacts]) -> None:
-        """NCCL where every rank has a GPU of its own, else gloo; as rank 0 says, so that all agree."""
+        """NCCL where every rank has a GPU of its own, else gloo; as rank 0 says, so that all
+        agree."""
         gpus = [(one.host, one.device_id) for one in facts if one.device_id is not None]
         own = len(gpus) == len(facts) == len(set(gpus)) and torch.distributed.is_nccl_available()
         self._board.announce("plan", self._options.backend or ("nccl" if own else "gloo"))
@@ -240,9 +287,15 @@ class Supervisor:
         store = PrefixStore(f"nanodoc-net-group/{self._launch.attempt}", self._group_store())
         device = torch.device(everyone[self._launch.rank].device if self._plan == "nccl" else "cpu")
         place = Place(
-            rank=self._launch.rank, world_size=self._launch.world_size, backend=self._plan, device=device, everyone=everyone, store=store,
-            timeout=self._options.timeout, drills=self._drills,
-        )  # fmt: skip
+            rank=self._launch.rank,
+            world_size=self._launch.world_size,
+            backend=self._plan,
+            device=device,
+            everyone=everyone,
+            store=store,
+            timeout=self._options.timeout,
+            drills=self._drills,
+        )
         self._worker.start(place, self._options.sizes)
 
     def _group_store(self) -> TCPStore:

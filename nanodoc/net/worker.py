@@ -1,4 +1,5 @@
-"""The thread that runs the checks of a rank. It may hang for good: the main thread watches it and never waits for it."""
+"""The thread that runs the checks of a rank. It may hang for good: the main thread watches it and
+never waits for it."""
 
 from __future__ import annotations
 
@@ -13,11 +14,13 @@ from nanodoc.net.record import NO_ANSWER, RAISED, WRONG, CheckDone, Failure, Ran
 from nanodoc.net.speed import SMALL, measure
 
 _LONGEST_ERROR = 300
-_PLACE_IN_SOURCE = re.compile(r"\[(?:enforce fail at )?/[^\]]*\] *")  # gloo's own files, which help nobody here
+# gloo's own files, which help nobody here
+_PLACE_IN_SOURCE = re.compile(r"\[(?:enforce fail at )?/[^\]]*\] *")
 
 
 class Worker:
-    """Runs the checks in a thread of its own and keeps the rank's record, which the main thread publishes."""
+    """Runs the checks in a thread of its own and keeps the rank's record, which the main thread
+    publishes."""
 
     def __init__(self, facts: RankFacts, publish: Callable[[RankRecord], None]) -> None:
         self._record, self._publish = RankRecord(facts=facts), publish
@@ -36,9 +39,18 @@ class Worker:
         """Notes that the current check has taken longer than `timeout`, if it has."""
         with self._lock:
             record = self._record
-            if record.current is None or record.settled or time.monotonic() - self._began <= timeout:
+            if (
+                record.current is None
+                or record.settled
+                or time.monotonic() - self._began <= timeout
+            ):
                 return
-            failure = Failure(check=record.current, kind=NO_ANSWER, text=f"no answer within {timeout:g} s", entered=record.entered)
+            failure = Failure(
+                check=record.current,
+                kind=NO_ANSWER,
+                text=f"no answer within {timeout:g} s",
+                entered=record.entered,
+            )
             self._record = replace(record, failures=(*record.failures, failure), stopped=True)
 
     def _run(self, place: Place, sizes: tuple[int, ...]) -> None:
@@ -52,7 +64,8 @@ class Worker:
         """Runs one check; False if no further one can be run."""
         self._began = time.monotonic()
         self._change(lambda record: replace(record, current=check.name, entered=False))
-        self._publish(self._record)  # now: a process that is killed in the check can't say where it was any more
+        # now: a process that is killed in the check can't say where it was any more
+        self._publish(self._record)
         for drill in place.drills:
             drill.before(check.name.split()[0])
         start = time.monotonic()
@@ -60,9 +73,18 @@ class Worker:
         try:
             wrong = check.run(place)
             place.synchronize()
-        except Exception as error:  # whatever torch, gloo, NCCL or the driver raise: it is the finding
-            said = f"{type(error).__name__}: {_PLACE_IN_SOURCE.sub('', ' '.join(str(error).split()))}"[:_LONGEST_ERROR]
-            self._change(lambda record: _failed(record, Failure(check=check.name, kind=RAISED, text=said), stopped=True))
+        except Exception as error:
+            # whatever torch, gloo, NCCL or the driver raise: it is the finding
+            said = (
+                f"{type(error).__name__}: {_PLACE_IN_SOURCE.sub('', ' '.join(str(error).split()))}"[
+                    :_LONGEST_ERROR
+                ]
+            )
+            self._change(
+                lambda record: _failed(
+                    record, Failure(check=check.name, kind=RAISED, text=said), stopped=True
+                )
+            )
             return False
         end = time.monotonic()
         late = start - self._met if check.together else None
@@ -77,7 +99,9 @@ class Worker:
     def _speed_checks(self, place: Place, sizes: tuple[int, ...]) -> tuple[Check, ...]:
         def checked(size: int) -> Callable[[Place], None]:
             def run(place: Place) -> None:
-                before = next((one for one in reversed(self._record.speeds) if one.size > SMALL), None)
+                before = next(
+                    (one for one in reversed(self._record.speeds) if one.size > SMALL), None
+                )
                 speed = measure(place, size, before)
                 self._change(lambda record: replace(record, speeds=(*record.speeds, speed)))
 

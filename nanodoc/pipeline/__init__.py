@@ -1,2 +1,3 @@
 """The wiring of the rooms: entrypoint → recipe → engine → experiments → rules → fixes → report. One
-file per command. Nothing is imported here: the process that only watches a training has no torch."""
+file per command. Nothing is imported here: the process that only watches a training has no torch.
+"""

@@ -1,4 +1,5 @@
-"""The child's first lines: it dies with its parent, finds the modules its parent finds, and goes on in `nanodoc.pipeline.child`."""
+"""The child's first lines: it dies with its parent, finds the modules its parent finds, and goes on
+in `nanodoc.pipeline.child`."""
 
 import ctypes
 import json

@@ -17,7 +17,8 @@ from nanodoc.tensors.nested import batch_size, map_tensors
 
 
 def with_settings(recipe: Recipe, settings: Sequence[str]) -> Recipe:
-    """The recipe with options such as "optimizer.lr=1e-4", "clip_grad_norm=1" or "model.blocks.0.eps=1e-5" set. Raises `UsageError`."""
+    """The recipe with options such as "optimizer.lr=1e-4", "clip_grad_norm=1" or
+    "model.blocks.0.eps=1e-5" set. Raises `UsageError`."""
     for setting in settings:
         key, sign, text = setting.partition("=")
         try:
@@ -36,19 +37,30 @@ def with_settings(recipe: Recipe, settings: Sequence[str]) -> Recipe:
             _set_attribute(recipe.model, key.removeprefix("model."), value, setting)
         else:
             raise UsageError(
-                f"--set {setting!r}: it takes optimizer.OPTION, optimizer[N].OPTION, clip_grad_norm and model.MODULE.ATTRIBUTE"
+                f"--set {setting!r}: it takes optimizer.OPTION, optimizer[N].OPTION, "
+                "clip_grad_norm and model.MODULE.ATTRIBUTE"
             )
     return recipe
 
 
 def _set_option(recipe: Recipe, number: int | None, name: str, value: float, setting: str) -> None:
     if number is not None and number >= len(recipe.optimizers):
-        raise UsageError(f"--set {setting!r}: the recipe has {len(recipe.optimizers)} optimizers, numbered from 0")
-    groups = [g for i, o in enumerate(recipe.optimizers) if number in (None, i) for g in o.param_groups]
+        raise UsageError(
+            f"--set {setting!r}: the recipe has {len(recipe.optimizers)} optimizers, numbered "
+            "from 0"
+        )
+    groups = [
+        g for i, o in enumerate(recipe.optimizers) if number in (None, i) for g in o.param_groups
+    ]
     known = [group for group in groups if isinstance(group.get(name), (int, float))]
     if not known:
-        words = sorted({key for group in groups for key, old in group.items() if isinstance(old, (int, float))})
-        raise UsageError(f"--set {setting!r}: no optimizer has the option {name!r}; there are {', '.join(words) or 'none'}")
+        words = sorted(
+            {key for group in groups for key, old in group.items() if isinstance(old, (int, float))}
+        )
+        raise UsageError(
+            f"--set {setting!r}: no optimizer has the option {name!r}; there are "
+            f"{', '.join(words) or 'none'}"
+        )
     for group in known:
         group[name] = value
 
@@ -76,4 +88,6 @@ def only(capsule: StepCapsule, samples: Sequence[int]) -> StepCapsule:
 
 def cast(batch: Any, dtype: torch.dtype) -> Any:
     """The batch with its floating tensors in another dtype."""
-    return map_tensors(batch, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)
+    return map_tensors(
+        batch, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor
+    )

@@ -1,4 +1,5 @@
-"""The child's side: does the job, tells the parent how far it is, and leaves its last words where it can."""
+"""The child's side: does the job, tells the parent how far it is, and leaves its last words where
+it can."""
 
 from __future__ import annotations
 
@@ -28,11 +29,13 @@ _BETWEEN = 0.1  # seconds between two messages about progress
 def work(body: bytes, events: int, page: int, stack: int) -> int:
     """Does the job whose message is `body`; the exit status matters to nobody."""
     job: Job = opened(body[4:])[1]
-    sys.argv[1:] = []  # a script that parses its command line must not see ours, in its steps neither
+    # a script that parses its command line must not see ours, in its steps neither
+    sys.argv[1:] = []
     sender = Sender(events)
     trail = crumbs.Crumbs(page)
     crumbs.leave(trail)
-    faulthandler.enable(file=stack, all_threads=True)  # a thread without Python's frames may be the one that crashes
+    # a thread without Python's frames may be the one that crashes
+    faulthandler.enable(file=stack, all_threads=True)
     if DUMP is not None:
         faulthandler.register(DUMP, file=stack, all_threads=True)
     speak_before_the_end(trail, ASK)
@@ -63,8 +66,8 @@ def work(body: bytes, events: int, page: int, stack: int) -> int:
 
 
 class _Imports:
-    """Stands before the finders of modules and finds none: a long import is no hang. torch imports a thousand modules with the first
-    optimizer, which takes seconds."""
+    """Stands before the finders of modules and finds none: a long import is no hang. torch imports
+    a thousand modules with the first optimizer, which takes seconds."""
 
     def __init__(self, trail: crumbs.Crumbs) -> None:
         self._trail = trail
@@ -93,8 +96,16 @@ def perform(job: Job, progress: Progress) -> Report:
 
 
 def describe_death(error: Exception) -> Failure | None:
-    """torch's own handler of SIGCHLD tells of a loader's dead worker, wherever the training, or nanodoc, is just then."""
-    failure = Failure(type=type(error).__name__, message=said(error), phase="data", frames=(), raised_by_torch=True, torch_function=None)
+    """torch's own handler of SIGCHLD tells of a loader's dead worker, wherever the training, or
+    nanodoc, is just then."""
+    failure = Failure(
+        type=type(error).__name__,
+        message=said(error),
+        phase="data",
+        frames=(),
+        raised_by_torch=True,
+        torch_function=None,
+    )
     return failure if worker_died(failure) is not None else None
 
 
@@ -127,12 +138,18 @@ def _progress(sender: Sender, live: bool) -> Progress:
     def lived(step: int, steps: int, now: Now) -> None:
         if due(step, steps):
             plain = Now(
-                losses=tuple(now.losses), grad_norms=tuple(now.grad_norms), rates=tuple(now.rates), update_ratios=tuple(now.update_ratios),
-                samples_per_second=now.samples_per_second, load_share=now.load_share,
-            )  # fmt: skip
+                losses=tuple(now.losses),
+                grad_norms=tuple(now.grad_norms),
+                rates=tuple(now.rates),
+                update_ratios=tuple(now.update_ratios),
+                samples_per_second=now.samples_per_second,
+                load_share=now.load_share,
+            )
             sender.send("live", (step, steps, plain))
 
     def said(text: str) -> None:
         sender.send("say", text)
 
-    return Progress(stepped if not live else lambda step, steps, loss: None, said, lived if live else None)
+    return Progress(
+        stepped if not live else lambda step, steps, loss: None, said, lived if live else None
+    )

@@ -29,20 +29,29 @@ from nanodoc.trace.files import shown_path
 
 @contextlib.contextmanager
 def kept_going(what: str, notes: list[tuple[str, str]]) -> Iterator[None]:
-    """An error of our own must not lose the report that is known already: it is noted as what was not checked. NANODOC_DEBUG=1 raises it."""
+    """An error of our own must not lose the report that is known already: it is noted as what was
+    not checked. NANODOC_DEBUG=1 raises it."""
     try:
         yield
     except Exception as error:
         if isinstance(error, UsageError) or os.environ.get("NANODOC_DEBUG"):
             raise
-        notes.append((what, f"an error of nanodoc's own ended them: {type(error).__name__}: {' '.join(str(error).split())[:120]}"))
+        notes.append(
+            (
+                what,
+                f"an error of nanodoc's own ended them: {type(error).__name__}: "
+                f"{' '.join(str(error).split())[:120]}",
+            )
+        )
 
 
 def check_module(recipe: Recipe, module: str | None) -> None:
     paths = [path for path, _ in recipe.model.named_modules()]
     if module is not None and module not in paths:
         near = get_close_matches(module, paths, 1, cutoff=0)
-        raise UsageError(f"the model has no module {module!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+        raise UsageError(
+            f"the model has no module {module!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+        )
 
 
 def build_watched(entrypoint: str, config: Config) -> tuple[Recipe, BuildFacts]:
@@ -50,7 +59,10 @@ def build_watched(entrypoint: str, config: Config) -> tuple[Recipe, BuildFacts]:
     with watch:
         recipe = build_recipe(entrypoint, config.recipe)
     if any(isinstance(module, torch.jit.ScriptModule) for module in recipe.model.modules()):
-        raise UsageError("the model holds TorchScript modules, which cannot be watched; return the plain module from the recipe")
+        raise UsageError(
+            "the model holds TorchScript modules, which cannot be watched; return the plain "
+            "module from the recipe"
+        )
     path, name = split_entrypoint(entrypoint)
     shown = shown_path(str(path))
     facts = watch.settle(recipe.model, recipe.criterion)
@@ -68,7 +80,14 @@ def device_name(device: torch.device) -> str:
 
 
 def run_info(
-    entrypoint: str, command: str, config: Config, device: torch.device, amp: torch.dtype | None, requested: int, done: int, reproduced: str
+    entrypoint: str,
+    command: str,
+    config: Config,
+    device: torch.device,
+    amp: torch.dtype | None,
+    requested: int,
+    done: int,
+    reproduced: str,
 ) -> RunInfo:
     return RunInfo(
         entrypoint=entrypoint,
@@ -86,9 +105,14 @@ def run_info(
 
 
 def report_of(
-    info: RunInfo, evidence: Evidence, config: Config, vitals: VitalSigns, artifacts: dict[str, str | None],
-    not_checked: list[tuple[str, str]], interrupted: bool,
-) -> Report:  # fmt: skip
+    info: RunInfo,
+    evidence: Evidence,
+    config: Config,
+    vitals: VitalSigns,
+    artifacts: dict[str, str | None],
+    not_checked: list[tuple[str, str]],
+    interrupted: bool,
+) -> Report:
     return Report(
         nanodoc=__version__,
         run=info,

@@ -33,7 +33,12 @@ _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function
 
 def died(ended: Ended) -> bool:
     """It ended without a word to the parent."""
-    return ended.report is None and ended.usage is None and ended.internal is None and not ended.interrupted
+    return (
+        ended.report is None
+        and ended.usage is None
+        and ended.internal is None
+        and not ended.interrupted
+    )
 
 
 def failure_noted(ended: Ended) -> tuple[Failure | None, int | None]:
@@ -46,7 +51,8 @@ def failure_noted(ended: Ended) -> tuple[Failure | None, int | None]:
 
 
 def death_of(ended: Ended) -> DeathFacts:
-    """The facts of a child that died. The frames are its last words, else those of the stack it left."""
+    """The facts of a child that died. The frames are its last words, else those of the stack it
+    left."""
     trail = ended.trail
     words: dict[str, Any] = dict(trail.words or {})
     spoken = words.get("said") in ("exit", "asked", "line")
@@ -56,19 +62,33 @@ def death_of(ended: Ended) -> DeathFacts:
     if not frames:
         frames, call = _stack(ended.stack)
         known = STACK if frames else ""
-    # asked while it waited, it may only have answered when the rank it waited for was gone; the stack is of the moment it was asked
-    waits = (spoken and bool(words.get("frames")) and bool(words.get("waits"))) or _in_collective(ended.stack)
+    # asked while it waited, it may only have answered when the rank it waited for was gone; the
+    # stack is of the moment it was asked
+    waits = (spoken and bool(words.get("frames")) and bool(words.get("waits"))) or _in_collective(
+        ended.stack
+    )
     module = words.get("module") if spoken else None
     limit, of = memory_limit()
     return DeathFacts(
-        signal=signal.Signals(-ended.status).name if ended.status < 0 and ended.silent_for is None else None,
+        signal=signal.Signals(-ended.status).name
+        if ended.status < 0 and ended.silent_for is None
+        else None,
         status=ended.status if ended.status >= 0 else None,
         silent_for=ended.silent_for,
-        step=trail.step, phase=trail.phase if trail.phase != "start" else "setup", frames=frames, known_from=known,
-        module=module[0] if module else None, module_type=module[1] if module else None, call=call,
-        item=words.get("item") if spoken else None, waits=waits,
-        peak_memory=ended.peak_memory, memory_limit=limit, memory_limit_of=of, killed_for_memory=ended.killed_for_memory and ended.status == -signal.SIGKILL,
-    )  # fmt: skip
+        step=trail.step,
+        phase=trail.phase if trail.phase != "start" else "setup",
+        frames=frames,
+        known_from=known,
+        module=module[0] if module else None,
+        module_type=module[1] if module else None,
+        call=call,
+        item=words.get("item") if spoken else None,
+        waits=waits,
+        peak_memory=ended.peak_memory,
+        memory_limit=limit,
+        memory_limit_of=of,
+        killed_for_memory=ended.killed_for_memory and ended.status == -signal.SIGKILL,
+    )
 
 
 def outcome_of(ended: Ended, report: Report, mine: int) -> RankOutcome:
@@ -77,13 +97,23 @@ def outcome_of(ended: Ended, report: Report, mine: int) -> RankOutcome:
     failure, step = failure_noted(ended)
     first = report.findings[0] if report.findings else None
     common = RankOutcome(
-        rank=mine, host=socket.gethostname(), steps=trail.finished, step=trail.step, phase=trail.phase if trail.phase != EXAMINATION else "",
-        loss=trail.losses[-1] if trail.losses else None, why=first.title if first is not None and first.severity == "critical" else "",
+        rank=mine,
+        host=socket.gethostname(),
+        steps=trail.finished,
+        step=trail.step,
+        phase=trail.phase if trail.phase != EXAMINATION else "",
+        loss=trail.losses[-1] if trail.losses else None,
+        why=first.title if first is not None and first.severity == "critical" else "",
         location=first.culprit.location if first is not None else None,
-    )  # fmt: skip
+    )
     if ended.waited is not None or (ended.interrupted and ended.report is None):
         frames = death_of(ended).frames
-        return replace(common, ended=ENDED, why=ended.waited or "ended from outside", location=frames[-1] if frames else None)
+        return replace(
+            common,
+            ended=ENDED,
+            why=ended.waited or "ended from outside",
+            location=frames[-1] if frames else None,
+        )
     peer = failure is not None and peer_left(failure)
     if ended.silent_for is not None and not peer:
         return replace(common, ended=HUNG, waits=death_of(ended).waits)
@@ -99,23 +129,43 @@ def outcome_of(ended: Ended, report: Report, mine: int) -> RankOutcome:
         )
     if died(ended):
         death = death_of(ended)
-        return replace(common, ended=DIED, waits=death.waits, location=death.frames[-1] if death.frames else common.location)
+        return replace(
+            common,
+            ended=DIED,
+            waits=death.waits,
+            location=death.frames[-1] if death.frames else common.location,
+        )
     if facts is None:
         return replace(common, ended=FAILED if report.verdict in ("critical", "failed") else WELL)
     return replace(
-        common, ended=facts.own, step=facts.step, phase=facts.phase, fingerprints=facts.fingerprints, before=facts.before, batches=facts.batches,
+        common,
+        ended=facts.own,
+        step=facts.step,
+        phase=facts.phase,
+        fingerprints=facts.fingerprints,
+        before=facts.before,
+        batches=facts.batches,
         data_site=facts.data_site,
-        wrapped=facts.wrapped, why="" if facts.own in (WELL, CLEAN) else common.why,
-    )  # fmt: skip
+        wrapped=facts.wrapped,
+        why="" if facts.own in (WELL, CLEAN) else common.why,
+    )
 
 
 def _stack(text: str) -> tuple[tuple[SourceSpan, ...], str | None]:
-    """The user's frames of faulthandler's dump, outermost first, and the function of torch's they were in. Of several threads, the
-    first with a frame of the user's: the main thread comes last and the one that crashed first."""
+    """The user's frames of faulthandler's dump, outermost first, and the function of torch's they
+    were in. Of several threads, the first with a frame of the user's: the main thread comes last
+    and the one that crashed first."""
     threads = re.split(r"^(?:Current thread|Thread) ", text, flags=re.M)
     for thread in threads:
-        found = [(match["file"], int(match["line"]), match["function"]) for match in _FRAME.finditer(thread)]
-        users = [line_span(file, line, function) for file, line, function in reversed(found) if frame_kind(file) == USER]
+        found = [
+            (match["file"], int(match["line"]), match["function"])
+            for match in _FRAME.finditer(thread)
+        ]
+        users = [
+            line_span(file, line, function)
+            for file, line, function in reversed(found)
+            if frame_kind(file) == USER
+        ]
         if users:
             call = found[0][2] if frame_kind(found[0][0]) == SKIP else None
             return tuple(users), call
@@ -132,20 +182,35 @@ def _in_collective(text: str) -> bool:
     return False
 
 
-def report_without(job: Job, ended: Ended, evidence: Evidence, not_checked: list[tuple[str, str]]) -> Report:
+def report_without(
+    job: Job, ended: Ended, evidence: Evidence, not_checked: list[tuple[str, str]]
+) -> Report:
     """The report on a run whose process is gone."""
     trail, config = ended.trail, job.config
     info = RunInfo(
-        entrypoint=str(job.options.get("entrypoint") or job.target), command=job.command, config=config.as_dict(), device=trail.device or config.device, amp=config.amp,
-        seed=config.seed, steps_requested=trail.planned or config.steps or 0, steps_run=trail.finished, torch=_version("torch"), python=platform.python_version(),
+        entrypoint=str(job.options.get("entrypoint") or job.target),
+        command=job.command,
+        config=config.as_dict(),
+        device=trail.device or config.device,
+        amp=config.amp,
+        seed=config.seed,
+        steps_requested=trail.planned or config.steps or 0,
+        steps_run=trail.finished,
+        torch=_version("torch"),
+        python=platform.python_version(),
         reproduced="not_run",
-    )  # fmt: skip
+    )
     return Report(
         nanodoc=__version__,
         run=info,
         findings=rank(claims(evidence, config.select, config.ignore)),
         not_checked=tuple(not_checked),
-        vitals=VitalSigns(steps=trail.finished, losses=trail.losses, grad_norms=trail.grad_norms, peak_memory=ended.peak_memory),
+        vitals=VitalSigns(
+            steps=trail.finished,
+            losses=trail.losses,
+            grad_norms=trail.grad_norms,
+            peak_memory=ended.peak_memory,
+        ),
         artifacts={},
         interrupted=ended.interrupted,
     )

@@ -30,7 +30,15 @@ from nanodoc.recipe.recipe import Recipe
 from nanodoc.replay.optimizers import copy_optimizer, rate_of
 from nanodoc.replay.rerun import CourseRunner
 from nanodoc.replay.rng import RandomKeeper, RandomState
-from nanodoc.replay.snapshot import differences, like, minimal, random_state, read_snapshot, restore_into, save
+from nanodoc.replay.snapshot import (
+    differences,
+    like,
+    minimal,
+    random_state,
+    read_snapshot,
+    restore_into,
+    save,
+)
 from nanodoc.replay.step import StepRunner
 from nanodoc.replay.step_state import Keeper, copy_weights
 from nanodoc.replay.traced_replay import Replay, Replayer
@@ -40,14 +48,19 @@ from nanodoc.report.report import Report, VitalSigns
 from nanodoc.tensors.nested import move_module, tensor_leaves
 from nanodoc.trace.stop import stop_here
 
-DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPES = {
+    "float64": torch.float64,
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
 _MOST_BATCHES = 3  # of the recipe's data, looked through for one that is not the snapshot's
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplayOptions:
-    """What to change and what to do. `settings` are texts such as "optimizer.lr=1e-4"; `samples` rows of the batch; `minimal` where the
-    smallest failing batch is written."""
+    """What to change and what to do. `settings` are texts such as "optimizer.lr=1e-4"; `samples`
+    rows of the batch; `minimal` where the smallest failing batch is written."""
 
     dtype: str | None = None
     settings: tuple[str, ...] = ()
@@ -59,9 +72,14 @@ class ReplayOptions:
 
 
 def replay_snapshot(
-    path: Path, config: Config, entrypoint: str | None = None, options: ReplayOptions | None = None, progress: Progress | None = None
+    path: Path,
+    config: Config,
+    entrypoint: str | None = None,
+    options: ReplayOptions | None = None,
+    progress: Progress | None = None,
 ) -> Report:
-    """Re-runs the step a snapshot holds under the tracer and returns the diagnosis. Raises `UsageError`."""
+    """Re-runs the step a snapshot holds under the tracer and returns the diagnosis. Raises
+    `UsageError`."""
     options, progress = options or ReplayOptions(), progress or Progress()
     _check(options)
     content = read_snapshot(path)
@@ -69,7 +87,11 @@ def replay_snapshot(
     device = device_before_import(config.device)
     # the recipe is built as the run built it: what build() was given travels in the snapshot
     saved = _mapping(content, "config")
-    config = replace(config, recipe=config.recipe or saved.get("recipe") or {}, amp=config.amp or saved.get("amp"))
+    config = replace(
+        config,
+        recipe=config.recipe or saved.get("recipe") or {},
+        amp=config.amp or saved.get("amp"),
+    )
     if options.dtype is not None:
         config = replace(config, amp="off")
     seed = config.seed if config.seed is not None else saved.get("seed")
@@ -79,7 +101,9 @@ def replay_snapshot(
         recipe, _ = build_watched(named, config)
     except UserCodeError as error:
         info = run_info(named, "replay", config, device, None, 1, 0, "not_run")
-        return report_of(info, Evidence(failure=describe_failure(error)), config, VitalSigns(), {}, [], False)
+        return report_of(
+            info, Evidence(failure=describe_failure(error)), config, VitalSigns(), {}, [], False
+        )
     device = device_of(recipe.model, config.device)
     default = torch.get_default_dtype()
     try:
@@ -89,9 +113,15 @@ def replay_snapshot(
 
 
 def _replayed(
-    recipe: Recipe, device: torch.device, content: dict[str, Any], path: Path, named: str, config: Config, options: ReplayOptions,
+    recipe: Recipe,
+    device: torch.device,
+    content: dict[str, Any],
+    path: Path,
+    named: str,
+    config: Config,
+    options: ReplayOptions,
     progress: Progress,
-) -> Report:  # fmt: skip
+) -> Report:
     recipe, amp_dtype = with_amp(recipe, config.amp, device)
     again = _Again(recipe, device, amp_dtype, content, options, progress, config)
     evidence = again.differential.examine(again.evidence())
@@ -100,11 +130,20 @@ def _replayed(
     report = report_of(info, evidence, config, again.vitals, artifacts, [], False)
     findings = again.differential.treat(report.findings)
     tried, notes = again.extras(artifacts)
-    differ = [("bitwise reproduction", "; ".join(found))] if (found := differences(content, str(device))) else []
+    differ = (
+        [("bitwise reproduction", "; ".join(found))]
+        if (found := differences(content, str(device)))
+        else []
+    )
     report = replace(
-        report, findings=findings, tried=tried, ops=again.ops(), artifacts=artifacts, interrupted=again.differential.interrupted,
+        report,
+        findings=findings,
+        tried=tried,
+        ops=again.ops(),
+        artifacts=artifacts,
+        interrupted=again.differential.interrupted,
         not_checked=(*differ, *notes, *again.differential.notes),
-    )  # fmt: skip
+    )
     if options.debug:
         again.debug(evidence.births)
     return write_patch(report, artifact_folder(config)) if config.fix else report
@@ -114,9 +153,15 @@ class _Again:
     """The step of a snapshot in a freshly built recipe, with the changes that were asked for."""
 
     def __init__(
-        self, recipe: Recipe, device: torch.device, amp_dtype: torch.dtype | None, content: dict[str, Any],
-        options: ReplayOptions, progress: Progress, config: Config,
-    ) -> None:  # fmt: skip
+        self,
+        recipe: Recipe,
+        device: torch.device,
+        amp_dtype: torch.dtype | None,
+        content: dict[str, Any],
+        options: ReplayOptions,
+        progress: Progress,
+        config: Config,
+    ) -> None:
         self._content = content
         self._options = options
         step = int(content.get("step", 0))
@@ -134,8 +179,13 @@ class _Again:
             raise UsageError(f"--dtype float64: {device.type} has no float64; add --device cpu")
         if dtype is not None:
             recipe.model.to(dtype)
-            torch.set_default_dtype(torch.float64 if dtype == torch.float64 else torch.get_default_dtype())
-            batches, others = [cast(batch, dtype) for batch in batches], [cast(one, dtype) for one in others]
+            torch.set_default_dtype(
+                torch.float64 if dtype == torch.float64 else torch.get_default_dtype()
+            )
+            batches, others = (
+                [cast(batch, dtype) for batch in batches],
+                [cast(one, dtype) for one in others],
+            )
         self.runner = StepRunner(recipe, device, amp_dtype)
         self.keeper = Keeper(recipe, device)
         capsule = self.keeper.take(step, batches)
@@ -146,15 +196,26 @@ class _Again:
         self.examiner = Examiner(self.replayer)
         self.first = self.replayer.replay_and_rewind(self.capsule)
         earlier = [replace(capsule, step=0, weights=fresh)] if step else []
-        elsewhere = Elsewhere(other=lambda: _other(others), earlier=earlier, first="the weights that build() gives")
+        elsewhere = Elsewhere(
+            other=lambda: _other(others), earlier=earlier, first="the weights that build() gives"
+        )
         rows = content.get("indices")
         indices = [int(row) for row in rows] if isinstance(rows, list) else None
         self._all_indices = indices
-        self._indices = [indices[row] for row in options.samples if row < len(indices)] if indices and options.samples else indices
+        self._indices = (
+            [indices[row] for row in options.samples if row < len(indices)]
+            if indices and options.samples
+            else indices
+        )
         self.differential = Differential(
-            self.runner, self.keeper, self.replayer, Step(self.capsule, elsewhere, half=amp_dtype == torch.float16, indices=self._indices),
-            Budget(config.budget), progress.say, only=options.experiment,
-        )  # fmt: skip
+            self.runner,
+            self.keeper,
+            self.replayer,
+            Step(self.capsule, elsewhere, half=amp_dtype == torch.float16, indices=self._indices),
+            Budget(config.budget),
+            progress.say,
+            only=options.experiment,
+        )
         self.loss = _mean(self.first)
         self.vitals = VitalSigns(steps=1, losses=(self.loss,), grad_norms=(self.first.grad_norm,))
 
@@ -166,18 +227,34 @@ class _Again:
         named = list(recipe.model.named_parameters())
         sick_now = [name for name, p in named if not bool(torch.isfinite(p).all())]
         failure = describe_failure(first.error) if first.error else None
-        unhealthy = bool(first.bad_parameters) or not math.isfinite(self.loss) or failure is not None
-        told = None if failure is not None else self.loss if changed else float(known.get("loss", self.loss))
+        unhealthy = (
+            bool(first.bad_parameters) or not math.isfinite(self.loss) or failure is not None
+        )
+        told = (
+            None
+            if failure is not None
+            else self.loss
+            if changed
+            else float(known.get("loss", self.loss))
+        )
         norm = None if changed else known.get("grad_norm")
         examined = self.examiner.examine(capsule, told, norm, self._indices) if unhealthy else None
         trip = None
         if unhealthy and failure is None:
             backward = math.isfinite(self.loss)
             trip = Trip(
-                step=capsule.step, phase="backward" if backward else "forward", loss=self.loss, grad_norm=first.grad_norm,
-                bad_parameters=tuple(first.bad_parameters or really_nonfinite(named)), gradients_finite=not first.bad_parameters,
-            )  # fmt: skip
-        note = ("the weights in the snapshot are already non-finite: " + ", ".join(sick_now[:4])) if sick_now else ""
+                step=capsule.step,
+                phase="backward" if backward else "forward",
+                loss=self.loss,
+                grad_norm=first.grad_norm,
+                bad_parameters=tuple(first.bad_parameters or really_nonfinite(named)),
+                gradients_finite=not first.bad_parameters,
+            )
+        note = (
+            ("the weights in the snapshot are already non-finite: " + ", ".join(sick_now[:4]))
+            if sick_now
+            else ""
+        )
         return Evidence(
             steps_run=1,
             trip=trip,
@@ -189,7 +266,9 @@ class _Again:
             reproduction_note=note,
             losses=(self.loss,),
             grad_norms=(first.grad_norm,),
-            amp=str(self.runner.amp_dtype).removeprefix("torch.") if self.runner.amp_dtype else None,
+            amp=str(self.runner.amp_dtype).removeprefix("torch.")
+            if self.runner.amp_dtype
+            else None,
             scaler=recipe.scaler is not None,
         )
 
@@ -197,9 +276,15 @@ class _Again:
         """Whether a healthy replay met what the run had met."""
         if changed or "loss" not in known:
             return "not_run"
-        return "bitwise" if self.loss == known["loss"] and self.first.grad_norm == known.get("grad_norm") else "no"
+        return (
+            "bitwise"
+            if self.loss == known["loss"] and self.first.grad_norm == known.get("grad_norm")
+            else "no"
+        )
 
-    def extras(self, artifacts: dict[str, str | None]) -> tuple[tuple[Mapping[str, Any], ...], list[tuple[str, str]]]:
+    def extras(
+        self, artifacts: dict[str, str | None]
+    ) -> tuple[tuple[Mapping[str, Any], ...], list[tuple[str, str]]]:
         """Rows and notes of what was asked for by an option."""
         rows: list[Mapping[str, Any]] = []
         notes: list[tuple[str, str]] = []
@@ -207,40 +292,76 @@ class _Again:
         if options.experiment is not None:
             one = self.differential.experiments.one(options.experiment)
             rows += [one.row()] if one is not None else []
-            notes += [] if one is not None else [(options.experiment, "there is nothing here that it would change")]
+            notes += (
+                []
+                if one is not None
+                else [(options.experiment, "there is nothing here that it would change")]
+            )
         if options.settings:
             rows.append(self._updated())
         if options.minimal is not None:
             found = self.differential.guilty_samples()
             if found is None:
-                notes.append(("--minimise", "no smaller batch was found that fails alone while the other samples pass"))
+                notes.append(
+                    (
+                        "--minimise",
+                        "no smaller batch was found that fails alone while the other samples pass",
+                    )
+                )
             else:
                 chosen = [options.samples[row] if options.samples else row for row in found]
-                smallest = only(self._whole, chosen)  # of the snapshot's own batch: --dtype has changed this one
-                indices = [self._all_indices[row] for row in chosen if row < len(self._all_indices)] if self._all_indices else None
+                # of the snapshot's own batch: --dtype has changed this one
+                smallest = only(self._whole, chosen)
+                indices = (
+                    [self._all_indices[row] for row in chosen if row < len(self._all_indices)]
+                    if self._all_indices
+                    else None
+                )
                 try:
                     save(minimal(self._content, smallest.batches, indices), options.minimal)
                 except OSError as error:
-                    raise UsageError(f"cannot write the minimal snapshot to {options.minimal}: {error}") from error
+                    raise UsageError(
+                        f"cannot write the minimal snapshot to {options.minimal}: {error}"
+                    ) from error
                 artifacts["minimal"] = str(options.minimal)
                 named = ", ".join(map(str, chosen))
-                rows.append({"name": f"samples {named} alone", "outcome": "fails", "loss": None, "seconds": None})
+                rows.append(
+                    {
+                        "name": f"samples {named} alone",
+                        "outcome": "fails",
+                        "loss": None,
+                        "seconds": None,
+                    }
+                )
         return tuple(rows), notes
 
     def _updated(self) -> Mapping[str, Any]:
         """The optimizer's step with the new settings, and the same batch once more."""
         named = list(self.runner.recipe.model.named_parameters())
         start = replace(
-            self.capsule, weights=copy_weights(named), optimizers=[copy_optimizer(one) for one in self.runner.recipe.optimizers]
+            self.capsule,
+            weights=copy_weights(named),
+            optimizers=[copy_optimizer(one) for one in self.runner.recipe.optimizers],
         )
         rates: list[list[float | torch.Tensor | None]] = [
             [rate_of(group) for group in o.param_groups] for o in self.runner.recipe.optimizers
         ]
-        past = PastStep(self.capsule.step, self.capsule.batches, self.capsule.batch_versions, self.capsule.rng, rates)
+        past = PastStep(
+            self.capsule.step,
+            self.capsule.batches,
+            self.capsule.batch_versions,
+            self.capsule.rng,
+            rates,
+        )
         course = CourseRunner(self.runner, self.keeper).run(start, [past, past], math.inf)
         name = f"this batch once more after a step with {', '.join(self._options.settings)}"
         loss = course.losses[1] if len(course.losses) > 1 else None
-        return {"name": name, "outcome": "passes" if course.complete else "fails", "loss": loss, "seconds": round(course.seconds, 4)}
+        return {
+            "name": name,
+            "outcome": "passes" if course.complete else "fails",
+            "loss": loss,
+            "seconds": round(course.seconds, 4),
+        }
 
     def ops(self) -> tuple[Any, ...]:
         return self.examiner.ops_of_slice(self.capsule) if self._options.ops else ()
@@ -248,9 +369,13 @@ class _Again:
     def debug(self, births: Sequence[Birth]) -> None:
         """Opens the debugger at the first birth."""
         if not births:
-            raise UsageError("--pdb: the step makes nothing non-finite here, there is nowhere to stop")
+            raise UsageError(
+                "--pdb: the step makes nothing non-finite here, there is nowhere to stop"
+            )
         birth = births[0]
-        self.examiner.stop_at_birth(self.capsule, birth, lambda: stop_here(f"{birth.site.op} has run"))
+        self.examiner.stop_at_birth(
+            self.capsule, birth, lambda: stop_here(f"{birth.site.op} has run")
+        )
 
 
 def _check(options: ReplayOptions) -> None:
@@ -271,7 +396,9 @@ def _drawn(recipe: Recipe) -> list[Any]:
             found.append(batch)
             if len(found) == _MOST_BATCHES:
                 break
-    except Exception:  # the data is the user's; without it only the containers' types and the other batch are missing
+    except Exception:
+        # the data is the user's; without it only the containers' types and the other batch are
+        # missing
         pass
     return found
 
@@ -286,7 +413,8 @@ def _same(batch: Any, batches: list[Any]) -> bool:
     for one in batches:
         theirs = [tensor for _, tensor in tensor_leaves(one)]
         if len(own) == len(theirs) and all(
-            a.shape == b.shape and torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(own, theirs, strict=True)
+            a.shape == b.shape and torch.equal(a.nan_to_num(), b.nan_to_num())
+            for a, b in zip(own, theirs, strict=True)
         ):
             return True
     return False
@@ -307,7 +435,9 @@ def _restorable(rng: RandomState | None, device: torch.device) -> RandomState | 
     try:
         rng.restore(device)
     except (TypeError, ValueError, RuntimeError, IndexError) as error:
-        raise UsageError(f"the snapshot's random states are of no use: {str(error).splitlines()[0][:100]}") from error
+        raise UsageError(
+            f"the snapshot's random states are of no use: {str(error).splitlines()[0][:100]}"
+        ) from error
     finally:
         before.restore(device)
     return rng
@@ -323,13 +453,22 @@ def _mapping(content: dict[str, Any], key: str) -> dict[str, Any]:
 
 
 def _trusted_entrypoint(content: dict[str, Any]) -> str:
-    """The entrypoint a snapshot names, if it lies below the working folder: a stranger's file must not pick what runs."""
+    """The entrypoint a snapshot names, if it lies below the working folder: a stranger's file must
+    not pick what runs."""
     named = content.get("entrypoint")
     if not isinstance(named, str):
-        raise UsageError("this snapshot names no entrypoint; give one with --entrypoint FILE.py:NAME")
+        raise UsageError(
+            "this snapshot names no entrypoint; give one with --entrypoint FILE.py:NAME"
+        )
     path, _ = split_entrypoint(named)
     if not path.resolve().is_relative_to(Path.cwd().resolve()):
-        raise UsageError(f"the snapshot wants to run {named}, which is outside this folder; allow it with --entrypoint {named}")
+        raise UsageError(
+            f"the snapshot wants to run {named}, which is outside this folder; allow it with "
+            f"--entrypoint {named}"
+        )
     if not path.exists():
-        raise UsageError(f"the snapshot's recipe {named} is not here; say where it is with --entrypoint FILE.py:NAME")
+        raise UsageError(
+            f"the snapshot's recipe {named} is not here; say where it is with --entrypoint "
+            "FILE.py:NAME"
+        )
     return named

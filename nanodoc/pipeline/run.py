@@ -25,7 +25,14 @@ from nanodoc.loop.engine import Engine
 from nanodoc.loop.history import History
 from nanodoc.loop.outcome import Outcome
 from nanodoc.loop.settings import seed_everything, with_amp
-from nanodoc.pipeline.common import build_watched, check_module, device_name, kept_going, report_of, run_info
+from nanodoc.pipeline.common import (
+    build_watched,
+    check_module,
+    device_name,
+    kept_going,
+    report_of,
+    run_info,
+)
 from nanodoc.pipeline.ranks import before_the_run, rank_facts
 from nanodoc.pipeline.second_run import changed_for, load_here, write_batches
 from nanodoc.progress import Progress
@@ -41,17 +48,22 @@ DEFAULT_STEPS = 100
 DEFAULT_LOG_EVERY = 10  # with --stats
 
 
-def run_training(entrypoint: str, config: Config, progress: Progress | None = None, again: Again | None = None) -> Report:
-    """Runs the training an entrypoint names under watch, and returns what was found. `again` where it is run a second time for a
-    closer look at how the first ended.
+def run_training(
+    entrypoint: str, config: Config, progress: Progress | None = None, again: Again | None = None
+) -> Report:
+    """Runs the training an entrypoint names under watch, and returns what was found. `again` where
+    it is run a second time for a closer look at how the first ended.
 
-    Raises `UsageError` for anything unusable; an exception of the user's own code is a finding of the report.
+    Raises `UsageError` for anything unusable; an exception of the user's own code is a finding of
+    the report.
     """
     progress = progress or Progress()
     if config.tensorboard is not None:
         check_tensorboard(Path(config.tensorboard))
     if config.preflight and config.overfit_batch:
-        raise UsageError("--preflight runs one step and --overfit-batch needs many: choose one of them")
+        raise UsageError(
+            "--preflight runs one step and --overfit-batch needs many: choose one of them"
+        )
     here().at(None, "setup")
     device = device_before_import(config.device)
     if config.seed is not None:
@@ -61,9 +73,13 @@ def run_training(entrypoint: str, config: Config, progress: Progress | None = No
     except UserCodeError as error:
         note_failure(here(), describe_failure(error), None)
         info = run_info(entrypoint, "run", config, device, None, config.steps or 0, 0, "not_run")
-        return report_of(info, Evidence(failure=describe_failure(error)), config, VitalSigns(), {}, [], False)
+        return report_of(
+            info, Evidence(failure=describe_failure(error)), config, VitalSigns(), {}, [], False
+        )
     device = device_of(recipe.model, config.device)
-    here().of_model({id(module): (path, type(module).__name__) for path, module in recipe.model.named_modules()})
+    here().of_model(
+        {id(module): (path, type(module).__name__) for path, module in recipe.model.named_modules()}
+    )
     if again is not None:
         recipe = changed_for(recipe, again)
     recipe, amp_dtype = with_amp(recipe, config.amp, device)
@@ -82,7 +98,11 @@ def run_training(entrypoint: str, config: Config, progress: Progress | None = No
     here().plan(steps, device_name(device))
     folder = artifact_folder(config)
     looks = LookOptions(
-        steps=config.trace_steps, folder=folder, frames=config.frames, most_frames=config.max_frames, module=config.module or ""
+        steps=config.trace_steps,
+        folder=folder,
+        frames=config.frames,
+        most_frames=config.max_frames,
+        module=config.module or "",
     )
     history = History(folder)
 
@@ -92,11 +112,21 @@ def run_training(entrypoint: str, config: Config, progress: Progress | None = No
             progress.live(step, steps, engine.now())
 
     engine = Engine(
-        recipe, device, amp_dtype, steps=steps, history=history, build_facts=facts, looks=looks, leak_check=config.leak_check,
+        recipe,
+        device,
+        amp_dtype,
+        steps=steps,
+        history=history,
+        build_facts=facts,
+        looks=looks,
+        leak_check=config.leak_check,
         range_check=config.preflight is not False,
-        checkpoints=config.checkpoints, checkpoint_every=config.checkpoint_every, sample_every=config.log_every or (DEFAULT_LOG_EVERY if config.stats else None),
-        open_ended=config.steps is None and recipe.max_steps is None, progress=told,
-    )  # fmt: skip
+        checkpoints=config.checkpoints,
+        checkpoint_every=config.checkpoint_every,
+        sample_every=config.log_every or (DEFAULT_LOG_EVERY if config.stats else None),
+        open_ended=config.steps is None and recipe.max_steps is None,
+        progress=told,
+    )
     before = before_the_run(recipe)
     try:
         outcome = engine.run()
@@ -106,22 +136,55 @@ def run_training(entrypoint: str, config: Config, progress: Progress | None = No
     finally:
         history.close()
     try:
-        return _reported(engine, outcome, entrypoint, config, amp_dtype, steps, folder, history, progress, again, before)
+        return _reported(
+            engine,
+            outcome,
+            entrypoint,
+            config,
+            amp_dtype,
+            steps,
+            folder,
+            history,
+            progress,
+            again,
+            before,
+        )
     finally:
         engine.end()
 
 
 def _reported(
-    engine: Engine, outcome: Outcome, entrypoint: str, config: Config, amp_dtype: torch.dtype | None, steps: int, folder: Path,
-    history: History, progress: Progress, again: Again | None, before: tuple[tuple[str, str], ...],
-) -> Report:  # fmt: skip
+    engine: Engine,
+    outcome: Outcome,
+    entrypoint: str,
+    config: Config,
+    amp_dtype: torch.dtype | None,
+    steps: int,
+    folder: Path,
+    history: History,
+    progress: Progress,
+    again: Again | None,
+    before: tuple[tuple[str, str], ...],
+) -> Report:
     """From how a run ended to its report: experiments, rules, fixes."""
     device, recipe = engine.runner.device, engine.recipe
     if again is not None and again.lines:
-        info = run_info(entrypoint, "run", config, device, amp_dtype, steps, outcome.steps_run, "not_run")
-        return report_of(info, Evidence(steps_run=outcome.steps_run), config, VitalSigns(), {}, [], outcome.interrupted)
+        info = run_info(
+            entrypoint, "run", config, device, amp_dtype, steps, outcome.steps_run, "not_run"
+        )
+        return report_of(
+            info,
+            Evidence(steps_run=outcome.steps_run),
+            config,
+            VitalSigns(),
+            {},
+            [],
+            outcome.interrupted,
+        )
     if outcome.device_lost:
-        return _without_device(entrypoint, config, device, amp_dtype, steps, outcome, folder, history.path)
+        return _without_device(
+            entrypoint, config, device, amp_dtype, steps, outcome, folder, history.path
+        )
     artifacts: dict[str, str | None] = {"history": str(history.path), "snapshot": None}
     not_checked = list(outcome.notes)
     if config.tensorboard is not None:
@@ -130,12 +193,18 @@ def _reported(
         artifacts["traces"] = ", ".join(outcome.trace_files)
     _snapshot(engine, outcome, entrypoint, config, amp_dtype, folder, artifacts, not_checked)
     differential = _differential(engine, outcome, config, progress)
-    evidence = replace(outcome.evidence, thresholds=config.thresholds, default_length=config.steps is None and recipe.max_steps is None)
+    evidence = replace(
+        outcome.evidence,
+        thresholds=config.thresholds,
+        default_length=config.steps is None and recipe.max_steps is None,
+    )
     if differential is not None:
         with kept_going("experiments", not_checked):
             evidence = differential.examine(evidence)
             evidence = differential.overfit(evidence) if config.overfit_batch else evidence
-    info = run_info(entrypoint, "run", config, device, amp_dtype, steps, outcome.steps_run, evidence.reproduced)
+    info = run_info(
+        entrypoint, "run", config, device, amp_dtype, steps, outcome.steps_run, evidence.reproduced
+    )
     report = report_of(info, evidence, config, _vitals(outcome), artifacts, [], outcome.interrupted)
     findings, interrupted = report.findings, outcome.interrupted
     if differential is not None:
@@ -170,45 +239,87 @@ def _without_device(
     folder: Path,
     history: Path,
 ) -> Report:
-    """The report where the device answers nothing any more; the batch, which never left the host, is written down for a look elsewhere."""
+    """The report where the device answers nothing any more; the batch, which never left the host,
+    is written down for a look elsewhere."""
     artifacts: dict[str, str | None] = {"history": str(history), "snapshot": None, "batch": None}
     failure = outcome.evidence.failure
     lost = failure is not None and device_is_lost(failure)
-    why = "the device answers nothing more after the first such error" if lost else "running the step again would lose the device"
+    why = (
+        "the device answers nothing more after the first such error"
+        if lost
+        else "running the step again would lose the device"
+    )
     notes = [("everything that is looked at when a run is over", why)]
     if outcome.capsule is not None:
         try:
-            artifacts["batch"] = str(write_batches(folder, outcome.capsule.step, outcome.capsule.batches))
+            artifacts["batch"] = str(
+                write_batches(folder, outcome.capsule.step, outcome.capsule.batches)
+            )
         except OSError as error:
             notes.append(("the batch on the CPU", f"it could not be written: {error}"))
     info = RunInfo(
-        entrypoint=entrypoint, command="run", config=config.as_dict(), device=device_name(device), amp=str(amp_dtype).removeprefix("torch.") if amp_dtype else None,
-        seed=config.seed, steps_requested=steps, steps_run=outcome.steps_run, torch=str(torch.__version__), python=platform.python_version(),
+        entrypoint=entrypoint,
+        command="run",
+        config=config.as_dict(),
+        device=device_name(device),
+        amp=str(amp_dtype).removeprefix("torch.") if amp_dtype else None,
+        seed=config.seed,
+        steps_requested=steps,
+        steps_run=outcome.steps_run,
+        torch=str(torch.__version__),
+        python=platform.python_version(),
         reproduced="not_run",
-    )  # fmt: skip
+    )
     return report_of(
-        info, outcome.evidence, config, VitalSigns(steps=outcome.steps_run, losses=tuple(outcome.losses)), artifacts, notes, False
+        info,
+        outcome.evidence,
+        config,
+        VitalSigns(steps=outcome.steps_run, losses=tuple(outcome.losses)),
+        artifacts,
+        notes,
+        False,
     )
 
 
 def _snapshot(
-    engine: Engine, outcome: Outcome, entrypoint: str, config: Config, amp_dtype: torch.dtype | None, folder: Path,
-    artifacts: dict[str, str | None], not_checked: list[tuple[str, str]],
-) -> None:  # fmt: skip
+    engine: Engine,
+    outcome: Outcome,
+    entrypoint: str,
+    config: Config,
+    amp_dtype: torch.dtype | None,
+    folder: Path,
+    artifacts: dict[str, str | None],
+    not_checked: list[tuple[str, str]],
+) -> None:
     """Writes the step that tripped to disk."""
     trip = outcome.evidence.trip
     if outcome.capsule is None or trip is None:
         return
-    told = {"loss": trip.loss, "grad_norm": trip.grad_norm, "amp": str(amp_dtype) if amp_dtype else None}
+    told = {
+        "loss": trip.loss,
+        "grad_norm": trip.grad_norm,
+        "amp": str(amp_dtype) if amp_dtype else None,
+    }
     try:
-        path = write_snapshot(folder, engine.recipe, outcome.capsule, entrypoint, config.as_dict(), told, outcome.indices)
+        path = write_snapshot(
+            folder,
+            engine.recipe,
+            outcome.capsule,
+            entrypoint,
+            config.as_dict(),
+            told,
+            outcome.indices,
+        )
         artifacts["snapshot"] = str(path)
     except OSError as error:
         not_checked.append(("snapshot", f"it could not be written: {error}"))
 
 
-def _differential(engine: Engine, outcome: Outcome, config: Config, progress: Progress) -> Differential | None:
-    """What experiments need; None where there is no step to make them on, or the user has interrupted."""
+def _differential(
+    engine: Engine, outcome: Outcome, config: Config, progress: Progress
+) -> Differential | None:
+    """What experiments need; None where there is no step to make them on, or the user has
+    interrupted."""
     capsule = outcome.start
     if capsule is None or outcome.interrupted:
         return None
@@ -216,29 +327,51 @@ def _differential(engine: Engine, outcome: Outcome, config: Config, progress: Pr
     elsewhere = Elsewhere(
         other=lambda: engine.another(capsule),
         earlier=checkpoints.before(capsule.step),
-        why_none=f"there is no checkpoint of step 0: {checkpoints.note}" if checkpoints.note else "",
+        why_none=f"there is no checkpoint of step 0: {checkpoints.note}"
+        if checkpoints.note
+        else "",
     )
     amp = outcome.evidence.amp_facts
-    step = Step(capsule, elsewhere, checkpoints, half=amp is not None and amp.dtype == "float16", indices=outcome.indices)
-    return Differential(engine.runner, engine.keeper, engine.replayer, step, Budget(config.budget), progress.say)
+    step = Step(
+        capsule,
+        elsewhere,
+        checkpoints,
+        half=amp is not None and amp.dtype == "float16",
+        indices=outcome.indices,
+    )
+    return Differential(
+        engine.runner, engine.keeper, engine.replayer, step, Budget(config.budget), progress.say
+    )
 
 
 def _vitals(outcome: Outcome) -> VitalSigns:
     amp, stats, data = outcome.evidence.amp_facts, outcome.evidence.stats, outcome.evidence.data
     return VitalSigns(
-        steps=outcome.steps_run, losses=tuple(outcome.losses), grad_norms=tuple(outcome.grad_norms),
-        skipped_steps=outcome.skipped, overhead=outcome.overhead,
+        steps=outcome.steps_run,
+        losses=tuple(outcome.losses),
+        grad_norms=tuple(outcome.grad_norms),
+        skipped_steps=outcome.skipped,
+        overhead=outcome.overhead,
         rates=tuple(max(rates) for rates in stats.rates if rates) if stats is not None else (),
-        update_ratios=tuple(math.hypot(*ratios) for _, ratios in stats.group_ratios if any(ratios)) if stats is not None else (),
-        load_share=data.load_share if data is not None else None, samples_per_second=outcome.samples_per_second,
+        update_ratios=tuple(math.hypot(*ratios) for _, ratios in stats.group_ratios if any(ratios))
+        if stats is not None
+        else (),
+        load_share=data.load_share if data is not None else None,
+        samples_per_second=outcome.samples_per_second,
         peak_memory=stats.peak_memory if stats is not None else None,
-        scales=tuple(step.scale for step in amp.steps) if amp else (), calibration_skips=amp.calibration if amp else 0,
-    )  # fmt: skip
+        scales=tuple(step.scale for step in amp.steps) if amp else (),
+        calibration_skips=amp.calibration if amp else 0,
+    )
 
 
 def _not_checked(outcome: Outcome, steps: int) -> list[tuple[str, str]]:
     found = []
-    if outcome.steps_run < steps and outcome.evidence.trip is None and outcome.evidence.failure is None and not outcome.notes:
+    if (
+        outcome.steps_run < steps
+        and outcome.evidence.trip is None
+        and outcome.evidence.failure is None
+        and not outcome.notes
+    ):
         found.append(("the remaining steps", f"the run ended after {outcome.steps_run} of {steps}"))
     if outcome.checkpoints is not None and outcome.checkpoints.note:
         found.append(("earlier weights", outcome.checkpoints.note))

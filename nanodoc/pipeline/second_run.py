@@ -23,19 +23,23 @@ from nanodoc.watch.learning import loader_of
 def changed_for(recipe: Recipe, again: Again) -> Recipe:
     """The recipe with the one batch that failed."""
     if again.batch is not None:
-        template = next(iter(recipe.data), None)  # dataclasses and named tuples get their types back
-        return replace(recipe, data=[like(batch, template) for batch in _read(Path(again.batch))], max_steps=1)
+        # dataclasses and named tuples get their types back
+        template = next(iter(recipe.data), None)
+        return replace(
+            recipe, data=[like(batch, template) for batch in _read(Path(again.batch))], max_steps=1
+        )
     return recipe
 
 
 def load_here(recipe: Recipe, steps: int) -> tuple[int, Failure | None]:
-    """Loads the batches of so many steps, and those that workers would have had ahead, in this process; nothing is trained. How many came, and
-    the exception that ended it."""
+    """Loads the batches of so many steps, and those that workers would have had ahead, in this
+    process; nothing is trained. How many came, and the exception that ended it."""
     loader = loader_of(recipe.data)
     ahead = 0
     if loader is not None:
         ahead = loader.num_workers * (loader.prefetch_factor or 0)
-        vars(loader).update(num_workers=0, prefetch_factor=None, persistent_workers=False)  # not every one may be set otherwise
+        # not every one may be set otherwise
+        vars(loader).update(num_workers=0, prefetch_factor=None, persistent_workers=False)
     feed, loaded = Feed(recipe.data), 0
     for step in range(steps + ahead):
         here().at(step, "data")
@@ -52,9 +56,12 @@ def load_here(recipe: Recipe, steps: int) -> tuple[int, Failure | None]:
 
 
 def write_batches(folder: Path, step: int, batches: list[Any]) -> Path:
-    """The batches of a step alone, where nothing that lives on its device can be read any more. Raises `OSError`."""
+    """The batches of a step alone, where nothing that lives on its device can be read any more.
+    Raises `OSError`."""
     folder.mkdir(parents=True, exist_ok=True)
-    return save({"batches": [plain(batch) for batch in batches]}, folder / f"nanodoc-step{step}-batch.pt")
+    return save(
+        {"batches": [plain(batch) for batch in batches]}, folder / f"nanodoc-step{step}-batch.pt"
+    )
 
 
 def _read(path: Path) -> list[Any]:

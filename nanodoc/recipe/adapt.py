@@ -14,14 +14,16 @@ from nanodoc.recipe.recipe import Recipe
 
 ACCEPTED = (
     'a dict {"model", "loss_fn" (or "criterion" or "train_step"), "data", "optimizer", ...}, '
-    "a nanodoc.Recipe, a dataclass with those fields, or a tuple (model, loss_fn, data[, optimizer])"
+    "a nanodoc.Recipe, a dataclass with those fields, or a tuple (model, loss_fn, data[, "
+    "optimizer])"
 )
 _FIELDS = [field.name for field in dataclasses.fields(Recipe)]
 _TUPLE = ("model", "loss_fn", "data", "optimizer")
 
 
 def as_recipe(value: Any, name: str) -> Recipe:
-    """The `Recipe` that `value`, returned by the entrypoint `name`, stands for. Raises `UsageError`."""
+    """The `Recipe` that `value`, returned by the entrypoint `name`, stands for. Raises
+    `UsageError`."""
     if isinstance(value, Recipe):
         fields = {field: getattr(value, field) for field in _FIELDS}
     elif isinstance(value, Mapping):
@@ -44,7 +46,10 @@ def _described(value: Any) -> str:
     if value is None:
         return "None"
     if isinstance(value, (tuple, list)):
-        return f"a {type(value).__name__} of {len(value)} ({', '.join(type(item).__name__ for item in value[:5])})"
+        return (
+            f"a {type(value).__name__} of {len(value)} "
+            f"({', '.join(type(item).__name__ for item in value[:5])})"
+        )
     return f"a {type(value).__name__}"
 
 
@@ -52,7 +57,9 @@ def _check(fields: dict[str, Any], name: str) -> None:
     """Each contract of `Recipe`, said of the one field that breaks it."""
 
     def refuse(key: str, wanted: str) -> None:
-        raise UsageError(f"{name}() returned {key}={_described(fields.get(key))}; {key} must be {wanted}")
+        raise UsageError(
+            f"{name}() returned {key}={_described(fields.get(key))}; {key} must be {wanted}"
+        )
 
     if fields.get("amp") is False:
         fields["amp"] = None
@@ -64,7 +71,9 @@ def _check(fields: dict[str, Any], name: str) -> None:
     if not isinstance(fields.get("data"), Iterable):
         refuse("data", "an iterable of batches, such as a DataLoader or a list")
     if not any(fields.get(key) is not None for key in ("loss_fn", "criterion", "train_step")):
-        raise UsageError(f'{name}() returned no way to a loss; give "loss_fn", "criterion" or "train_step"')
+        raise UsageError(
+            f'{name}() returned no way to a loss; give "loss_fn", "criterion" or "train_step"'
+        )
     for key in ("loss_fn", "criterion", "train_step"):
         if fields.get(key) is not None and not callable(fields[key]):
             refuse(key, "callable")
@@ -76,17 +85,29 @@ def _check(fields: dict[str, Any], name: str) -> None:
             refuse("optimizer", "a torch.optim.Optimizer or a list of them")
     for key in ("max_steps", "accumulate"):
         number = fields.get(key)
-        if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 1):
-            raise UsageError(f"{name}() returned {key}={number!r}; {key} must be a whole number of at least 1")
+        if number is not None and (
+            not isinstance(number, int) or isinstance(number, bool) or number < 1
+        ):
+            raise UsageError(
+                f"{name}() returned {key}={number!r}; {key} must be a whole number of at least 1"
+            )
     if fields.get("scheduler_interval", "epoch") not in ("epoch", "step"):
-        raise UsageError(f'{name}() returned scheduler_interval={fields["scheduler_interval"]!r}; it must be "epoch" or "step"')
+        raise UsageError(
+            f"{name}() returned scheduler_interval={fields['scheduler_interval']!r}; it must be "
+            '"epoch" or "step"'
+        )
     amp = fields.get("amp")
     if amp is not None and not isinstance(amp, Mapping):
         refuse("amp", 'a dict like {"dtype": "float16", "scaler": True}')
     if amp is not None:
         unknown = set(amp) - {"dtype", "scaler", "init_scale"}
         if unknown:
-            raise UsageError(f'{name}() returned amp with an unknown key {min(unknown)!r}; it takes "dtype", "scaler" and "init_scale"')
+            raise UsageError(
+                f'{name}() returned amp with an unknown key {min(unknown)!r}; it takes "dtype", '
+                '"scaler" and "init_scale"'
+            )
         dtype = str(amp.get("dtype", "float16")).removeprefix("torch.")
         if dtype not in ("float16", "bfloat16"):
-            raise UsageError(f'{name}() returned amp dtype {dtype!r}; it must be "float16" or "bfloat16"')
+            raise UsageError(
+                f'{name}() returned amp dtype {dtype!r}; it must be "float16" or "bfloat16"'
+            )

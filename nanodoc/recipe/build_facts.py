@@ -17,7 +17,8 @@ from nanodoc.trace.spans import Place, resolve
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BuildFacts:
-    """Places by name or by (id of the module, attribute); every module of the recipe lives as long as the run."""
+    """Places by name or by (id of the module, attribute); every module of the recipe lives as long
+    as the run."""
 
     never_written: set[str] = field(default_factory=set)
     """Parameters and buffers whose memory came from torch.empty and was never filled."""
@@ -28,7 +29,8 @@ class BuildFacts:
     schedulers: Mapping[int, Place] = field(default_factory=dict)
     """Where the learning rate's schedulers were made, by identity, in that order."""
     loaders: Mapping[int, Place] = field(default_factory=dict)
-    """Where each DataLoader was made, by identity; one that is gone may have left its number to another object."""
+    """Where each DataLoader was made, by identity; one that is gone may have left its number to
+    another object."""
     loads: tuple[LoadFacts, ...] = ()
     """Calls of load_state_dict that left parameters of their module as they were."""
     eval_at: Mapping[int, Place] = field(default_factory=dict)
@@ -113,25 +115,48 @@ def load_facts(
     place: Place | None,
     loaded: set[int],
 ) -> LoadFacts:
-    """What a load_state_dict() left out. `sizes` are those of the file's tensors; `versions` the parameters' counters of writes when it was over;
-    `loaded` the parameters that any load filled."""
-    own = {name: tuple(t.shape) for name, t in (*module.named_parameters(), *module.named_buffers()) if not is_lazy(t)}
-    now = {name: parameter for name, parameter in module.named_parameters() if not is_lazy(parameter)}
+    """What a load_state_dict() left out. `sizes` are those of the file's tensors; `versions` the
+    parameters' counters of writes when it was over; `loaded` the parameters that any load filled.
+    """
+    own = {
+        name: tuple(t.shape)
+        for name, t in (*module.named_parameters(), *module.named_buffers())
+        if not is_lazy(t)
+    }
+    now = {
+        name: parameter for name, parameter in module.named_parameters() if not is_lazy(parameter)
+    }
     left = [
         name
         for name in result.missing_keys
-        if name in now and id(now[name]) not in loaded and versions.get(name) == now[name]._version  # nor filled by hand since
+        # nor filled by hand since
+        if name in now and id(now[name]) not in loaded and versions.get(name) == now[name]._version
     ]
     unexpected = [key for key in result.unexpected_keys if key in sizes]
-    best = max(_renamings(own, {key: sizes[key] for key in unexpected}), key=lambda pair: _fitting(own, sizes, pair), default=("", ""))
+    best = max(
+        _renamings(own, {key: sizes[key] for key in unexpected}),
+        key=lambda pair: _fitting(own, sizes, pair),
+        default=("", ""),
+    )
     return LoadFacts(
-        module_type=type(module).__name__, location=_span(place), own=len(own), given=len(sizes), matched=len(own) - len(result.missing_keys),
-        left=tuple(left), unexpected=tuple(unexpected), prefix=best[0], instead=best[1], would_match=_fitting(own, sizes, best) if any(best) else 0,
-    )  # fmt: skip
+        module_type=type(module).__name__,
+        location=_span(place),
+        own=len(own),
+        given=len(sizes),
+        matched=len(own) - len(result.missing_keys),
+        left=tuple(left),
+        unexpected=tuple(unexpected),
+        prefix=best[0],
+        instead=best[1],
+        would_match=_fitting(own, sizes, best) if any(best) else 0,
+    )
 
 
-def _renamings(own: Mapping[str, tuple[int, ...]], unexpected: Mapping[str, tuple[int, ...]]) -> list[tuple[str, str]]:
-    """(prefix in the file, prefix in the module) that would make names of tensors of one shape the same, the most frequent few."""
+def _renamings(
+    own: Mapping[str, tuple[int, ...]], unexpected: Mapping[str, tuple[int, ...]]
+) -> list[tuple[str, str]]:
+    """(prefix in the file, prefix in the module) that would make names of tensors of one shape the
+    same, the most frequent few."""
     votes: Counter[tuple[str, str]] = Counter()
     for key, size in unexpected.items():
         for name, shape in own.items():
@@ -149,7 +174,9 @@ def renamed(key: str, prefix: str, instead: str) -> str:
     return instead + key.removeprefix(prefix) if key.startswith(prefix) else key
 
 
-def _fitting(own: Mapping[str, tuple[int, ...]], sizes: Mapping[str, tuple[int, ...]], pair: tuple[str, str]) -> int:
+def _fitting(
+    own: Mapping[str, tuple[int, ...]], sizes: Mapping[str, tuple[int, ...]], pair: tuple[str, str]
+) -> int:
     return sum(own.get(renamed(key, *pair)) == size for key, size in sizes.items())
 
 

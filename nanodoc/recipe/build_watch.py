@@ -1,5 +1,5 @@
-"""What `build()` did, seen from outside: where parameters, layers and optimizers were made, what was frozen or loaded, and
-memory nobody ever wrote to.
+"""What `build()` did, seen from outside: where parameters, layers and optimizers were made, what
+was frozen or loaded, and memory nobody ever wrote to.
 
 Frames of this file are looked through when a user's line is sought (see `trace.spans`).
 """
@@ -28,7 +28,8 @@ _ABSENT = object()
 
 
 class BuildWatch(TorchDispatchMode):
-    """Active during the import of the user's file and its `build()`; changes nothing of what they compute."""
+    """Active during the import of the user's file and its `build()`; changes nothing of what they
+    compute."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,7 +56,7 @@ class BuildWatch(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         return False  # as in Tracer: no dynamo import for a run that compiles nothing
 
-    # -- watching --------------------------------------------------------------------------------------------------
+    # -- watching ----------------------------------------------------------------------------------
 
     def __enter__(self) -> BuildWatch:
         module, optimizer, tensor = torch.nn.Module, torch.optim.Optimizer, torch.Tensor
@@ -77,7 +78,9 @@ class BuildWatch(TorchDispatchMode):
         self._patch(tensor, "requires_grad", self._flag(tensor.requires_grad))
         self._patch(torch, "compile", self._compiling(torch.compile))
         self._patch(module, "compile", self._compiling(module.compile))
-        self._patch(torch.set_grad_enabled, "__init__", self._switching(torch.set_grad_enabled.__init__))
+        self._patch(
+            torch.set_grad_enabled, "__init__", self._switching(torch.set_grad_enabled.__init__)
+        )
         return super().__enter__()  # type: ignore[no-any-return]  # unannotated in torch
 
     def __exit__(self, *exc: Any) -> None:
@@ -98,7 +101,8 @@ class BuildWatch(TorchDispatchMode):
         if describe_op(func).silent:
             if isinstance(out, torch.Tensor) and out.device.type != "meta":
                 storage = out.untyped_storage()
-                self._unwritten[storage._cdata] = storage  # held, so that its address is not used again
+                # held, so that its address is not used again
+                self._unwritten[storage._cdata] = storage
         elif self._unwritten:
             for tensor in written_by(describe_op(func), args, kwargs):
                 self._unwritten.pop(_storage(tensor), None)
@@ -111,10 +115,11 @@ class BuildWatch(TorchDispatchMode):
             table[key] = place
             self._alive.append(owner)  # an id stays unique only while its object lives
 
-    # -- the wrappers ----------------------------------------------------------------------------------------------
+    # -- the wrappers ------------------------------------------------------------------------------
 
     def _exporting(self, original: Callable[..., Any]) -> Any:
-        """A tensor method that hands out the memory itself: from then on it may be written unseen."""
+        """A tensor method that hands out the memory itself: from then on it may be written
+        unseen."""
 
         def method(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
             self._unwritten.pop(_storage(tensor), None)
@@ -132,7 +137,8 @@ class BuildWatch(TorchDispatchMode):
     def _assigning(self, original: Callable[..., Any]) -> Any:
         def assign(module: torch.nn.Module, name: str, value: Any) -> None:
             children = module.__dict__.get("_modules")
-            known = children.get(name) if isinstance(children, dict) else None  # TorchScript keeps another mapping
+            # TorchScript keeps another mapping
+            known = children.get(name) if isinstance(children, dict) else None
             original(module, name, value)
             if isinstance(value, _CONTAINERS) or name == "requires_grad":
                 self._note(self._attributes, (id(module), name), module)
@@ -151,7 +157,8 @@ class BuildWatch(TorchDispatchMode):
     def _making(self, original: Callable[..., Any]) -> Any:
         def init(module: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
             original(module, *args, **kwargs)
-            if type(module).__module__.startswith("torch.nn."):  # a layer: the line that made it says how it was set up
+            # a layer: the line that made it says how it was set up
+            if type(module).__module__.startswith("torch.nn."):
                 self._note(self._layers, id(module), module)
 
         return init
@@ -181,15 +188,29 @@ class BuildWatch(TorchDispatchMode):
         return train
 
     def _loading(self, original: Callable[..., Any]) -> Any:
-        def load_state_dict(module: torch.nn.Module, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
+        def load_state_dict(
+            module: torch.nn.Module, state_dict: Any, *args: Any, **kwargs: Any
+        ) -> Any:
             out = original(module, state_dict, *args, **kwargs)
             self._alive.append(module)
             missing = set(getattr(out, "missing_keys", ()))
-            self._loaded.update(id(parameter) for name, parameter in module.named_parameters() if name not in missing)
+            self._loaded.update(
+                id(parameter)
+                for name, parameter in module.named_parameters()
+                if name not in missing
+            )
             if missing:
                 mine, caller = calling_places(1)
-                sizes = {str(key): tuple(value.shape) for key, value in state_dict.items() if isinstance(value, torch.Tensor)}
-                versions = {name: parameter._version for name, parameter in module.named_parameters() if not is_lazy(parameter)}
+                sizes = {
+                    str(key): tuple(value.shape)
+                    for key, value in state_dict.items()
+                    if isinstance(value, torch.Tensor)
+                }
+                versions = {
+                    name: parameter._version
+                    for name, parameter in module.named_parameters()
+                    if not is_lazy(parameter)
+                }
                 self._loads.append((module, out, sizes, versions, caller or mine))
             return out
 
@@ -257,10 +278,11 @@ class BuildWatch(TorchDispatchMode):
 
         return init
 
-    # -- what is left ----------------------------------------------------------------------------------------------
+    # -- what is left ------------------------------------------------------------------------------
 
     def settle(self, model: torch.nn.Module, criterion: Any = None) -> BuildFacts:
-        """What is known once `build()` has returned `model` and `criterion`; lets go of everything else."""
+        """What is known once `build()` has returned `model` and `criterion`; lets go of everything
+        else."""
         never = {name for name, tensor in _named(model) if _storage(tensor) in self._unwritten}
         places = {}
         for path, module in model.named_modules():
@@ -277,14 +299,32 @@ class BuildWatch(TorchDispatchMode):
             optimizers=dict(self._optimizers),
             schedulers=dict(self._schedulers),
             loaders=dict(self._loaders),
-            loads=tuple(load_facts(*load, self._loaded) for load in self._loads if modules & {id(one) for one in load[0].modules()}),
+            loads=tuple(
+                load_facts(*load, self._loaded)
+                for load in self._loads
+                if modules & {id(one) for one in load[0].modules()}
+            ),
             eval_at={key: place for key, place in self._eval_at.items() if key in modules},
             built=[one for ref in self._built if (one := ref()) is not None],
-            frozen={name: self._frozen[id(p)] for name, p in model.named_parameters() if id(p) in self._frozen},
+            frozen={
+                name: self._frozen[id(p)]
+                for name, p in model.named_parameters()
+                if id(p) in self._frozen
+            },
             loaded={name for name, p in model.named_parameters() if id(p) in self._loaded},
-            layers={path: self._layers[id(m)] for path, m in model.named_modules() if id(m) in self._layers},
-            criterion=self._layers.get(id(criterion)) if isinstance(criterion, torch.nn.Module) else None,
-            casts={name: self._casts[id(p)] for name, p in model.named_parameters() if id(p) in self._casts},
+            layers={
+                path: self._layers[id(m)]
+                for path, m in model.named_modules()
+                if id(m) in self._layers
+            },
+            criterion=self._layers.get(id(criterion))
+            if isinstance(criterion, torch.nn.Module)
+            else None,
+            casts={
+                name: self._casts[id(p)]
+                for name, p in model.named_parameters()
+                if id(p) in self._casts
+            },
             compiled=self._compiled,
             grad_off=self._grad_off if not torch.is_grad_enabled() else None,
         )
@@ -293,7 +333,10 @@ class BuildWatch(TorchDispatchMode):
 
 
 def _named(model: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
-    return [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    return [
+        *model.named_parameters(remove_duplicate=False),
+        *model.named_buffers(remove_duplicate=False),
+    ]
 
 
 def _storage(tensor: torch.Tensor) -> int | None:

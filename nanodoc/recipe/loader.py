@@ -18,29 +18,43 @@ from nanodoc.recipe.recipe import Recipe
 
 
 def split_entrypoint(entrypoint: str) -> tuple[Path, str]:
-    """`"train.py:build"` as its path and name; the name defaults to `build`. Raises `UsageError`."""
+    """`"train.py:build"` as its path and name; the name defaults to `build`. Raises
+    `UsageError`."""
     file, colon, name = entrypoint.rpartition(":")
-    if not colon or (len(file) == 1 and name.startswith(("\\", "/"))):  # no name, or only a Windows drive letter
+    # no name, or only a Windows drive letter
+    if not colon or (len(file) == 1 and name.startswith(("\\", "/"))):
         file, name = entrypoint, "build"
     if not file or not name.isidentifier():
-        raise UsageError(f"entrypoint {entrypoint!r} is not FILE.py:NAME, for example train.py:build")
+        raise UsageError(
+            f"entrypoint {entrypoint!r} is not FILE.py:NAME, for example train.py:build"
+        )
     return Path(file), name
 
 
 def load_callable(entrypoint: str) -> tuple[Callable[..., Any], str]:
-    """The callable an entrypoint names, and its name. Raises `UsageError`, or `UserCodeError` if the file itself raises."""
+    """The callable an entrypoint names, and its name. Raises `UsageError`, or `UserCodeError` if
+    the file itself raises."""
     path, name = split_entrypoint(entrypoint)
     if path.is_dir():
-        raise UsageError(f"{path} is a folder; give a Python file, for example {path}/train.py:build")
+        raise UsageError(
+            f"{path} is a folder; give a Python file, for example {path}/train.py:build"
+        )
     if not path.exists():
         raise UsageError(f"no such file: {path} (looked in {Path.cwd()})")
     module = _import(path)
     if not hasattr(module, name):
-        near = get_close_matches(name, [key for key, value in vars(module).items() if callable(value)], 1)
-        raise UsageError(f"{path} has no {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+        near = get_close_matches(
+            name, [key for key, value in vars(module).items() if callable(value)], 1
+        )
+        raise UsageError(
+            f"{path} has no {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+        )
     target = getattr(module, name)
     if not callable(target):
-        raise UsageError(f"{path}:{name} is a {type(target).__name__}, not callable; name a function that returns {_what()}")
+        raise UsageError(
+            f"{path}:{name} is a {type(target).__name__}, not callable; name a function that "
+            f"returns {_what()}"
+        )
     return target, name
 
 
@@ -65,7 +79,8 @@ def _what() -> str:
 
 
 def _takes_argument(build: Callable[..., Any], *, given: bool) -> bool:
-    """Whether to pass the configuration: always where an argument is required, else only if there is something to pass."""
+    """Whether to pass the configuration: always where an argument is required, else only if there
+    is something to pass."""
     try:
         parameters = inspect.signature(build).parameters.values()
     except (TypeError, ValueError):  # a builtin or a C callable has no signature
@@ -87,20 +102,29 @@ def _command_line_of(path: Path) -> Iterator[None]:
 def _import(path: Path) -> ModuleType:
     folder = str(path.parent.resolve())
     if folder not in sys.path:
-        sys.path.insert(0, folder)  # as `python train.py` would, so that the script's neighbours import
-    name = path.stem if path.stem.isidentifier() and path.stem not in sys.modules else f"_nanodoc_{abs(hash(path.resolve()))}"
+        # as `python train.py` would, so that the script's neighbours import
+        sys.path.insert(0, folder)
+    name = (
+        path.stem
+        if path.stem.isidentifier() and path.stem not in sys.modules
+        else f"_nanodoc_{abs(hash(path.resolve()))}"
+    )
     spec = importlib.util.spec_from_file_location(name, path.resolve())
     if spec is None or spec.loader is None:
         raise UsageError(f"{path} is not a Python file; give one that ends in .py")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses, pickling and loader workers look the module up by its name
+    # dataclasses, pickling and loader workers look the module up by its name
+    sys.modules[name] = module
     try:
         with _command_line_of(path):
             spec.loader.exec_module(module)
     except SyntaxError as error:
         del sys.modules[name]
         shown = (error.text or "").strip()
-        raise UsageError(f"syntax error in {error.filename}:{error.lineno}: {error.msg}" + (f": {shown}" if shown else "")) from error
+        raise UsageError(
+            f"syntax error in {error.filename}:{error.lineno}: {error.msg}"
+            + (f": {shown}" if shown else "")
+        ) from error
     except BaseException as error:
         del sys.modules[name]
         if not is_users(error):

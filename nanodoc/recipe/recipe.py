@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # a training script imports Recipe before torch; `nanodoc --help` never imports torch at all
+# a training script imports Recipe before torch; `nanodoc --help` never imports torch at all
+if TYPE_CHECKING:
     import torch
 
 
@@ -14,11 +15,12 @@ if TYPE_CHECKING:  # a training script imports Recipe before torch; `nanodoc --h
 class Recipe:
     """One training run, as `build()` returns it.
 
-    Either `loss_fn(model, batch) -> scalar Tensor`, or `criterion(output, target) -> scalar Tensor` with
-    `batch = (input, target)`, or the user's own `train_step(model, batch, optimizer, scaler) -> loss`, which is
-    observed and never replaced. `data` is any re-iterable of batches. `scheduler` is stepped once per pass over
-    `data` unless `scheduler_interval` is "step". `accumulate` micro-batches make one optimizer step.
-    `amp` is `{"dtype": "float16"|"bfloat16", "scaler": bool, "init_scale": float}`.
+    Either `loss_fn(model, batch) -> scalar Tensor`, or `criterion(output, target) -> scalar Tensor`
+    with `batch = (input, target)`, or the user's own `train_step(model, batch, optimizer, scaler)
+    -> loss`, which is observed and never replaced. `data` is any re-iterable of batches.
+    `scheduler` is stepped once per pass over `data` unless `scheduler_interval` is "step".
+    `accumulate` micro-batches make one optimizer step. `amp` is `{"dtype": "float16"|"bfloat16",
+    "scaler": bool, "init_scale": float}`.
     """
 
     model: torch.nn.Module
@@ -47,4 +49,6 @@ class Recipe:
         """Every scheduler, in the order given."""
         if self.scheduler is None:
             return []
-        return list(self.scheduler) if isinstance(self.scheduler, (list, tuple)) else [self.scheduler]
+        return (
+            list(self.scheduler) if isinstance(self.scheduler, (list, tuple)) else [self.scheduler]
+        )

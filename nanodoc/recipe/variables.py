@@ -7,12 +7,15 @@ from typing import Any
 
 
 def variables_of(function: Any) -> Iterator[tuple[str, Any, Any]]:
-    """(name, the cell or namespace that holds it, value) of every variable a Python function reads from outside."""
+    """(name, the cell or namespace that holds it, value) of every variable a Python function reads
+    from outside."""
     function = getattr(function, "__func__", function)
     code = getattr(function, "__code__", None)
     if code is None:
         return
-    for name, cell in zip(code.co_freevars, getattr(function, "__closure__", None) or (), strict=False):
+    for name, cell in zip(
+        code.co_freevars, getattr(function, "__closure__", None) or (), strict=False
+    ):
         try:
             yield name, cell, cell.cell_contents
         except ValueError:  # an empty cell

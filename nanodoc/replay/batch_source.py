@@ -1,4 +1,5 @@
-"""Batches of the user's data, pass after pass, with the samples' indices in the data set where they can be told."""
+"""Batches of the user's data, pass after pass, with the samples' indices in the data set where they
+can be told."""
 
 from __future__ import annotations
 
@@ -25,7 +26,11 @@ class Feed:
         self.usual_size: int | None = None
         """Size of the first batch."""
         # what comes in its own order, one batch after the other, is numbered by counting
-        in_order = isinstance(data, DataLoader) and isinstance(data.dataset, IterableDataset) and data.num_workers == 0
+        in_order = (
+            isinstance(data, DataLoader)
+            and isinstance(data.dataset, IterableDataset)
+            and data.num_workers == 0
+        )
         self._counts = in_order or not isinstance(data, DataLoader)
         self.passes = 0
         self._unseen: list[Any] | None = None
@@ -33,7 +38,8 @@ class Feed:
     def next(self) -> tuple[Any, list[int] | None] | None:
         """The next batch and its indices; None when the data is a one-shot iterator that has ended.
 
-        Raises `UsageError` if the data never yields anything, `UserCodeError` for an exception of the loader.
+        Raises `UsageError` if the data never yields anything, `UserCodeError` for an exception of
+        the loader.
         """
         for _ in range(2):
             try:
@@ -53,7 +59,8 @@ class Feed:
                 if not is_users(error):
                     raise
                 gone = _dead_worker(self._iterator) if not isinstance(error, RuntimeError) else None
-                if gone is not None:  # a worker that ends by itself may show as any error of the pipe to it
+                # a worker that ends by itself may show as any error of the pipe to it
+                if gone is not None:
                     told = RuntimeError(f"DataLoader worker (pid(s) {gone}) exited unexpectedly")
                     told.add_note(f"seen as {type(error).__name__}: {said(error)}")
                     raise UserCodeError(told, "data") from error
@@ -69,8 +76,8 @@ class Feed:
         return None
 
     def step(self, count: int) -> tuple[list[Any] | None, list[int] | None]:
-        """The next `count` micro-batches, or as many as there are, and the indices of all their samples; None where the data has ended, or the
-        indices can't be told. Raises as `next`."""
+        """The next `count` micro-batches, or as many as there are, and the indices of all their
+        samples; None where the data has ended, or the indices can't be told. Raises as `next`."""
         batches: list[Any] = []
         indices: list[int] | None = []
         for _ in range(count):
@@ -82,7 +89,8 @@ class Feed:
         return batches or None, indices or None
 
     def unseen(self, count: int) -> list[Any]:
-        """What the next step would have been given; nothing where that can't be had. For when the run is over."""
+        """What the next step would have been given; nothing where that can't be had. For when the
+        run is over."""
         if self._unseen is None:
             try:
                 self._unseen = self.step(count)[0] or []
@@ -91,22 +99,29 @@ class Feed:
         return self._unseen
 
     def close(self) -> None:
-        """Lets go of the iterator, and with it of a loader's worker processes and their temporary folders."""
+        """Lets go of the iterator, and with it of a loader's worker processes and their temporary
+        folders."""
         iterator, self._iterator = self._iterator, None
         if hasattr(iterator, "_next_index"):
             vars(iterator).pop("_next_index", None)  # ours, and it refers to the iterator
 
     @property
     def failing(self) -> list[int] | None:
-        """The indices of the batch that raised while it was loaded: the oldest that was drawn and has not come."""
+        """The indices of the batch that raised while it was loaded: the oldest that was drawn and
+        has not come."""
         return self._queue[0] if self._queue else None
 
 
 def _begin(data: Any) -> tuple[Iterator[Any], deque[list[int] | None] | None]:
-    """An iterator over the data and a queue that receives the indices of each batch as the loader draws them; None where they can't be
-    told. Workers draw ahead while the iterator is made, so that the queue must be there before."""
+    """An iterator over the data and a queue that receives the indices of each batch as the loader
+    draws them; None where they can't be told. Workers draw ahead while the iterator is made, so
+    that the queue must be there before."""
     draw = getattr(_BaseDataLoaderIter, "_next_index", None)
-    ordered = isinstance(data, DataLoader) and not isinstance(data.dataset, IterableDataset) and getattr(data, "in_order", True)
+    ordered = (
+        isinstance(data, DataLoader)
+        and not isinstance(data.dataset, IterableDataset)
+        and getattr(data, "in_order", True)
+    )
     if not ordered or draw is None:
         return iter(data), None
     queue: deque[list[int] | None] = deque()
@@ -114,10 +129,17 @@ def _begin(data: Any) -> tuple[Iterator[Any], deque[list[int] | None] | None]:
     def watched(iterator: Any) -> Any:
         index = draw(iterator)
         if iterator._dataset is data.dataset:  # not a loader inside the data set
-            queue.append([int(i) for i in index] if isinstance(index, (list, tuple)) else [int(index)] if isinstance(index, int) else None)
+            queue.append(
+                [int(i) for i in index]
+                if isinstance(index, (list, tuple))
+                else [int(index)]
+                if isinstance(index, int)
+                else None
+            )
         return index
 
-    vars(getattr(data, "_iterator", None) or _Nothing()).pop("_next_index", None)  # persistent workers keep last pass's iterator
+    # persistent workers keep last pass's iterator
+    vars(getattr(data, "_iterator", None) or _Nothing()).pop("_next_index", None)
     _BaseDataLoaderIter._next_index = watched  # type: ignore[method-assign]  # put back below
     try:
         made = iter(data)

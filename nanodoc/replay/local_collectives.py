@@ -1,4 +1,5 @@
-"""One rank by itself: when its run is over, steps are run again without a word to the other ranks, which may be gone or elsewhere.
+"""One rank by itself: when its run is over, steps are run again without a word to the other ranks,
+which may be gone or elsewhere.
 
 What a rank computes so is its own: gradients before the all-reduce, of its own batch.
 """
@@ -18,9 +19,19 @@ from nanodoc.replay.weight_history import Checkpoints
 from nanodoc.tensors.nested import tensor_leaves
 from nanodoc.tensors.plain import is_plain, without_values
 
-# Of each collective, which argument holds the result, and which the rank's own part that stands in for everybody's.
+# Of each collective, which argument holds the result, and which the rank's own part that stands in
+# for everybody's.
 _IN_PLACE = ("all_reduce", "broadcast", "reduce", "broadcast_object_list", "all_reduce_coalesced")
-_SILENT = ("barrier", "monitored_barrier", "send", "recv", "isend", "irecv", "batch_isend_irecv", "scatter_object_list")
+_SILENT = (
+    "barrier",
+    "monitored_barrier",
+    "send",
+    "recv",
+    "isend",
+    "irecv",
+    "batch_isend_irecv",
+    "scatter_object_list",
+)
 _STEPS, _LARGEST_BATCH = 4, 16 << 20
 _LARGEST = 1 << 30  # bytes of parameters that are read for a comparison
 
@@ -43,7 +54,8 @@ class Alone:
             return
         for module in self._model.modules():
             if isinstance(module, DistributedDataParallel):
-                self._patch(module, "_use_python_reducer", True)  # its forward is then the wrapped module's
+                # its forward is then the wrapped module's
+                self._patch(module, "_use_python_reducer", True)
                 module.reducer._reset_state()  # a step that broke off left it waiting for gradients
         for owner in (dist, dist.distributed_c10d):
             for name in _IN_PLACE:
@@ -98,18 +110,28 @@ def _all_gather_object(objects: list[Any], thing: Any, *more: Any) -> None:
 
 
 def _all_gather_into_tensor(output: torch.Tensor, tensor: torch.Tensor, *more: Any) -> None:
-    output.copy_(tensor.repeat(output.numel() // max(tensor.numel(), 1), *[1] * (tensor.dim() - 1)).view_as(output))
+    output.copy_(
+        tensor.repeat(output.numel() // max(tensor.numel(), 1), *[1] * (tensor.dim() - 1)).view_as(
+            output
+        )
+    )
 
 
-def _reduce_scatter_tensor(output: torch.Tensor, tensor: torch.Tensor, *more: Any, **options: Any) -> None:
+def _reduce_scatter_tensor(
+    output: torch.Tensor, tensor: torch.Tensor, *more: Any, **options: Any
+) -> None:
     output.copy_(tensor.flatten()[: output.numel()].view_as(output))
 
 
-def _reduce_scatter(output: torch.Tensor, tensors: list[torch.Tensor], *more: Any, **options: Any) -> None:
+def _reduce_scatter(
+    output: torch.Tensor, tensors: list[torch.Tensor], *more: Any, **options: Any
+) -> None:
     output.copy_(tensors[dist.get_rank()])
 
 
-def _all_to_all_single(output: torch.Tensor, tensor: torch.Tensor, *more: Any, **options: Any) -> None:
+def _all_to_all_single(
+    output: torch.Tensor, tensor: torch.Tensor, *more: Any, **options: Any
+) -> None:
     output.copy_(tensor)
 
 
@@ -119,19 +141,33 @@ def several_ranks() -> bool:
 
 
 def replicated(model: torch.nn.Module) -> tuple[list[tuple[str, torch.nn.Parameter]], bool]:
-    """(the parameters that learn and that every rank is meant to hold alike, whether DDP sees to it). Those of a DistributedDataParallel over all
-    ranks, without what it was told to leave out; where there is none, all that are no shards, of which nobody knows what they are meant to be."""
-    wrappers = [(path, module) for path, module in model.named_modules() if isinstance(module, DistributedDataParallel)]
+    """(the parameters that learn and that every rank is meant to hold alike, whether DDP sees to
+    it). Those of a DistributedDataParallel over all ranks, without what it was told to leave out;
+    where there is none, all that are no shards, of which nobody knows what they are meant to be."""
+    wrappers = [
+        (path, module)
+        for path, module in model.named_modules()
+        if isinstance(module, DistributedDataParallel)
+    ]
     found: list[tuple[str, torch.nn.Parameter]] = []
     for path, wrapper in wrappers:
-        hooked = bool(getattr(wrapper, "_comm_hooks", None))  # its own way of reducing, such as averaging now and then
+        # its own way of reducing, such as averaging now and then
+        hooked = bool(getattr(wrapper, "_comm_hooks", None))
         if dist.get_world_size(wrapper.process_group) == dist.get_world_size() and not hooked:
             start = f"{path}.module." if path else "module."
             left_out = set(wrapper.parameters_to_ignore)
-            found += [(start + name, p) for name, p in wrapper.module.named_parameters() if name not in left_out]
-    if not wrappers and not any(hasattr(p, "device_mesh") or type(p).__name__ == "FlatParameter" for p in model.parameters()):
+            found += [
+                (start + name, p)
+                for name, p in wrapper.module.named_parameters()
+                if name not in left_out
+            ]
+    if not wrappers and not any(
+        hasattr(p, "device_mesh") or type(p).__name__ == "FlatParameter" for p in model.parameters()
+    ):
         found = list(model.named_parameters())
-    return [(name, p) for name, p in found if p.requires_grad and not without_values(p)], bool(wrappers)
+    return [(name, p) for name, p in found if p.requires_grad and not without_values(p)], bool(
+        wrappers
+    )
 
 
 def fingerprints(parameters: list[tuple[str, torch.nn.Parameter]]) -> tuple[tuple[str, str], ...]:
@@ -142,16 +178,25 @@ def fingerprints(parameters: list[tuple[str, torch.nn.Parameter]]) -> tuple[tupl
 
 
 def batch_digests(checkpoints: Checkpoints) -> tuple[tuple[int, str], ...]:
-    """(step, digest) of the batches of the last steps that are kept; those of more than 16 MiB, and of tensors that are not plain, are left out."""
+    """(step, digest) of the batches of the last steps that are kept; those of more than 16 MiB, and
+    of tensors that are not plain, are left out."""
     found = []
     for past in list(checkpoints.past)[-_STEPS:]:
         leaves = [tensor for _, tensor in tensor_leaves(past.batches)]
         plain = bool(leaves) and all(map(is_plain, leaves))
-        if plain and sum(t.numel() * t.element_size() for t in leaves) <= _LARGEST_BATCH and past.intact:
-            found.append((past.step, " ".join(f"{list(t.shape)} {_digest(t)}" for t in leaves if t.numel())))
+        if (
+            plain
+            and sum(t.numel() * t.element_size() for t in leaves) <= _LARGEST_BATCH
+            and past.intact
+        ):
+            found.append(
+                (past.step, " ".join(f"{list(t.shape)} {_digest(t)}" for t in leaves if t.numel()))
+            )
     return tuple(found)
 
 
 def _digest(tensor: torch.Tensor) -> str:
-    values = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().view(-1).view(torch.uint8)
+    values = (
+        tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().view(-1).view(torch.uint8)
+    )
     return hashlib.blake2b(values.numpy().tobytes(), digest_size=8).hexdigest()

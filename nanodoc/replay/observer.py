@@ -1,8 +1,10 @@
-"""Watches a `train_step` that the user owns: backward calls and optimizer steps, never the loop itself.
+"""Watches a `train_step` that the user owns: backward calls and optimizer steps, never the loop
+itself.
 
-The last clean moment is just before an optimizer steps: the vitals are read there, and if they trip, or if further
-optimizer steps are to be expected in the same train_step, the weights are copied before the user's step goes on.
-Frames of this file are looked through when a user's line is sought (see `trace.spans`).
+The last clean moment is just before an optimizer steps: the vitals are read there, and if they
+trip, or if further optimizer steps are to be expected in the same train_step, the weights are
+copied before the user's step goes on. Frames of this file are looked through when a user's line is
+sought (see `trace.spans`).
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ from nanodoc.replay.step_state import StepCapsule, copy_weights
 class Observer:
     """A context manager around one call of the user's train_step."""
 
-    def __init__(self, recipe: Recipe, named: list[tuple[str, torch.nn.Parameter]], expected_steps: int) -> None:
+    def __init__(
+        self, recipe: Recipe, named: list[tuple[str, torch.nn.Parameter]], expected_steps: int
+    ) -> None:
         self._recipe = recipe
         self._named = named
         self._names = {id(parameter): name for name, parameter in named}
@@ -41,7 +45,8 @@ class Observer:
         self.on_loss: Callable[[torch.Tensor], None] | None = None
         self.on_gradients: Callable[[], None] | None = None
         self.on_scaler_step: Callable[[], None] | None = None
-        """Where a GradScaler is about to step: the optimizer's own hook is silent where it skips the step."""
+        """Where a GradScaler is about to step: the optimizer's own hook is silent where it skips
+        the step."""
         self.on_fused_skip: Callable[[torch.optim.Optimizer], None] = lambda optimizer: None
         """A fused optimizer is called by the GradScaler although the step will be skipped."""
         self.extras: Callable[[], list[torch.Tensor]] = list
@@ -55,7 +60,8 @@ class Observer:
         """Names of the parameters that had a gradient when an optimizer stepped."""
 
     def watch(self, capsule: StepCapsule | None) -> Observer:
-        """Sets the capsule that clean weights are put into; without one, nothing is read (a replay)."""
+        """Sets the capsule that clean weights are put into; without one, nothing is read (a
+        replay)."""
         self._capsule = capsule
         return self
 
@@ -75,7 +81,9 @@ class Observer:
                 observer._inside = False
                 here().phase("forward")
 
-        def scaler_step(scaler: Any, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+        def scaler_step(
+            scaler: Any, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any
+        ) -> Any:
             if observer.on_scaler_step is not None:
                 observer.on_scaler_step()
             return original_step(scaler, optimizer, *args, **kwargs)
@@ -108,12 +116,15 @@ class Observer:
             self.on_gradients()
         if self._capsule is None:
             return
-        self.with_gradient.update((name, None) for name, parameter in self._named if parameter.grad is not None)
+        self.with_gradient.update(
+            (name, None) for name, parameter in self._named if parameter.grad is not None
+        )
         own = {id(p) for group in optimizer.param_groups for p in group["params"]}
         named = [(name, p) for name, p in self._named if id(p) in own]
         vitals = packed_vitals(self._unread, named, self.extras(), self._scratch)
         self._unread = []
-        scale = getattr(optimizer, "grad_scale", None)  # only of a fused optimizer, which unscales and skips by itself
+        # only of a fused optimizer, which unscales and skips by itself
+        scale = getattr(optimizer, "grad_scale", None)
         if isinstance(scale, torch.Tensor) and vitals.extras:
             vitals = vitals.unscaled(vitals.extras[0])
         if not vitals.finite and math.isfinite(vitals.loss) and _found_inf(optimizer):
@@ -121,12 +132,21 @@ class Observer:
             self.on_fused_skip(optimizer)
             return
         self.vitals.append(vitals)
-        if self.tripped is None and not vitals.finite and (not math.isfinite(vitals.loss) or really_nonfinite(named)):
+        if (
+            self.tripped is None
+            and not vitals.finite
+            and (not math.isfinite(vitals.loss) or really_nonfinite(named))
+        ):
             self.tripped = vitals
-        if first and self._capsule.weights is None and (self._expected_steps > 1 or self.tripped is not None):
+        if (
+            first
+            and self._capsule.weights is None
+            and (self._expected_steps > 1 or self.tripped is not None)
+        ):
             self._capsule.weights = copy_weights(self._named)
             self._capsule.optimizers = [copy_optimizer(one) for one in self._recipe.optimizers]
-            if self.tripped is not None:  # what the step does after this, to a teacher or a second optimizer, is not clean
+            # what the step does after this, to a teacher or a second optimizer, is not clean
+            if self.tripped is not None:
                 self._capsule.outside = Outside(self._recipe).keep()
 
 

@@ -11,10 +11,13 @@ from nanodoc.recipe.recipe import Recipe
 
 
 def copy_optimizer(optimizer: torch.optim.Optimizer, *, host: bool = False) -> dict[str, Any]:
-    """A copy of an optimizer's state and of its groups' options, with `host` in host memory. The groups themselves are remembered: some
-    may be added later."""
+    """A copy of an optimizer's state and of its groups' options, with `host` in host memory. The
+    groups themselves are remembered: some may be added later."""
     state = {p: copied(s, host) for p, s in optimizer.state.items()}
-    groups = [(group, list(group["params"]), {k: copied(v) for k, v in group.items() if k != "params"}) for group in optimizer.param_groups]
+    groups = [
+        (group, list(group["params"]), {k: copied(v) for k, v in group.items() if k != "params"})
+        for group in optimizer.param_groups
+    ]
     return {"state": state, "groups": groups}
 
 
@@ -26,7 +29,9 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -
         before = now.get(parameter)
         if isinstance(state, dict):
             known = before if isinstance(before, dict) else {}
-            optimizer.state[parameter] = {k: _there(copied(v), known.get(k), parameter) for k, v in state.items()}
+            optimizer.state[parameter] = {
+                k: _there(copied(v), known.get(k), parameter) for k, v in state.items()
+            }
         else:
             optimizer.state[parameter] = _there(copied(state), before, parameter)
     optimizer.param_groups[:] = [group for group, _, _ in saved["groups"]]
@@ -34,7 +39,8 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -
         group["params"][:] = parameters
         for key, option in options.items():
             if isinstance(option, torch.Tensor) and isinstance(group.get(key), torch.Tensor):
-                group[key].detach().copy_(option)  # a learning rate that a compiled step reads: the same tensor must stay
+                # a learning rate that a compiled step reads: the same tensor must stay
+                group[key].detach().copy_(option)
             else:
                 group[key] = copied(option)
 
@@ -74,12 +80,17 @@ def _bytes(value: Any) -> int:
 
 
 def _there(value: Any, before: Any, parameter: Any) -> Any:
-    """A copy from host memory on the device where the optimizer keeps this entry: its counters may stay on the host."""
+    """A copy from host memory on the device where the optimizer keeps this entry: its counters may
+    stay on the host."""
     if not isinstance(value, torch.Tensor):
         return value
     known = before.device if isinstance(before, torch.Tensor) else None
     if known is None:
-        known = value.device if value.dim() == 0 or not isinstance(parameter, torch.Tensor) else parameter.device
+        known = (
+            value.device
+            if value.dim() == 0 or not isinstance(parameter, torch.Tensor)
+            else parameter.device
+        )
     return value.to(known)
 
 
@@ -103,7 +114,11 @@ def odd_state(recipe: Recipe) -> StateFacts | None:
     """State whose shape is not its parameter's; None where all is alike."""
     names = {id(p): name for name, p in recipe.model.named_parameters()}
     for number, optimizer in enumerate(recipe.optimizers):
-        with_state = {p: state for p, state in optimizer.state.items() if isinstance(p, torch.Tensor) and isinstance(state, dict) and state}
+        with_state = {
+            p: state
+            for p, state in optimizer.state.items()
+            if isinstance(p, torch.Tensor) and isinstance(state, dict) and state
+        }
         found = [
             (names.get(id(p), "a parameter"), key, tuple(value.shape), tuple(p.shape))
             for p, state in with_state.items()
@@ -113,6 +128,12 @@ def odd_state(recipe: Recipe) -> StateFacts | None:
         if found:
             name, key, shape, wanted = found[0]
             return StateFacts(
-                parameter=name, key=key, shape=shape, wanted=wanted, optimizer=number, odd=len({one[0] for one in found}), count=len(with_state)
-            )  # fmt: skip
+                parameter=name,
+                key=key,
+                shape=shape,
+                wanted=wanted,
+                optimizer=number,
+                odd=len({one[0] for one in found}),
+                count=len(with_state),
+            )
     return None

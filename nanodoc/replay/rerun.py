@@ -1,4 +1,5 @@
-"""Steps of the run's past, run again from a checkpoint with another learning rate, with clipping, or as they were."""
+"""Steps of the run's past, run again from a checkpoint with another learning rate, with clipping,
+or as they were."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ class Course:
     reason: str = ""
     """Why it ended early: "not finite", "exception" or "time"."""
     again: float = math.nan
-    """The loss of the first step's batch when the stretch was over: what it says of learning, no other batch's loss disturbs."""
+    """The loss of the first step's batch when the stretch was over: what it says of learning, no
+    other batch's loss disturbs."""
 
 
 class CourseRunner:
@@ -44,16 +46,27 @@ class CourseRunner:
         self._named = list(runner.recipe.model.named_parameters())
 
     def run(
-        self, start: StepCapsule, steps: Sequence[PastStep], deadline: float,
-        *, rate: float = 1.0, clip: float | None = None, options: dict[str, Any] | None = None,
-    ) -> Course:  # fmt: skip
-        """`steps` from the checkpoint `start`, every learning rate times `rate`, gradients clipped to norm `clip`, optimizer options
-        set to `options`. Ends where a loss, a gradient or a weight is not finite."""
+        self,
+        start: StepCapsule,
+        steps: Sequence[PastStep],
+        deadline: float,
+        *,
+        rate: float = 1.0,
+        clip: float | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> Course:
+        """`steps` from the checkpoint `start`, every learning rate times `rate`, gradients clipped
+        to norm `clip`, optimizer options set to `options`. Ends where a loss, a gradient or a
+        weight is not finite."""
         began = time.perf_counter()
         losses: list[float] = []
         norms: list[float] = []
         reason, again = "", math.nan
-        with put_back(self._runner, self._keeper, moving=True), warnings_unsaid(), self._clipping(clip):
+        with (
+            put_back(self._runner, self._keeper, moving=True),
+            warnings_unsaid(),
+            self._clipping(clip),
+        ):
             self._keeper.restore(start)
             for past in steps:
                 if time.monotonic() > deadline:
@@ -88,7 +101,9 @@ class CourseRunner:
         past.rng.restore(self._runner.device)
         for number, optimizer in enumerate(self._runner.recipe.optimizers):
             rates, known_options = past.rates[number], past.options[number] if past.options else []
-            for index, (group, known) in enumerate(zip(optimizer.param_groups, rates, strict=False)):
+            for index, (group, known) in enumerate(
+                zip(optimizer.param_groups, rates, strict=False)
+            ):
                 group.update(known_options[index] if index < len(known_options) else {})
                 group.update(options)
                 if known is None:
@@ -100,7 +115,8 @@ class CourseRunner:
 
     @contextlib.contextmanager
     def _clipping(self, limit: float | None) -> Iterator[None]:
-        """Driven steps clip by the recipe; in a train_step the gradients are clipped before an optimizer uses them."""
+        """Driven steps clip by the recipe; in a train_step the gradients are clipped before an
+        optimizer uses them."""
         runner, recipe = self._runner, self._runner.recipe
         self._limit = limit
         if limit is not None and not runner.observing:
@@ -112,13 +128,18 @@ class CourseRunner:
             self._limit = None
 
     def _step(self, past: PastStep) -> tuple[float, float, bool]:
-        """(loss, gradient norm, whether gradients or loss are not finite and no scaler skips the step)"""
+        """(loss, gradient norm, whether gradients or loss are not finite and no scaler skips the
+        step)"""
         runner = self._runner
         if runner.observing:
             return self._observed(past)
         losses = runner.compute(past.batches)
         vitals = packed_vitals(losses, self._named)
-        bad = not vitals.finite and runner.recipe.scaler is None and bool(really_nonfinite(self._named))
+        bad = (
+            not vitals.finite
+            and runner.recipe.scaler is None
+            and bool(really_nonfinite(self._named))
+        )
         if bad or not math.isfinite(vitals.loss):
             return vitals.loss, vitals.grad_norm, True
         runner.update()
@@ -143,4 +164,8 @@ class CourseRunner:
         )
         loss = sum(read) / len(read) if read else math.nan
         norm = norms[-1] if norms else 0.0
-        return loss, norm, not scaled and not math.isfinite(norm) and bool(really_nonfinite(self._named))
+        return (
+            loss,
+            norm,
+            not scaled and not math.isfinite(norm) and bool(really_nonfinite(self._named)),
+        )

@@ -35,12 +35,17 @@ class RandomState:
         own = next(iter(self.accelerators), None)
         for taken_on, state in self.accelerators.items():
             # a snapshot of cuda:1 can be replayed on cuda:0: the two change places
-            swapped = {own: device, device: own}.get(taken_on) if own is not None and own.type == device.type else None
+            swapped = (
+                {own: device, device: own}.get(taken_on)
+                if own is not None and own.type == device.type
+                else None
+            )
             accelerator.set_random_state(swapped or taken_on, state)
 
 
 class RandomKeeper:
-    """Takes `RandomState`s. NumPy's, slow to read, is read again only when its generator has moved."""
+    """Takes `RandomState`s. NumPy's, slow to read, is read again only when its generator has
+    moved."""
 
     def __init__(self, device: torch.device) -> None:
         self._devices = _devices(device)
@@ -63,8 +68,8 @@ class RandomKeeper:
             return None
         now = self._generator_bytes(numpy)
         state = self._numpy_state
-        # A normal deviate can be drawn from the spare one without moving the generator; only with no spare (state[3]
-        # is 0) do equal bytes mean an equal state.
+        # A normal deviate can be drawn from the spare one without moving the generator; only with
+        # no spare (state[3] is 0) do equal bytes mean an equal state.
         if state is None or now is None or now != self._numpy_bytes or state[3]:
             state = self._numpy_state = numpy.random.get_state()
             self._numpy_bytes = now or b""
@@ -76,14 +81,19 @@ class RandomKeeper:
             generator = numpy.random.get_bit_generator()
             if generator is not self._generator:  # held, so that its address stays good
                 self._generator = generator
-                self._address = generator.ctypes.state_address if type(generator).__name__ == "MT19937" else None
+                self._address = (
+                    generator.ctypes.state_address
+                    if type(generator).__name__ == "MT19937"
+                    else None
+                )
             return ctypes.string_at(self._address, _MT19937_BYTES) if self._address else None
         except (AttributeError, ImportError):
             return None
 
 
 def _devices(device: torch.device) -> tuple[torch.device, ...]:
-    """The devices that a training on `device` may draw random numbers on, `device` first. Of several ranks each has its own device only."""
+    """The devices that a training on `device` may draw random numbers on, `device` first. Of
+    several ranks each has its own device only."""
     distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
     others = () if distributed else accelerator.every_device(device.type)
     return (device, *(one for one in others if one != device)) if device.type != "cpu" else ()

@@ -16,19 +16,23 @@ _SMALL = 1 << 30  # bytes
 
 @contextlib.contextmanager
 def warnings_unsaid() -> Iterator[None]:
-    """Warnings were said in the run itself, and are not said again; a filter that makes errors of them still does."""
+    """Warnings were said in the run itself, and are not said again; a filter that makes errors of
+    them still does."""
     with warnings.catch_warnings():
         warnings.showwarning = lambda *args, **kwargs: None
         yield
 
 
 @contextlib.contextmanager
-def put_back(runner: StepRunner, keeper: Keeper, *, moving: bool = False, on_host: bool = False) -> Iterator[None]:
-    """Model, optimizers, random states and gradients are afterwards as they are now. `moving`: optimizers will step. `on_host`: what is
-    kept meanwhile goes to the host's memory, for the device has none left.
+def put_back(
+    runner: StepRunner, keeper: Keeper, *, moving: bool = False, on_host: bool = False
+) -> Iterator[None]:
+    """Model, optimizers, random states and gradients are afterwards as they are now. `moving`:
+    optimizers will step. `on_host`: what is kept meanwhile goes to the host's memory, for the
+    device has none left.
 
-    Weights larger than 1 GiB are not copied where no train_step moves them: a forward pass that moves its own weights then
-    leaves them moved, after the run.
+    Weights larger than 1 GiB are not copied where no train_step moves them: a forward pass that
+    moves its own weights then leaves them moved, after the run.
     """
     recipe = runner.recipe
     named = list(recipe.model.named_parameters())
@@ -46,4 +50,5 @@ def put_back(runner: StepRunner, keeper: Keeper, *, moving: bool = False, on_hos
     finally:
         keeper.restore(now)
         for parameter, grad in grads:
-            parameter.grad = grad if grad is None or grad.shape == parameter.shape else None  # a net that grew
+            # a net that grew
+            parameter.grad = grad if grad is None or grad.shape == parameter.shape else None

@@ -1,4 +1,5 @@
-"""A tripped step on disk: only tensors and plain types, written atomically, opened with `weights_only=True`."""
+"""A tripped step on disk: only tensors and plain types, written atomically, opened with
+`weights_only=True`."""
 
 from __future__ import annotations
 
@@ -23,13 +24,15 @@ from nanodoc.replay.rng import RandomState
 from nanodoc.replay.step_state import StepCapsule
 
 FORMAT = 1
-_LARGEST = 64 * 2**30  # bytes; a snapshot is a model, an optimizer and a batch, and comes from strangers
+# bytes; a snapshot is a model, an optimizer and a batch, and comes from strangers
+_LARGEST = 64 * 2**30
 _DROPPED = "__nanodoc_dropped__"
 _FIELDS = "__nanodoc_fields__"
 
 
 def free_name(folder: Path, step: int) -> Path:
-    """`nanodoc-step<N>.pt`, numbered where such a file is there already: an earlier snapshot is never overwritten."""
+    """`nanodoc-step<N>.pt`, numbered where such a file is there already: an earlier snapshot is
+    never overwritten."""
     path, number = folder / f"nanodoc-step{step}.pt", 2
     while path.exists():
         path, number = folder / f"nanodoc-step{step}-{number}.pt", number + 1
@@ -37,11 +40,16 @@ def free_name(folder: Path, step: int) -> Path:
 
 
 def write_snapshot(
-    folder: Path, recipe: Recipe, capsule: StepCapsule, entrypoint: str, config: Mapping[str, Any], run: Mapping[str, Any],
+    folder: Path,
+    recipe: Recipe,
+    capsule: StepCapsule,
+    entrypoint: str,
+    config: Mapping[str, Any],
+    run: Mapping[str, Any],
     indices: Sequence[int] | None = None,
-) -> Path:  # fmt: skip
-    """Writes the step's start and returns the file; `indices` are the data set's of the batch's samples. Raises `OSError` (the caller
-    keeps its diagnosis)."""
+) -> Path:
+    """Writes the step's start and returns the file; `indices` are the data set's of the batch's
+    samples. Raises `OSError` (the caller keeps its diagnosis)."""
     rng = capsule.rng
     content = {
         "nanodoc_snapshot": FORMAT,
@@ -62,7 +70,11 @@ def write_snapshot(
         "training": list(capsule.training),
         "optimizers": [plain(optimizer.state_dict()) for optimizer in recipe.optimizers],
         "scaler": plain(recipe.scaler.state_dict()) if recipe.scaler is not None else None,
-        "schedulers": [plain(scheduler.state_dict()) for scheduler in recipe.schedulers if hasattr(scheduler, "state_dict")],
+        "schedulers": [
+            plain(scheduler.state_dict())
+            for scheduler in recipe.schedulers
+            if hasattr(scheduler, "state_dict")
+        ],
         "indices": list(indices) if indices is not None else None,
         "torch": str(torch.__version__),
         "machine": machine(next((str(p.device) for p in recipe.model.parameters()), "cpu")),
@@ -89,28 +101,43 @@ def save(content: Mapping[str, Any], path: Path) -> Path:
 def machine(device: str) -> dict[str, str]:
     """What a replay elsewhere may differ in."""
     return {
-        "device": device, "platform": f"{platform.system()} {platform.machine()}", "python": platform.python_version(),
+        "device": device,
+        "platform": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
         "threads": str(torch.get_num_threads()),
-    }  # fmt: skip
+    }
 
 
 def differences(content: Mapping[str, Any], device: str) -> list[str]:
     """What differs between where a snapshot was written and here."""
     told = content.get("machine")
-    then = {str(key): str(value) for key, value in told.items()} if isinstance(told, Mapping) else {}
+    then = (
+        {str(key): str(value) for key, value in told.items()} if isinstance(told, Mapping) else {}
+    )
     now = machine(device) | {"torch": str(torch.__version__)}
     if content.get("torch"):
         then["torch"] = str(content["torch"])
-    return [f"{key} {then[key][:60]} there, {now[key]} here" for key in now if key in then and then[key] != now[key]]
+    return [
+        f"{key} {then[key][:60]} there, {now[key]} here"
+        for key in now
+        if key in then and then[key] != now[key]
+    ]
 
 
-def minimal(content: Mapping[str, Any], batches: list[Any], indices: Sequence[int] | None) -> dict[str, Any]:
+def minimal(
+    content: Mapping[str, Any], batches: list[Any], indices: Sequence[int] | None
+) -> dict[str, Any]:
     """A snapshot's content with other batches, and the data set's indices of their samples."""
-    return {**content, "batches": [plain(batch) for batch in batches], "indices": list(indices) if indices is not None else None}
+    return {
+        **content,
+        "batches": [plain(batch) for batch in batches],
+        "indices": list(indices) if indices is not None else None,
+    }
 
 
 def read_snapshot(path: Path) -> dict[str, Any]:
-    """The snapshot in `path`; a bare `{"x", "y", "state"}` is returned as it is. Raises `UsageError`, executes nothing."""
+    """The snapshot in `path`; a bare `{"x", "y", "state"}` is returned as it is. Raises
+    `UsageError`, executes nothing."""
     if not path.is_file():
         raise UsageError(f"no such snapshot: {path}")
     try:
@@ -119,18 +146,33 @@ def read_snapshot(path: Path) -> dict[str, Any]:
     except (zipfile.BadZipFile, OSError) as error:
         raise UsageError(f"{path} is not a snapshot, or is truncated: {error}") from error
     if size > _LARGEST:
-        raise UsageError(f"{path} unpacks to {size / 2**30:.0f} GiB; the limit is {_LARGEST / 2**30:.0f} GiB")
+        raise UsageError(
+            f"{path} unpacks to {size / 2**30:.0f} GiB; the limit is {_LARGEST / 2**30:.0f} GiB"
+        )
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        raise UsageError(f"{path} asks for more than tensors and plain values, and was not opened: {_unsafe_global(error)}") from error
+        raise UsageError(
+            f"{path} asks for more than tensors and plain values, and was not opened: "
+            f"{_unsafe_global(error)}"
+        ) from error
     except (RuntimeError, EOFError, ValueError, KeyError, OSError) as error:
-        raise UsageError(f"{path} is not a snapshot, or is truncated: {_first_line(error)}") from error
-    if not isinstance(content, dict) or not ("nanodoc_snapshot" in content or {"x", "state"} <= set(content)):
-        raise UsageError(f'{path} is no nanodoc snapshot: it needs the keys nanodoc writes, or "x", "y" and "state"')
+        raise UsageError(
+            f"{path} is not a snapshot, or is truncated: {_first_line(error)}"
+        ) from error
+    if not isinstance(content, dict) or not (
+        "nanodoc_snapshot" in content or {"x", "state"} <= set(content)
+    ):
+        raise UsageError(
+            f'{path} is no nanodoc snapshot: it needs the keys nanodoc writes, or "x", "y" and '
+            '"state"'
+        )
     version = content.get("nanodoc_snapshot", FORMAT)
     if type(version) is not int or version != FORMAT:
-        raise UsageError(f"{path} is a snapshot of format {str(version)[:20]}; this nanodoc reads format {FORMAT}")
+        raise UsageError(
+            f"{path} is a snapshot of format {str(version)[:20]}; this nanodoc reads format "
+            f"{FORMAT}"
+        )
     for key, (fits, what) in _SHAPE.items():
         if key in content and not fits(content[key]):
             raise UsageError(f"{path} is no snapshot that nanodoc wrote: its {key!r} is not {what}")
@@ -156,7 +198,11 @@ def _is_config(value: object) -> bool:
         return False
     seed = value.get("seed")
     fits = seed is None or (type(seed) is int and 0 <= seed < 2**63)
-    return fits and value.get("amp") in (None, *AMP) and isinstance(value.get("recipe", {}), (dict, type(None)))
+    return (
+        fits
+        and value.get("amp") in (None, *AMP)
+        and isinstance(value.get("recipe", {}), (dict, type(None)))
+    )
 
 
 def _is_rng(value: object) -> bool:
@@ -169,10 +215,17 @@ def _is_rng(value: object) -> bool:
         and isinstance(python[1], (tuple, list))
         and all(type(w) is int for w in python[1])
     )
-    arrays = numpy is None or (isinstance(numpy, (tuple, list)) and len(numpy) == 5 and isinstance(numpy[1], torch.Tensor))
-    states = all(one is None or (isinstance(one, torch.Tensor) and one.dtype == torch.uint8) for one in (cpu, device))
+    arrays = numpy is None or (
+        isinstance(numpy, (tuple, list)) and len(numpy) == 5 and isinstance(numpy[1], torch.Tensor)
+    )
+    states = all(
+        one is None or (isinstance(one, torch.Tensor) and one.dtype == torch.uint8)
+        for one in (cpu, device)
+    )
     devices = value.get("devices", {})
-    named = _is_mapping(devices) and all(isinstance(one, torch.Tensor) and one.dtype == torch.uint8 for one in devices.values())
+    named = _is_mapping(devices) and all(
+        isinstance(one, torch.Tensor) and one.dtype == torch.uint8 for one in devices.values()
+    )
     return words and arrays and states and named and cpu is not None
 
 
@@ -185,17 +238,27 @@ _SHAPE: dict[str, tuple[Callable[[Any], bool], str]] = {
     "batches": (lambda v: isinstance(v, list) and bool(v), "a list of batches"),
     "rng": (_is_rng, "a set of random states"),
     "model": (_is_mapping, "a state_dict"),
-    "attributes": (lambda v: _is_mapping(v) and all(isinstance(one, dict) for one in v.values()), "a mapping of modules"),
-    "training": (lambda v: isinstance(v, list) and all(isinstance(one, bool) for one in v), "a list of flags"),
+    "attributes": (
+        lambda v: _is_mapping(v) and all(isinstance(one, dict) for one in v.values()),
+        "a mapping of modules",
+    ),
+    "training": (
+        lambda v: isinstance(v, list) and all(isinstance(one, bool) for one in v),
+        "a list of flags",
+    ),
     "optimizers": (lambda v: isinstance(v, list), "a list of state_dicts"),
-    "indices": (lambda v: v is None or (isinstance(v, list) and all(type(one) is int for one in v)), "a list of indices"),
+    "indices": (
+        lambda v: v is None or (isinstance(v, list) and all(type(one) is int for one in v)),
+        "a list of indices",
+    ),
     "torch": (lambda v: isinstance(v, str), "a version"),
     "machine": (_is_mapping, "a mapping"),
 }
 
 
 def restore_into(recipe: Recipe, content: Mapping[str, Any]) -> None:
-    """Puts a snapshot's model, optimizers, scaler and flags into a freshly built recipe. Raises `UsageError`."""
+    """Puts a snapshot's model, optimizers, scaler and flags into a freshly built recipe. Raises
+    `UsageError`."""
     state = content["state"] if "state" in content else content["model"]
     if not isinstance(state, Mapping):
         raise UsageError("the snapshot's model state is not a state_dict")
@@ -227,15 +290,22 @@ def random_state(content: Mapping[str, Any]) -> RandomState | None:
     numpy = saved.get("numpy")
     if numpy is not None:
         numpy = (numpy[0], numpy[1].numpy().astype("uint32"), *numpy[2:])
-    return RandomState((python[0], tuple(python[1]), python[2]), numpy, saved["cpu"], _accelerators(content, saved))
+    return RandomState(
+        (python[0], tuple(python[1]), python[2]), numpy, saved["cpu"], _accelerators(content, saved)
+    )
 
 
-def _accelerators(content: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[torch.device, torch.Tensor]:
-    """The accelerators' random states by device; types of device that this torch does not know are left out."""
+def _accelerators(
+    content: Mapping[str, Any], saved: Mapping[str, Any]
+) -> dict[torch.device, torch.Tensor]:
+    """The accelerators' random states by device; types of device that this torch does not know are
+    left out."""
     states = saved.get("devices")
     if not states and saved.get("device") is not None:  # written before several devices were kept
         machine = content.get("machine")
-        states = {str(machine.get("device")): saved["device"]} if isinstance(machine, Mapping) else {}
+        states = (
+            {str(machine.get("device")): saved["device"]} if isinstance(machine, Mapping) else {}
+        )
     found = {}
     for name, state in (states or {}).items():
         with contextlib.suppress(RuntimeError):
@@ -244,20 +314,30 @@ def _accelerators(content: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[
 
 
 def plain(value: Any) -> Any:
-    """`value` as tensors, numbers, texts, lists, tuples and dicts; named fields keep their names, the rest is marked."""
+    """`value` as tensors, numbers, texts, lists, tuples and dicts; named fields keep their names,
+    the rest is marked."""
     if value is None or isinstance(value, (bool, int, float, str, bytes)):
-        return value if type(value) in (type(None), bool, int, float, str, bytes) else _base_value(value)
+        return (
+            value
+            if type(value) in (type(None), bool, int, float, str, bytes)
+            else _base_value(value)
+        )
     if isinstance(value, torch.Tensor):
         tensor = value.detach()
         return tensor.as_subclass(torch.Tensor) if type(tensor) is not torch.Tensor else tensor
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return {_FIELDS: {name: plain(item) for name, item in zip(value._fields, value, strict=True)}}
+        return {
+            _FIELDS: {name: plain(item) for name, item in zip(value._fields, value, strict=True)}
+        }
     if isinstance(value, tuple):
         return tuple(plain(item) for item in value)
     if isinstance(value, (list, set, frozenset)):
         return [plain(item) for item in value]
     if isinstance(value, Mapping):
-        return {key if isinstance(key, (str, int, float, bool)) else str(key): plain(item) for key, item in value.items()}
+        return {
+            key if isinstance(key, (str, int, float, bool)) else str(key): plain(item)
+            for key, item in value.items()
+        }
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {_FIELDS: {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}}
     if type(value).__module__ == "numpy" and hasattr(value, "dtype"):
@@ -269,26 +349,40 @@ def plain(value: Any) -> Any:
 
 
 def like(saved: Any, template: Any) -> Any:
-    """A saved batch in the containers of a fresh one: dataclasses and named tuples get their types back."""
+    """A saved batch in the containers of a fresh one: dataclasses and named tuples get their types
+    back."""
     if isinstance(saved, Mapping) and _DROPPED in saved:
         return template
     if isinstance(saved, Mapping) and _FIELDS in saved:
         values = saved[_FIELDS]
         if hasattr(template, "_fields"):
-            return type(template)(**{name: like(values[name], getattr(template, name)) for name in template._fields})
+            return type(template)(
+                **{name: like(values[name], getattr(template, name)) for name in template._fields}
+            )
         if dataclasses.is_dataclass(template) and not isinstance(template, type):
-            return dataclasses.replace(template, **{name: like(item, getattr(template, name)) for name, item in values.items()})
+            return dataclasses.replace(
+                template,
+                **{name: like(item, getattr(template, name)) for name, item in values.items()},
+            )
         return tuple(values.values())
     if isinstance(saved, Mapping):
         of = template if isinstance(template, Mapping) else {}
         result = {key: like(item, of.get(key)) for key, item in saved.items()}
-        if isinstance(template, Mapping) and type(template) is not dict and hasattr(template, "update"):
+        if (
+            isinstance(template, Mapping)
+            and type(template) is not dict
+            and hasattr(template, "update")
+        ):
             rebuilt: Any = type(template)()
             rebuilt.update(result)
             return rebuilt
         return result
     if isinstance(saved, (list, tuple)):
-        of_items = list(template) if isinstance(template, (list, tuple)) and len(template) == len(saved) else [None] * len(saved)
+        of_items = (
+            list(template)
+            if isinstance(template, (list, tuple)) and len(template) == len(saved)
+            else [None] * len(saved)
+        )
         return type(saved)(like(item, one) for item, one in zip(saved, of_items, strict=True))
     return saved
 
@@ -297,7 +391,11 @@ def _attributes(model: torch.nn.Module, capsule: StepCapsule) -> dict[str, dict[
     """Plain attributes (step counters, flags) of the user's modules at the step's start."""
     paths = {id(module): path for path, module in model.named_modules()}
     return {
-        paths[id(module)]: {k: v for k, v in values.items() if type(v) in (bool, int, float, str) and k != "training"}
+        paths[id(module)]: {
+            k: v
+            for k, v in values.items()
+            if type(v) in (bool, int, float, str) and k != "training"
+        }
         for module, values, _ in capsule.attributes
         if id(module) in paths  # a trainer's or a scheduler's are not the model's
     }
@@ -313,7 +411,9 @@ def _base_value(value: Any) -> Any:
 
 def _unsafe_global(error: BaseException) -> str:
     """What a refused file asked for, out of torch's long and coloured message."""
-    match = re.search(r"Unsupported (?:global|class|operand)[^.]*?(?:GLOBAL )?([\w.]+) was not", str(error))
+    match = re.search(
+        r"Unsupported (?:global|class|operand)[^.]*?(?:GLOBAL )?([\w.]+) was not", str(error)
+    )
     return match[1] if match else "objects that torch.load refuses with weights_only=True"
 
 

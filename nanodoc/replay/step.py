@@ -1,7 +1,8 @@
-"""One training step of a recipe: the driving kind, which owns zero_grad → forward → backward → step.
+"""One training step of a recipe: the driving kind, which owns zero_grad → forward → backward →
+step.
 
-The same code runs the bare step, the traced replay and the unscaled experiment, so that they can only differ in what
-watches them.
+The same code runs the bare step, the traced replay and the unscaled experiment, so that they can
+only differ in what watches them.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ class StepRunner:
         self.spread = is_spread(recipe.model)
         """The model is on several devices, where the training's own code put it."""
         self._phase = "forward"
-        self._arguments = _accepted_arguments(recipe.train_step) if recipe.train_step is not None else 0
+        self._arguments = (
+            _accepted_arguments(recipe.train_step) if recipe.train_step is not None else 0
+        )
 
     @property
     def phase(self) -> str:
@@ -50,10 +53,15 @@ class StepRunner:
         return self.recipe.train_step is not None
 
     def moved(self, batch: Any) -> Any:
-        """The batch with its tensors on the step's device. Where the training has spread its model over several, what lies on one of them
-        stays there."""
+        """The batch with its tensors on the step's device. Where the training has spread its model
+        over several, what lies on one of them stays there."""
         if self.spread and self.device.type != "cpu":
-            return map_tensors(batch, lambda tensor: tensor.to(self.device, non_blocking=True) if tensor.is_cpu else tensor)
+            return map_tensors(
+                batch,
+                lambda tensor: (
+                    tensor.to(self.device, non_blocking=True) if tensor.is_cpu else tensor
+                ),
+            )
         return to_device(batch, self.device)
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
@@ -61,11 +69,15 @@ class StepRunner:
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=self.amp_dtype)
 
-    def compute(self, batches: list[Any], on_loss: OnLoss | None = None, *, scaled: bool = True) -> list[torch.Tensor]:
-        """zero_grad, forward and backward of every micro-batch; gradients are left unscaled in `.grad`.
+    def compute(
+        self, batches: list[Any], on_loss: OnLoss | None = None, *, scaled: bool = True
+    ) -> list[torch.Tensor]:
+        """zero_grad, forward and backward of every micro-batch; gradients are left unscaled in
+        `.grad`.
 
-        Returns the losses, detached. Raises `UserCodeError` for anything the user's code raises, `UsageError` if the
-        loss is no scalar tensor. With `scaled=False` the loss is not multiplied by the scaler's scale.
+        Returns the losses, detached. Raises `UserCodeError` for anything the user's code raises,
+        `UsageError` if the loss is no scalar tensor. With `scaled=False` the loss is not multiplied
+        by the scaler's scale.
         """
         recipe = self.recipe
         scaler = recipe.scaler if scaled else None
@@ -91,7 +103,8 @@ class StepRunner:
                     part.backward()
                 else:
                     scaler.scale(part).backward()
-                del loss, part  # the graph must be gone before the next micro-batch, as in a plain loop
+                # the graph must be gone before the next micro-batch, as in a plain loop
+                del loss, part
             if scaler is not None:
                 self.phase = "unscale"
                 for optimizer in recipe.optimizers:
@@ -99,7 +112,8 @@ class StepRunner:
         return losses
 
     def update(self) -> None:
-        """Clipping and the optimizer (through the scaler, when there is one). Raises `UserCodeError`."""
+        """Clipping and the optimizer (through the scaler, when there is one). Raises
+        `UserCodeError`."""
         recipe, self.phase = self.recipe, "optimizer"
         with self._as_user_code():
             if recipe.clip_grad_norm is not None:
@@ -134,7 +148,10 @@ class StepRunner:
             return recipe.loss_fn(recipe.model, batch)
         assert recipe.criterion is not None
         if not isinstance(batch, (list, tuple)) or len(batch) != 2:
-            raise UsageError(f'"criterion" needs batches of (input, target); this one is a {type(batch).__name__}: use "loss_fn" for it')
+            raise UsageError(
+                '"criterion" needs batches of (input, target); this one is a '
+                f'{type(batch).__name__}: use "loss_fn" for it'
+            )
         return recipe.criterion(recipe.model(batch[0]), batch[1])
 
     @contextlib.contextmanager
@@ -152,17 +169,29 @@ class StepRunner:
         """Where the error came from; in a train_step of the user's, as its traceback tells."""
         if not self.observing:
             return self.phase
-        frames = {frame.f_code.co_filename + ":" + frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__)}
+        frames = {
+            frame.f_code.co_filename + ":" + frame.f_code.co_name
+            for frame, _ in traceback.walk_tb(error.__traceback__)
+        }
         if any(name.endswith("graph.py:_engine_run_backward") for name in frames):
             return "backward"
-        return "optimizer" if any("/torch/optim/" in name or "/torch/amp/grad_scaler" in name for name in frames) else "forward"
+        return (
+            "optimizer"
+            if any("/torch/optim/" in name or "/torch/amp/grad_scaler" in name for name in frames)
+            else "forward"
+        )
 
 
 def _check_scalar(loss: Any) -> None:
     if not isinstance(loss, torch.Tensor):
-        raise UsageError(f"the loss is a {type(loss).__name__}; return a scalar torch.Tensor from the loss function")
+        raise UsageError(
+            f"the loss is a {type(loss).__name__}; return a scalar torch.Tensor from the loss "
+            "function"
+        )
     if loss.numel() != 1:
-        raise UsageError(f"the loss has shape {tuple(loss.shape)}; return a scalar, for example loss.mean()")
+        raise UsageError(
+            f"the loss has shape {tuple(loss.shape)}; return a scalar, for example loss.mean()"
+        )
     if loss.is_complex():
         raise UsageError("the loss is complex; return a real scalar")
 
@@ -176,5 +205,8 @@ def _accepted_arguments(function: Callable[..., Any]) -> int:
         return 4
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     if len(positional) < 2:
-        raise UsageError(f"train_step takes {len(positional)} arguments; it is called as train_step(model, batch, optimizer, scaler)")
+        raise UsageError(
+            f"train_step takes {len(positional)} arguments; it is called as train_step(model, "
+            "batch, optimizer, scaler)"
+        )
     return min(4, len(positional))

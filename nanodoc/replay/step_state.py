@@ -1,7 +1,8 @@
 """What re-running one step needs, and putting it back.
 
-Between the start of a step and its optimizer the weights don't change, so a rewind copies no weights. What does change
-is kept: random states, buffers, train/eval flags, plain attributes of the user's modules, the scaler, old gradients.
+Between the start of a step and its optimizer the weights don't change, so a rewind copies no
+weights. What does change is kept: random states, buffers, train/eval flags, plain attributes of the
+user's modules, the scaler, old gradients.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ from nanodoc.replay.rng import RandomKeeper, RandomState
 from nanodoc.tensors.nested import tensor_leaves
 from nanodoc.tensors.plain import without_values
 
-# A buffer this small is copied at every step; a larger one only when its version counter says that it changed.
-# Writes through `.data` don't count versions, and the buffers written that way are running averages: small ones.
+# A buffer this small is copied at every step; a larger one only when its version counter says that
+# it changed. Writes through `.data` don't count versions, and the buffers written that way are
+# running averages: small ones.
 _ALWAYS_COPIED = 65_536
-_LONGEST_LIST = 256  # a longer list in a module's attributes is cut back to its old length, not copied
+# a longer list in a module's attributes is cut back to its old length, not copied
+_LONGEST_LIST = 256
 
 
 # Module, name, the buffer itself and the copy of its values.
@@ -33,7 +36,8 @@ Buffer = tuple[torch.nn.Module, str, torch.Tensor | None, torch.Tensor | None]
 
 @dataclass(slots=True)
 class StepCapsule:
-    """One step's start. `batches` are the host's own references; `grads` only where a loop keeps gradients across steps."""
+    """One step's start. `batches` are the host's own references; `grads` only where a loop keeps
+    gradients across steps."""
 
     step: int
     batches: list[Any]
@@ -51,7 +55,8 @@ class StepCapsule:
     optimizers: list[dict[str, Any]] = field(default_factory=list)
     more_scalers: list[tuple[Any, dict[str, Any] | None]] = field(default_factory=list)
     outside: list[Callable[[], None]] = field(default_factory=list)
-    """What puts back the state that the recipe's functions reach by name; only of a step that failed."""
+    """What puts back the state that the recipe's functions reach by name; only of a step that
+    failed."""
 
     @property
     def batch_was_mutated(self) -> bool:
@@ -60,7 +65,8 @@ class StepCapsule:
 
 
 class Keeper:
-    """Takes capsules of one recipe, cheaply: a buffer that didn't change since the last step isn't copied again."""
+    """Takes capsules of one recipe, cheaply: a buffer that didn't change since the last step isn't
+    copied again."""
 
     def __init__(self, recipe: Recipe, device: torch.device) -> None:
         self._recipe = recipe
@@ -70,8 +76,11 @@ class Keeper:
         """Further ones that it uses."""
         self._device = device
         self._modules = list(recipe.model.modules())
-        # torch's own layers hold nothing that a forward pass rebinds; the user's classes may count steps or keep state
-        self._own: list[Any] = [m for m in self._modules if not type(m).__module__.startswith("torch.nn.")]
+        # torch's own layers hold nothing that a forward pass rebinds; the user's classes may count
+        # steps or keep state
+        self._own: list[Any] = [
+            m for m in self._modules if not type(m).__module__.startswith("torch.nn.")
+        ]
         self._own += _owners(recipe)
         # schedulers that a train_step steps by itself
         self._own += [value for value in reachable(recipe) if isinstance(value, LRScheduler)]
@@ -82,7 +91,8 @@ class Keeper:
         self._slots: dict[tuple[int, str], _Slot] = {}
 
     def take(self, step: int, batches: list[Any], *, apart: bool = False) -> StepCapsule:
-        """The capsule of the step about to run. It is good until the next one is taken; `apart` leaves that one good too."""
+        """The capsule of the step about to run. It is good until the next one is taken; `apart`
+        leaves that one good too."""
         return StepCapsule(
             step=step,
             batches=batches,
@@ -98,7 +108,8 @@ class Keeper:
         )
 
     def restore(self, capsule: StepCapsule) -> None:
-        """Puts everything back that the step changed. Weights and optimizers only where the capsule holds them."""
+        """Puts everything back that the step changed. Weights and optimizers only where the capsule
+        holds them."""
         with torch.no_grad():
             for module, attributes, lists in capsule.attributes:
                 _restore_attributes(module, attributes, lists)
@@ -107,7 +118,8 @@ class Keeper:
                 if buffer is not None and saved is not None and not _is_expanded(buffer):
                     if buffer.shape != saved.shape:
                         buffer.resize_(saved.shape)
-                    buffer.data.copy_(saved)  # .data: the version counter of a buffer that backward saved stays as it was
+                    # .data: the version counter of a buffer that backward saved stays as it was
+                    buffer.data.copy_(saved)
             for module, training in zip(self._modules, capsule.training, strict=True):
                 module.training = training
             parameters = self._parameters
@@ -120,8 +132,12 @@ class Keeper:
                         parameter.data.copy_(saved)
                     elif saved is not None:  # a net that grew
                         parameter.data = saved.to(parameter.device).clone()
-            for parameter, grad in zip(parameters, capsule.grads or [None] * len(parameters), strict=True):
-                parameter.grad = grad.clone() if grad is not None and grad.shape == parameter.shape else None
+            for parameter, grad in zip(
+                parameters, capsule.grads or [None] * len(parameters), strict=True
+            ):
+                parameter.grad = (
+                    grad.clone() if grad is not None and grad.shape == parameter.shape else None
+                )
         for optimizer, state in zip(self._recipe.optimizers, capsule.optimizers, strict=False):
             restore_optimizer(optimizer, state)
         if self.scaler is not None and capsule.scaler is not None:
@@ -139,33 +155,45 @@ class Keeper:
         stale: list[_Slot] = []
         for module in self._buffered:
             for name, buffer in module._buffers.items():
-                if buffer is None or without_values(buffer):  # a lazy module's buffer has no values before its first forward
+                # a lazy module's buffer has no values before its first forward
+                if buffer is None or without_values(buffer):
                     kept.append((module, name, buffer, None))
                     continue
                 slot = self._slots.get((id(module), name))
                 if slot is None or slot.buffer is not buffer or slot.saved.shape != buffer.shape:
-                    slot = self._slots[id(module), name] = _Slot(buffer, buffer._version, buffer.detach().clone())
+                    slot = self._slots[id(module), name] = _Slot(
+                        buffer, buffer._version, buffer.detach().clone()
+                    )
                 elif slot.small or slot.version != buffer._version:
                     slot.version = buffer._version
                     stale.append(slot)
                 kept.append((module, name, buffer, slot.saved))
         if stale:
-            torch._foreach_copy_([slot.saved for slot in stale], [slot.buffer.detach() for slot in stale])
+            torch._foreach_copy_(
+                [slot.saved for slot in stale], [slot.buffer.detach() for slot in stale]
+            )
         return kept
 
     def _fresh_buffers(self) -> list[Buffer]:
         return [
-            (m, n, b, None if b is None or without_values(b) else b.detach().clone()) for m in self._buffered for n, b in m._buffers.items()
+            (m, n, b, None if b is None or without_values(b) else b.detach().clone())
+            for m in self._buffered
+            for n, b in m._buffers.items()
         ]
 
 
 def _owners(recipe: Recipe) -> list[Any]:
-    """The plain objects whose methods the recipe's functions are (a trainer): they may count steps too."""
+    """The plain objects whose methods the recipe's functions are (a trainer): they may count steps
+    too."""
     functions = (recipe.loss_fn, recipe.criterion, recipe.train_step)
     found = []
     for function in functions:
         owner = getattr(function, "__self__", function)
-        if not isinstance(owner, (torch.nn.Module, type)) and not inspect.isroutine(owner) and hasattr(owner, "__dict__"):
+        if (
+            not isinstance(owner, (torch.nn.Module, type))
+            and not inspect.isroutine(owner)
+            and hasattr(owner, "__dict__")
+        ):
             found.append(owner)
     return found
 
@@ -182,23 +210,40 @@ class _Slot:
 
 def _is_expanded(buffer: torch.Tensor) -> bool:
     """Several elements share memory, so nobody can have written to it in place."""
-    return any(size > 1 and stride == 0 for size, stride in zip(buffer.shape, buffer.stride(), strict=True))
+    return any(
+        size > 1 and stride == 0 for size, stride in zip(buffer.shape, buffer.stride(), strict=True)
+    )
 
 
-def copy_weights(named: Sequence[tuple[str, torch.nn.Parameter]], *, host: bool = False) -> list[torch.Tensor | None]:
-    """Copies of the parameters, with `host` in host memory; None for those of lazy modules that have no values yet."""
-    return [None if without_values(parameter) else copy_tensor(parameter.detach(), host) for _, parameter in named]
+def copy_weights(
+    named: Sequence[tuple[str, torch.nn.Parameter]], *, host: bool = False
+) -> list[torch.Tensor | None]:
+    """Copies of the parameters, with `host` in host memory; None for those of lazy modules that
+    have no values yet."""
+    return [
+        None if without_values(parameter) else copy_tensor(parameter.detach(), host)
+        for _, parameter in named
+    ]
 
 
 def _versions(batches: Sequence[Any]) -> list[int]:
-    return [0 if tensor.is_inference() else tensor._version for _, tensor in tensor_leaves(list(batches))]
+    return [
+        0 if tensor.is_inference() else tensor._version
+        for _, tensor in tensor_leaves(list(batches))
+    ]
 
 
 def _lists(attributes: dict[str, Any]) -> list[tuple[list[Any], list[Any] | int]]:
-    return [(value, list(value) if len(value) <= _LONGEST_LIST else len(value)) for value in attributes.values() if type(value) is list]
+    return [
+        (value, list(value) if len(value) <= _LONGEST_LIST else len(value))
+        for value in attributes.values()
+        if type(value) is list
+    ]
 
 
-def _restore_attributes(module: Any, saved: dict[str, Any], lists: list[tuple[list[Any], list[Any] | int]]) -> None:
+def _restore_attributes(
+    module: Any, saved: dict[str, Any], lists: list[tuple[list[Any], list[Any] | int]]
+) -> None:
     attributes = vars(module)
     for key in [key for key in attributes if key not in saved]:
         del attributes[key]
@@ -213,8 +258,12 @@ def _restore_attributes(module: Any, saved: dict[str, Any], lists: list[tuple[li
 def _scaler_tensors(scaler: Any) -> dict[str, Any] | None:
     if scaler is None:
         return None
-    return {name: _cloned(getattr(scaler, name, None)) for name in ("_scale", "_growth_tracker")} | {
-        "_per_optimizer_states": {key: dict(value) for key, value in getattr(scaler, "_per_optimizer_states", {}).items()}
+    return {
+        name: _cloned(getattr(scaler, name, None)) for name in ("_scale", "_growth_tracker")
+    } | {
+        "_per_optimizer_states": {
+            key: dict(value) for key, value in getattr(scaler, "_per_optimizer_states", {}).items()
+        }
     }
 
 

@@ -48,8 +48,11 @@ class Replay:
 
     @property
     def gradients_first(self) -> bool:
-        """Gradients were sick while every loss until then was finite: a loss that is not finite later is their effect."""
-        return self.bad_since is not None and all(math.isfinite(loss) for loss in self.losses[: self.bad_since])
+        """Gradients were sick while every loss until then was finite: a loss that is not finite
+        later is their effect."""
+        return self.bad_since is not None and all(
+            math.isfinite(loss) for loss in self.losses[: self.bad_since]
+        )
 
 
 class Replayer:
@@ -79,9 +82,10 @@ class Replayer:
         frames: FrameProbe | None = None,
         traced: bool = True,
     ) -> Replay:
-        """Rewinds to `capsule` and runs the step's forward and backward under the tracer. With `half`, half-precision ops are
-        compared with float32 and every gradient is marked; `frames` measures every module call. Without `traced` the trace is
-        empty: only how the step ends is asked for."""
+        """Rewinds to `capsule` and runs the step's forward and backward under the tracer. With
+        `half`, half-precision ops are compared with float32 and every gradient is marked; `frames`
+        measures every module call. Without `traced` the trace is empty: only how the step ends is
+        asked for."""
         self._keeper.restore(capsule)
         batches = [self._runner.moved(batch) for batch in capsule.batches]
         tracer = Tracer(self._model, leaves_of(self._model, batches), requests, half=half)
@@ -126,7 +130,9 @@ class Replayer:
             half.finish()
         vitals = packed_vitals(losses, self._named)
         read = [float(loss) for loss in losses]
-        return Replay(trace, read, vitals.grad_norm, bad, error, bad_since[0] if bad_since else None)
+        return Replay(
+            trace, read, vitals.grad_norm, bad, error, bad_since[0] if bad_since else None
+        )
 
     def replay_and_rewind(self, capsule: StepCapsule) -> Replay:
         """`replay`, after which model and optimizers are as they were before it."""
@@ -137,23 +143,31 @@ class Replayer:
             self._keeper.restore(capsule)
 
     def keep_weights(self, capsule: StepCapsule) -> None:
-        """A train_step moves the weights when it is replayed; every replay must start from the same ones, and from the same state outside."""
+        """A train_step moves the weights when it is replayed; every replay must start from the same
+        ones, and from the same state outside."""
         if not capsule.outside:
             capsule.outside = self._keeper.outside.keep()
         if self._runner.observing and capsule.weights is None:
             capsule.weights = copy_weights(self._named)
             capsule.optimizers = [copy_optimizer(one) for one in self._runner.recipe.optimizers]
 
-    def _observe(self, batch: Any, on_loss: Callable[[torch.Tensor], None], on_gradients: Callable[[], None]) -> None:
+    def _observe(
+        self, batch: Any, on_loss: Callable[[torch.Tensor], None], on_gradients: Callable[[], None]
+    ) -> None:
         observer = Observer(self._runner.recipe, self._named, expected_steps=1).watch(None)
-        observer.on_loss, observer.on_gradients, observer.on_scaler_step = on_loss, on_gradients, on_gradients
+        observer.on_loss, observer.on_gradients, observer.on_scaler_step = (
+            on_loss,
+            on_gradients,
+            on_gradients,
+        )
         with observer:
             result = self._runner.call_train_step(batch)
         if not observer.losses and isinstance(result, torch.Tensor) and result.numel() == 1:
             on_loss(result)
 
     def _mark_gradients(self, tracer: Tracer, bad: list[str], *, every: bool = False) -> None:
-        """Marks the non-finite gradients, once: a later optimizer's step may see other ones. With `every`, all of them."""
+        """Marks the non-finite gradients, once: a later optimizer's step may see other ones. With
+        `every`, all of them."""
         if every:
             for name, parameter in self._named:
                 if parameter.grad is not None:
@@ -169,9 +183,15 @@ class Replayer:
     def ops_inside(self, capsule: StepCapsule, module: str) -> tuple[OpFacts, ...]:
         """The forward ops of a module and of those below it, examined."""
         first = self.replay(capsule).trace
-        inside = {i for i, (path, _) in enumerate(first.modules) if path == module or path.startswith(module + ".")}
+        inside = {
+            i
+            for i, (path, _) in enumerate(first.modules)
+            if path == module or path.startswith(module + ".")
+        }
         wanted = [
-            i for i, r in enumerate(first.records) if r.module in inside and r.phase == "forward" and not r.info.view and not r.info.silent
+            i
+            for i, r in enumerate(first.records)
+            if r.module in inside and r.phase == "forward" and not r.info.view and not r.info.silent
         ]
         second = self.replay(capsule, {index: Request() for index in wanted}).trace
         return tuple(second.facts(index) for index in wanted if index in second.details)
@@ -180,15 +200,28 @@ class Replayer:
 def leaves_of(model: torch.nn.Module, batches: Sequence[Any]) -> list[tuple[str, torch.Tensor]]:
     """(name, tensor) of everything a step begins with: parameters, buffers, the batch."""
     return [
-        *((f"param:{name}", parameter.detach()) for name, parameter in model.named_parameters() if not without_values(parameter)),
-        *((f"buffer:{name}", buffer) for name, buffer in model.named_buffers() if not without_values(buffer)),
-        *(leaf for i, batch in enumerate(batches) for leaf in tensor_leaves(batch, "batch" if len(batches) == 1 else f"batch[{i}]")),
+        *(
+            (f"param:{name}", parameter.detach())
+            for name, parameter in model.named_parameters()
+            if not without_values(parameter)
+        ),
+        *(
+            (f"buffer:{name}", buffer)
+            for name, buffer in model.named_buffers()
+            if not without_values(buffer)
+        ),
+        *(
+            leaf
+            for i, batch in enumerate(batches)
+            for leaf in tensor_leaves(batch, "batch" if len(batches) == 1 else f"batch[{i}]")
+        ),
     ]
 
 
 @contextlib.contextmanager
 def _marking_probes(tracer: Tracer) -> Iterator[None]:
-    """Marks what `nanodoc.probe` is given and holds NaN or +inf, so that a slice can start there."""
+    """Marks what `nanodoc.probe` is given and holds NaN or +inf, so that a slice can start
+    there."""
     number = 0
 
     def mark(tensor: Any, label: str) -> None:

@@ -1,7 +1,9 @@
-"""Weights of earlier steps and the batches since, in host memory: what it takes to ask when the weights went wrong.
+"""Weights of earlier steps and the batches since, in host memory: what it takes to ask when the
+weights went wrong.
 
-Three are kept at most: the start of the run, the last good one and the one before it. Good means that the loss had not grown by
-then. The copies cost less than a hundredth of the run's time and never more than a quarter of the free host memory.
+Three are kept at most: the start of the run, the last good one and the one before it. Good means
+that the loss had not grown by then. The copies cost less than a hundredth of the run's time and
+never more than a quarter of the free host memory.
 """
 
 from __future__ import annotations
@@ -64,9 +66,12 @@ class PastStep:
 
 
 class Checkpoints:
-    """Told of every step before it runs and after; holds what experiments on the run's past need."""
+    """Told of every step before it runs and after; holds what experiments on the run's past
+    need."""
 
-    def __init__(self, runner: StepRunner, keeper: Keeper, *, every: int | None = None, enabled: bool = True) -> None:
+    def __init__(
+        self, runner: StepRunner, keeper: Keeper, *, every: int | None = None, enabled: bool = True
+    ) -> None:
         self._runner = runner
         self._keeper = keeper
         self._every = every
@@ -92,7 +97,8 @@ class Checkpoints:
         self._past_shared = 0
 
     def before_step(self, capsule: StepCapsule) -> float:
-        """Keeps the step's batches, and at times its weights. Returns the seconds it took. Nothing raised here may end a healthy run."""
+        """Keeps the step's batches, and at times its weights. Returns the seconds it took. Nothing
+        raised here may end a healthy run."""
         if not self.enabled:
             return 0.0
         began = time.perf_counter()
@@ -102,7 +108,10 @@ class Checkpoints:
                 self._take(capsule)
         except (RuntimeError, ValueError, TypeError, AttributeError, NotImplementedError) as error:
             self.enabled = False
-            self.note = f"the step's start could not be kept: {type(error).__name__}: {' '.join(str(error).split())[:100]}"
+            self.note = (
+                f"the step's start could not be kept: {type(error).__name__}: "
+                f"{' '.join(str(error).split())[:100]}"
+            )
         return time.perf_counter() - began
 
     def after_step(self, loss: float, seconds: float) -> None:
@@ -119,16 +128,21 @@ class Checkpoints:
 
     def before(self, step: int) -> list[StepCapsule]:
         """The checkpoints of earlier steps, the latest first."""
-        found = [one for one in (self.good, self.previous, self.first) if one is not None and one.step < step]
+        found = [
+            one
+            for one in (self.good, self.previous, self.first)
+            if one is not None and one.step < step
+        ]
         return list({one.step: one for one in found}.values())
 
     def steps_between(self, first: int, last: int) -> list[PastStep] | None:
-        """The steps from `first` to `last`, both included; None where some of their batches are gone."""
+        """The steps from `first` to `last`, both included; None where some of their batches are
+        gone."""
         steps = [one for one in self.past if first <= one.step <= last]
         whole = len(steps) == last - first + 1
         return steps if whole and all(one.intact for one in steps) else None
 
-    # -- keeping ---------------------------------------------------------------------------------------------------
+    # -- keeping -----------------------------------------------------------------------------------
 
     def _remember(self, capsule: StepCapsule) -> None:
         leaves = [tensor for _, tensor in tensor_leaves(capsule.batches)]
@@ -137,15 +151,27 @@ class Checkpoints:
         for other in other_leaves(capsule.batches):
             if type(other).__module__ == "numpy":
                 base = getattr(other, "base", None)
-                memory.append((id(other if base is None else base), int(getattr(other if base is None else base, "nbytes", 0))))
+                memory.append(
+                    (
+                        id(other if base is None else base),
+                        int(getattr(other if base is None else base, "nbytes", 0)),
+                    )
+                )
             elif not isinstance(other, _PLAIN):
                 self._opaque = True  # how much memory it holds can't be told
         on_device = sum(t.numel() * t.element_size() for t in leaves if t.device.type != "cpu")
         past = PastStep(
-            capsule.step, capsule.batches, capsule.batch_versions, capsule.rng, rates,
+            capsule.step,
+            capsule.batches,
+            capsule.batch_versions,
+            capsule.rng,
+            rates,
             [[_options(group) for group in o.param_groups] for o in self._runner.recipe.optimizers],
-            [_some_bytes(t) for t in leaves[:_SAMPLED]], memory, on_device, sum(map(_is_shared, leaves)),
-        )  # fmt: skip
+            [_some_bytes(t) for t in leaves[:_SAMPLED]],
+            memory,
+            on_device,
+            sum(map(_is_shared, leaves)),
+        )
         self.past.append(past)
         self._weigh(past, 1)
         while len(self.past) > 2 and (
@@ -210,21 +236,35 @@ class Checkpoints:
 
     def _fitting(self) -> int:
         """How many copies the memory allows."""
-        needed = sum(p.numel() * p.element_size() for p in self._parameters) + sum(map(state_bytes, self._runner.recipe.optimizers))
+        needed = sum(p.numel() * p.element_size() for p in self._parameters) + sum(
+            map(state_bytes, self._runner.recipe.optimizers)
+        )
         fitting = min(_KEPT, int(min(self._budget() / 2 / max(needed, 1), _KEPT)))
         if fitting < _KEPT:
-            self.note = f"of {_KEPT} copies of weights and optimizer states ({needed / 2**20:.0f} MiB each) an eighth of the free memory holds {fitting}"
+            self.note = (
+                f"of {_KEPT} copies of weights and optimizer states ({needed / 2**20:.0f} MiB "
+                f"each) an eighth of the free memory holds {fitting}"
+            )
         return fitting
 
 
 def _options(group: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in group.items() if type(value) in (int, float, bool, tuple) and key != "lr"}
+    return {
+        key: value
+        for key, value in group.items()
+        if type(value) in (int, float, bool, tuple) and key != "lr"
+    }
 
 
 def _rate(group: dict[str, Any]) -> float | torch.Tensor | None:
-    """A learning rate as it is now; one on a device stays there, since reading it would wait for the device."""
+    """A learning rate as it is now; one on a device stays there, since reading it would wait for
+    the device."""
     rate = group.get("lr")
-    return rate.detach().clone() if isinstance(rate, torch.Tensor) and rate.device.type != "cpu" else rate_of(group)
+    return (
+        rate.detach().clone()
+        if isinstance(rate, torch.Tensor) and rate.device.type != "cpu"
+        else rate_of(group)
+    )
 
 
 def _memory(tensor: torch.Tensor) -> tuple[int, int]:
@@ -238,14 +278,24 @@ def _memory(tensor: torch.Tensor) -> tuple[int, int]:
 
 def _is_shared(tensor: torch.Tensor) -> bool:
     try:
-        return tensor.device.type == "cpu" and tensor.layout is torch.strided and not tensor.is_nested and tensor.is_shared()
+        return (
+            tensor.device.type == "cpu"
+            and tensor.layout is torch.strided
+            and not tensor.is_nested
+            and tensor.is_shared()
+        )
     except (NotImplementedError, RuntimeError):
         return False
 
 
 def _some_bytes(tensor: torch.Tensor) -> bytes:
     """The first and the last few bytes; b"" for what is not plain host memory in one piece."""
-    plain = tensor.device.type == "cpu" and tensor.layout is torch.strided and not tensor.is_nested and tensor.numel()
+    plain = (
+        tensor.device.type == "cpu"
+        and tensor.layout is torch.strided
+        and not tensor.is_nested
+        and tensor.numel()
+    )
     if not plain or not tensor.is_contiguous():
         return b""
     try:
@@ -253,4 +303,6 @@ def _some_bytes(tensor: torch.Tensor) -> bytes:
     except RuntimeError:  # no memory of its own
         return b""
     few = min(size, _FEW_BYTES)
-    return ctypes.string_at(start, few) + ctypes.string_at(start + size - few, few) if start else b""
+    return (
+        ctypes.string_at(start, few) + ctypes.string_at(start + size - few, few) if start else b""
+    )

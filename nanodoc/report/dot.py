@@ -1,4 +1,5 @@
-"""`check-grad-graph` as a picture: Graphviz's plain-text language, the cut in red. No binary is needed to write it."""
+"""`check-grad-graph` as a picture: Graphviz's plain-text language, the cut in red. No binary is
+needed to write it."""
 
 from __future__ import annotations
 
@@ -6,23 +7,43 @@ from nanodoc.report.grad_tree import WORDS
 from nanodoc.report.report import GradGraph, Report
 from nanodoc.text import clean
 
-_MOST_NODES = 60  # a picture of more says nothing; modules are folded into their parents until it fits
-_FILLS = {"gradient": "#d7f0d7", "frozen": "#d7e3f7", "cut": "#f7c6c6", "lost": "#f7c6c6", "mixed": "#fbe8c0", "": "#eeeeee"}
+# a picture of more says nothing; modules are folded into their parents until it fits
+_MOST_NODES = 60
+_FILLS = {
+    "gradient": "#d7f0d7",
+    "frozen": "#d7e3f7",
+    "cut": "#f7c6c6",
+    "lost": "#f7c6c6",
+    "mixed": "#fbe8c0",
+    "": "#eeeeee",
+}
 
 
 def render_dot(report: Report) -> str:
-    """A digraph of modules: who hands tensors to whom; solid where gradient flows back, dashed where it doesn't."""
+    """A digraph of modules: who hands tensors to whom; solid where gradient flows back, dashed
+    where it doesn't."""
     graph = report.graph
-    lines = ["digraph nanodoc {", "  rankdir=LR;", '  node [shape=box, style="rounded,filled", fontname="sans-serif"];']
+    lines = [
+        "digraph nanodoc {",
+        "  rankdir=LR;",
+        '  node [shape=box, style="rounded,filled", fontname="sans-serif"];',
+    ]
     if graph is not None:
         fold = _folding(graph)
         edges = _edges(graph, fold)
         nodes = dict.fromkeys([end for source, target in edges for end in (source, target)])
         for node in nodes:
-            lines.append(f"  {_quoted(node)} [label={_label(node, graph)}, fillcolor={_quoted(_fill(node, graph, fold))}];")
+            lines.append(
+                f"  {_quoted(node)} [label={_label(node, graph)}, "
+                f"fillcolor={_quoted(_fill(node, graph, fold))}];"
+            )
         for (source, target), (carries, cut) in edges.items():
-            style = 'color="red", penwidth=3, label="cut"' if cut else "" if carries else "style=dashed"
-            lines.append(f"  {_quoted(source)} -> {_quoted(target)}{f' [{style}]' if style else ''};")
+            style = (
+                'color="red", penwidth=3, label="cut"' if cut else "" if carries else "style=dashed"
+            )
+            lines.append(
+                f"  {_quoted(source)} -> {_quoted(target)}{f' [{style}]' if style else ''};"
+            )
         for kind, place, orphans in graph.cuts:
             lines.append(f"  // cut ({clean(kind)}) at {clean(place)}: {clean(', '.join(orphans))}")
     return "\n".join([*lines, "}"]) + "\n"
@@ -48,7 +69,11 @@ def _edges(graph: GradGraph, fold: dict[str, str]) -> dict[tuple[str, str], tupl
         before = found.get(key, (False, False))
         found[key] = (before[0] or carries, before[1] or cut)
     leaving = {source for (source, target), (_, cut) in found.items() if cut and source != target}
-    return {(source, target): edge for (source, target), edge in found.items() if source != target or source not in leaving}
+    return {
+        (source, target): edge
+        for (source, target), edge in found.items()
+        if source != target or source not in leaving
+    }
 
 
 def _label(node: str, graph: GradGraph) -> str:

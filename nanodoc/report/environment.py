@@ -19,15 +19,27 @@ _WIDTH, _LABEL = 120, 14
 
 def render_json(environment: Environment) -> str:
     """Schema 1 of this command's own."""
-    return json.dumps(strict(environment.as_dict()), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+    return (
+        json.dumps(strict(environment.as_dict()), indent=2, allow_nan=False, ensure_ascii=False)
+        + "\n"
+    )
 
 
 def render(environment: Environment, *, color: bool = False) -> str:
-    """Facts and checks between Markdown fences, so that a web form shows them as they are; then the verdict."""
+    """Facts and checks between Markdown fences, so that a web form shows them as they are; then the
+    verdict."""
     out = Text("```text\n")
     for label, value in _rows(environment):
         indent = " " * (_LABEL + 1)
-        out.append(textwrap.fill(f"{label:<{_LABEL}} {_safe(value)}", _WIDTH, subsequent_indent=indent, break_on_hyphens=False) + "\n")
+        out.append(
+            textwrap.fill(
+                f"{label:<{_LABEL}} {_safe(value)}",
+                _WIDTH,
+                subsequent_indent=indent,
+                break_on_hyphens=False,
+            )
+            + "\n"
+        )
     out.append("\n")
     for check in environment.checks:
         out.append_text(_check(check))
@@ -35,9 +47,14 @@ def render(environment: Environment, *, color: bool = False) -> str:
     failed = [check.name for check in environment.checks if check.state == FAILED]
     notes = sum(check.state == NOTE for check in environment.checks)
     style = "bold red" if failed else "bold green"
-    said = f"failed: {', '.join(failed)}" if failed else f"{len(environment.checks) - notes} checks OK"
+    said = (
+        f"failed: {', '.join(failed)}" if failed else f"{len(environment.checks) - notes} checks OK"
+    )
     out.append(f"verdict: {'failed' if failed else 'healthy'}", style)
-    out.append(f" ({said}{f', {notes} note' + ('' if notes == 1 else 's') if notes else ''}); the block can be pasted into a bug report\n")
+    out.append(
+        f" ({said}{f', {notes} note' + ('' if notes == 1 else 's') if notes else ''}); the block "
+        "can be pasted into a bug report\n"
+    )
     return printed(out, _WIDTH, color)
 
 
@@ -45,10 +62,23 @@ def _rows(environment: Environment) -> Iterator[tuple[str, str]]:
     yield "nanodoc", environment.nanodoc
     yield from environment.facts.items()
     for gpu in environment.gpus:
-        fits = {True: "", False: ", no code for it in this build", None: ", support unknown"}[gpu.supported]
-        yield f"GPU {gpu.index}", f"{gpu.name}, {gpu.memory / 2**30:.1f} GiB, {gpu.capability}{fits}"
-    yield "packages", ", ".join(f"{name} {version}" for name, version in environment.packages.items()) or "none of the usual ones"
-    yield "variables", " ".join(f"{name}={_quoted(value)}" for name, value in environment.variables.items()) or "none that matter"
+        fits = {True: "", False: ", no code for it in this build", None: ", support unknown"}[
+            gpu.supported
+        ]
+        yield (
+            f"GPU {gpu.index}",
+            f"{gpu.name}, {gpu.memory / 2**30:.1f} GiB, {gpu.capability}{fits}",
+        )
+    yield (
+        "packages",
+        ", ".join(f"{name} {version}" for name, version in environment.packages.items())
+        or "none of the usual ones",
+    )
+    yield (
+        "variables",
+        " ".join(f"{name}={_quoted(value)}" for name, value in environment.variables.items())
+        or "none that matter",
+    )
 
 
 def _quoted(value: str) -> str:

@@ -1,4 +1,5 @@
-"""The answer to a pasted error, for a reader and as JSON: one compiler-style block, as for a finding."""
+"""The answer to a pasted error, for a reader and as JSON: one compiler-style block, as for a
+finding."""
 
 from __future__ import annotations
 
@@ -19,25 +20,40 @@ _SHOWN_OTHERS, _LONGEST_OTHER = 3, 100
 UNKNOWN = "this message is not in the knowledge base"
 NEXT, NEXT_OF_INSTALLATION = "nanodoc run FILE.py:build", "nanodoc env"
 _OF_INSTALLATION = re.compile(
-    r"(?:ImportError|ModuleNotFoundError|OSError|LinkError|CDLL|LoadError)\b|\bDLL\b|\.so(?:\.\d{1,4}){0,3}\b|\.dll\b|undefined symbol"
+    r"(?:ImportError|ModuleNotFoundError|OSError|LinkError|CDLL|LoadError)\b|\bDLL\b"
+    r"|\.so(?:\.\d{1,4}){0,3}\b|\.dll\b|undefined symbol"
 )
 # the traces of JavaScript, Java and C#
 _NOT_PYTHON = re.compile(r"^\s{1,8}at [\w.$<>]{1,200}[ (:]", re.MULTILINE)
 
 
-def render(answer: Answer, *, width: int = 120, color: bool = False, rules: frozenset[str] = frozenset(), note: str = "") -> str:
-    """The answer as text; `rules` are the codes that `nanodoc explain` knows, `note` says what was left out of the paste."""
+def render(
+    answer: Answer,
+    *,
+    width: int = 120,
+    color: bool = False,
+    rules: frozenset[str] = frozenset(),
+    note: str = "",
+) -> str:
+    """The answer as text; `rules` are the codes that `nanodoc explain` knows, `note` says what was
+    left out of the paste."""
     out = Text()
     told = answer.explanation
     warned = answer.raised is not None and answer.raised.is_warning
     word, style = ("warning", _STYLES["warning"]) if warned else ("error", _STYLES["headline"])
     code = f"[{told.rule}]" if told and told.rule in rules else ""
-    out.append(f"{word}{code}", style).append(f": {clean(told.title) if told else UNKNOWN}\n", "bold")
+    out.append(f"{word}{code}", style).append(
+        f": {clean(told.title) if told else UNKNOWN}\n", "bold"
+    )
     gutter = _source(out, answer.frame, style)
     for line in _message(answer):
         _note(out, gutter, line)
     if told is None:
-        _note(out, gutter, "there is no entry for it; the message and the line are what there is to go by")
+        _note(
+            out,
+            gutter,
+            "there is no entry for it; the message and the line are what there is to go by",
+        )
         _next(out, gutter, next_of_unknown(answer))
     else:
         _note(out, gutter, clean(told.means))
@@ -52,7 +68,12 @@ def render(answer: Answer, *, width: int = 120, color: bool = False, rules: froz
     _note(out, gutter, clean(note))
     buffer = io.StringIO()
     console = Console(
-        file=buffer, force_terminal=color, no_color=not color, width=width, color_system="standard" if color else None, highlight=False
+        file=buffer,
+        force_terminal=color,
+        no_color=not color,
+        width=width,
+        color_system="standard" if color else None,
+        highlight=False,
     )
     console.print(out, soft_wrap=True, end="")  # `out` ends its own lines
     return buffer.getvalue()
@@ -72,8 +93,17 @@ def document(answer: Answer, rules: frozenset[str] = frozenset()) -> dict[str, A
         "next": told.next if told else next_of_unknown(answer) or None,
         "rule": told.rule if told and told.rule in rules else None,
         "effect": told.effect if told else None,
-        "error": {"type": raised.type, "message": raised.message, "rank": raised.rank} if raised else None,
-        "location": {"file": frame.file, "line": frame.line, "function": frame.function, "code": frame.code} if frame else None,
+        "error": {"type": raised.type, "message": raised.message, "rank": raised.rank}
+        if raised
+        else None,
+        "location": {
+            "file": frame.file,
+            "line": frame.line,
+            "function": frame.function,
+            "code": frame.code,
+        }
+        if frame
+        else None,
         "others": list(answer.others),
     }
 
@@ -93,14 +123,18 @@ def _source(out: Text, frame: Frame | None, style: str) -> str:
     number = str(frame.line) if frame.line is not None else ""
     gutter = " " * max(1, len(number))
     place = clean(frame.file) + (f":{number}" if number else "")
-    out.append(f"{gutter}--> ", _STYLES["gutter"]).append(f"{place}{f' in {clean(frame.function)}' if frame.function else ''}\n")
+    out.append(f"{gutter}--> ", _STYLES["gutter"]).append(
+        f"{place}{f' in {clean(frame.function)}' if frame.function else ''}\n"
+    )
     if frame.code is None:
         return gutter
     code = clean(frame.code.expandtabs(4))
     start, end = frame.mark or (0, len(code))
     out.append(f"{gutter} |\n", _STYLES["gutter"])
     out.append(f"{number:>{len(gutter)}} | ", _STYLES["gutter"]).append(f"    {code}\n")
-    out.append(f"{gutter} | ", _STYLES["gutter"]).append("    " + " " * start + "^" * max(1, min(end, len(code)) - start) + "\n", style)
+    out.append(f"{gutter} | ", _STYLES["gutter"]).append(
+        "    " + " " * start + "^" * max(1, min(end, len(code)) - start) + "\n", style
+    )
     return gutter
 
 
@@ -140,6 +174,8 @@ def _next(out: Text, gutter: str, command: str) -> None:
 
 def _help(out: Text, gutter: str, fix: str) -> None:
     first, *rest = fix.split("\n")
-    out.append(f"{gutter} = ", _STYLES["gutter"]).append("help", _STYLES["help"]).append(f": {clean(first)}\n")
+    out.append(f"{gutter} = ", _STYLES["gutter"]).append("help", _STYLES["help"]).append(
+        f": {clean(first)}\n"
+    )
     for line in rest:
         out.append(f"{gutter}         {clean(line)}\n")

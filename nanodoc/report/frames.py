@@ -1,4 +1,5 @@
-"""The module frames of a step as a table: smallest and largest |value| of every weight, input and output."""
+"""The module frames of a step as a table: smallest and largest |value| of every weight, input and
+output."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ _NEAR = 4.0  # a headroom this small is marked
 
 
 def frames_text(table: FrameTable) -> Text:
-    """One table: the path of the largest value first, then every call in the order in which the calls ended."""
+    """One table: the path of the largest value first, then every call in the order in which the
+    calls ended."""
     out = Text(f"\nframes of step {table.step} ({table.why})\n", "bold")
     path = _path(table)
     if path:
@@ -31,7 +33,9 @@ def frames_text(table: FrameTable) -> Text:
     for frame in table.frames:
         out.append_text(_frame(frame, is_bad=frame is bad))
     if table.ops:
-        out.append(f"\n  the ops of {clean(table.module or 'the module')}\n", "bold").append(_HEAD + "\n")
+        out.append(f"\n  the ops of {clean(table.module or 'the module')}\n", "bold").append(
+            _HEAD + "\n"
+        )
         for op in table.ops:
             out.append_text(_op(op))
     return out
@@ -44,7 +48,11 @@ def _path(table: FrameTable) -> str:
 
 
 def _frame(frame: Frame, *, is_bad: bool) -> Text:
-    name = f'probe "{clean(frame.module)}"' if not frame.module_type else f"{clean(frame.module) or 'the model'} {clean(frame.module_type)}"
+    name = (
+        f'probe "{clean(frame.module)}"'
+        if not frame.module_type
+        else f"{clean(frame.module) or 'the model'} {clean(frame.module_type)}"
+    )
     out = Text(f"{'':52}{name}\n", "bold red" if is_bad else "bold")
     for tensor in frame.tensors:
         out.append_text(_tensor(tensor))
@@ -53,7 +61,15 @@ def _frame(frame: Frame, *, is_bad: bool) -> Text:
 
 def _tensor(t: FrameTensor) -> Text:
     flushed = f"{t.flushed:7.1%}" if t.flushed is not None else ""
-    return _line(t.absmin, t.absmax, t.headroom, flushed, t.nan, t.inf, f"{clean(t.role)}  {t.dtype} {list(t.shape)}")
+    return _line(
+        t.absmin,
+        t.absmax,
+        t.headroom,
+        flushed,
+        t.nan,
+        t.inf,
+        f"{clean(t.role)}  {t.dtype} {list(t.shape)}",
+    )
 
 
 def _op(op: OpFacts) -> Text:
@@ -76,12 +92,28 @@ def _op(op: OpFacts) -> Text:
     return out
 
 
-def _line(low: float | None, high: float | None, headroom: float | None, flushed: str, nan: int, inf: int, what: str) -> Text:
+def _line(
+    low: float | None,
+    high: float | None,
+    headroom: float | None,
+    flushed: str,
+    nan: int,
+    inf: int,
+    what: str,
+) -> Text:
     bad = ", ".join(f"{number} {kind}" for number, kind in ((nan, "nan"), (inf, "inf")) if number)
     room = "" if headroom is None or headroom >= _FAR else f"{headroom:.2g}x"
     style = "red" if bad else "yellow" if headroom is not None and headroom < _NEAR else ""
-    return Text(f"{_number(low):>10}{_number(high):>10}{room:>10}{flushed:>9}  {bad:<12} {what}\n", style)
+    return Text(
+        f"{_number(low):>10}{_number(high):>10}{room:>10}{flushed:>9}  {bad:<12} {what}\n", style
+    )
 
 
 def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.2e}" if value and math.isfinite(value) and not 1e-2 <= abs(value) < 1e3 else f"{value:.3g}"
+    return (
+        ""
+        if value is None
+        else f"{value:.2e}"
+        if value and math.isfinite(value) and not 1e-2 <= abs(value) < 1e3
+        else f"{value:.3g}"
+    )

@@ -17,20 +17,32 @@ def picture_of(
     has_optimizer: bool,
     below: str | None,
 ) -> GradGraph:
-    """What the steps showed of the parameters below module `below`. `judged` is the step the findings speak of, `modules` the type
-    of every module by path."""
+    """What the steps showed of the parameters below module `below`. `judged` is the step the
+    findings speak of, `modules` the type of every module by path."""
     by_name = [{p.name: p for p in step.parameters} for step in steps]
     wanted = [p for p in (judged.parameters if judged is not None else ()) if _below(p.name, below)]
-    outside = [(p.name, p.shape, "in the optimizer but not in the model") for p in (ownership.stale if ownership else ())]
+    outside = [
+        (p.name, p.shape, "in the optimizer but not in the model")
+        for p in (ownership.stale if ownership else ())
+    ]
     for hidden in ownership.unregistered if ownership else ():
         owner = f"{hidden.owner}.{hidden.attribute}" if hidden.owner else hidden.attribute
-        outside.append((owner, (hidden.tensors,), f"not registered: {hidden.tensors} tensors in a plain {hidden.container}"))
+        outside.append(
+            (
+                owner,
+                (hidden.tensors,),
+                f"not registered: {hidden.tensors} tensors in a plain {hidden.container}",
+            )
+        )
     return GradGraph(
         steps=len(steps),
         has_optimizer=has_optimizer,
         parameters=tuple(_row(p, by_name) for p in wanted),
         modules={path: kind for path, kind in modules.items() if _below(path, below)},
-        edges=tuple((edge.source, edge.target, edge.carries, edge.cut) for edge in (judged.edges if judged is not None else ())),
+        edges=tuple(
+            (edge.source, edge.target, edge.carries, edge.cut)
+            for edge in (judged.edges if judged is not None else ())
+        ),
         cuts=tuple(_cut(judged)),
         outside=tuple(outside),
     )

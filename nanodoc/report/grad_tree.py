@@ -1,4 +1,5 @@
-"""`check-grad-graph` for a reader: the module tree with every parameter's state, folded where alike."""
+"""`check-grad-graph` for a reader: the module tree with every parameter's state, folded where
+alike."""
 
 from __future__ import annotations
 
@@ -24,7 +25,13 @@ WORDS = {
     "frozen": "frozen",
     "intermittent": "gradient on some steps",
 }
-_STYLES = {"gradient": "green", "frozen": "blue", "cut": "bold red", "lost": "bold red", "zero": "yellow"}
+_STYLES = {
+    "gradient": "green",
+    "frozen": "blue",
+    "cut": "bold red",
+    "lost": "bold red",
+    "zero": "yellow",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +48,26 @@ def render_tree(report: Report, *, width: int = 120, color: bool = False) -> str
     graph = report.graph
     out = io.StringIO()
     console = Console(
-        file=out, force_terminal=color, no_color=not color, width=width, color_system="standard" if color else None, highlight=False
+        file=out,
+        force_terminal=color,
+        no_color=not color,
+        width=width,
+        color_system="standard" if color else None,
+        highlight=False,
     )
     if graph is not None:
         steps = "1 step" if graph.steps == 1 else f"{graph.steps} steps"
-        head = f"nanodoc {report.nanodoc} · {clean(report.run.entrypoint)} · {report.run.device} · {steps}, no optimizer step"
+        head = (
+            f"nanodoc {report.nanodoc} · {clean(report.run.entrypoint)} · {report.run.device} · "
+            f"{steps}, no optimizer step"
+        )
         console.print(Text(head, "bold"), soft_wrap=True)
         console.print(_tree(graph))
         for name, shape, state in graph.outside:
             size = f" {list(shape)}" if state.startswith("in the") else ""
-            console.print(Text(f"outside the model: {clean(name)}{size}  {state}", "yellow"), soft_wrap=True)
+            console.print(
+                Text(f"outside the model: {clean(name)}{size}  {state}", "yellow"), soft_wrap=True
+            )
     return out.getvalue() + render_findings(report, width=width, color=color)
 
 
@@ -62,13 +79,26 @@ def _tree(graph: GradGraph) -> Tree:
         if path != root:
             parent = path.rpartition(".")[0]
             children.setdefault(parent if parent in graph.modules else root, []).append(path)
-    tree = Tree(_line(root or graph.modules.get(root, "model"), graph.modules.get(root, ""), below.get(root, []), graph))
+    tree = Tree(
+        _line(
+            root or graph.modules.get(root, "model"),
+            graph.modules.get(root, ""),
+            below.get(root, []),
+            graph,
+        )
+    )
     if root in below and _kind_of(below[root], graph) is None:
         _grow(tree, root, graph, below, children)
     return tree
 
 
-def _grow(tree: Tree, path: str, graph: GradGraph, below: dict[str, list[GradParameter]], children: dict[str, list[str]]) -> None:
+def _grow(
+    tree: Tree,
+    path: str,
+    graph: GradGraph,
+    below: dict[str, list[GradParameter]],
+    children: dict[str, list[str]],
+) -> None:
     own = [p for p in below[path] if p.name.rpartition(".")[0] == path]
     for parameter in own:
         name = parameter.name.rpartition(".")[2]
@@ -84,12 +114,19 @@ def _grow(tree: Tree, path: str, graph: GradGraph, below: dict[str, list[GradPar
             _grow(branch, first, graph, below, children)
 
 
-def _runs(paths: list[str], graph: GradGraph, below: dict[str, list[GradParameter]]) -> Iterator[list[str]]:
+def _runs(
+    paths: list[str], graph: GradGraph, below: dict[str, list[GradParameter]]
+) -> Iterator[list[str]]:
     """Neighbours of one type whose parameters are all alike, together."""
     run: list[str] = []
     for path in paths:
         kind = _kind_of(below[path], graph)
-        if run and kind is not None and kind == _kind_of(below[run[0]], graph) and graph.modules[path] == graph.modules[run[0]]:
+        if (
+            run
+            and kind is not None
+            and kind == _kind_of(below[run[0]], graph)
+            and graph.modules[path] == graph.modules[run[0]]
+        ):
             run.append(path)
             continue
         if run:
@@ -106,16 +143,24 @@ def _kind_of(parameters: list[GradParameter], graph: GradGraph) -> _Kind | None:
 
 
 def _kind(p: GradParameter, graph: GradGraph) -> _Kind:
-    return _Kind(p.state, bool(p.optimizers) or not graph.has_optimizer, p.states if p.state == "intermittent" else ())
+    return _Kind(
+        p.state,
+        bool(p.optimizers) or not graph.has_optimizer,
+        p.states if p.state == "intermittent" else (),
+    )
 
 
-def _line(name: str, kind: str, parameters: list[GradParameter], graph: GradGraph, times: int = 1) -> Text:
+def _line(
+    name: str, kind: str, parameters: list[GradParameter], graph: GradGraph, times: int = 1
+) -> Text:
     text = Text(clean(name))
     many = f"{times} × " if times > 1 else ""
     text.append(f" ({many}{clean(kind)})" if name != kind else "", "dim")
     if not parameters:
         return text
-    text.append(f"  {len(parameters)} parameters" if len(parameters) != 1 else "  1 parameter", "dim")
+    text.append(
+        f"  {len(parameters)} parameters" if len(parameters) != 1 else "  1 parameter", "dim"
+    )
     common = _kind_of(parameters, graph)
     if common is not None:
         text.append("  ").append_text(_state(common, parameters, graph))

@@ -15,13 +15,21 @@ _LEVELS = {"critical": "error", "warning": "warning", "info": "notice"}
 
 def render_json(report: Report) -> str:
     """Schema version 1, strict JSON: NaN and inf are the strings "nan", "inf" and "-inf"."""
-    return json.dumps(strict(public_form(report)), indent=2, allow_nan=False, ensure_ascii=False, default=str) + "\n"
+    return (
+        json.dumps(
+            strict(public_form(report)), indent=2, allow_nan=False, ensure_ascii=False, default=str
+        )
+        + "\n"
+    )
 
 
 def render_github(report: Report) -> str:
     """One workflow command per finding, shown by GitHub beside the line it names."""
     lines = [_annotation(finding) for finding in report.findings]
-    lines.append(f"nanodoc: {report.verdict} ({len(report.findings)} findings in {report.vitals.steps} steps)")
+    lines.append(
+        f"nanodoc: {report.verdict} ({len(report.findings)} findings in {report.vitals.steps} "
+        "steps)"
+    )
     return "\n".join(lines) + "\n"
 
 
@@ -30,9 +38,13 @@ def _annotation(finding: Finding) -> str:
     properties = [f"title={_property(f'{finding.code} {finding.name}')}"]
     if where is not None:
         properties = [
-            f"file={_property(where.file)}", f"line={where.line}", f"endLine={where.end_line}",
-            f"col={where.column}", f"endColumn={where.end_column}", *properties,
-        ]  # fmt: skip
+            f"file={_property(where.file)}",
+            f"line={where.line}",
+            f"endLine={where.end_line}",
+            f"col={where.column}",
+            f"endColumn={where.end_column}",
+            *properties,
+        ]
     message = f"{finding.title}. {finding.explanation}"
     for fix in finding.fixes[:1]:
         message += f"\nhelp: {fix.title}" + (f": {fix.patch}" if fix.patch else "")

@@ -1,4 +1,5 @@
-"""The reports of all ranks as one: what failed by itself, each cause once, then what only shows across ranks."""
+"""The reports of all ranks as one: what failed by itself, each cause once, then what only shows
+across ranks."""
 
 from __future__ import annotations
 
@@ -12,31 +13,56 @@ from nanodoc.report.report import Report
 _HUNG, _DESYNCHRONISED = "ND712", "ND804"
 
 
-def merge(pairs: Sequence[tuple[RankOutcome, Report | None]], across: tuple[Finding, ...]) -> Report:
-    """One report of all ranks. `across` are the findings on the run as a whole; at least one rank has a report."""
+def merge(
+    pairs: Sequence[tuple[RankOutcome, Report | None]], across: tuple[Finding, ...]
+) -> Report:
+    """One report of all ranks. `across` are the findings on the run as a whole; at least one rank
+    has a report."""
     first = first_root([outcome for outcome, _ in pairs])
-    ordered = sorted(pairs, key=lambda pair: (first is None or pair[0].rank != first.rank, pair[0].rank))
+    ordered = sorted(
+        pairs, key=lambda pair: (first is None or pair[0].rank != first.rank, pair[0].rank)
+    )
     base = next(report for _, report in ordered if report is not None)
     kept: dict[str, Finding] = {}
     seen_on: dict[str, list[int]] = {}
     for outcome, report in ordered:
-        if report is None or (outcome.peer and across) or (first is not None and (outcome.peer or outcome.ended not in ROOTS)):
+        if (
+            report is None
+            or (outcome.peer and across)
+            or (first is not None and (outcome.peer or outcome.ended not in ROOTS))
+        ):
             continue  # what a rank says that only waited, or was given NaN by others, is an effect
         for finding in report.findings:
             kept.setdefault(finding.fingerprint, replace(finding, rank=outcome.rank))
             seen_on.setdefault(finding.fingerprint, []).append(outcome.rank)
-    if any(finding.code == _DESYNCHRONISED for finding in across):  # told once, by what sets the ranks apart
+    # told once, by what sets the ranks apart
+    if any(finding.code == _DESYNCHRONISED for finding in across):
         kept = {key: finding for key, finding in kept.items() if finding.code != _HUNG}
     size = len(pairs)
-    own = tuple(replace(finding, evidence=(*finding.evidence, ("ranks", _named(seen_on[key], size)))) for key, finding in kept.items())
+    own = tuple(
+        replace(finding, evidence=(*finding.evidence, ("ranks", _named(seen_on[key], size))))
+        for key, finding in kept.items()
+    )
     leading = own[:1] if own and own[0].severity == "critical" else ()
-    not_checked = dict.fromkeys(pair for _, report in ordered if report is not None for pair in report.not_checked)
+    not_checked = dict.fromkeys(
+        pair for _, report in ordered if report is not None for pair in report.not_checked
+    )
     return replace(
-        base, findings=(*leading, *across, *own[len(leading) :]), ranks=tuple(sorted((outcome for outcome, _ in pairs), key=lambda one: one.rank)),
-        run=replace(base.run, rank=first.rank if first is not None else base.run.rank, world_size=size), not_checked=tuple(not_checked), of_rank=None,
+        base,
+        findings=(*leading, *across, *own[len(leading) :]),
+        ranks=tuple(sorted((outcome for outcome, _ in pairs), key=lambda one: one.rank)),
+        run=replace(
+            base.run, rank=first.rank if first is not None else base.run.rank, world_size=size
+        ),
+        not_checked=tuple(not_checked),
+        of_rank=None,
         interrupted=any(report.interrupted for _, report in pairs if report is not None),
-    )  # fmt: skip
+    )
 
 
 def _named(ranks: list[int], size: int) -> str:
-    return "all" if len(ranks) == size else ", ".join(str(rank) for rank in sorted(ranks)) + f" of {size}"
+    return (
+        "all"
+        if len(ranks) == size
+        else ", ".join(str(rank) for rank in sorted(ranks)) + f" of {size}"
+    )

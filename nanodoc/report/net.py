@@ -8,13 +8,29 @@ from rich.text import Text
 
 from nanodoc._version import __version__
 from nanodoc.net.compare import named
-from nanodoc.net.model import FAILED, NOT_REACHED, NOTE, OK, WAITED, CheckOutcome, NetReport, Problem, RankOutcome
+from nanodoc.net.model import (
+    FAILED,
+    NOT_REACHED,
+    NOTE,
+    OK,
+    WAITED,
+    CheckOutcome,
+    NetReport,
+    Problem,
+    RankOutcome,
+)
 from nanodoc.net.nccl_log import meaning
 from nanodoc.report.terminal import printed
 from nanodoc.strict_json import strict
 from nanodoc.text import clean, seconds
 
-_STYLES = {OK: "green", FAILED: "bold red", WAITED: "yellow", NOTE: "bold yellow", NOT_REACHED: "dim"}
+_STYLES = {
+    OK: "green",
+    FAILED: "bold red",
+    WAITED: "yellow",
+    NOTE: "bold yellow",
+    NOT_REACHED: "dim",
+}
 _MARKS = {OK: "✓", FAILED: "✗", NOT_REACHED: "·"}
 _WIDTH = 120
 _LONGEST_HOST = 24
@@ -23,16 +39,21 @@ _MOST_SAID = 2
 
 def render_json(report: NetReport) -> str:
     """Schema 1 of this command's own."""
-    return json.dumps(strict(report.as_dict()), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+    return (
+        json.dumps(strict(report.as_dict()), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+    )
 
 
 def render(report: NetReport, *, color: bool = False) -> str:
-    """A line for each rank, one for each check, the speed of all_reduce, then what was noticed and the verdict."""
+    """A line for each rank, one for each check, the speed of all_reduce, then what was noticed and
+    the verdict."""
     out = Text()
     hosts = f" on {len(report.hosts)} host{'' if len(report.hosts) == 1 else 's'}"
     ranks = f"{report.world_size} rank{'' if report.world_size == 1 else 's'}"
     out.append(
-        f"nanodoc {report.nanodoc} · net · {ranks}{hosts} · {report.backend or 'no backend yet'} · timeout {report.timeout:g} s\n", "bold"
+        f"nanodoc {report.nanodoc} · net · {ranks}{hosts} · {report.backend or 'no backend yet'} "
+        f"· timeout {report.timeout:g} s\n",
+        "bold",
     )
     for one in report.ranks:
         out.append_text(_rank(one, report))
@@ -54,7 +75,10 @@ def _rank(one: RankOutcome, report: NetReport) -> Text:
     out = Text(f"  rank {one.rank:>{wide}}  {host:<{longest}}  ")
     if facts is not None:
         interface = f" ({clean(facts.interface)})" if facts.interface else ""
-        out.append(f"pid {facts.pid:<7} {clean(facts.device)}  {clean((facts.address or 'no address') + interface)}  ")
+        out.append(
+            f"pid {facts.pid:<7} {clean(facts.device)}  "
+            f"{clean((facts.address or 'no address') + interface)}  "
+        )
     # "FAILED in ring: …", "waited in ring for …", but "FAILED: its process ended"
     colon = "" if one.text.startswith(("in ", "for ", "before ")) else ":"
     return out.append(one.state, _STYLES[one.state]).append(f"{colon} {clean(one.text)}\n")
@@ -81,13 +105,16 @@ def _speeds(report: NetReport) -> Text:
     for one in report.speeds:
         size = f"{one.size / 2**20:g} MiB" if one.size >= 2**20 else f"{one.size} B"
         if one.seconds is None:
-            out.append(f"  {size:>10}  left out: it would take more than half of the timeout\n", "dim")
+            out.append(
+                f"  {size:>10}  left out: it would take more than half of the timeout\n", "dim"
+            )
             continue
         out.append(f"  {size:>10}  {seconds(one.seconds):>8}")
         out.append(
             "  the latency\n"
             if one.size < 2**20
-            else f"  {_rate(one.algorithm_bandwidth)}  {_rate(one.bus_bandwidth(report.world_size))}\n"
+            else f"  {_rate(one.algorithm_bandwidth)}  "
+            f"{_rate(one.bus_bandwidth(report.world_size))}\n"
         )
     return out
 
@@ -97,7 +124,11 @@ def _rate(bandwidth: float | None) -> str:
 
 
 def _problem(problem: Problem) -> Text:
-    out = Text("\n").append(problem.state, _STYLES[problem.state]).append(f": {clean(problem.text)}\n")
+    out = (
+        Text("\n")
+        .append(problem.state, _STYLES[problem.state])
+        .append(f": {clean(problem.text)}\n")
+    )
     if problem.help is not None:
         out.append("  = ").append("help", "bold cyan").append(f": {clean(problem.help)}\n")
     return out
@@ -112,23 +143,32 @@ def _log(report: NetReport) -> Text:
     for line in report.log:
         out.append(f"  {clean(line)}\n", "dim").append(f"    → {meaning(line) or ''}\n")
     if not report.log:
-        out.append("\nNCCL wrote no log" + (": gloo was used, which has none\n" if report.backend == "gloo" else "\n"))
+        out.append(
+            "\nNCCL wrote no log"
+            + (": gloo was used, which has none\n" if report.backend == "gloo" else "\n")
+        )
     return out
 
 
 def _verdict(report: NetReport) -> Text:
     out = Text("\n")
     if report.healthy:
-        out.append("verdict: healthy", "bold green").append(f" ({len(report.ranks)} of {report.world_size} ranks OK)")
+        out.append("verdict: healthy", "bold green").append(
+            f" ({len(report.ranks)} of {report.world_size} ranks OK)"
+        )
         if len(report.hosts) < 2:
-            out.append("; next: nanodoc net, without a launcher, prints the launch line for several hosts")
+            out.append(
+                "; next: nanodoc net, without a launcher, prints the launch line for several hosts"
+            )
         return out.append("\n")
     said: dict[str, list[int]] = {}
     for one in report.ranks:
         if one.state == FAILED:
             said.setdefault(clean(one.text).partition(" (last seen")[0], []).append(one.rank)
     parts = [f"{named(ranks)}: {text}" for text, ranks in said.items()]
-    parts += [clean(one.text) for one in report.problems if one.state == FAILED][: 0 if parts else 1]
+    parts += [clean(one.text) for one in report.problems if one.state == FAILED][
+        : 0 if parts else 1
+    ]
     more = f"; and {len(parts) - _MOST_SAID} more" if len(parts) > _MOST_SAID else ""
     parts = parts or ["ended before the checks were over"]
     out.append("verdict: failed", "bold red").append(f" ({'; '.join(parts[:_MOST_SAID])}{more})")
@@ -168,4 +208,4 @@ When it fails:
   NCCL hangs or is slow    --verbose sets NCCL_DEBUG=INFO and explains its lines: which interface, InfiniBand or sockets, P2P or
                            shared memory. In your own training set it when init or the first collective fails; it costs nothing later
   rehearse a failure       --drill 1:die@all_reduce, 1:hang@barrier, 1:slow@ring, 1:wrong@all_gather or 1:version
-"""
+"""  # noqa: E501 - a table for the terminal

@@ -1,4 +1,5 @@
-"""The public JSON form of a report (schema version 1): every field is there, null or empty where it doesn't apply."""
+"""The public JSON form of a report (schema version 1): every field is there, null or empty where it
+doesn't apply."""
 
 from __future__ import annotations
 
@@ -39,11 +40,19 @@ def public_form(report: Report) -> dict[str, Any]:
             "scale_last": report.vitals.scales[-1] if report.vitals.scales else None,
             "learning_rate_first": report.vitals.rates[0] if report.vitals.rates else None,
             "learning_rate_last": report.vitals.rates[-1] if report.vitals.rates else None,
-            "update_ratio_last": report.vitals.update_ratios[-1] if report.vitals.update_ratios else None,
-            "load_share": round(report.vitals.load_share, 4) if report.vitals.load_share is not None else None,
-            "samples_per_second": round(report.vitals.samples_per_second, 2) if report.vitals.samples_per_second is not None else None,
+            "update_ratio_last": report.vitals.update_ratios[-1]
+            if report.vitals.update_ratios
+            else None,
+            "load_share": round(report.vitals.load_share, 4)
+            if report.vitals.load_share is not None
+            else None,
+            "samples_per_second": round(report.vitals.samples_per_second, 2)
+            if report.vitals.samples_per_second is not None
+            else None,
             "peak_memory": report.vitals.peak_memory,
-            "overhead": round(report.vitals.overhead, 4) if report.vitals.overhead is not None else None,
+            "overhead": round(report.vitals.overhead, 4)
+            if report.vitals.overhead is not None
+            else None,
         },
         "artifacts": {"snapshot": None, "history": None, **report.artifacts},
         "graph": _graph(report.graph),
@@ -66,28 +75,48 @@ def _graph(graph: GradGraph | None) -> dict[str, Any] | None:
         "steps": graph.steps,
         "parameters": [
             {
-                "name": p.name, "shape": list(p.shape), "state": p.state, "states": list(p.states), "norm": p.norm,
+                "name": p.name,
+                "shape": list(p.shape),
+                "state": p.state,
+                "states": list(p.states),
+                "norm": p.norm,
                 "optimizers": list(p.optimizers),
             }
             for p in graph.parameters
         ],
         "modules": dict(graph.modules),
         "edges": [{"source": s, "target": t, "carries": c, "cut": x} for s, t, c, x in graph.edges],
-        "cuts": [{"kind": kind, "place": place, "orphans": list(orphans)} for kind, place, orphans in graph.cuts],
-        "outside": [{"name": name, "shape": list(shape), "state": state} for name, shape, state in graph.outside],
-    }  # fmt: skip
+        "cuts": [
+            {"kind": kind, "place": place, "orphans": list(orphans)}
+            for kind, place, orphans in graph.cuts
+        ],
+        "outside": [
+            {"name": name, "shape": list(shape), "state": state}
+            for name, shape, state in graph.outside
+        ],
+    }
 
 
 def _amp(facts: AmpFacts | None) -> dict[str, Any] | None:
     if facts is None:
         return None
     return {
-        "dtype": facts.dtype, "scaler": facts.has_scaler, "scaler_enabled": facts.scaler_enabled,
-        "skipped": [step.step for step in facts.skipped], "calibration_skips": facts.calibration,
+        "dtype": facts.dtype,
+        "scaler": facts.has_scaler,
+        "scaler_enabled": facts.scaler_enabled,
+        "skipped": [step.step for step in facts.skipped],
+        "calibration_skips": facts.calibration,
         "run_again": [asdict(skip) for skip in facts.retried],
-        "flushed": [{"kind": f.kind, "name": f.name, "op": f.op, "share": f.share, "lost_norm": f.lost_norm} for f in facts.flushed if f.flushed],
-        "headroom": [{"module": h.module, "op": h.op, "dtype": h.dtype, "absmax": h.absmax} for h in facts.headroom],
-    }  # fmt: skip
+        "flushed": [
+            {"kind": f.kind, "name": f.name, "op": f.op, "share": f.share, "lost_norm": f.lost_norm}
+            for f in facts.flushed
+            if f.flushed
+        ],
+        "headroom": [
+            {"module": h.module, "op": h.op, "dtype": h.dtype, "absmax": h.absmax}
+            for h in facts.headroom
+        ],
+    }
 
 
 def _stats(stats: CourseStats | None) -> dict[str, Any] | None:
@@ -95,7 +124,9 @@ def _stats(stats: CourseStats | None) -> dict[str, Any] | None:
         return None
     return {
         "sampled": list(stats.sampled),
-        "update_ratios": [{"step": step, "groups": list(ratios)} for step, ratios in stats.group_ratios],
+        "update_ratios": [
+            {"step": step, "groups": list(ratios)} for step, ratios in stats.group_ratios
+        ],
         "parameters": [asdict(p) for p in stats.parameters],
         "layers": [asdict(layer) for layer in stats.layers],
     }
@@ -104,34 +135,60 @@ def _stats(stats: CourseStats | None) -> dict[str, Any] | None:
 def _rank(one: RankOutcome) -> dict[str, Any]:
     where = f"{one.location.file}:{one.location.line}" if one.location else None
     return {
-        "rank": one.rank, "host": one.host, "ended": one.ended, "steps": one.steps, "step": one.step, "phase": one.phase or None,
-        "why": one.why or None, "location": where, "loss": one.loss,
-    }  # fmt: skip
+        "rank": one.rank,
+        "host": one.host,
+        "ended": one.ended,
+        "steps": one.steps,
+        "step": one.step,
+        "phase": one.phase or None,
+        "why": one.why or None,
+        "location": where,
+        "loss": one.loss,
+    }
 
 
 def _op(op: OpFacts) -> dict[str, Any]:
     inputs, outputs = [_tensor(fact) for fact in op.inputs], [_tensor(fact) for fact in op.outputs]
     where = f"{op.location.file}:{op.location.line}" if op.location else None
-    return {"index": op.index, "op": op.op, "phase": op.phase, "module": op.module, "location": where, "inputs": inputs, "outputs": outputs}
+    return {
+        "index": op.index,
+        "op": op.op,
+        "phase": op.phase,
+        "module": op.module,
+        "location": where,
+        "inputs": inputs,
+        "outputs": outputs,
+    }
 
 
 def _tensor(fact: TensorFacts) -> dict[str, Any]:
     return {
-        "label": fact.label, "dtype": fact.dtype, "shape": list(fact.shape), "minimum": fact.minimum, "maximum": fact.maximum,
+        "label": fact.label,
+        "dtype": fact.dtype,
+        "shape": list(fact.shape),
+        "minimum": fact.minimum,
+        "maximum": fact.maximum,
         "nonfinite": fact.nonfinite,
-    }  # fmt: skip
+    }
 
 
 def _frames(table: FrameTable) -> dict[str, Any]:
     return {
-        "step": table.step, "why": table.why, "left_out": table.left_out,
+        "step": table.step,
+        "why": table.why,
+        "left_out": table.left_out,
         "path": [{"module": module, "absmax": value} for module, value in table.path()],
         "frames": [
-            {"index": frame.index, "module": frame.module, "module_type": frame.module_type, "tensors": [{**asdict(t), "headroom": t.headroom} for t in frame.tensors]}
+            {
+                "index": frame.index,
+                "module": frame.module,
+                "module_type": frame.module_type,
+                "tensors": [{**asdict(t), "headroom": t.headroom} for t in frame.tensors],
+            }
             for frame in table.frames
         ],
         "ops": [asdict(op) for op in table.ops],
-    }  # fmt: skip
+    }
 
 
 def _finding(finding: Finding) -> dict[str, Any]:
@@ -154,7 +211,12 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "cause": finding.cause,
         "cause_why": finding.cause_why,
         "fixes": [
-            {key: value for key, value in asdict(fix).items() if key not in ("remedy", "loss_of", "replaces")} for fix in finding.fixes
+            {
+                key: value
+                for key, value in asdict(fix).items()
+                if key not in ("remedy", "loss_of", "replaces")
+            }
+            for fix in finding.fixes
         ],
         "fingerprint": finding.fingerprint,
     }

@@ -1,4 +1,5 @@
-"""The report: frozen facts that every renderer reads. The JSON form is the public contract (schema version 1)."""
+"""The report: frozen facts that every renderer reads. The JSON form is the public contract (schema
+version 1)."""
 
 from __future__ import annotations
 
@@ -16,8 +17,9 @@ from nanodoc.facts.ranks import RankFacts, RankOutcome
 SCHEMA = 1
 OTHERS, ANOTHER_BATCH, THE_STEP = "the other samples'", "another batch's", "the step's"
 FLOAT32, FLOAT64, UNMEASURED = "float32's", "float64's", "nothing"
-"""Whose loss a fix was compared on: where the guilty samples are known, where another batch passes, where only the gradients were sick,
-and where half precision, or float32, is at fault; `UNMEASURED` where the step stays finite and nothing healthy is there to compare."""
+"""Whose loss a fix was compared on: where the guilty samples are known, where another batch passes,
+where only the gradients were sick, and where half precision, or float32, is at fault; `UNMEASURED`
+where the step stays finite and nothing healthy is there to compare."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,7 +43,8 @@ class RunInfo:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VitalSigns:
-    """The run's course. `losses` and `grad_norms` are per step; `overhead` is the step time with nanodoc over without."""
+    """The run's course. `losses` and `grad_norms` are per step; `overhead` is the step time with
+    nanodoc over without."""
 
     steps: int = 0
     losses: tuple[float, ...] = ()
@@ -58,7 +61,8 @@ class VitalSigns:
     """Share of the time spent waiting for data."""
     samples_per_second: float | None = None
     peak_memory: int | None = None
-    """Bytes: the peak of the accelerator's allocator, the largest resident set of the process on the CPU."""
+    """Bytes: the peak of the accelerator's allocator, the largest resident set of the process on
+    the CPU."""
     calibration_skips: int = 0
     """Of the skipped steps, those in a row that the run began with."""
 
@@ -76,7 +80,8 @@ class GradParameter:
 
     @property
     def state(self) -> str:
-        """One word for all steps; "intermittent" where they differ in whether there is a gradient."""
+        """One word for all steps; "intermittent" where they differ in whether there is a
+        gradient."""
         kinds = set(self.states)
         if len(kinds) == 1:
             return self.states[0]
@@ -97,7 +102,8 @@ class GradGraph:
     cuts: tuple[tuple[str, str, tuple[str, ...]], ...] = ()
     """(kind, place, orphaned parameters)"""
     outside: tuple[tuple[str, tuple[int, ...], str], ...] = ()
-    """What is not the model's: (name, shape, "in the optimizer but not in the model" or "not registered")."""
+    """What is not the model's: (name, shape, "in the optimizer but not in the model" or "not
+    registered")."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,27 +12,40 @@ from typing import Any
 from nanodoc.errors import UsageError
 
 _SCALARS = {
-    "loss": "loss", "grad_norm": "gradient norm", "lr": "learning rate", "scale": "loss scale", "seconds": "time/step seconds",
-    "load_seconds": "time/load seconds", "samples_per_second": "time/samples per second", "peak_memory": "memory/peak bytes",
-}  # fmt: skip
+    "loss": "loss",
+    "grad_norm": "gradient norm",
+    "lr": "learning rate",
+    "scale": "loss scale",
+    "seconds": "time/step seconds",
+    "load_seconds": "time/load seconds",
+    "samples_per_second": "time/samples per second",
+    "peak_memory": "memory/peak bytes",
+}
 
 
 def check_tensorboard(folder: Path) -> None:
-    """Raises `UsageError` where TensorBoard is not installed or `folder` can't be written to: before a run, not after it."""
+    """Raises `UsageError` where TensorBoard is not installed or `folder` can't be written to:
+    before a run, not after it."""
     try:
         import tensorboard  # type: ignore[import-untyped, unused-ignore]  # ships no types  # noqa: F401
     except ImportError as error:
-        raise UsageError('--tensorboard needs TensorBoard: pip install "nanodoc-torch[tensorboard]"') from error
+        raise UsageError(
+            '--tensorboard needs TensorBoard: pip install "nanodoc-torch[tensorboard]"'
+        ) from error
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise UsageError(f"cannot write to {folder}: {error.strerror or error}; choose another folder with --tensorboard") from error
+        raise UsageError(
+            f"cannot write to {folder}: {error.strerror or error}; choose another folder with "
+            "--tensorboard"
+        ) from error
 
 
 def write_tensorboard(history: Path, folder: Path) -> Path:
-    """Writes every scalar of `history` into an event file below `folder`, which is made if need be. Raises `UsageError` where it can't."""
+    """Writes every scalar of `history` into an event file below `folder`, which is made if need be.
+    Raises `UsageError` where it can't."""
     check_tensorboard(folder)
     from torch.utils.tensorboard import SummaryWriter
 

@@ -1,4 +1,5 @@
-"""What a rule is, and what rules share: claims on root causes, confidence earned by evidence, findings from births."""
+"""What a rule is, and what rules share: claims on root causes, confidence earned by evidence,
+findings from births."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ from nanodoc.facts.source import SourceSpan
 
 
 def birth_confidence(evidence: Evidence, birth: Birth, exact: float) -> float:
-    """Earned by: the step was reproduced; the singular values were seen at the failing elements (`exact`, a share);
-    the line is known; no other root competes."""
+    """Earned by: the step was reproduced; the singular values were seen at the failing elements
+    (`exact`, a share); the line is known; no other root competes."""
     rivals = max(1, len({root_of(other) for other in evidence.births}) + len(evidence.leaves))
     return confidence(
         {"bitwise": 0.5, "tolerance": 0.3}.get(evidence.reproduced, 0.0),
@@ -48,8 +49,8 @@ def birth_claim(
     fixes: Iterable[Fix] = (),
     growth: bool = False,
 ) -> Claim:
-    """The claim of `rule` on one birth, with the culprit, chain and effects filled in from the evidence. With `growth`, also how the
-    value grew."""
+    """The claim of `rule` on one birth, with the culprit, chain and effects filled in from the
+    evidence. With `growth`, also how the value grew."""
     site = birth.site
     trip = evidence.trip
     step = trip.step if trip else evidence.failure_step
@@ -77,8 +78,11 @@ def birth_claim(
 
 
 def _blamed(evidence: Evidence, culprit: Culprit) -> Culprit:
-    """An op of the recipe's criterion has no line of the user's: the one that made the criterion is to blame."""
-    outside = culprit.location is None and not culprit.module and evidence.criterion_site is not None
+    """An op of the recipe's criterion has no line of the user's: the one that made the criterion is
+    to blame."""
+    outside = (
+        culprit.location is None and not culprit.module and evidence.criterion_site is not None
+    )
     return replace(culprit, location=evidence.criterion_site) if outside else culprit
 
 
@@ -129,19 +133,36 @@ def effects(evidence: Evidence) -> tuple[tuple[str, int | None], ...]:
         shown = trip.bad_parameters[:3]
         found.extend((f"parameter {name} has a non-finite gradient", trip.step) for name in shown)
         if len(trip.bad_parameters) > len(shown):
-            found.append((f"{len(trip.bad_parameters) - len(shown)} more parameters have non-finite gradients", trip.step))
+            found.append(
+                (
+                    f"{len(trip.bad_parameters) - len(shown)} more parameters have non-finite "
+                    "gradients",
+                    trip.step,
+                )
+            )
         found.extend(
-            (f"probe {probe.label!r} saw {'NaN' if probe.maximum != probe.maximum else '+inf'}", trip.step)
+            (
+                f"probe {probe.label!r} saw {'NaN' if probe.maximum != probe.maximum else '+inf'}",
+                trip.step,
+            )
             for probe in evidence.probed
             if probe.bad
         )
         if trip.zero_gradients:
-            found.append(("every gradient is exactly zero: the step itself hurts no weight", trip.step))
+            found.append(
+                ("every gradient is exactly zero: the step itself hurts no weight", trip.step)
+            )
     amp = evidence.amp_facts
-    if trip is not None and amp is not None and amp.story and trip.grad_norm is None:  # found in a step that was skipped
+    # found in a step that was skipped
+    if trip is not None and amp is not None and amp.story and trip.grad_norm is None:
         found.append((amp.story, None))
     if evidence.failure is not None:
-        found.append((f"the code raises {evidence.failure.type}: {evidence.failure.first_line[:160]}", evidence.failure_step))
+        found.append(
+            (
+                f"the code raises {evidence.failure.type}: {evidence.failure.first_line[:160]}",
+                evidence.failure_step,
+            )
+        )
     return tuple(found)
 
 
@@ -149,9 +170,10 @@ def replay_row(evidence: Evidence) -> tuple[dict[str, Any], ...]:
     """The one experiment every examination makes: the same step again."""
     if evidence.reproduced == "not_run":
         return ()
-    outcome = {"bitwise": "fails again, bitwise the same", "tolerance": "fails again, nearly the same"}.get(
-        evidence.reproduced, "not reproduced"
-    )
+    outcome = {
+        "bitwise": "fails again, bitwise the same",
+        "tolerance": "fails again, nearly the same",
+    }.get(evidence.reproduced, "not reproduced")
     loss = evidence.trip.loss if evidence.trip else None
     return ({"name": "same again", "outcome": outcome, "loss": loss},)
 
@@ -171,4 +193,10 @@ def values(minimum: float | None, maximum: float | None) -> str:
 def _called_from(site: OpFacts) -> list[tuple[str, Any]]:
     if site.called_from is None:
         return []
-    return [("called from", f"{site.called_from.file}:{site.called_from.line}: {site.called_from.code.splitlines()[0]}")]
+    return [
+        (
+            "called from",
+            f"{site.called_from.file}:{site.called_from.line}: "
+            f"{site.called_from.code.splitlines()[0]}",
+        )
+    ]

@@ -13,7 +13,16 @@ from nanodoc.rules.crash import checkpoints, deaths, device_loss, failures, memo
 from nanodoc.rules.data import batches, data, loading, ranges
 from nanodoc.rules.forward import ctc, domain, epsilon, overflow, parameters, softmax, statistics
 from nanodoc.rules.graph import gradient_shape, graph, graph_reuse, in_place, leak, ownership
-from nanodoc.rules.learning import broadcast, courses, dynamics, layers, learning, loop_conduct, loss_wiring, schedule
+from nanodoc.rules.learning import (
+    broadcast,
+    courses,
+    dynamics,
+    layers,
+    learning,
+    loop_conduct,
+    loss_wiring,
+    schedule,
+)
 from nanodoc.rules.own import probe
 from nanodoc.rules.ranks import network, ranks
 
@@ -57,7 +66,9 @@ _FAMILIES = (
     network,
     probe,
 )
-RULES: tuple[Rule, ...] = tuple(sorted((rule for family in _FAMILIES for rule in family.RULES), key=lambda rule: rule.code))
+RULES: tuple[Rule, ...] = tuple(
+    sorted((rule for family in _FAMILIES for rule in family.RULES), key=lambda rule: rule.code)
+)
 
 
 def find_rule(word: str) -> Rule:
@@ -66,8 +77,14 @@ def find_rule(word: str) -> Rule:
     for rule in RULES:
         if wanted in (rule.code.lower(), rule.name):
             return rule
-    near = get_close_matches(wanted, [key for rule in RULES for key in (rule.code.lower(), rule.name)], 1, cutoff=0.3)
-    hint = f"; did you mean {near[0].upper() if near[0].startswith('nd') else near[0]}?" if near else ""
+    near = get_close_matches(
+        wanted, [key for rule in RULES for key in (rule.code.lower(), rule.name)], 1, cutoff=0.3
+    )
+    hint = (
+        f"; did you mean {near[0].upper() if near[0].startswith('nd') else near[0]}?"
+        if near
+        else ""
+    )
     raise UsageError(f"no rule {word!r}{hint} (nanodoc rules lists them all)")
 
 
@@ -83,7 +100,13 @@ def check_codes(codes: tuple[str, ...]) -> None:
             find_rule(code)
 
 
-def claims(evidence: Evidence, select: tuple[str, ...] = (), ignore: tuple[str, ...] = ()) -> list[Claim]:
+def claims(
+    evidence: Evidence, select: tuple[str, ...] = (), ignore: tuple[str, ...] = ()
+) -> list[Claim]:
     """What every selected rule claims of the evidence."""
-    chosen = [rule for rule in RULES if (not select or matches(rule, select)) and not matches(rule, ignore)]
+    chosen = [
+        rule
+        for rule in RULES
+        if (not select or matches(rule, select)) and not matches(rule, ignore)
+    ]
     return [claim for rule in chosen for claim in rule.check(rule, evidence)]

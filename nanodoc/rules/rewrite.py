@@ -1,4 +1,5 @@
-"""Proposed rewrites of the user's own expression, built from its syntax tree so that they always parse."""
+"""Proposed rewrites of the user's own expression, built from its syntax tree so that they always
+parse."""
 
 from __future__ import annotations
 
@@ -17,11 +18,15 @@ _SPELLINGS = {
 }
 
 
-def guard(title: str, op: OpFacts, template: str, *, position: int = 0, confidence: str = "likely") -> Fix:
-    """The fix that puts `template` in the place of an argument of `op` (its divisor with position 1), as text where the user's expression
-    is understood, and to be tried in any case."""
+def guard(
+    title: str, op: OpFacts, template: str, *, position: int = 0, confidence: str = "likely"
+) -> Fix:
+    """The fix that puts `template` in the place of an argument of `op` (its divisor with position
+    1), as text where the user's expression is understood, and to be tried in any case."""
     held = _held_by(op, template)
-    remedy = Remedy(kind="argument", location=op.location, op=op.short, position=position, template=held)
+    remedy = Remedy(
+        kind="argument", location=op.location, op=op.short, position=position, template=held
+    )
     return Fix(
         title=title,
         patch=on_argument(op, held, position=position),
@@ -31,7 +36,8 @@ def guard(title: str, op: OpFacts, template: str, *, position: int = 0, confiden
 
 
 def on_argument(op: OpFacts, template: str, *, position: int = 0) -> str | None:
-    """The underlined call with an argument `x` replaced by `template` (say `"{x} + 1e-12"`); None if it is no such call.
+    """The underlined call with an argument `x` replaced by `template` (say `"{x} + 1e-12"`); None
+    if it is no such call.
 
     Understands `torch.sqrt(x)`, `F.relu(x)`, `x.sqrt()`, `x ** 0.5`, `a / b` and `loss(x, y)`.
     """
@@ -57,7 +63,11 @@ def on_argument(op: OpFacts, template: str, *, position: int = 0) -> str | None:
     if not isinstance(tree, ast.Call) or not _names(tree, op):
         return None
     owner = tree.func.value if isinstance(tree.func, ast.Attribute) else None
-    as_method = owner is not None and not (isinstance(owner, ast.Name) and owner.id in _NAMESPACES) and ast.unparse(owner) != "torch.linalg"
+    as_method = (
+        owner is not None
+        and not (isinstance(owner, ast.Name) and owner.id in _NAMESPACES)
+        and ast.unparse(owner) != "torch.linalg"
+    )
     if as_method and position == 0:
         filled = _filled(template, owner) if owner is not None else None
         if filled is None or not isinstance(tree.func, ast.Attribute):
@@ -87,23 +97,42 @@ def with_keyword(op: OpFacts, name: str, value: bool, *, drop: tuple[str, ...] =
 def unbiased_where_many(op: OpFacts) -> str | None:
     """`x.std()` as `x.std(unbiased=x.numel() > 1)`; None with dimensions or keywords of its own."""
     tree = _expression(op)
-    if not isinstance(tree, ast.Call) or not isinstance(tree.func, ast.Attribute) or not _names(tree, op) or tree.keywords:
+    if (
+        not isinstance(tree, ast.Call)
+        or not isinstance(tree.func, ast.Attribute)
+        or not _names(tree, op)
+        or tree.keywords
+    ):
         return None
     as_function = isinstance(tree.func.value, ast.Name) and tree.func.value.id in _NAMESPACES
-    x = tree.args[0] if as_function and len(tree.args) == 1 else tree.func.value if not as_function and not tree.args else None
+    x = (
+        tree.args[0]
+        if as_function and len(tree.args) == 1
+        else tree.func.value
+        if not as_function and not tree.args
+        else None
+    )
     if not isinstance(x, (ast.Name, ast.Attribute)):
         return None
-    tree.keywords.append(ast.keyword(arg="unbiased", value=ast.parse(f"{ast.unparse(x)}.numel() > 1", mode="eval").body))
+    tree.keywords.append(
+        ast.keyword(
+            arg="unbiased", value=ast.parse(f"{ast.unparse(x)}.numel() > 1", mode="eval").body
+        )
+    )
     return ast.unparse(tree)
 
 
 def on_keyword(op: OpFacts, names: tuple[str, ...], template: str) -> str | None:
-    """The underlined call, whatever it calls, with the one keyword of `names` that it gives replaced by `template`."""
+    """The underlined call, whatever it calls, with the one keyword of `names` that it gives
+    replaced by `template`."""
     tree = _expression(op)
     if not isinstance(tree, ast.Call):
         return None
     found = [
-        word for word in tree.keywords if word.arg in names and not (isinstance(word.value, ast.Constant) and word.value.value is None)
+        word
+        for word in tree.keywords
+        if word.arg in names
+        and not (isinstance(word.value, ast.Constant) and word.value.value is None)
     ]
     filled = _filled(template, found[0].value) if len(found) == 1 else None
     if filled is None:
@@ -113,8 +142,8 @@ def on_keyword(op: OpFacts, names: tuple[str, ...], template: str) -> str | None
 
 
 def number_in_call(span: SourceSpan, name: str, value: str) -> str | None:
-    """The expression of `span` with the number after `name=` replaced by `value`, everything else letter for letter; None where it is no
-    number written there."""
+    """The expression of `span` with the number after `name=` replaced by `value`, everything else
+    letter for letter; None where it is no number written there."""
     text = span.expression
     if not text:
         return None
@@ -124,52 +153,93 @@ def number_in_call(span: SourceSpan, name: str, value: str) -> str | None:
         return None
     for word in tree.keywords if isinstance(tree, ast.Call) else ():
         constant = word.value
-        if word.arg == name and isinstance(constant, ast.Constant) and isinstance(constant.value, (int, float)) and constant.end_col_offset:
+        if (
+            word.arg == name
+            and isinstance(constant, ast.Constant)
+            and isinstance(constant.value, (int, float))
+            and constant.end_col_offset
+        ):
             line = text.encode()
-            return (line[: constant.col_offset] + value.encode() + line[constant.end_col_offset :]).decode()
+            return (
+                line[: constant.col_offset] + value.encode() + line[constant.end_col_offset :]
+            ).decode()
     return None
 
 
 def sum_over_count(op: OpFacts) -> str | None:
     """`x[mask].mean()` as `x[mask].sum() / mask.sum().clamp(min=1)`; None for anything else."""
     tree = _expression(op)
-    if not isinstance(tree, ast.Call) or not isinstance(tree.func, ast.Attribute) or tree.func.attr != "mean" or tree.args or tree.keywords:
+    if (
+        not isinstance(tree, ast.Call)
+        or not isinstance(tree.func, ast.Attribute)
+        or tree.func.attr != "mean"
+        or tree.args
+        or tree.keywords
+    ):
         return None
     selected = tree.func.value
-    if not isinstance(selected, ast.Subscript) or not isinstance(selected.slice, (ast.Name, ast.Attribute)):
+    if not isinstance(selected, ast.Subscript) or not isinstance(
+        selected.slice, (ast.Name, ast.Attribute)
+    ):
         return None
     return f"{ast.unparse(selected)}.sum() / {ast.unparse(selected.slice)}.sum().clamp(min=1)"
 
 
 def sum_over_kept(op: OpFacts, ignore_index: int) -> str | None:
-    """`F.cross_entropy(logits, y)` as its sum over the number of targets that are not ignored; None for anything else."""
+    """`F.cross_entropy(logits, y)` as its sum over the number of targets that are not ignored; None
+    for anything else."""
     tree = _expression(op)
-    if not isinstance(tree, ast.Call) or not isinstance(tree.func, ast.Attribute) or tree.func.attr not in ("cross_entropy", "nll_loss"):
+    if (
+        not isinstance(tree, ast.Call)
+        or not isinstance(tree.func, ast.Attribute)
+        or tree.func.attr not in ("cross_entropy", "nll_loss")
+    ):
         return None
     words = {word.arg for word in tree.keywords}
-    if len(tree.args) != 2 or not isinstance(tree.args[1], (ast.Name, ast.Attribute)) or words - {"ignore_index"}:
+    if (
+        len(tree.args) != 2
+        or not isinstance(tree.args[1], (ast.Name, ast.Attribute))
+        or words - {"ignore_index"}
+    ):
         return None  # class weights and label smoothing count otherwise
     tree.keywords.append(ast.keyword(arg="reduction", value=ast.Constant("sum")))
-    return f"{ast.unparse(tree)} / ({ast.unparse(tree.args[1])} != {ignore_index}).sum().clamp(min=1)"
+    return (
+        f"{ast.unparse(tree)} / ({ast.unparse(tree.args[1])} != {ignore_index}).sum().clamp(min=1)"
+    )
 
 
 def unwrapped(op: OpFacts) -> str | None:
     """`F.softmax(x, dim=1)` and `x.softmax(1)` as `x`; None for anything else."""
     tree = _expression(op)
-    if not isinstance(tree, ast.Call) or not isinstance(tree.func, ast.Attribute) or tree.func.attr != op.short:
+    if (
+        not isinstance(tree, ast.Call)
+        or not isinstance(tree.func, ast.Attribute)
+        or tree.func.attr != op.short
+    ):
         return None
     as_function = isinstance(tree.func.value, ast.Name) and tree.func.value.id in _NAMESPACES
-    inner = tree.args[0] if as_function and tree.args else tree.func.value if not as_function else None
+    inner = (
+        tree.args[0] if as_function and tree.args else tree.func.value if not as_function else None
+    )
     return ast.unparse(inner) if inner is not None else None
 
 
 def log_softmax(op: OpFacts) -> str | None:
-    """`torch.log(F.softmax(x, d))` and its spellings as `F.log_softmax(x, d)`; None where the softmax is elsewhere."""
+    """`torch.log(F.softmax(x, d))` and its spellings as `F.log_softmax(x, d)`; None where the
+    softmax is elsewhere."""
     tree = _expression(op)
-    if not isinstance(tree, ast.Call) or not isinstance(tree.func, ast.Attribute) or tree.func.attr != "log":
+    if (
+        not isinstance(tree, ast.Call)
+        or not isinstance(tree.func, ast.Attribute)
+        or tree.func.attr != "log"
+    ):
         return None
     inner = tree.args[0] if tree.args else tree.func.value
-    if not isinstance(inner, ast.Call) or not isinstance(inner.func, ast.Attribute) or inner.func.attr != "softmax":
+    if (
+        not isinstance(inner, ast.Call)
+        or not isinstance(inner.func, ast.Attribute)
+        or inner.func.attr != "softmax"
+    ):
         return None
     inner.func.attr = "log_softmax"
     return ast.unparse(inner)
@@ -194,8 +264,16 @@ def _held_by(op: OpFacts, template: str) -> str:
 
 def _names(tree: ast.Call, op: OpFacts) -> bool:
     """The call names the op: `torch.sqrt`, `x.sqrt`, `F.huber_loss`."""
-    called = tree.func.attr if isinstance(tree.func, ast.Attribute) else tree.func.id if isinstance(tree.func, ast.Name) else ""
-    return bool(called) and (called in op.short or op.short in called or called in _SPELLINGS.get(op.short, ()))
+    called = (
+        tree.func.attr
+        if isinstance(tree.func, ast.Attribute)
+        else tree.func.id
+        if isinstance(tree.func, ast.Name)
+        else ""
+    )
+    return bool(called) and (
+        called in op.short or op.short in called or called in _SPELLINGS.get(op.short, ())
+    )
 
 
 def _filled(template: str, x: ast.expr) -> ast.expr | None:

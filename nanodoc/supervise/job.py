@@ -24,7 +24,8 @@ class Again:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """One command. `target` is the entrypoint, or the snapshot of a replay; `options` are the command's own."""
+    """One command. `target` is the entrypoint, or the snapshot of a replay; `options` are the
+    command's own."""
 
     command: str
     """"run", "check-grad-graph" or "replay"."""

@@ -1,5 +1,5 @@
-"""A second run's close look: every line of the user's code is noted down before it runs, so that the last one noted is the one the
-process died on."""
+"""A second run's close look: every line of the user's code is noted down before it runs, so that
+the last one noted is the one the process died on."""
 
 from __future__ import annotations
 
@@ -38,7 +38,12 @@ class LineWatch:
     def _phase(self, step: int | None, phase: str) -> None:
         if phase == EXAMINATION:
             self._end()
-        elif step is not None and self._step is not None and step >= self._step and sys.gettrace() is None:
+        elif (
+            step is not None
+            and self._step is not None
+            and step >= self._step
+            and sys.gettrace() is None
+        ):
             self._begin()
 
     def _begin(self) -> None:
@@ -74,7 +79,9 @@ class LineWatch:
             self._call = None
             self._words = where(shown, self._crumbs)
             code = shown.f_code  # the line has only begun: nobody knows yet which part of it
-            self._words["frames"][-1:] = [asdict(line_span(code.co_filename, shown.f_lineno, code.co_qualname))]
+            self._words["frames"][-1:] = [
+                asdict(line_span(code.co_filename, shown.f_lineno, code.co_qualname))
+            ]
             self._say()
         return self._line
 
@@ -83,9 +90,17 @@ class LineWatch:
             return
         module = getattr(arg, "__module__", None) or type(getattr(arg, "__self__", None)).__module__
         file = frame.f_code.co_filename
-        if module.startswith("nanodoc") or module == "builtins" or not (frame_kind(file) == USER or torch_file(file)):
+        if (
+            module.startswith("nanodoc")
+            or module == "builtins"
+            or not (frame_kind(file) == USER or torch_file(file))
+        ):
             return
-        self._call = f"{module}.{arg.__name__}".removeprefix("torch._C._nn.").removeprefix("torch._C.").removeprefix("torch.")
+        self._call = (
+            f"{module}.{arg.__name__}".removeprefix("torch._C._nn.")
+            .removeprefix("torch._C.")
+            .removeprefix("torch.")
+        )
         self._say()
 
     def _say(self) -> None:

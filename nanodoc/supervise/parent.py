@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 _START = Path(__file__).parent.parent / "pipeline" / "_child_start.py"
 _PATIENCE = 30.0  # seconds to end by itself when told to; as launchers and clusters give
 _QUIET = 5.0  # seconds that the end may take before somebody is told why nothing happens
-_EXAMINED = 120.0  # seconds besides the budget that nanodoc's own runs of steps may be silent for, where there is a --timeout
+# seconds besides the budget that nanodoc's own runs of steps may be silent for, where there is a
+# --timeout
+_EXAMINED = 120.0
 _ANSWER = 1.0  # seconds to say where it hangs
 _AGAIN = 0.1  # seconds after which it is asked again
 _LARGEST_STACK = 64 * 1024
@@ -64,10 +66,15 @@ class Child:
     """One child process, from its start until nothing of it is left."""
 
     def __init__(
-        self, job: Job, progress: Progress, timeout: float | None, environment: Mapping[str, str] | None = None,
+        self,
+        job: Job,
+        progress: Progress,
+        timeout: float | None,
+        environment: Mapping[str, str] | None = None,
         watch: Callable[[Trail], str | None] | None = None,
-    ) -> None:  # fmt: skip
-        """`watch` is told of the child's trail every now and then; what it gives is the reason to end the child."""
+    ) -> None:
+        """`watch` is told of the child's trail every now and then; what it gives is the reason to
+        end the child."""
         self._job = job
         self._progress = progress
         self._timeout = timeout
@@ -118,18 +125,29 @@ class Child:
         return self._ended
 
     def _start(self, events: int, page: int, stack: int) -> subprocess.Popen[bytes]:
-        """A group of its own: signals of the terminal reach it only through us, and nothing of it survives."""
+        """A group of its own: signals of the terminal reach it only through us, and nothing of it
+        survives."""
         job_read, job_write = os.pipe()
         flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # what multiprocessing's spawn passes on, too
         arguments = [str(number) for number in (events, page, job_read, stack, os.getpid())]
-        # a terminal's input belongs to the foreground group: who reads it from another is stopped for good
+        # a terminal's input belongs to the foreground group: who reads it from another is stopped
+        # for good
         reads = subprocess.DEVNULL if sys.stdin is None or sys.stdin.isatty() else None
         process = subprocess.Popen(
             [sys.executable, *flags, str(_START), *arguments],
-            stdin=reads, stdout=_stderr(), pass_fds=(events, page, job_read, stack), env=self._environment, process_group=0,
-        )  # fmt: skip
+            stdin=reads,
+            stdout=_stderr(),
+            pass_fds=(events, page, job_read, stack),
+            env=self._environment,
+            process_group=0,
+        )
         os.close(job_read)
-        told = json.dumps({"path": [os.getcwd() if entry == "" else entry for entry in sys.path], "argv": sys.argv}).encode()
+        told = json.dumps(
+            {
+                "path": [os.getcwd() if entry == "" else entry for entry in sys.path],
+                "argv": sys.argv,
+            }
+        ).encode()
         with os.fdopen(job_write, "wb") as file, contextlib.suppress(BrokenPipeError):
             file.write(told + b"\n" + packed("job", self._job))
         return process
@@ -152,16 +170,25 @@ class Child:
 
     def _gone(self) -> bool:
         if hasattr(os, "waitid"):
-            return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+            return (
+                os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                is not None
+            )
         if self._left is None:  # macOS before Python 3.13: to ask is to reap
             number, status, usage = os.wait4(self._process.pid, os.WNOHANG)
             self._left = (status, usage) if number else None
         return self._left is not None
 
     def _reap(self) -> tuple[int, resource.struct_rusage]:
-        """Where the child died or was ended, the group first: as long as its leader is not reaped, nobody else can have its number. What a
-        training that ended by itself leaves running is its own business."""
-        if self._done is None or self._told_to_end is not None or self._ended.silent_for is not None or self._ended.waited is not None:
+        """Where the child died or was ended, the group first: as long as its leader is not reaped,
+        nobody else can have its number. What a training that ended by itself leaves running is its
+        own business."""
+        if (
+            self._done is None
+            or self._told_to_end is not None
+            or self._ended.silent_for is not None
+            or self._ended.waited is not None
+        ):
             _kill_group(self._process.pid)
         status, usage = self._left or os.wait4(self._process.pid, 0)[1:]
         self._process.returncode = os.waitstatus_to_exitcode(status)
@@ -209,10 +236,15 @@ class Child:
             if now - self._told_to_end > _PATIENCE:
                 _kill_group(self._process.pid)
             return
-        if self._done is not None:  # exit handlers, threads that are not daemons: the user's own, and nobody's hang
+        # exit handlers, threads that are not daemons: the user's own, and nobody's hang
+        if self._done is not None:
             if now - self._done > _QUIET and not self._waiting_told:
                 self._waiting_told = True
-                print("nanodoc: the report is there; the training's process is still at its end (exit handlers, threads)", file=sys.stderr)
+                print(
+                    "nanodoc: the report is there; the training's process is still at its end "
+                    "(exit handlers, threads)",
+                    file=sys.stderr,
+                )
             return
         if self._timeout is None and self._watch is None:
             return
@@ -220,7 +252,8 @@ class Child:
         reason = self._watch(trail) if self._watch is not None else None
         if reason is not None:
             self._ask_where(crumbs)
-            if trail.phase == "backward" or (crumbs.trail().words or {}).get("waits"):  # else it is only slow
+            # else it is only slow
+            if trail.phase == "backward" or (crumbs.trail().words or {}).get("waits"):
                 self._ended.waited = reason
                 _kill_group(self._process.pid)
                 return
@@ -232,7 +265,11 @@ class Child:
         place = (trail.step, trail.phase, trail.finished, trail.signs)
         if self._before != place:
             self._before, self._alive_at = place, now
-        patience = self._timeout if trail.phase != EXAMINATION else max(self._timeout, self._job.config.budget + _EXAMINED)
+        patience = (
+            self._timeout
+            if trail.phase != EXAMINATION
+            else max(self._timeout, self._job.config.budget + _EXAMINED)
+        )
         if now - self._alive_at > patience:
             self._ended.silent_for = now - self._alive_at
             if trail.phase != EXAMINATION:
@@ -241,8 +278,9 @@ class Child:
             _kill_group(self._process.pid)
 
     def _ask_where(self, crumbs: Crumbs, *, stack_first: bool = False) -> None:
-        """Where the process hangs: in its own words, if its interpreter gets to them, else from its stack. `stack_first`: the stack of this
-        moment in any case, since a rank that waits for another answers only when that one has been ended, from somewhere else."""
+        """Where the process hangs: in its own words, if its interpreter gets to them, else from its
+        stack. `stack_first`: the stack of this moment in any case, since a rank that waits for
+        another answers only when that one has been ended, from somewhere else."""
         if ASK is None or DUMP is None:
             return
         if stack_first:
@@ -251,8 +289,9 @@ class Child:
             self._answers(crumbs, DUMP)
 
     def _answers(self, crumbs: Crumbs, number: int) -> bool:
-        """Sends a signal and waits for the child's words. ASK is sent again and again: while the main
-        thread still handles DUMP, the kernel gives ASK to another thread, which wakes nobody."""
+        """Sends a signal and waits for the child's words. ASK is sent again and again: while the
+        main thread still handles DUMP, the kernel gives ASK to another thread, which wakes nobody.
+        """
         os.kill(self._process.pid, number)
         sent = time.monotonic()
         until = sent + _ANSWER
@@ -267,7 +306,8 @@ class Child:
 
     @contextlib.contextmanager
     def _passing_signals_on(self) -> Iterator[None]:
-        """The child has the user's handlers and ours: SIGINT ends its run after the step at hand, a second one at once."""
+        """The child has the user's handlers and ours: SIGINT ends its run after the step at hand, a
+        second one at once."""
 
         def interrupt(number: int, frame: FrameType | None) -> None:
             os.kill(self._process.pid, signal.SIGINT)
@@ -286,12 +326,23 @@ class Child:
             os.kill(self._process.pid, number)
 
         handlers = {
-            signal.SIGINT: interrupt, signal.SIGTERM: end, signal.SIGHUP: end, signal.SIGTSTP: pause, signal.SIGUSR1: pass_on,
-            signal.SIGUSR2: pass_on, signal.SIGQUIT: pass_on, signal.SIGWINCH: pass_on,
-        }  # fmt: skip
+            signal.SIGINT: interrupt,
+            signal.SIGTERM: end,
+            signal.SIGHUP: end,
+            signal.SIGTSTP: pause,
+            signal.SIGUSR1: pass_on,
+            signal.SIGUSR2: pass_on,
+            signal.SIGQUIT: pass_on,
+            signal.SIGWINCH: pass_on,
+        }
         try:
-            # what was ignored when we were started (nohup, a shell's background) stays ignored, in the child as well
-            wanted = {number: handler for number, handler in handlers.items() if signal.getsignal(number) != signal.SIG_IGN}
+            # what was ignored when we were started (nohup, a shell's background) stays ignored, in
+            # the child as well
+            wanted = {
+                number: handler
+                for number, handler in handlers.items()
+                if signal.getsignal(number) != signal.SIG_IGN
+            }
             before = {number: signal.signal(number, handler) for number, handler in wanted.items()}
         except ValueError:  # not the main thread: whoever embeds us has the signals
             before = {}
@@ -311,6 +362,7 @@ def _stderr() -> int | None:
 
 
 def _kill_group(number: int) -> None:
-    """Everything the child started and that stayed with it. While the child is not reaped its number is nobody else's."""
+    """Everything the child started and that stayed with it. While the child is not reaped its
+    number is nobody else's."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(number, signal.SIGKILL)

@@ -1,7 +1,8 @@
-"""The ranks of one distributed run, seen from one rank's parent: what the others write down, when to stop waiting, and the report of all.
+"""The ranks of one distributed run, seen from one rank's parent: what the others write down, when
+to stop waiting, and the report of all.
 
-Parents talk through files in a folder that all of them see (the artifacts' folder): they import no torch, and outlive whatever happens
-to the ranks' own connections.
+Parents talk through files in a folder that all of them see (the artifacts' folder): they import no
+torch, and outlive whatever happens to the ranks' own connections.
 """
 
 from __future__ import annotations
@@ -63,23 +64,34 @@ class Ranks:
 
     @classmethod
     def here(cls, folder: Path) -> Ranks | None:
-        """The ranks that a launcher (torchrun) has told this process of; None where it is the only one."""
+        """The ranks that a launcher (torchrun) has told this process of; None where it is the only
+        one."""
         try:
             mine, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         except (KeyError, ValueError):
             return None
         if size < 2:
             return None
-        names = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "SLURM_JOB_ID")
+        names = (
+            "MASTER_ADDR",
+            "MASTER_PORT",
+            "TORCHELASTIC_RUN_ID",
+            "TORCHELASTIC_RESTART_COUNT",
+            "SLURM_JOB_ID",
+        )
         told = [os.environ.get(name, "") for name in names]
-        if os.environ.get("LOCAL_WORLD_SIZE") == str(size):  # one agent started all: its number tells two runs apart
+        # one agent started all: its number tells two runs apart
+        if os.environ.get("LOCAL_WORLD_SIZE") == str(size):
             told.append(str(os.getppid()))
-        return cls(mine, size, folder, hashlib.blake2b("|".join(told).encode(), digest_size=6).hexdigest())
+        return cls(
+            mine, size, folder, hashlib.blake2b("|".join(told).encode(), digest_size=6).hexdigest()
+        )
 
-    # -- while the rank runs -----------------------------------------------------------------------------------------
+    # -- while the rank runs -----------------------------------------------------------------------
 
     def beat(self, trail: Trail) -> str | None:
-        """To be called often: says where this rank is. Gives the reason where it only waits for a rank that has failed."""
+        """To be called often: says where this rank is. Gives the reason where it only waits for a
+        rank that has failed."""
         now = time.monotonic()
         place = (trail.step, trail.phase, trail.finished, trail.signs)
         if place != self._place:
@@ -88,7 +100,14 @@ class Ranks:
             return None
         self._beaten = now
         self._write(
-            "state", {"step": trail.step, "phase": trail.phase, "finished": trail.finished, "host": socket.gethostname(), "at": time.time()}
+            "state",
+            {
+                "step": trail.step,
+                "phase": trail.phase,
+                "finished": trail.finished,
+                "host": socket.gethostname(),
+                "at": time.time(),
+            },
         )
         self._look()
         if trail.phase in (START, EXAMINATION):
@@ -99,24 +118,36 @@ class Ranks:
         failed = [one for one in over if one.ended in (SICK, FAILED, DIED)]
         if failed and still > _GRACE:
             return f"waited for rank {min(one.rank for one in failed)}"
-        through = [one for one in over if one.ended == WELL and one.wrapped and one.steps <= (trail.step or 0)]
+        through = [
+            one
+            for one in over
+            if one.ended == WELL and one.wrapped and one.steps <= (trail.step or 0)
+        ]
         if through and trail.phase == "backward" and still > 3 * _GRACE:
-            return f"waited for rank {through[0].rank}, which was through after {through[0].steps} steps"
+            return (
+                f"waited for rank {through[0].rank}, which was through after {through[0].steps} "
+                "steps"
+            )
         return None
 
-    # -- when it has ended -------------------------------------------------------------------------------------------
+    # -- when it has ended -------------------------------------------------------------------------
 
-    def settle(self, outcome: RankOutcome, report: Report) -> list[tuple[RankOutcome, Report | None]] | None:
-        """Tells the others how this rank ended. For the rank that reports, every rank's outcome and report, in order; None for the others,
-        once it has been printed."""
-        if report.of_rank is None or not report.of_rank.grouped:  # nothing says that there are others at all
+    def settle(
+        self, outcome: RankOutcome, report: Report
+    ) -> list[tuple[RankOutcome, Report | None]] | None:
+        """Tells the others how this rank ended. For the rank that reports, every rank's outcome and
+        report, in order; None for the others, once it has been printed."""
+        # nothing says that there are others at all
+        if report.of_rank is None or not report.of_rank.grouped:
             self._arrival = _ALONE
         self._write("end", (outcome, report))
         while True:
             self._write("state", {"ended": True, "at": time.time(), "host": socket.gethostname()})
             self._look()
             if self._reports():
-                if all(seen.outcome is not None or self._lost(seen) for seen in self._others.values()):
+                if all(
+                    seen.outcome is not None or self._lost(seen) for seen in self._others.values()
+                ):
                     return self._all(outcome, report)
             elif self._printed():
                 return None
@@ -126,13 +157,19 @@ class Ranks:
         """The merged report is out."""
         self._write("done", True)
         deadline = time.monotonic() + 2 * _BEAT + 1
-        while time.monotonic() < deadline and not all(self._file("seen", rank).exists() for rank in self._others):
+        while time.monotonic() < deadline and not all(
+            self._file("seen", rank).exists() for rank in self._others
+        ):
             time.sleep(0.05)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _reports(self) -> bool:
         """The lowest rank that is still there makes the report."""
-        return all(self._lost(seen) and seen.outcome is None for rank, seen in self._others.items() if rank < self.mine)
+        return all(
+            self._lost(seen) and seen.outcome is None
+            for rank, seen in self._others.items()
+            if rank < self.mine
+        )
 
     def _printed(self) -> bool:
         lower = [rank for rank in self._others if rank < self.mine]
@@ -150,13 +187,14 @@ class Ranks:
             found.append((seen.outcome or _missing(rank, seen), seen.report))
         return sorted(found, key=lambda one: one[0].rank)
 
-    # -- files -------------------------------------------------------------------------------------------------------
+    # -- files -------------------------------------------------------------------------------------
 
     def _file(self, kind: str, rank: int) -> Path:
         return self._folder / f"{kind}-{rank}"
 
     def _write(self, kind: str, content: object) -> None:
-        """Whole or not at all. A folder that cannot be written to leaves the ranks without each other, never without their own report."""
+        """Whole or not at all. A folder that cannot be written to leaves the ranks without each
+        other, never without their own report."""
         path = self._file(kind, self.mine)
         data = packed(kind, content)[4:] if kind == "end" else json.dumps(content).encode()
         try:
@@ -189,9 +227,18 @@ class Ranks:
 
 def _missing(rank: int, seen: Seen) -> RankOutcome:
     if not seen.state:
-        return RankOutcome(rank=rank, ended=LOST, why="it never showed itself: not started, or without a folder in common")
+        return RankOutcome(
+            rank=rank,
+            ended=LOST,
+            why="it never showed itself: not started, or without a folder in common",
+        )
     step, finished = seen.state.get("step"), seen.state.get("finished")
     return RankOutcome(
-        rank=rank, host=str(seen.state.get("host", "")), ended=LOST, step=step if isinstance(step, int) else None, phase=str(seen.state.get("phase", "")),
-        steps=finished if isinstance(finished, int) else 0, why="its whole process group is gone: killed from outside, or its machine",
-    )  # fmt: skip
+        rank=rank,
+        host=str(seen.state.get("host", "")),
+        ended=LOST,
+        step=step if isinstance(step, int) else None,
+        phase=str(seen.state.get("phase", "")),
+        steps=finished if isinstance(finished, int) else 0,
+        why="its whole process group is gone: killed from outside, or its machine",
+    )

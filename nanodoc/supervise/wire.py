@@ -1,6 +1,8 @@
-"""Messages from the child to the parent: length-prefixed pickles of nanodoc's own plain dataclasses, and of nothing else.
+"""Messages from the child to the parent: length-prefixed pickles of nanodoc's own plain
+dataclasses, and of nothing else.
 
-The child runs a stranger's code; what it sends is opened by an unpickler that knows no class but these.
+The child runs a stranger's code; what it sends is opened by an unpickler that knows no class but
+these.
 """
 
 from __future__ import annotations
@@ -72,14 +74,16 @@ class Sender:
         self._descriptor = descriptor
         self._identity = _identity(descriptor)
         self.on_closed: Callable[[], None] = lambda: None
-        """The descriptor is not ours any more: the training has closed it, and may have opened another file in its place."""
+        """The descriptor is not ours any more: the training has closed it, and may have opened
+        another file in its place."""
 
     def send(self, kind: str, value: Any = None) -> None:
         rest = memoryview(packed(kind, value))
         if _identity(self._descriptor) != self._identity:
             self.on_closed()
             return
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)  # a handler that raises must not cut a message in two
+        # a handler that raises must not cut a message in two
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
         try:
             while rest:
                 rest = rest[os.write(self._descriptor, rest) :]

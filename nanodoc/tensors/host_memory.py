@@ -11,7 +11,8 @@ from nanodoc import accelerator
 
 
 def free_memory(device: torch.device) -> int | None:
-    """Bytes that could be taken on a device; on the CPU without swapping. None where nobody says."""
+    """Bytes that could be taken on a device; on the CPU without swapping. None where nobody
+    says."""
     if device.type == "cpu":
         return free_host_memory()
     told = accelerator.memory_info(device)
@@ -19,11 +20,15 @@ def free_memory(device: torch.device) -> int | None:
 
 
 def free_host_memory() -> int | None:
-    """Bytes that could be taken without swapping, the container's limit considered; None where the system doesn't say."""
+    """Bytes that could be taken without swapping, the container's limit considered; None where the
+    system doesn't say."""
     free = _available()
     for limit, used in (
         ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+        (
+            "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+            "/sys/fs/cgroup/memory/memory.usage_in_bytes",
+        ),
     ):
         most, now = _number(limit), _number(used)
         if most is not None and now is not None:

@@ -9,11 +9,15 @@ from typing import Any
 
 import torch
 
-_DEEPEST = 40  # containers in each other: what lies deeper is nobody's batch, and Python's stack is short
+# containers in each other: what lies deeper is nobody's batch, and Python's stack is short
+_DEEPEST = 40
 
 
-def map_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor], depth: int = _DEEPEST) -> Any:
-    """`value` with every tensor replaced by `change(tensor)`; containers keep their type, everything else is kept."""
+def map_tensors(
+    value: Any, change: Callable[[torch.Tensor], torch.Tensor], depth: int = _DEEPEST
+) -> Any:
+    """`value` with every tensor replaced by `change(tensor)`; containers keep their type,
+    everything else is kept."""
     if isinstance(value, torch.Tensor):
         return change(value)
     if not depth:
@@ -27,7 +31,8 @@ def map_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor], dept
         changed = {key: map_tensors(item, change, depth) for key, item in value.items()}
         if type(value) is dict:
             return changed
-        rebuilt = copy.copy(value)  # OrderedDict, BatchEncoding and their kin keep their own attributes
+        # OrderedDict, BatchEncoding and their kin keep their own attributes
+        rebuilt = copy.copy(value)
         if hasattr(rebuilt, "update"):
             rebuilt.update(changed)
             return rebuilt
@@ -35,23 +40,31 @@ def map_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor], dept
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         twin = copy.copy(value)
         for field in dataclasses.fields(value):
-            object.__setattr__(twin, field.name, map_tensors(getattr(value, field.name), change, depth))
+            object.__setattr__(
+                twin, field.name, map_tensors(getattr(value, field.name), change, depth)
+            )
         return twin
     return value
 
 
 def is_spread(module: torch.nn.Module) -> bool:
-    """Its parameters lie on several devices, one at least an accelerator: the code that runs it moves what goes between them."""
-    devices = {parameter.device for parameter in module.parameters() if parameter.device.type != "meta"}
+    """Its parameters lie on several devices, one at least an accelerator: the code that runs it
+    moves what goes between them."""
+    devices = {
+        parameter.device for parameter in module.parameters() if parameter.device.type != "meta"
+    }
     return len(devices) > 1 and any(device.type != "cpu" for device in devices)
 
 
-def move_module(module: torch.nn.Module, device: torch.device, optimizers: Sequence[torch.optim.Optimizer] = ()) -> None:
-    """`module.to(device)`; tensors without storage stay where they are, until a step wants their values, and a model that the training has
-    spread over several devices stays there.
+def move_module(
+    module: torch.nn.Module, device: torch.device, optimizers: Sequence[torch.optim.Optimizer] = ()
+) -> None:
+    """`module.to(device)`; tensors without storage stay where they are, until a step wants their
+    values, and a model that the training has spread over several devices stays there.
 
-    On CUDA a parameter stays the same object. On devices of torch's PrivateUse1 kind (Ascend's and others) `Module.to` may replace it, and an
-    optimizer made before holds the old one: the `optimizers` are given the new parameters, with the state of the old ones.
+    On CUDA a parameter stays the same object. On devices of torch's PrivateUse1 kind (Ascend's and
+    others) `Module.to` may replace it, and an optimizer made before holds the old one: the
+    `optimizers` are given the new parameters, with the state of the old ones.
     """
     if is_spread(module):
         return
@@ -61,7 +74,10 @@ def move_module(module: torch.nn.Module, device: torch.device, optimizers: Seque
         _to(module, device)
         _tie(module, before)
         after = dict(module.named_parameters(remove_duplicate=False))
-        _relink(optimizers, {id(old): (old, after[name]) for name, old in before.items() if after[name] is not old})
+        _relink(
+            optimizers,
+            {id(old): (old, after[name]) for name, old in before.items() if after[name] is not old},
+        )
         return
     for tensor in tensors:
         if not tensor.is_meta:
@@ -69,8 +85,8 @@ def move_module(module: torch.nn.Module, device: torch.device, optimizers: Seque
 
 
 def _to(module: torch.nn.Module, device: torch.device) -> None:
-    """`module.to(device)`, with the parameters as the same objects also on a device of the PrivateUse1 kind, where torch can do that: not
-    where something holds a weak reference to one."""
+    """`module.to(device)`, with the parameters as the same objects also on a device of the
+    PrivateUse1 kind, where torch can do that: not where something holds a weak reference to one."""
     future = torch.__future__
     before = future.get_swap_module_params_on_conversion()
     if device.type == torch._C._get_privateuse1_backend_name() and not before:
@@ -95,15 +111,23 @@ def _tie(module: torch.nn.Module, before: dict[str, torch.nn.Parameter]) -> None
             owner._parameters[last] = owners.setdefault(id(old), new)
 
 
-def _relink(optimizers: Sequence[torch.optim.Optimizer], replaced: dict[int, tuple[torch.Tensor, torch.Tensor]]) -> None:
+def _relink(
+    optimizers: Sequence[torch.optim.Optimizer],
+    replaced: dict[int, tuple[torch.Tensor, torch.Tensor]],
+) -> None:
     """Gives optimizers the parameters that stand for those they were made with."""
     for optimizer in optimizers if replaced else ():
         for group in optimizer.param_groups:
-            group["params"][:] = [replaced[id(p)][1] if id(p) in replaced else p for p in group["params"]]
+            group["params"][:] = [
+                replaced[id(p)][1] if id(p) in replaced else p for p in group["params"]
+            ]
         for old, new in replaced.values():
             if old in optimizer.state:
                 state = optimizer.state.pop(old)
-                optimizer.state[new] = {k: v.to(new.device) if isinstance(v, torch.Tensor) and v.dim() else v for k, v in state.items()}
+                optimizer.state[new] = {
+                    k: v.to(new.device) if isinstance(v, torch.Tensor) and v.dim() else v
+                    for k, v in state.items()
+                }
 
 
 def to_device(value: Any, device: torch.device) -> Any:
@@ -111,7 +135,9 @@ def to_device(value: Any, device: torch.device) -> Any:
     return map_tensors(value, lambda tensor: tensor.to(device, non_blocking=True))
 
 
-def tensor_leaves(value: Any, path: str = "batch", depth: int = _DEEPEST) -> Iterator[tuple[str, torch.Tensor]]:
+def tensor_leaves(
+    value: Any, path: str = "batch", depth: int = _DEEPEST
+) -> Iterator[tuple[str, torch.Tensor]]:
     """Every tensor with its path as Python would write it: `batch[0]['ids'].mask`."""
     if isinstance(value, torch.Tensor):
         yield path, value
@@ -132,11 +158,13 @@ def tensor_leaves(value: Any, path: str = "batch", depth: int = _DEEPEST) -> Ite
 
 
 def leading_size(value: Any) -> int:
-    """The number of samples in a list, or of items in the fields, else the length of the first tensor's first dimension: the batch's size as
-    far as a glance tells, 0 without any."""
+    """The number of samples in a list, or of items in the fields, else the length of the first
+    tensor's first dimension: the batch's size as far as a glance tells, 0 without any."""
     if is_list_of_samples(value):
         return len(value)
-    return size_of_fields(value) or next((int(tensor.size(0)) for _, tensor in tensor_leaves(value) if tensor.dim()), 0)
+    return size_of_fields(value) or next(
+        (int(tensor.size(0)) for _, tensor in tensor_leaves(value) if tensor.dim()), 0
+    )
 
 
 def other_leaves(value: Any, depth: int = _DEEPEST) -> Iterator[Any]:
@@ -157,8 +185,9 @@ def other_leaves(value: Any, depth: int = _DEEPEST) -> Iterator[Any]:
 
 
 def size_of_fields(value: Any) -> int | None:
-    """The number of samples of a batch whose fields are lists with one item per sample, as `tuple(zip(*samples))` makes it for images with
-    their boxes. Fields that are tensors have as many rows. None for any other batch."""
+    """The number of samples of a batch whose fields are lists with one item per sample, as
+    `tuple(zip(*samples))` makes it for images with their boxes. Fields that are tensors have as
+    many rows. None for any other batch."""
     if isinstance(value, Mapping):
         fields = list(value.values())
     elif type(value) in (list, tuple) or (isinstance(value, tuple) and hasattr(value, "_fields")):
@@ -169,7 +198,10 @@ def size_of_fields(value: Any) -> int | None:
     if not lists or len({len(field) for field in lists}) > 1:
         return None
     size, kinds = len(lists[0]), [{_kind(item) for item in field} for field in lists]
-    if any(isinstance(field, torch.Tensor) and (not field.dim() or field.size(0) != size) for field in fields):
+    if any(
+        isinstance(field, torch.Tensor) and (not field.dim() or field.size(0) != size)
+        for field in fields
+    ):
         return None
     if (
         type(value) in (list, tuple)
@@ -178,7 +210,8 @@ def size_of_fields(value: Any) -> int | None:
     ):
         return None  # as well a list of samples
     sizes = {int(tensor.size(0)) if tensor.dim() else 0 for _, tensor in tensor_leaves(value)}
-    return size if len(sizes) > 1 else None  # a first dimension that all share is the samples', whatever the lists are
+    # a first dimension that all share is the samples', whatever the lists are
+    return size if len(sizes) > 1 else None
 
 
 def _kind(item: Any) -> tuple[Any, ...]:
@@ -192,13 +225,20 @@ def _differ(kinds: list[set[tuple[Any, ...]]]) -> bool:
 
 
 def is_list_of_samples(value: Any) -> bool:
-    """A batch that was never stacked: a list of dicts, tuples or tensors that are alike but share no first dimension."""
-    if type(value) not in (list, tuple) or len(value) < 2 or len({type(item) for item in value}) > 1 or size_of_fields(value):
+    """A batch that was never stacked: a list of dicts, tuples or tensors that are alike but share
+    no first dimension."""
+    if (
+        type(value) not in (list, tuple)
+        or len(value) < 2
+        or len({type(item) for item in value}) > 1
+        or size_of_fields(value)
+    ):
         return False
     first = value[0]
     if isinstance(first, Mapping):
         alike = all(item.keys() == first.keys() for item in value)
-    elif isinstance(first, torch.Tensor):  # a tuple holds fields: images, labels put one behind the other, lengths
+    elif isinstance(first, torch.Tensor):
+        # a tuple holds fields: images, labels put one behind the other, lengths
         alike = type(value) is list and len({(item.dim(), item.dtype) for item in value}) == 1
     else:
         alike = type(first) in (list, tuple) and all(len(item) == len(first) for item in value)
@@ -207,8 +247,9 @@ def is_list_of_samples(value: Any) -> bool:
 
 
 def batch_size(value: Any) -> int | None:
-    """The length of the first dimension that most tensors of the batch share, or of a list of samples or of fields; None without any, or
-    where no length prevails (a graph's nodes and edges)."""
+    """The length of the first dimension that most tensors of the batch share, or of a list of
+    samples or of fields; None without any, or where no length prevails (a graph's nodes and edges).
+    """
     if is_list_of_samples(value):
         return len(value)
     if (size := size_of_fields(value)) is not None:

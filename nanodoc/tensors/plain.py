@@ -9,9 +9,14 @@ _Tensor = torch.Tensor
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """A dense tensor with memory of its own: no subclass with a dispatch of its own, nested, quantized, meta or functorch tensor."""
+    """A dense tensor with memory of its own: no subclass with a dispatch of its own, nested,
+    quantized, meta or functorch tensor."""
     kind = type(tensor)
-    if kind is not _Tensor and kind is not torch.nn.Parameter and kind.__torch_dispatch__ is not _Tensor.__torch_dispatch__:
+    if (
+        kind is not _Tensor
+        and kind is not torch.nn.Parameter
+        and kind.__torch_dispatch__ is not _Tensor.__torch_dispatch__
+    ):
         return False
     return not (
         tensor.is_nested

@@ -1,8 +1,10 @@
-"""From the symptom back to the births: ops that made a non-finite value which the run did not already have.
+"""From the symptom back to the births: ops that made a non-finite value which the run did not
+already have.
 
-Works on a trace whose coarse slice was examined (exact statistics per input and output). A NaN birth has NaN out and
-none in; an inf birth has inf out and nothing non-finite in. A NaN born from an inf leads on to that inf, unless the
-inf was put there on purpose (a mask constant), in which case the NaN birth itself is the root.
+Works on a trace whose coarse slice was examined (exact statistics per input and output). A NaN
+birth has NaN out and none in; an inf birth has inf out and nothing non-finite in. A NaN born from
+an inf leads on to that inf, unless the inf was put there on purpose (a mask constant), in which
+case the NaN birth itself is the root.
 """
 
 from __future__ import annotations
@@ -15,17 +17,34 @@ from nanodoc.facts.ops import TensorFacts
 from nanodoc.trace.graph import StepTrace
 from nanodoc.trace.record import Record, Ref
 
-# Ops that put a constant the user chose into a tensor: an inf out of them is a mask, not an accident.
+# Ops that put a constant the user chose into a tensor: an inf out of them is a mask, not an
+# accident.
 _CONSTANT_MAKERS = {
-    "masked_fill", "fill", "full", "full_like", "new_full", "scalar_tensor", "where", "lift_fresh", "index_fill",
-    "lift_fresh_copy", "masked_scatter", "index_put", "scatter", "tril", "triu", "_local_scalar_dense", "copy",
+    "masked_fill",
+    "fill",
+    "full",
+    "full_like",
+    "new_full",
+    "scalar_tensor",
+    "where",
+    "lift_fresh",
+    "index_fill",
+    "lift_fresh_copy",
+    "masked_scatter",
+    "index_put",
+    "scatter",
+    "tril",
+    "triu",
+    "_local_scalar_dense",
+    "copy",
     "constant_pad_nd",
-}  # fmt: skip
+}
 
 
 @dataclass(slots=True)
 class Root:
-    """Where a non-finite value entered the step: an op (`index`), or a leaf (`leaf`, read by op `index`)."""
+    """Where a non-finite value entered the step: an op (`index`), or a leaf (`leaf`, read by op
+    `index`)."""
 
     index: int
     kind: str
@@ -37,13 +56,15 @@ class Root:
     """Positions of inputs that held a harmless inf."""
     saved_inputs: list[int] = field(default_factory=list)
     origin: int | None = None
-    """With `saved_nonfinite`: the forward op that made the saved value, where it was an op and no mask constant."""
+    """With `saved_nonfinite`: the forward op that made the saved value, where it was an op and no
+    mask constant."""
     trail: list[int] = field(default_factory=list)
     """Ops from the symptom back to this root, nearest the root last."""
 
 
 class RootSearch:
-    """One search over an examined trace; `from_refs` gives each root once, in the order the ops ran."""
+    """One search over an examined trace; `from_refs` gives each root once, in the order the ops
+    ran."""
 
     def __init__(self, trace: StepTrace, *, loss_is_finite: bool) -> None:
         self._trace = trace
@@ -70,7 +91,8 @@ class RootSearch:
         return sorted(self._without_mere_effects(list(roots.values())), key=lambda root: root.index)
 
     def alarming(self, refs: list[Ref]) -> list[Ref]:
-        """Of memory read shortly before an exception, what can have caused it: NaN, or an inf that nobody put there."""
+        """Of memory read shortly before an exception, what can have caused it: NaN, or an inf that
+        nobody put there."""
         found = []
         for ref in refs:
             writers = list(self._bad_writers(ref))
@@ -82,20 +104,26 @@ class RootSearch:
         """The roots at op `index`, and the ops to go on with."""
         detail = self._trace.details[index]
         record = self._trace.records[index]
-        bad = [i for i, facts in enumerate(detail.inputs) if facts.nonfinite and i < len(record.inputs)]
+        bad = [
+            i for i, facts in enumerate(detail.inputs) if facts.nonfinite and i < len(record.inputs)
+        ]
         kind = "nan" if detail.out_nan else "inf"
         saved = [i for i in bad if self._is_saved(record, record.inputs[i])]
         flowing = [i for i in bad if i not in saved]
         if not flowing:
             origin = self._forward_origin([record.inputs[i] for i in saved]) if saved else None
-            return [Root(index, kind, saved_nonfinite=bool(saved), saved_inputs=saved, origin=origin)], []
+            return [
+                Root(index, kind, saved_nonfinite=bool(saved), saved_inputs=saved, origin=origin)
+            ], []
         nan_in = [i for i in flowing if detail.inputs[i].nan]
         roots: list[Root] = []
         further: list[int] = []
         for position in nan_in if kind == "nan" and nan_in else flowing:
             ref, has_nan = record.inputs[position], detail.inputs[position].nan > 0
             writers = list(self._bad_writers(ref))
-            if not writers and (has_nan or not self._is_harmless_leaf(ref, detail.inputs[position])):
+            if not writers and (
+                has_nan or not self._is_harmless_leaf(ref, detail.inputs[position])
+            ):
                 roots.append(Root(index, kind, leaf=self._leaf(ref), input_position=position))
             further.extend(w for w in writers if has_nan or not self._only_constants(w))
         if not roots and not further and (kind == "nan" or is_symptom):
@@ -103,18 +131,24 @@ class RootSearch:
         return roots, further
 
     def _forward_origin(self, saved: list[Ref]) -> int | None:
-        """The forward op that made a non-finite value which backward found saved; None for leaves and mask constants."""
+        """The forward op that made a non-finite value which backward found saved; None for leaves
+        and mask constants."""
         forward = RootSearch(self._trace, loss_is_finite=False).from_refs(saved)
-        return next((root.index for root in forward if root.leaf is None and not root.inf_inputs), None)
+        return next(
+            (root.index for root in forward if root.leaf is None and not root.inf_inputs), None
+        )
 
     def _is_saved(self, record: Record, ref: Ref) -> bool:
-        """A value of the forward pass, non-finite there without hurting the loss, that a backward op reads."""
+        """A value of the forward pass, non-finite there without hurting the loss, that a backward
+        op reads."""
         if record.phase != "backward" or not self._loss_is_finite:
             return False
         for writer in self._trace.writers(ref):
             if writer < 0:
                 return True
-            if (writer in self._trace.details and self._trace.details[writer].out_bad) or self._trace.bad[writer]:
+            if (
+                writer in self._trace.details and self._trace.details[writer].out_bad
+            ) or self._trace.bad[writer]:
                 return self._trace.records[writer].phase in ("forward", "recompute")
         return True
 
@@ -137,22 +171,28 @@ class RootSearch:
             return False
         record, detail = self._trace.records[index], self._trace.details[index]
         for position, writers in bad:
-            if not writers and not self._is_harmless_leaf(record.inputs[position], detail.inputs[position]):
+            if not writers and not self._is_harmless_leaf(
+                record.inputs[position], detail.inputs[position]
+            ):
                 return False
             if not all(self._constant.get(w, False) for w in writers):
                 return False
         return True
 
     def _bad_inputs(self, index: int) -> list[tuple[int, list[int]]]:
-        """The positions of an op's non-finite inputs, each with the ops that can have made it so."""
+        """The positions of an op's non-finite inputs, each with the ops that can have made it
+        so."""
         record, detail = self._trace.records[index], self._trace.details[index]
         return [
-            (i, list(self._bad_writers(record.inputs[i]))) for i, f in enumerate(detail.inputs) if f.nonfinite and i < len(record.inputs)
+            (i, list(self._bad_writers(record.inputs[i])))
+            for i, f in enumerate(detail.inputs)
+            if f.nonfinite and i < len(record.inputs)
         ]
 
     def _is_harmless_leaf(self, ref: Ref, facts: TensorFacts) -> bool:
-        """An inf in a buffer or a constant was put there on purpose, and so was an additive mask that came with the batch
-        (−inf and one other value); any other inf of a batch, and one in a parameter, was not."""
+        """An inf in a buffer or a constant was put there on purpose, and so was an additive mask
+        that came with the batch (−inf and one other value); any other inf of a batch, and one in a
+        parameter, was not."""
         kind = self._leaf(ref).split(":")[0]
         if kind.startswith("batch"):
             return not facts.nan and not facts.posinf and facts.minimum == facts.maximum
@@ -186,8 +226,13 @@ class RootSearch:
         return trail[::-1]
 
     def _without_mere_effects(self, roots: list[Root]) -> list[Root]:
-        """Drops a NaN made of a harmless inf when the same search found where a real one came from upstream of it."""
+        """Drops a NaN made of a harmless inf when the same search found where a real one came from
+        upstream of it."""
         real = [root for root in roots if not root.inf_inputs]
         if not real:
             return roots
-        return [root for root in roots if not root.inf_inputs or not any(root.index in other.trail[:-1] for other in real)]
+        return [
+            root
+            for root in roots
+            if not root.inf_inputs or not any(root.index in other.trail[:-1] for other in real)
+        ]

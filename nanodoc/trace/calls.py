@@ -1,7 +1,8 @@
-"""The public functions that one step calls, seen above autograd: names as users write them, shapes, and who made which argument.
+"""The public functions that one step calls, seen above autograd: names as users write them, shapes,
+and who made which argument.
 
-The dispatcher sees `_log_softmax` and `nll_loss_forward`; what a user means is `cross_entropy`. Tensors are known by weak references;
-nothing of the step is kept alive.
+The dispatcher sees `_log_softmax` and `nll_loss_forward`; what a user means is `cross_entropy`.
+Tensors are known by weak references; nothing of the step is kept alive.
 """
 
 from __future__ import annotations
@@ -23,21 +24,38 @@ from nanodoc.trace.ops import outputs_of, tensors_in
 from nanodoc.trace.ranges import RANGED, out_of_range
 from nanodoc.trace.spans import Place, calling_places, resolve
 
-Measure = Callable[[str, list[torch.Tensor], dict[str, Any], Any, list[ArgumentFacts]], dict[str, float]]
+Measure = Callable[
+    [str, list[torch.Tensor], dict[str, Any], Any, list[ArgumentFacts]], dict[str, float]
+]
 
 _WEIGHTS = ("weight", "pos_weight")
 _MOST_CALLS = 50_000
 # What rules ask for, and where torch's C functions take it.
-_OPTIONS = ("dim", "reduction", "ignore_index", "label_smoothing", "training", "p", "log_target", "num_embeddings", "padding_idx")
+_OPTIONS = (
+    "dim",
+    "reduction",
+    "ignore_index",
+    "label_smoothing",
+    "training",
+    "p",
+    "log_target",
+    "num_embeddings",
+    "padding_idx",
+)
 _POSITIONS = {("softmax", 1): "dim", ("log_softmax", 1): "dim"}
 _SIMPLE = (int, float, bool, str, type(None))
 
 
 class CallLog(TorchFunctionMode):
-    """A context manager around a step; `finish` then gives the calls. `measure(name, tensors, options, output, arguments)` is asked about
-    every call while its values are there."""
+    """A context manager around a step; `finish` then gives the calls. `measure(name, tensors,
+    options, output, arguments)` is asked about every call while its values are there."""
 
-    def __init__(self, model: torch.nn.Module, leaves: Iterable[tuple[str, torch.Tensor]], measure: Measure | None = None) -> None:
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        leaves: Iterable[tuple[str, torch.Tensor]],
+        measure: Measure | None = None,
+    ) -> None:
         super().__init__()
         self._stack = ModuleStack(model)
         self._measure = measure
@@ -48,7 +66,12 @@ class CallLog(TorchFunctionMode):
         self._losses: list[int] = []
         self.ranges: list[RangeFacts] = []
         """Indices and labels out of range."""
-        self._raised: tuple[BaseException, str, list[torch.Tensor], list[ArgumentFacts], str, Place | None, int] | None = None
+        self._raised: (
+            tuple[
+                BaseException, str, list[torch.Tensor], list[ArgumentFacts], str, Place | None, int
+            ]
+            | None
+        ) = None
         for name, tensor in leaves:
             self._leaves[id(tensor)] = (weakref.ref(tensor), name)
             address = _address(tensor)
@@ -71,7 +94,8 @@ class CallLog(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if len(self._calls) >= _MOST_CALLS or torch._C._current_autograd_node() is not None:  # a checkpoint's recompute
+        # a checkpoint's recompute
+        if len(self._calls) >= _MOST_CALLS or torch._C._current_autograd_node() is not None:
             return func(*args, **kwargs)
         name = plain_name(func)
         if name in RANGED:
@@ -85,7 +109,15 @@ class CallLog(TorchFunctionMode):
             out = func(*args, **kwargs)
         except Exception as error:
             own, caller = calling_places(2)
-            self._raised = (error, name, given, before, _settings(args, kwargs), caller or own, self._stack.current)
+            self._raised = (
+                error,
+                name,
+                given,
+                before,
+                _settings(args, kwargs),
+                caller or own,
+                self._stack.current,
+            )
             raise
         made = outputs_of(out) if not isinstance(out, torch.Tensor) else [out]
         if not made:
@@ -93,13 +125,26 @@ class CallLog(TorchFunctionMode):
         if name == "get" and not (given and _shares(made[0], given[0])):
             return out  # an attribute: .grad, .grad_fn
         options = _options(func, name, args, kwargs)
-        notes = self._measure(name, given, options, out, before) if self._measure is not None else {}
+        notes = (
+            self._measure(name, given, options, out, before) if self._measure is not None else {}
+        )
         own, caller = calling_places(2)
         index = len(self._calls)
         in_place = any(made[0] is one for one in given)
         view = bool(given) and not in_place and _shares(made[0], given[0])
         self._calls.append(
-            (name, self._stack.current, own, caller, tuple(before), tuple(made[0].shape), made[0].requires_grad, view, options, notes)
+            (
+                name,
+                self._stack.current,
+                own,
+                caller,
+                tuple(before),
+                tuple(made[0].shape),
+                made[0].requires_grad,
+                view,
+                options,
+                notes,
+            )
         )
         for tensor in made:
             self._made[id(tensor)] = (weakref.ref(tensor), index)
@@ -132,8 +177,11 @@ class CallLog(TorchFunctionMode):
         name, before = self._calls[argument.made_by][0], self._calls[argument.made_by][4]
         return name, before[0] if before else None
 
-    def failed(self, error: BaseException, made_at: Callable[[str], SourceSpan | None]) -> FailedCall | None:
-        """The call that raised `error`, with what it was given; None where no public function of torch's did."""
+    def failed(
+        self, error: BaseException, made_at: Callable[[str], SourceSpan | None]
+    ) -> FailedCall | None:
+        """The call that raised `error`, with what it was given; None where no public function of
+        torch's did."""
         if self._raised is None or self._raised[0] is not error:
             return None
         _, name, tensors, arguments, settings, place, module = self._raised
@@ -143,34 +191,63 @@ class CallLog(TorchFunctionMode):
         given = []
         for tensor, argument in zip(tensors, arguments, strict=True):
             direct = calls.maker(argument)
+            # nanodoc's own move to the device
             while (
-                direct is not None and direct.site is None and direct.same_values and direct.arguments
-            ):  # nanodoc's own move to the device
+                direct is not None
+                and direct.site is None
+                and direct.same_values
+                and direct.arguments
+            ):
                 argument = direct.arguments[0]
                 direct = calls.maker(argument)
             maker = calls.origin(argument)
             made = maker if isinstance(maker, CallFacts) else None
             leaf = maker.leaf if isinstance(maker, ArgumentFacts) else None
-            layer = leaf.removeprefix("param:").rpartition(".")[0] if leaf is not None and leaf.startswith("param:") else None
+            layer = (
+                leaf.removeprefix("param:").rpartition(".")[0]
+                if leaf is not None and leaf.startswith("param:")
+                else None
+            )
             given.append(
                 GivenFacts(
-                    shape=argument.shape, dtype=argument.dtype, device=str(tensor.device), leaf=leaf,
+                    shape=argument.shape,
+                    dtype=argument.dtype,
+                    device=str(tensor.device),
+                    leaf=leaf,
                     made_by=(direct or made).name if direct or made else None,  # type: ignore[union-attr]  # one of them is
-                    made_at=made_at(layer) if layer else (direct.site if direct else None) or (made.site if made else None),
+                    made_at=made_at(layer)
+                    if layer
+                    else (direct.site if direct else None) or (made.site if made else None),
                     module=(direct or made).module if direct or made else None,  # type: ignore[union-attr]  # one of them is
                 )
-            )  # fmt: skip
+            )
         return FailedCall(
-            name=name, module=path, module_type=kind, location=_span(place), layer_at=made_at(path) if path else None,
-            given=tuple(given), settings=settings,
-        )  # fmt: skip
+            name=name,
+            module=path,
+            module_type=kind,
+            location=_span(place),
+            layer_at=made_at(path) if path else None,
+            given=tuple(given),
+            settings=settings,
+        )
 
     def finish(self, made_at: Callable[[str], SourceSpan | None] = lambda path: None) -> StepCalls:
-        """Every call. One that no line of the user's made (nanodoc itself calls the model) gets the line that made its layer, as
-        `made_at(path)` knows it."""
+        """Every call. One that no line of the user's made (nanodoc itself calls the model) gets the
+        line that made its layer, as `made_at(path)` knows it."""
         modules = self._stack.modules
         calls = []
-        for index, (name, module, own, caller, before, shape, grad, view, options, notes) in enumerate(self._calls):
+        for index, (
+            name,
+            module,
+            own,
+            caller,
+            before,
+            shape,
+            grad,
+            view,
+            options,
+            notes,
+        ) in enumerate(self._calls):
             path, kind = modules[module] if module >= 0 else (None, None)
             calls.append(
                 CallFacts(
@@ -199,7 +276,15 @@ def _span(place: Place | None) -> Any:
 def plain_name(func: Any) -> str:
     """`__rsub__` and `relu_` are `sub` and `relu` to a reader."""
     name = str(getattr(func, "__name__", func)).strip("_")
-    return {"rsub": "sub", "rmul": "mul", "radd": "add", "rtruediv": "truediv", "isub": "sub", "imul": "mul", "iadd": "add"}.get(name, name)
+    return {
+        "rsub": "sub",
+        "rmul": "mul",
+        "radd": "add",
+        "rtruediv": "truediv",
+        "isub": "sub",
+        "imul": "mul",
+        "iadd": "add",
+    }.get(name, name)
 
 
 @cache
@@ -214,24 +299,40 @@ def _options(func: Any, name: str, args: Any, kwargs: Any) -> dict[str, Any]:
     names = _signature(func) if getattr(func, "__code__", None) is not None else None
     found = {}
     for position, value in enumerate(args):
-        word = names[position] if names and position < len(names) else _POSITIONS.get((name, position))
+        word = (
+            names[position] if names and position < len(names) else _POSITIONS.get((name, position))
+        )
         if word in _OPTIONS and isinstance(value, _SIMPLE):
             found[word] = value
-    found.update({key: value for key, value in kwargs.items() if key in _OPTIONS and isinstance(value, _SIMPLE)})
+    found.update(
+        {
+            key: value
+            for key, value in kwargs.items()
+            if key in _OPTIONS and isinstance(value, _SIMPLE)
+        }
+    )
     return found
 
 
 def _given(args: Any, kwargs: Any) -> list[torch.Tensor]:
     found = tensors_in(args)
     # weights of a loss are no arguments to compare shapes with
-    return found + tensors_in(value for key, value in kwargs.items() if key not in (*_WEIGHTS, "out"))
+    return found + tensors_in(
+        value for key, value in kwargs.items() if key not in (*_WEIGHTS, "out")
+    )
 
 
 def _settings(args: Any, kwargs: Any) -> str:
     """What was given besides tensors, where it is short and plain, and the weights of a loss."""
-    plain = [str(value) for value in args if isinstance(value, (int, float, tuple, list)) and not tensors_in([value])]
+    plain = [
+        str(value)
+        for value in args
+        if isinstance(value, (int, float, tuple, list)) and not tensors_in([value])
+    ]
     plain += [
-        f"{key}={value}" for key, value in kwargs.items() if isinstance(value, (int, float, str, tuple, list)) and not tensors_in([value])
+        f"{key}={value}"
+        for key, value in kwargs.items()
+        if isinstance(value, (int, float, str, tuple, list)) and not tensors_in([value])
     ]
     plain += [
         f"{key} {str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
@@ -243,7 +344,11 @@ def _settings(args: Any, kwargs: Any) -> str:
 
 def _address(tensor: torch.Tensor) -> int:
     try:
-        return int(tensor.untyped_storage().data_ptr()) if tensor.layout is torch.strided and not tensor.is_nested else 0
+        return (
+            int(tensor.untyped_storage().data_ptr())
+            if tensor.layout is torch.strided and not tensor.is_nested
+            else 0
+        )
     except (RuntimeError, NotImplementedError):
         return 0
 

@@ -1,4 +1,5 @@
-"""The user's own autograd functions: what their backward returned for each input, seen before autograd mends it."""
+"""The user's own autograd functions: what their backward returned for each input, seen before
+autograd mends it."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from nanodoc.trace.graph import StepTrace
 
 
 class CustomNodes:
-    """Looks at what the backward of custom autograd functions below a loss returns, without changing it."""
+    """Looks at what the backward of custom autograd functions below a loss returns, without
+    changing it."""
 
     def __init__(self) -> None:
         self._known: set[Any] = set()
@@ -25,7 +27,8 @@ class CustomNodes:
         self._lacking: list[tuple[Any, int]] = []
         """(node, position of an edge) for which None was returned."""
         self._gradients: list[tuple[Any, int, torch.Size, torch.dtype]] = []
-        """(node, position of an edge, shape and dtype) as returned, before autograd sums or casts."""
+        """(node, position of an edge, shape and dtype) as returned, before autograd sums or
+        casts."""
 
     def watch(self, loss: torch.Tensor) -> None:
         """Finds the custom nodes below `loss`; to be called before its backward."""
@@ -42,14 +45,19 @@ class CustomNodes:
 
     def _hook(self, node: Any) -> Any:
         def look(grad_inputs: Any, grad_outputs: Any) -> None:
-            self._lacking.extend((node, position) for position, grad in enumerate(grad_inputs) if grad is None)
+            self._lacking.extend(
+                (node, position) for position, grad in enumerate(grad_inputs) if grad is None
+            )
 
         return look
 
     def _patch(self, function: Any) -> None:
-        """The class's own backward, since hooks on nodes only see what autograd made of its results."""
+        """The class's own backward, since hooks on nodes only see what autograd made of its
+        results."""
         original = vars(function).get("backward") if function is not None else None
-        if not isinstance(original, staticmethod) or any(function is known for known, _ in self._patched):
+        if not isinstance(original, staticmethod) or any(
+            function is known for known, _ in self._patched
+        ):
             return
         gradients = self._gradients
 
@@ -57,8 +65,14 @@ class CustomNodes:
         def backward(ctx: Any, *grads: Any) -> Any:
             out = original.__func__(ctx, *grads)
             returned = out if isinstance(out, tuple) else (out,)
-            edges = [position for position, (following, _) in enumerate(ctx.next_functions) if following is not None]
-            wanted = [grad for grad, needed in zip(returned, ctx.needs_input_grad, strict=False) if needed]
+            edges = [
+                position
+                for position, (following, _) in enumerate(ctx.next_functions)
+                if following is not None
+            ]
+            wanted = [
+                grad for grad, needed in zip(returned, ctx.needs_input_grad, strict=False) if needed
+            ]
             for position, grad in zip(edges, wanted, strict=False):
                 if isinstance(grad, torch.Tensor):
                     gradients.append((ctx, position, grad.shape, grad.dtype))
@@ -76,7 +90,9 @@ class CustomNodes:
         self._handles, self._patched = [], []
         self._known = set()
 
-    def losing(self, trace: StepTrace, parameters: dict[str, torch.nn.Parameter], lost: list[str]) -> list[CutFacts]:
+    def losing(
+        self, trace: StepTrace, parameters: dict[str, torch.nn.Parameter], lost: list[str]
+    ) -> list[CutFacts]:
         """The functions that returned None for an input behind which lost parameters lie."""
         names = {id(parameter): name for name, parameter in parameters.items() if name in lost}
         found = []
@@ -84,15 +100,25 @@ class CustomNodes:
             edges = node.next_functions
             if position >= len(edges) or edges[position][0] is None:
                 continue
-            behind = sorted({names[i] for i in _leaves(edges[position][0]) if i in names}, key=lost.index)
+            behind = sorted(
+                {names[i] for i in _leaves(edges[position][0]) if i in names}, key=lost.index
+            )
             index = _applied_at(trace, node)
             if behind and index is not None:
                 returned = return_statement(_backward_of(node))
-                found.append(CutFacts(op=trace.facts(index), kind="custom-function", orphans=tuple(behind), returned_at=returned))
+                found.append(
+                    CutFacts(
+                        op=trace.facts(index),
+                        kind="custom-function",
+                        orphans=tuple(behind),
+                        returned_at=returned,
+                    )
+                )
         return found
 
     def mismatches(self, trace: StepTrace) -> Iterator[dict[str, Any]]:
-        """Gradients whose shape or dtype differs from the input's (autograd sums or casts them silently, or raises)."""
+        """Gradients whose shape or dtype differs from the input's (autograd sums or casts them
+        silently, or raises)."""
         for node, position, shape, dtype in self._gradients:
             following, number = node.next_functions[position]
             try:
@@ -126,7 +152,10 @@ def _backward_of(node: Any) -> Any:
 def _applied_at(trace: StepTrace, node: Any) -> int | None:
     """The first op inside the function's forward: it runs right after the node is made."""
     sequence = node._sequence_nr()
-    return next((i for i, r in enumerate(trace.records) if r.phase == "forward" and r.sequence == sequence), None)
+    return next(
+        (i for i, r in enumerate(trace.records) if r.phase == "forward" and r.sequence == sequence),
+        None,
+    )
 
 
 def _leaves(node: Any) -> set[int]:

@@ -1,8 +1,10 @@
-"""Where the gradient path to a parameter ends: the op whose input carries gradient and whose output should but doesn't.
+"""Where the gradient path to a parameter ends: the op whose input carries gradient and whose output
+should but doesn't.
 
-Two masks of parameters per op, filled in the order the ops ran: `values`, those its output depends on, and `gradients`,
-those autograd would lead back to from it. A parameter that reaches the loss in the first sense only is cut off, and the
-cut is where its bit is in an op's second mask but the use of that op's output on the way to the loss carries nothing.
+Two masks of parameters per op, filled in the order the ops ran: `values`, those its output depends
+on, and `gradients`, those autograd would lead back to from it. A parameter that reaches the loss in
+the first sense only is cut off, and the cut is where its bit is in an op's second mask but the use
+of that op's output on the way to the loss carries nothing.
 """
 
 from __future__ import annotations
@@ -21,12 +23,25 @@ FLAT = {"round", "floor", "ceil", "trunc", "sign", "sgn", "heaviside"}
 
 
 _ADDS = {"add", "sub", "rsub", "stack", "cat", "sum", "mean"}
-_SUMS = _ADDS | {"mul", "div", "neg", "view", "reshape", "squeeze", "unsqueeze", "clone", "to_copy", "_to_copy", "alias"}
+_SUMS = _ADDS | {
+    "mul",
+    "div",
+    "neg",
+    "view",
+    "reshape",
+    "squeeze",
+    "unsqueeze",
+    "clone",
+    "to_copy",
+    "_to_copy",
+    "alias",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """One place where gradient paths end. `orphans` is a mask of parameters; `index` the op, `reader` who read its output."""
+    """One place where gradient paths end. `orphans` is a mask of parameters; `index` the op,
+    `reader` who read its output."""
 
     index: int
     reader: int | None
@@ -36,17 +51,20 @@ class Cut:
 class GradFlow:
     """The flow of one traced step up to its losses."""
 
-    def __init__(self, trace: StepTrace, flow: FlowLog, losses: Iterable[str], *, flat: bool = False) -> None:
+    def __init__(
+        self, trace: StepTrace, flow: FlowLog, losses: Iterable[str], *, flat: bool = False
+    ) -> None:
         self.trace = trace
         self.flow = flow
         self.losses = [name for name in losses if name in flow.marks]
         self._flat = flat
         """Whether an op with a derivative that is zero everywhere counts as the end of a path."""
 
-    # -- edges -----------------------------------------------------------------------------------------------------
+    # -- edges -------------------------------------------------------------------------------------
 
     def producers(self, index: int, position: int) -> Iterator[int]:
-        """Who made what input `position` of op `index` holds: the op that made the tensor, and later writers of its memory."""
+        """Who made what input `position` of op `index` holds: the op that made the tensor, and
+        later writers of its memory."""
         source = self.flow.sources[index][position]
         record = self.trace.records[index]
         if position < len(record.inputs):
@@ -59,8 +77,8 @@ class GradFlow:
         return [export for export in self.flow.proven.get(index, ()) if export < index]
 
     def carries(self, index: int, source: Source) -> bool:
-        """Gradient flows back through this input of op `index`. A custom function is one op: what happens inside its forward
-        is its backward's business."""
+        """Gradient flows back through this input of op `index`. A custom function is one op: what
+        happens inside its forward is its backward's business."""
         return source.carries or self.flow.grad_off[index] == INSIDE
 
     def _of(self, source: Source, writers: Iterator[int]) -> Iterator[int]:
@@ -86,11 +104,12 @@ class GradFlow:
     def _leaf_bits(self) -> dict[str, int]:
         return {f"param:{name}": bit for bit, name in enumerate(self.flow.names) if name}
 
-    # -- masks -----------------------------------------------------------------------------------------------------
+    # -- masks -------------------------------------------------------------------------------------
 
     @cached_property
     def masks(self) -> tuple[list[int], list[int]]:
-        """Per op: the parameters its output depends on, and those that gradient through it would reach."""
+        """Per op: the parameters its output depends on, and those that gradient through it would
+        reach."""
         values: list[int] = []
         gradients: list[int] = []
         for index, record in enumerate(self.trace.records):
@@ -111,7 +130,8 @@ class GradFlow:
         if producer < 0:
             bit = 1 << (-1 - producer)
             return bit, bit
-        if producer >= len(values):  # a later writer of the same memory: nothing this use could have read
+        # a later writer of the same memory: nothing this use could have read
+        if producer >= len(values):
             return 0, 0
         return values[producer], 0 if self.ends(producer) else gradients[producer]
 
@@ -151,7 +171,7 @@ class GradFlow:
                         found |= 1 << (-1 - producer)
         return found
 
-    # -- cuts ------------------------------------------------------------------------------------------------------
+    # -- cuts --------------------------------------------------------------------------------------
 
     @cached_property
     def live(self) -> set[int]:
@@ -181,7 +201,9 @@ class GradFlow:
         for index in sorted(self.live):
             for position, source in enumerate(self.flow.sources[index]):
                 for producer in self.producers(index, position):
-                    if 0 <= producer < index and (not self.carries(index, source) or self.ends(producer)):
+                    if 0 <= producer < index and (
+                        not self.carries(index, source) or self.ends(producer)
+                    ):
                         look(producer, index)
             for export in self.through_python(index):
                 look(export, index)
@@ -192,23 +214,38 @@ class GradFlow:
         return self._without_bypassed([found[index] for index in sorted(found)])
 
     def adds_numbers(self, numbers: Iterable[int]) -> bool:
-        """A Python number of unknown origin is added to a sum of single numbers on the way to a loss."""
+        """A Python number of unknown origin is added to a sum of single numbers on the way to a
+        loss."""
         wanted = {i for i in numbers if i in self.live and i in self.flow.single}
-        return any(plain_name(self.trace.records[i].info.name) in _ADDS | {"lift_fresh"} for i in wanted)
+        return any(
+            plain_name(self.trace.records[i].info.name) in _ADDS | {"lift_fresh"} for i in wanted
+        )
 
     def dead_terms(self) -> list[tuple[int, Cut]]:
-        """Terms added to a loss that depend on parameters and carry no gradient: (the adding op, where the term's path ends).
+        """Terms added to a loss that depend on parameters and carry no gradient: (the adding op,
+        where the term's path ends).
 
-        Followed through sums of single numbers only. A term that is detached while the same tensor also enters the loss with
-        its gradient changes the loss's value and not its gradient on purpose; it is left out.
+        Followed through sums of single numbers only. A term that is detached while the same tensor
+        also enters the loss with its gradient changes the loss's value and not its gradient on
+        purpose; it is left out.
         """
         found: list[tuple[int, Cut]] = []
-        queue = [p for name in self.losses if self.flow.marks[name].carries for p in self.loss_producers(name) if p >= 0]
+        queue = [
+            p
+            for name in self.losses
+            if self.flow.marks[name].carries
+            for p in self.loss_producers(name)
+            if p >= 0
+        ]
         seen: set[int] = set()
         while queue:
             index = queue.pop()
             name = plain_name(self.trace.records[index].info.name)
-            if index in seen or name not in _SUMS or (index not in self.flow.single and name != "stack"):
+            if (
+                index in seen
+                or name not in _SUMS
+                or (index not in self.flow.single and name != "stack")
+            ):
                 continue
             seen.add(index)
             for export in self.through_python(index) if name in _ADDS else ():
@@ -222,13 +259,17 @@ class GradFlow:
                     elif (
                         name in _ADDS
                         and self.masks[0][producer]
-                        and (producer in self.flow.single or position >= len(self.trace.records[index].inputs))
+                        and (
+                            producer in self.flow.single
+                            or position >= len(self.trace.records[index].inputs)
+                        )
                     ):
                         found.extend((index, cut) for cut in self._ends_of_term(producer))
         return found
 
     def _ends_of_term(self, start: int) -> list[Cut]:
-        """The cuts behind a term without gradient, those through which most parameters are lost first."""
+        """The cuts behind a term without gradient, those through which most parameters are lost
+        first."""
         gradients = self.masks[1]
         cuts: dict[int, Cut] = {}
         queue, seen = [start], set()
@@ -246,18 +287,22 @@ class GradFlow:
         return sorted(cuts.values(), key=lambda cut: (-cut.orphans.bit_count(), cut.index))[:1]
 
     def also_carried(self, cut: Cut) -> bool:
-        """The single number that the cut reads enters the loss with its gradient as well: `l - l.detach()`."""
+        """The single number that the cut reads enters the loss with its gradient as well: `l -
+        l.detach()`."""
         for source in self.flow.sources[cut.index]:
             if source.producer not in self.flow.single:
                 continue
             for other in self.live:
-                if other != cut.index and any(s.producer == source.producer and self.carries(other, s) for s in self.flow.sources[other]):
+                if other != cut.index and any(
+                    s.producer == source.producer and self.carries(other, s)
+                    for s in self.flow.sources[other]
+                ):
                     return True
         return False
 
     def _without_bypassed(self, cuts: list[Cut]) -> list[Cut]:
-        """Leaves out cuts that gradient gets around, only to be stopped by another one further on: in `y = x * (x > 0)` before
-        `y.detach()` the comparison keeps nothing from anybody."""
+        """Leaves out cuts that gradient gets around, only to be stopped by another one further on:
+        in `y = x * (x > 0)` before `y.detach()` the comparison keeps nothing from anybody."""
         bits = {cut.index: 1 << bit for bit, cut in enumerate(cuts)}
         behind: list[int] = []  # per op, the cuts its inputs depend on
         for index in range(len(self.trace.records)):
@@ -273,12 +318,17 @@ class GradFlow:
         gradients = self.masks[1]
 
         def bypassed(cut: Cut) -> bool:
-            return any(behind[o.index] & bits[cut.index] and not cut.orphans & ~gradients[o.index] for o in cuts if o is not cut)
+            return any(
+                behind[o.index] & bits[cut.index] and not cut.orphans & ~gradients[o.index]
+                for o in cuts
+                if o is not cut
+            )
 
         return [cut for cut in cuts if not bypassed(cut)]
 
     def frozen(self, wanted: int) -> int:
-        """Parameters in `wanted` that the losses depend on and that were read with requires_grad off."""
+        """Parameters in `wanted` that the losses depend on and that were read with requires_grad
+        off."""
         found = 0
         for index in self.live:
             for position, source in enumerate(self.flow.sources[index]):
@@ -290,7 +340,8 @@ class GradFlow:
 
 
 def module_edges(flow: GradFlow, cuts: set[int]) -> tuple[ModuleEdge, ...]:
-    """Who hands tensors to whom on the way to the losses, by module path; `cuts` are the ops where paths end."""
+    """Who hands tensors to whom on the way to the losses, by module path; `cuts` are the ops where
+    paths end."""
     records, modules = flow.trace.records, flow.trace.modules
     found: dict[tuple[str, str], tuple[bool, bool]] = {}
 
@@ -318,4 +369,6 @@ def module_edges(flow: GradFlow, cuts: set[int]) -> tuple[ModuleEdge, ...]:
             if producer >= 0:
                 carries = flow.flow.marks[name].carries
                 add(path(producer), "loss", carries, producer in cuts and not carries)
-    return tuple(ModuleEdge(source=s, target=t, carries=c, cut=x) for (s, t), (c, x) in found.items())
+    return tuple(
+        ModuleEdge(source=s, target=t, carries=c, cut=x) for (s, t), (c, x) in found.items()
+    )

@@ -1,6 +1,7 @@
 """The close look at single ops: what went in, what came out, and where exactly it went wrong.
 
-Used on the few ops a diagnosis is about, when the step is traced once more; nothing here runs in the screening pass.
+Used on the few ops a diagnosis is about, when the step is traced once more; nothing here runs in
+the screening pass.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class Positions:
 
 @dataclass(slots=True)
 class Request:
-    """What to look at when an op is met again: itself, and the values of an input at positions found elsewhere."""
+    """What to look at when an op is met again: itself, and the values of an input at positions
+    found elsewhere."""
 
     locate: bool = False
     """Also find the bad elements of the output and the inputs' values there."""
@@ -41,7 +43,8 @@ class Request:
 
 @dataclass(slots=True)
 class OpDetail:
-    """What was seen at one op. `inputs` follow the order of `Record.inputs`; labels are filled in by the graph."""
+    """What was seen at one op. `inputs` follow the order of `Record.inputs`; labels are filled in
+    by the graph."""
 
     inputs: list[TensorFacts]
     outputs: list[TensorFacts]
@@ -64,10 +67,16 @@ class OpDetail:
         return any(facts.nonfinite for facts in self.outputs)
 
 
-def examine_call(func: Any, args: Any, kwargs: dict[str, Any], inputs: list[torch.Tensor], request: Request) -> tuple[Any, OpDetail]:
-    """Runs the op and returns its output with the detail. The run's own tensors are read, never written."""
+def examine_call(
+    func: Any, args: Any, kwargs: dict[str, Any], inputs: list[torch.Tensor], request: Request
+) -> tuple[Any, OpDetail]:
+    """Runs the op and returns its output with the detail. The run's own tensors are read, never
+    written."""
     before = [tensor_facts(tensor, f"input {position}") for position, tensor in enumerate(inputs)]
-    gathered = [values_at(inputs[where], positions) if where < len(inputs) else None for where, positions in request.gathers]
+    gathered = [
+        values_at(inputs[where], positions) if where < len(inputs) else None
+        for where, positions in request.gathers
+    ]
     # an in-place op destroys what we have to compare its result with
     info = describe_op(func)
     kept = [tensor.detach().clone() if info.writes else tensor for tensor in inputs]
@@ -78,7 +87,9 @@ def examine_call(func: Any, args: Any, kwargs: dict[str, Any], inputs: list[torc
     out = func(*args, **kwargs)
     detail.notes = notes
     outputs = outputs_of(out) or written_by(info, args, kwargs)
-    detail.outputs = [tensor_facts(tensor, f"output {position}") for position, tensor in enumerate(outputs)]
+    detail.outputs = [
+        tensor_facts(tensor, f"output {position}") for position, tensor in enumerate(outputs)
+    ]
     for tensor, facts in zip(outputs, detail.outputs, strict=True):
         if facts.nonfinite and request.locate and tensor.layout == torch.strided:
             _locate(detail, tensor, kept)
@@ -89,10 +100,20 @@ def examine_call(func: Any, args: Any, kwargs: dict[str, Any], inputs: list[torc
 
 
 def tensor_facts(tensor: torch.Tensor, label: str) -> TensorFacts:
-    """Counts and the finite range of a tensor of any dtype; empty or unreadable tensors have a None range."""
+    """Counts and the finite range of a tensor of any dtype; empty or unreadable tensors have a None
+    range."""
     shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
     empty = TensorFacts(
-        label=label, dtype=dtype, shape=shape, numel=tensor.numel(), minimum=None, maximum=None, nan=0, posinf=0, neginf=0, zeros=0
+        label=label,
+        dtype=dtype,
+        shape=shape,
+        numel=tensor.numel(),
+        minimum=None,
+        maximum=None,
+        nan=0,
+        posinf=0,
+        neginf=0,
+        zeros=0,
     )
     if tensor.numel() == 0 or tensor.layout != torch.strided or tensor.device.type == "meta":
         return empty
@@ -102,48 +123,95 @@ def tensor_facts(tensor: torch.Tensor, label: str) -> TensorFacts:
     try:
         zeros = values.numel() - int(torch.count_nonzero(values))
         if not values.is_floating_point():
-            low, high = torch.aminmax(values.to(torch.int64)) if values.dtype == torch.bool else torch.aminmax(values)
+            low, high = (
+                torch.aminmax(values.to(torch.int64))
+                if values.dtype == torch.bool
+                else torch.aminmax(values)
+            )
             return TensorFacts(
-                label=label, dtype=dtype, shape=shape, numel=tensor.numel(),
-                minimum=float(low), maximum=float(high), nan=0, posinf=0, neginf=0, zeros=zeros,
-            )  # fmt: skip
+                label=label,
+                dtype=dtype,
+                shape=shape,
+                numel=tensor.numel(),
+                minimum=float(low),
+                maximum=float(high),
+                nan=0,
+                posinf=0,
+                neginf=0,
+                zeros=zeros,
+            )
         if values.element_size() == 1:  # 8-bit floats have few kernels; float32 holds them exactly
             values = values.float()
         low, high = torch.aminmax(values)
         nan = posinf = neginf = 0
         if not bool(torch.isfinite(low) & torch.isfinite(high)):
-            nan, posinf, neginf = (int(torch.count_nonzero(test(values))) for test in (torch.isnan, torch.isposinf, torch.isneginf))
+            nan, posinf, neginf = (
+                int(torch.count_nonzero(test(values)))
+                for test in (torch.isnan, torch.isposinf, torch.isneginf)
+            )
             finite = values[torch.isfinite(values)]
             if finite.numel() == 0:
                 return TensorFacts(
-                    label=label, dtype=dtype, shape=shape, numel=tensor.numel(),
-                    minimum=None, maximum=None, nan=nan, posinf=posinf, neginf=neginf, zeros=zeros,
-                )  # fmt: skip
+                    label=label,
+                    dtype=dtype,
+                    shape=shape,
+                    numel=tensor.numel(),
+                    minimum=None,
+                    maximum=None,
+                    nan=nan,
+                    posinf=posinf,
+                    neginf=neginf,
+                    zeros=zeros,
+                )
             low, high = torch.aminmax(finite)
     except (RuntimeError, NotImplementedError):
         return empty
     return TensorFacts(
-        label=label, dtype=dtype, shape=shape, numel=tensor.numel(),
-        minimum=float(low), maximum=float(high), nan=nan, posinf=posinf, neginf=neginf, zeros=zeros,
-    )  # fmt: skip
+        label=label,
+        dtype=dtype,
+        shape=shape,
+        numel=tensor.numel(),
+        minimum=float(low),
+        maximum=float(high),
+        nan=nan,
+        posinf=posinf,
+        neginf=neginf,
+        zeros=zeros,
+    )
 
 
 def values_at(tensor: torch.Tensor, positions: Positions) -> ValuesAt | None:
-    """The values of `tensor`, broadcast to the positions' shape, at those positions; None if it doesn't broadcast."""
+    """The values of `tensor`, broadcast to the positions' shape, at those positions; None if it
+    doesn't broadcast."""
     try:
-        spread = tensor.detach().expand(positions.shape) if tuple(tensor.shape) != positions.shape else tensor.detach()
+        spread = (
+            tensor.detach().expand(positions.shape)
+            if tuple(tensor.shape) != positions.shape
+            else tensor.detach()
+        )
     except RuntimeError:
         return None
     if spread.is_complex() or spread.layout != torch.strided:
         return None
-    where = torch.unravel_index(positions.flat.to(spread.device), positions.shape) if positions.shape else ()
+    where = (
+        torch.unravel_index(positions.flat.to(spread.device), positions.shape)
+        if positions.shape
+        else ()
+    )
     picked = spread[where] if positions.shape else spread.reshape(1)
     facts = tensor_facts(picked, "")
-    return ValuesAt(minimum=facts.minimum, maximum=facts.maximum, zeros=facts.zeros, count=facts.numel, inf=facts.inf)
+    return ValuesAt(
+        minimum=facts.minimum,
+        maximum=facts.maximum,
+        zeros=facts.zeros,
+        count=facts.numel,
+        inf=facts.inf,
+    )
 
 
 def bad_positions(tensor: torch.Tensor) -> tuple[Positions, tuple[int, ...]]:
-    """Where `tensor` is non-finite (the first few thousand elements), and which rows of its first dimension are."""
+    """Where `tensor` is non-finite (the first few thousand elements), and which rows of its first
+    dimension are."""
     values = torch.view_as_real(tensor).sum(-1) if tensor.is_complex() else tensor.detach()
     bad = ~torch.isfinite(values)
     flat = bad.flatten().nonzero().flatten()[:_MOST_POSITIONS].cpu()
@@ -156,14 +224,21 @@ def bad_positions(tensor: torch.Tensor) -> tuple[Positions, tuple[int, ...]]:
 def _locate(detail: OpDetail, output: torch.Tensor, inputs: list[torch.Tensor]) -> None:
     detail.bad, detail.bad_rows = bad_positions(output)
     shape = tuple(output.shape)
-    detail.values_at = [values_at(tensor, detail.bad) if detail.pointwise or tuple(tensor.shape) == shape else None for tensor in inputs]
+    detail.values_at = [
+        values_at(tensor, detail.bad) if detail.pointwise or tuple(tensor.shape) == shape else None
+        for tensor in inputs
+    ]
 
 
 def _scalars(func: Any, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
     """The op's arguments that are plain values, by their names in the schema."""
     found: dict[str, Any] = {}
     for position, argument in enumerate(func._schema.arguments):
-        value = args[position] if position < len(args) else kwargs.get(argument.name, argument.default_value)
+        value = (
+            args[position]
+            if position < len(args)
+            else kwargs.get(argument.name, argument.default_value)
+        )
         if isinstance(value, (bool, int, float, str)) or (
             isinstance(value, (list, tuple)) and all(isinstance(v, (int, float)) for v in value)
         ):
@@ -171,14 +246,20 @@ def _scalars(func: Any, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _upcast(func: Any, args: Any, kwargs: dict[str, Any], inputs: list[torch.Tensor], device: str) -> float | None:
-    """Largest |value| of the same op on float32 copies of its half-precision inputs; None if not finite there either."""
+def _upcast(
+    func: Any, args: Any, kwargs: dict[str, Any], inputs: list[torch.Tensor], device: str
+) -> float | None:
+    """Largest |value| of the same op on float32 copies of its half-precision inputs; None if not
+    finite there either."""
     if func.name().startswith("aten::_to_copy") or func.name().startswith("aten::copy_"):
         facts = tensor_facts(inputs[-1], "")
         return None if facts.nonfinite else facts.absmax
-    if func.name().startswith("aten::native_dropout"):  # drawing again would take the user's random numbers
+    # drawing again would take the user's random numbers
+    if func.name().startswith("aten::native_dropout"):
         facts = tensor_facts(inputs[0], "")
-        return None if facts.absmax is None or not 0 <= args[1] < 1 else facts.absmax / (1 - args[1])
+        return (
+            None if facts.absmax is None or not 0 <= args[1] < 1 else facts.absmax / (1 - args[1])
+        )
     outputs = upcast_outputs(func, args, kwargs, inputs, device)
     first = next(iter(outputs or ()), None)
     if first is None or first.dtype in _HALF:
@@ -187,12 +268,18 @@ def _upcast(func: Any, args: Any, kwargs: dict[str, Any], inputs: list[torch.Ten
     return None if facts.nonfinite else facts.absmax
 
 
-def upcast_outputs(func: Any, args: Any, kwargs: dict[str, Any], inputs: list[torch.Tensor], device: str) -> list[torch.Tensor] | None:
-    """What the op gives on float32 copies of its half-precision inputs; None where it can't be run again: it draws random numbers
-    (the user's), is an op of somebody's own, or has no float32 form. `inputs` are its tensors as they were before it ran."""
-    if func.namespace not in ("aten", "prims"):  # somebody's own op may count its calls, or insist on its dtype
+def upcast_outputs(
+    func: Any, args: Any, kwargs: dict[str, Any], inputs: list[torch.Tensor], device: str
+) -> list[torch.Tensor] | None:
+    """What the op gives on float32 copies of its half-precision inputs; None where it can't be run
+    again: it draws random numbers (the user's), is an op of somebody's own, or has no float32 form.
+    `inputs` are its tensors as they were before it ran."""
+    # somebody's own op may count its calls, or insist on its dtype
+    if func.namespace not in ("aten", "prims"):
         return None
-    if torch.Tag.nondeterministic_seeded in func.tags or any(argument.name == "generator" for argument in func._schema.arguments):
+    if torch.Tag.nondeterministic_seeded in func.tags or any(
+        argument.name == "generator" for argument in func._schema.arguments
+    ):
         return None
     remaining = iter(inputs)
 
@@ -206,6 +293,11 @@ def upcast_outputs(func: Any, args: Any, kwargs: dict[str, Any], inputs: list[to
 
     try:
         with torch.autocast(device, enabled=False):
-            return outputs_of(func(*[raised(a) for a in args], **{key: raised(value) for key, value in kwargs.items()}))
+            return outputs_of(
+                func(
+                    *[raised(a) for a in args],
+                    **{key: raised(value) for key, value in kwargs.items()},
+                )
+            )
     except (RuntimeError, NotImplementedError, TypeError, StopIteration):
         return None

@@ -1,5 +1,5 @@
-"""Whose code a file holds: the user's, a library's, torch's or nanodoc's own. Nothing here imports torch: the process that only watches
-a training reads dead tracebacks too."""
+"""Whose code a file holds: the user's, a library's, torch's or nanodoc's own. Nothing here imports
+torch: the process that only watches a training reads dead tracebacks too."""
 
 from __future__ import annotations
 
@@ -15,10 +15,16 @@ _torch = importlib.util.find_spec("torch")  # found, not imported
 # What a frame's file means for the search of the user's line.
 SKIP, USER, LIBRARY, STOP = range(4)
 
-_TORCH = os.path.dirname(os.path.abspath(_torch.origin)) + os.sep if _torch is not None and _torch.origin else "<no torch>"
+_TORCH = (
+    os.path.dirname(os.path.abspath(_torch.origin)) + os.sep
+    if _torch is not None and _torch.origin
+    else "<no torch>"
+)
 _NANODOC = str(Path(__file__).resolve().parent.parent) + os.sep
-_CLINIC = os.path.join(_NANODOC, "clinic", "patients") + os.sep  # patients stand for the user's code
-# Our wrappers around the user's calls lie between the user's frame and torch's; they are looked through.
+# patients stand for the user's code
+_CLINIC = os.path.join(_NANODOC, "clinic", "patients") + os.sep
+# Our wrappers around the user's calls lie between the user's frame and torch's; they are looked
+# through.
 LOOKED_THROUGH = tuple(
     os.path.join(_NANODOC, *path)
     for path in (
@@ -39,13 +45,17 @@ LOOKED_THROUGH = tuple(
         ("experiments", "precision.py"),
     )
 )
-_STDLIB = tuple({os.path.abspath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib")})
+_STDLIB = tuple(
+    {os.path.abspath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib")}
+)
 
-_kinds: dict[str, int] = {}  # file name -> kind; a pure function of the name, so it may live as long as the process
+# file name -> kind; a pure function of the name, so it may live as long as the process
+_kinds: dict[str, int] = {}
 
 
 def frame_kind(filename: str) -> int:
-    """`USER`, `LIBRARY` (installed packages), `SKIP` (torch, the standard library, generated code) or `STOP` (nanodoc)."""
+    """`USER`, `LIBRARY` (installed packages), `SKIP` (torch, the standard library, generated code)
+    or `STOP` (nanodoc)."""
     kind = _kinds.get(filename)
     if kind is None:
         kind = _kinds[filename] = _classify(filename)
@@ -81,11 +91,18 @@ def shown_path(filename: str) -> str:
 
 
 def line_span(file: str, line: int, function: str, code: str | None = None) -> SourceSpan:
-    """The whole of one line as a span, where no more than its number is known. `code` where the file need not be read."""
+    """The whole of one line as a span, where no more than its number is known. `code` where the
+    file need not be read."""
     raw = code if code is not None else linecache.getline(file, line).rstrip("\n")
     text = raw.strip()
     indent = len(raw) - len(raw.lstrip())
     return SourceSpan(
-        file=shown_path(file), line=line, end_line=line, column=1 + indent, end_column=1 + indent + len(text), function=function, code=text,
+        file=shown_path(file),
+        line=line,
+        end_line=line,
+        column=1 + indent,
+        end_column=1 + indent + len(text),
+        function=function,
+        code=text,
         indent=indent,
-    )  # fmt: skip
+    )

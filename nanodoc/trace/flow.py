@@ -1,10 +1,12 @@
-"""Who depends on whom in one step, tensor by tensor: values through every op, gradients only through autograd.
+"""Who depends on whom in one step, tensor by tensor: values through every op, gradients only
+through autograd.
 
-Below autograd, where the tracer sits, an input still shows `requires_grad`, and an output keeps its identity until the
-next op reads it. So the op that made a tensor and the op that reads it both know whether gradient flows between them.
+Below autograd, where the tracer sits, an input still shows `requires_grad`, and an output keeps its
+identity until the next op reads it. So the op that made a tensor and the op that reads it both know
+whether gradient flows between them.
 
-Invariants: tensors are named by the address of their implementation and storage, never kept (leaves outside the model
-excepted, until the trace is done); nothing is written to them.
+Invariants: tensors are named by the address of their implementation and storage, never kept (leaves
+outside the model excepted, until the trace is done); nothing is written to them.
 """
 
 from __future__ import annotations
@@ -17,13 +19,15 @@ import torch
 from nanodoc.facts.source import SourceSpan
 from nanodoc.trace.spans import Place
 
-# What may be read back from Python: enough for a batch of scalars, too few to matter for a data set.
+# What may be read back from Python: enough for a batch of scalars, too few to matter for a data
+# set.
 MOST_VALUES = 4096
 INSIDE = -2
 
 
 class Source(NamedTuple):
-    """Where one input of an op came from. `producer`: an op's index, −1−bit for a parameter, None if nobody saw it made."""
+    """Where one input of an op came from. `producer`: an op's index, −1−bit for a parameter, None
+    if nobody saw it made."""
 
     producer: int | None
     carries: bool
@@ -37,7 +41,8 @@ class Region(NamedTuple):
     """A stretch of code with gradients off, and the line that opened it."""
 
     kind: str
-    """"no_grad", "inference_mode", "set_grad_enabled", "checkpoint", or "" where it is not known."""
+    """"no_grad", "inference_mode", "set_grad_enabled", "checkpoint", or "" where it is not
+    known."""
     place: Place | SourceSpan | None
 
 
@@ -50,13 +55,15 @@ class Carried(NamedTuple):
 
 
 class FlowLog:
-    """Filled by the tracer while the step runs. Bit i stands for parameter i, in masks of Python integers."""
+    """Filled by the tracer while the step runs. Bit i stands for parameter i, in masks of Python
+    integers."""
 
     def __init__(self, parameters: Iterable[tuple[str, torch.Tensor]]) -> None:
         self.names: list[str] = []
         self.sources: list[tuple[Source, ...]] = []
         self.grad_off: list[int] = []
-        """Per op: the index of the region it ran in, −1 with gradients on, `INSIDE` a custom function's forward."""
+        """Per op: the index of the region it ran in, −1 with gradients on, `INSIDE` a custom
+        function's forward."""
         self.regions: list[Region] = [Region("", None)]
         self.foreign: dict[int, torch.Tensor] = {}
         """Trainable leaves that are no parameter of the model, by bit."""
@@ -65,7 +72,8 @@ class FlowLog:
         """Parameters whose requires_grad was switched off during the step, by bit."""
         self.marks: dict[str, Source] = {}
         self.maybe: dict[int, tuple[float, ...]] = {}
-        """Ops that read Python numbers after an export, with those numbers: whether they come from it, an experiment tells."""
+        """Ops that read Python numbers after an export, with those numbers: whether they come from
+        it, an experiment tells."""
         self.proven: dict[int, list[int]] = {}
         """The exports that such an op was shown to depend on."""
         self.single: set[int] = set()
@@ -73,7 +81,8 @@ class FlowLog:
         self.exports: list[int] = []
         self.region = -1
         self.region_is_nested = False
-        """The region was opened where autograd had switched gradients off already, inside a custom function's forward."""
+        """The region was opened where autograd had switched gradients off already, inside a custom
+        function's forward."""
         self._impls: dict[int, tuple[int | None, int]] = {}
         self._values: dict[float, int] = {}
         self._memory: dict[int, int] = {}
@@ -81,24 +90,36 @@ class FlowLog:
             self._impls[parameter._cdata] = (None, -1 - len(self.names))
             self.names.append(name)
 
-    # -- the hot path ----------------------------------------------------------------------------------------------
+    # -- the hot path ------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """The next op begins: its place in the lists, before another thread's op takes it. An op of backward keeps it as it is, for
-        gradients are followed there by autograd itself."""
+        """The next op begins: its place in the lists, before another thread's op takes it. An op of
+        backward keeps it as it is, for gradients are followed there by autograd itself."""
         self.sources.append(())
         self.grad_off.append(-1)
 
-    def note(self, index: int, inputs: Sequence[torch.Tensor], storages: Sequence[int | None], extra: Sequence[int] = ()) -> None:
-        """Op `index` is about to read `inputs`; `extra` are further producers, of values that came through Python."""
-        found = [self._source(index, tensor, storage) for tensor, storage in zip(inputs, storages, strict=True)]
+    def note(
+        self,
+        index: int,
+        inputs: Sequence[torch.Tensor],
+        storages: Sequence[int | None],
+        extra: Sequence[int] = (),
+    ) -> None:
+        """Op `index` is about to read `inputs`; `extra` are further producers, of values that came
+        through Python."""
+        found = [
+            self._source(index, tensor, storage)
+            for tensor, storage in zip(inputs, storages, strict=True)
+        ]
         found.extend(Source(producer, False) for producer in extra)
         self.sources[index] = tuple(found)
         if torch.is_grad_enabled():
-            if self.region_is_nested:  # left with the custom function it was opened in; autocast's casts don't end a region
+            # left with the custom function it was opened in; autocast's casts don't end a region
+            if self.region_is_nested:
                 self.region, self.region_is_nested = -1, False
         else:
-            # nobody in Python switched gradients off: autograd does so inside a custom function's forward
+            # nobody in Python switched gradients off: autograd does so inside a custom function's
+            # forward
             self.grad_off[index] = self.region if self.region >= 0 else INSIDE
 
     def made(self, index: int, tensor: torch.Tensor, storage: int | None) -> None:
@@ -141,7 +162,7 @@ class FlowLog:
             self.carried.append(Carried(index, type(tensor.grad_fn).__name__, tensor._cdata))
         return Source(None, True) if inner else _UNKNOWN
 
-    # -- values that pass through Python ---------------------------------------------------------------------------
+    # -- values that pass through Python -----------------------------------------------------------
 
     def exported(self, index: int, values: Iterable[Any], memory: int | None = None) -> None:
         """Op `index` handed values to Python: numbers, or memory at an address."""
@@ -149,11 +170,18 @@ class FlowLog:
         if memory is not None:
             self._memory[memory] = index
         for value in values:
-            if isinstance(value, float) and not value.is_integer() and len(self._values) < MOST_VALUES * 16:
+            if (
+                isinstance(value, float)
+                and not value.is_integer()
+                and len(self._values) < MOST_VALUES * 16
+            ):
                 self._values[value] = index
 
-    def through_python(self, index: int, values: Iterable[Any], memory: int | None = None) -> list[int]:
-        """The exports that Python numbers read by op `index` are equal to. Where none is, the op is noted in `maybe`."""
+    def through_python(
+        self, index: int, values: Iterable[Any], memory: int | None = None
+    ) -> list[int]:
+        """The exports that Python numbers read by op `index` are equal to. Where none is, the op is
+        noted in `maybe`."""
         if memory is not None and memory in self._memory:
             return [self._memory[memory]]
         numbers = [value for value in values if type(value) is float]

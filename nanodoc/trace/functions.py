@@ -1,6 +1,8 @@
-"""What the dispatcher cannot see: tensors turned into Python values and back, and who switched gradients off.
+"""What the dispatcher cannot see: tensors turned into Python values and back, and who switched
+gradients off.
 
-A function mode above autograd, active together with a tracer that keeps a `FlowLog`. It calls every function as it is.
+A function mode above autograd, active together with a tracer that keeps a `FlowLog`. It calls every
+function as it is.
 """
 
 from __future__ import annotations
@@ -26,27 +28,47 @@ from nanodoc.trace.spans import Place, calling_places
 
 _Tensor = torch.Tensor
 _EXPORTS = {
-    getattr(_Tensor, name): name for name in ("item", "tolist", "numpy", "__array__", "__float__", "__int__", "__index__", "__complex__")
+    getattr(_Tensor, name): name
+    for name in (
+        "item",
+        "tolist",
+        "numpy",
+        "__array__",
+        "__float__",
+        "__int__",
+        "__index__",
+        "__complex__",
+    )
 }
-_IMPORTS = {torch.tensor: "torch.tensor", torch.as_tensor: "torch.as_tensor", torch.asarray: "torch.asarray"}
+_IMPORTS = {
+    torch.tensor: "torch.tensor",
+    torch.as_tensor: "torch.as_tensor",
+    torch.asarray: "torch.asarray",
+}
 _IMPORTS[_Tensor.new_tensor] = "Tensor.new_tensor"
 _LIFT = torch.ops.aten.lift_fresh.default
 READS_ANYTHING = ("mps",)
-"""Types of device that are not known to assert on an index out of range: a kernel may raise, or read whatever is there and go on."""
-_RAISE_OR_GO_ON = ("cpu", "meta", *READS_ANYTHING)  # a run on these is not ended for one: the process does not lose the device
+"""Types of device that are not known to assert on an index out of range: a kernel may raise, or
+read whatever is there and go on."""
+# a run on these is not ended for one: the process does not lose the device
+_RAISE_OR_GO_ON = ("cpu", "meta", *READS_ANYTHING)
 _SWITCH = torch._C._set_grad_enabled
 _CHECKPOINT = str(Path("torch", "utils", "checkpoint.py"))
 _WORDS = ("no_grad", "inference_mode", "set_grad_enabled", "enable_grad")
 
 
 class FunctionWatch(TorchFunctionMode):
-    """Tells the tracer of exports, imports and regions. `failing` holds the tensors of the call that raised last.
+    """Tells the tracer of exports, imports and regions. `failing` holds the tensors of the call
+    that raised last.
 
-    With `check_ranges`, indices and labels are looked at before they are used. With `shaken`, an experiment: what the exports at that place hand to Python is changed a little, so that whatever
+    With `check_ranges`, indices and labels are looked at before they are used. With `shaken`, an
+    experiment: what the exports at that place hand to Python is changed a little, so that whatever
     depends on it changes too.
     """
 
-    def __init__(self, tracer: Any, flow: FlowLog, shaken: Place | None = None, *, check_ranges: bool = False) -> None:
+    def __init__(
+        self, tracer: Any, flow: FlowLog, shaken: Place | None = None, *, check_ranges: bool = False
+    ) -> None:
         super().__init__()
         self._check_ranges = check_ranges
         self._shaken = shaken
@@ -55,7 +77,10 @@ class FunctionWatch(TorchFunctionMode):
         self.ranges: list[RangeFacts] = []
         """Indices and labels out of range."""
         self.failing: tuple[str, list[torch.Tensor]] | None = None
-        self._inference: tuple[Callable[..., Any], Callable[..., Any]] = (torch.inference_mode.__enter__, torch.inference_mode.__exit__)
+        self._inference: tuple[Callable[..., Any], Callable[..., Any]] = (
+            torch.inference_mode.__enter__,
+            torch.inference_mode.__exit__,
+        )
 
     def __enter__(self) -> FunctionWatch:
         mode = torch.inference_mode
@@ -99,7 +124,8 @@ class FunctionWatch(TorchFunctionMode):
             if name in ("requires_grad_", "__set__"):
                 return self._freeze(func, name, args, kwargs)
             return func(*args, **kwargs)
-        except torch.OutOfMemoryError:  # its arguments are what fills the device, and no graph's fault
+        except torch.OutOfMemoryError:
+            # its arguments are what fills the device, and no graph's fault
             raise
         except BaseException:
             if self.failing is None or not _same(self.failing[1], args):
@@ -107,14 +133,18 @@ class FunctionWatch(TorchFunctionMode):
             raise
 
     def _check_range(self, name: str, args: Any, kwargs: Any) -> None:
-        """Looks at indices before the kernel does. A device that would be lost to them is kept from it."""
+        """Looks at indices before the kernel does. A device that would be lost to them is kept from
+        it."""
         with self._tracer.paused():
             found = out_of_range(name, args, kwargs, self._tracer.module)
         if found is None:
             return
         self.ranges.append(found)
         if args and isinstance(args[0], _Tensor) and args[0].device.type not in _RAISE_OR_GO_ON:
-            raise IndexError(f"{name}: index {found.value} is out of range for {found.size} entries {KEPT_FROM_KERNEL}")
+            raise IndexError(
+                f"{name}: index {found.value} is out of range for {found.size} entries "
+                f"{KEPT_FROM_KERNEL}"
+            )
 
     def _switch(self, func: Any, args: Any, kwargs: Any) -> Any:
         flow, was_on = self._flow, torch.is_grad_enabled()
@@ -134,7 +164,9 @@ class FunctionWatch(TorchFunctionMode):
         if name in ("item", "__float__", "__int__", "__index__", "__complex__"):
             last = self._tracer.count - 1
             # legacy constructors read their elements without the dispatcher seeing it
-            index = last if last >= before else self._tracer.add_host(f"Tensor.{name}", [tensor], [])
+            index = (
+                last if last >= before else self._tracer.add_host(f"Tensor.{name}", [tensor], [])
+            )
             self._flow.exported(index, [] if shaken else [out])
         elif name == "tolist":
             index = self._tracer.add_host("Tensor.tolist", [tensor], [])
@@ -147,7 +179,13 @@ class FunctionWatch(TorchFunctionMode):
         return _shake(out) if shaken else out
 
     def _import(self, func: Any, args: Any, kwargs: Any) -> Any:
-        data = args[1] if func is _Tensor.new_tensor else args[0] if args else kwargs.get("data", kwargs.get("obj"))
+        data = (
+            args[1]
+            if func is _Tensor.new_tensor
+            else args[0]
+            if args
+            else kwargs.get("data", kwargs.get("obj"))
+        )
         nested = [] if isinstance(data, _Tensor) else nested_tensors(data)
         out = func(*args, **kwargs)
         if nested and isinstance(out, _Tensor):
@@ -184,7 +222,11 @@ def _shake(value: Any) -> Any:
     if isinstance(value, float):
         return value * (1 + 1e-3) + 1e-6
     if isinstance(value, list):
-        return [_shake(item) if i % 2 else item for i, item in enumerate(value)] if len(value) > 1 else [_shake(item) for item in value]
+        return (
+            [_shake(item) if i % 2 else item for i, item in enumerate(value)]
+            if len(value) > 1
+            else [_shake(item) for item in value]
+        )
     if hasattr(value, "__array_interface__") and value.dtype.kind == "f":
         changed = value * (1 + 1e-3) + 1e-6
         if changed.size > 1:  # not all alike: what follows may normalise
@@ -204,14 +246,16 @@ def _address(array: Any) -> int | None:
     return interface["data"][0] if isinstance(interface, dict) else None
 
 
-# -- who switched gradients off ------------------------------------------------------------------------------------------
+# -- who switched gradients off --------------------------------------------------------------------
 
 
 def _leaving() -> bool:
     """Gradients stay off because a region inside another one ends."""
     frame = sys._getframe(2)
     for _ in range(6):
-        if frame is None or not frame.f_code.co_filename.endswith(("grad_mode.py", "functions.py", "graph_watch.py", "_contextlib.py")):
+        if frame is None or not frame.f_code.co_filename.endswith(
+            ("grad_mode.py", "functions.py", "graph_watch.py", "_contextlib.py")
+        ):
             return False
         if frame.f_code.co_name == "__exit__":
             return True
@@ -289,7 +333,11 @@ def return_statement(function: Callable[..., Any]) -> SourceSpan | None:
     except SyntaxError:
         return None
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef) and node.name == code.co_name and _first_line(node) == code.co_firstlineno:
+        if (
+            isinstance(node, ast.FunctionDef)
+            and node.name == code.co_name
+            and _first_line(node) == code.co_firstlineno
+        ):
             returns = [inner for inner in ast.walk(node) if isinstance(inner, ast.Return)]
             if len(returns) != 1:
                 return None

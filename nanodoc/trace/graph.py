@@ -1,7 +1,7 @@
 """The data-flow graph of one traced step, and the walks over it.
 
-An edge goes from an op to the ops that wrote the memory it read. Memory is followed by storage, so views need no edges
-of their own, and in-place writes are further writers of the same storage.
+An edge goes from an op to the ops that wrote the memory it read. Memory is followed by storage, so
+views need no edges of their own, and in-place writes are further writers of the same storage.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 
 class StepTrace:
-    """The records of one step in the order they ran; `bad[i]` says that op i wrote something non-finite (screened)."""
+    """The records of one step in the order they ran; `bad[i]` says that op i wrote something
+    non-finite (screened)."""
 
     def __init__(
         self,
@@ -44,10 +45,11 @@ class StepTrace:
         self.optimizer_calls = optimizer_calls or []
         """Where each `Optimizer.step` was called, and how many ops had been recorded by then."""
 
-    # -- edges -----------------------------------------------------------------------------------------------------
+    # -- edges -------------------------------------------------------------------------------------
 
     def writers(self, ref: Ref) -> Iterator[int]:
-        """Who wrote the memory `ref` names, latest first, back to the last write that covered all of it.
+        """Who wrote the memory `ref` names, latest first, back to the last write that covered all
+        of it.
 
         Ops are their index; leaves are negative (see `leaf_name`).
         """
@@ -96,8 +98,13 @@ class StepTrace:
         return readers
 
     def readers_of(self, index: int, sources: Sequence[Sequence[Source]]) -> list[int]:
-        """The ops that read a tensor made by op `index`, by the tensor-level sources of every op."""
-        return [reader for reader in range(index + 1, len(sources)) if any(source.producer == index for source in sources[reader])]
+        """The ops that read a tensor made by op `index`, by the tensor-level sources of every
+        op."""
+        return [
+            reader
+            for reader in range(index + 1, len(sources))
+            if any(source.producer == index for source in sources[reader])
+        ]
 
     @cached_property
     def _by_sequence(self) -> dict[int, list[int]]:
@@ -108,16 +115,22 @@ class StepTrace:
         return table
 
     def forward_of(self, index: int) -> int | None:
-        """The forward op whose derivative a backward op computes, by its autograd node's sequence number and name."""
+        """The forward op whose derivative a backward op computes, by its autograd node's sequence
+        number and name."""
         record = self.records[index]
         if record.node is None:
             return None
-        # ops without a node of their own (views, no_grad) share the number of the node made before them
+        # ops without a node of their own (views, no_grad) share the number of the node made before
+        # them
         candidates = self._by_sequence.get(record.sequence, [])
         wanted = node_op_name(record.node)
         for candidate in candidates:
             name = _plain(self.records[candidate].info.name)
-            if name and wanted and (name == wanted or name.startswith(wanted) or wanted.startswith(name)):
+            if (
+                name
+                and wanted
+                and (name == wanted or name.startswith(wanted) or wanted.startswith(name))
+            ):
                 return candidate
         # a custom autograd.Function: the ops of its forward run right after its node is made
         return candidates[0] if candidates and not re.search(r"Backward\d+$", record.node) else None
@@ -130,14 +143,15 @@ class StepTrace:
             other = index + step
             while 0 <= other < len(self.records):
                 candidate = self.records[other]
-                if candidate.thread == record.thread:  # ops of another device's backward may lie in between
+                # ops of another device's backward may lie in between
+                if candidate.thread == record.thread:
                     if (candidate.node, candidate.sequence) != (record.node, record.sequence):
                         break
                     same.append(other)
                 other += step
         return sorted(same)
 
-    # -- facts -----------------------------------------------------------------------------------------------------
+    # -- facts -------------------------------------------------------------------------------------
 
     def source_name(self, ref: Ref) -> str:
         """What an op's input is called: a leaf's name, or the op that last wrote it."""
@@ -148,14 +162,19 @@ class StepTrace:
         return self.leaf_name(last) if last < 0 else _base(self.records[last].info.name)
 
     def facts(self, index: int) -> OpFacts:
-        """What is known of op `index`, with its source span and, if it was examined, its statistics."""
+        """What is known of op `index`, with its source span and, if it was examined, its
+        statistics."""
         record = self.records[index]
         forward = self.forward_of(index) if record.phase == "backward" else None
         named = self.records[forward] if forward is not None and record.place is None else record
         place = resolve(*named.place) if named.place else None
         caller = resolve(*named.caller) if named.caller else None
-        module_index = record.module if record.module >= 0 or forward is None else self.records[forward].module
-        module, module_type = self.modules[module_index] if 0 <= module_index < len(self.modules) else (None, None)
+        module_index = (
+            record.module if record.module >= 0 or forward is None else self.records[forward].module
+        )
+        module, module_type = (
+            self.modules[module_index] if 0 <= module_index < len(self.modules) else (None, None)
+        )
         plain = OpFacts(
             index=index,
             op=record.info.name,
@@ -169,7 +188,10 @@ class StepTrace:
         detail = self.details.get(index)
         if detail is None:
             return plain
-        labelled = [relabel(facts, self.source_name(ref)) for facts, ref in zip(detail.inputs, record.inputs, strict=False)]
+        labelled = [
+            relabel(facts, self.source_name(ref))
+            for facts, ref in zip(detail.inputs, record.inputs, strict=False)
+        ]
         return replace(
             plain,
             inputs=tuple(labelled),

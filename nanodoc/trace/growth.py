@@ -1,4 +1,5 @@
-"""How a value grew until it overflowed: from the op back along its largest input, as far as the ops were examined."""
+"""How a value grew until it overflowed: from the op back along its largest input, as far as the ops
+were examined."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ _STEP = 2.0  # a point that changes the value by less tells nothing
 
 
 def growth_of(trace: StepTrace, index: int) -> tuple[GrowthPoint, ...]:
-    """The points from afar to the op at `index`, at most `_SHOWN`: its own value and where the largest steps were made."""
+    """The points from afar to the op at `index`, at most `_SHOWN`: its own value and where the
+    largest steps were made."""
     points = _walk(trace, index)
     if len(points) < 2:
         return ()
@@ -29,7 +31,10 @@ def growth_of(trace: StepTrace, index: int) -> tuple[GrowthPoint, ...]:
             kept.append(point)
     kept.append(points[-1])
     while len(kept) > _SHOWN:  # the least telling step goes first
-        weakest = min(range(1, len(kept) - 1), key=lambda i: abs(_log(kept[i].absmax) - _log(kept[i - 1].absmax)))
+        weakest = min(
+            range(1, len(kept) - 1),
+            key=lambda i: abs(_log(kept[i].absmax) - _log(kept[i - 1].absmax)),
+        )
         del kept[weakest]
     return tuple(kept) if kept[-1].absmax > 10 * max(kept[0].absmax, 1e-30) else ()
 
@@ -46,25 +51,40 @@ def _walk(trace: StepTrace, index: int) -> list[GrowthPoint]:
         if out is None or (out.absmax is None and not out.nonfinite):
             break
         value = math.inf if out.nonfinite else float(out.absmax or 0.0)
-        points.append(GrowthPoint(what=_where(trace, record.module) or plain_name(record.info.name), absmax=value))
-        sizes = [facts.absmax if facts.absmax is not None else -1.0 for facts in detail.inputs[: len(record.inputs)]]
-        computed = [-1.0 if _is_weight(trace, ref) else size for ref, size in zip(record.inputs, sizes, strict=False)]
-        sizes = computed if max(computed, default=-1.0) >= 0 else sizes  # activations grow; weights are what they are
+        points.append(
+            GrowthPoint(
+                what=_where(trace, record.module) or plain_name(record.info.name), absmax=value
+            )
+        )
+        sizes = [
+            facts.absmax if facts.absmax is not None else -1.0
+            for facts in detail.inputs[: len(record.inputs)]
+        ]
+        computed = [
+            -1.0 if _is_weight(trace, ref) else size
+            for ref, size in zip(record.inputs, sizes, strict=False)
+        ]
+        # activations grow; weights are what they are
+        sizes = computed if max(computed, default=-1.0) >= 0 else sizes
         if not sizes or max(sizes) < 0:
             break
         largest = sizes.index(max(sizes))
-        if "int" in detail.inputs[largest].dtype or detail.inputs[largest].dtype == "bool":  # token ids are no magnitudes
+        # token ids are no magnitudes
+        if "int" in detail.inputs[largest].dtype or detail.inputs[largest].dtype == "bool":
             break
         writer = next(iter(trace.writers(record.inputs[largest])), None)
         if writer is None or writer < 0 or writer >= current:
-            points.append(GrowthPoint(what=trace.source_name(record.inputs[largest]), absmax=sizes[largest]))
+            points.append(
+                GrowthPoint(what=trace.source_name(record.inputs[largest]), absmax=sizes[largest])
+            )
             break
         current = writer
     return points[::-1]
 
 
 def _where(trace: StepTrace, module: int) -> str:
-    """The path of a layer; nothing for a module of modules, whose ops say more by their own names."""
+    """The path of a layer; nothing for a module of modules, whose ops say more by their own
+    names."""
     path = trace.modules[module][0] if 0 <= module < len(trace.modules) else ""
     return "" if any(other.startswith(path + ".") for other, _ in trace.modules) else path
 

@@ -1,7 +1,8 @@
-"""What half precision does to the values of a traced step: how near its largest number they come, and what it rounds to zero.
+"""What half precision does to the values of a traced step: how near its largest number they come,
+and what it rounds to zero.
 
-Plugged into a `Tracer`. Every op that makes half-precision values is run once more on float32 copies of its inputs; only counts and
-norms of the comparison are kept.
+Plugged into a `Tracer`. Every op that makes half-precision values is run once more on float32
+copies of its inputs; only counts and norms of the comparison are kept.
 """
 
 from __future__ import annotations
@@ -22,7 +23,15 @@ from nanodoc.trace.spans import Place, calling_places
 
 _HALF = (torch.float16, torch.bfloat16)
 _MOST_BYTES = 256 << 20  # float32 copies of one op's result
-_MATMULS = ("aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm", "aten.convolution", "aten.linear", "aten.matmul")
+_MATMULS = (
+    "aten.mm",
+    "aten.addmm",
+    "aten.bmm",
+    "aten.baddbmm",
+    "aten.convolution",
+    "aten.linear",
+    "aten.matmul",
+)
 
 
 @dataclass(slots=True)
@@ -65,7 +74,7 @@ class HalfLog:
         self.left_out = 0
         """Ops too large, or not possible, to be run again."""
 
-    # -- told by the tracer --------------------------------------------------------------------------------------------
+    # -- told by the tracer ------------------------------------------------------------------------
 
     def before(self, info: OpInfo, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         """The op's inputs, copied where it will overwrite them."""
@@ -73,7 +82,16 @@ class HalfLog:
             return [tensor.detach().clone() for tensor in inputs]
         return inputs
 
-    def after(self, index: int, info: OpInfo, func: Any, args: Any, kwargs: Any, inputs: list[torch.Tensor], out: Any) -> None:
+    def after(
+        self,
+        index: int,
+        info: OpInfo,
+        func: Any,
+        args: Any,
+        kwargs: Any,
+        inputs: list[torch.Tensor],
+        out: Any,
+    ) -> None:
         """The op has run."""
         outputs = outputs_of(out) or (written_by(info, args, kwargs) if info.writes else [])
         half = next((t for t in outputs if t.dtype in _HALF), None)
@@ -94,7 +112,9 @@ class HalfLog:
             self.ops[index].nonzero = half.numel()
         self._pending.append((index, scalars))
 
-    def _compare(self, half: torch.Tensor, func: Any, args: Any, kwargs: Any, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+    def _compare(
+        self, half: torch.Tensor, func: Any, args: Any, kwargs: Any, inputs: list[torch.Tensor]
+    ) -> list[torch.Tensor]:
         if half.numel() * 4 > _MOST_BYTES:
             self.left_out += 1
             return []
@@ -103,18 +123,27 @@ class HalfLog:
             wide = upcast_outputs(func, args, kwargs, inputs, half.device.type)
         finally:
             self._own = False
-        exact = next((t for t in wide or () if t.dtype == torch.float32 and t.shape == half.shape), None)
+        exact = next(
+            (t for t in wide or () if t.dtype == torch.float32 and t.shape == half.shape), None
+        )
         if exact is None:
             self.left_out += 1
             return []
         flushed = (half == 0) & (exact != 0)
-        counts = [accelerator.in_widest(torch.count_nonzero(exact)), accelerator.in_widest(torch.count_nonzero(flushed))]
+        counts = [
+            accelerator.in_widest(torch.count_nonzero(exact)),
+            accelerator.in_widest(torch.count_nonzero(flushed)),
+        ]
         if exact.is_cpu and not int(counts[1]):
             return counts
         exact = torch.nan_to_num(exact, 0.0, 0.0, 0.0)
         lost = torch.where(flushed, exact, torch.zeros_like(exact))
         # doubles, so that squares of tiny numbers are not rounded away
-        return [*counts, accelerator.in_widest(lost).square().sum(), accelerator.in_widest(exact).square().sum()]
+        return [
+            *counts,
+            accelerator.in_widest(lost).square().sum(),
+            accelerator.in_widest(exact).square().sum(),
+        ]
 
     def made(self, tensor: torch.Tensor) -> int | None:
         """The op that made a half-precision tensor which is alive now."""
@@ -123,11 +152,12 @@ class HalfLog:
         index, size = self._made.get(tensor.untyped_storage()._cdata, (-1, -1))
         return index if size == tensor.numel() else None
 
-    # -- autocast regions ------------------------------------------------------------------------------------------------
+    # -- autocast regions --------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def watching(self, count: Callable[[], int]) -> Iterator[None]:
-        """Around the step: notes every autocast context that is entered. `count` gives the number of ops so far."""
+        """Around the step: notes every autocast context that is entered. `count` gives the number
+        of ops so far."""
         enter, leave = torch.autocast.__enter__, torch.autocast.__exit__
         stack: list[Region] = []
 
@@ -136,7 +166,9 @@ class HalfLog:
                 return enter(context)
             own, caller = calling_places(2)
             dtype = str(context.fast_dtype).removeprefix("torch.")
-            region = Region(caller or own, context.device, dtype, bool(context._enabled), bool(stack), count())
+            region = Region(
+                caller or own, context.device, dtype, bool(context._enabled), bool(stack), count()
+            )
             stack.append(region)
             self.regions.append(region)
             return enter(context)
@@ -154,13 +186,15 @@ class HalfLog:
             for region in stack:
                 region.end = count()
 
-    # -- afterwards ------------------------------------------------------------------------------------------------------
+    # -- afterwards --------------------------------------------------------------------------------
 
     def finish(self) -> None:
         """Reads every number with one copy per device."""
         by_device: dict[torch.device, list[tuple[HalfOp, str, torch.Tensor]]] = {}
         for index, scalars in self._pending:
-            for name, value in zip(("absmax", "nonzero", "flushed", "lost", "total"), scalars, strict=False):
+            for name, value in zip(
+                ("absmax", "nonzero", "flushed", "lost", "total"), scalars, strict=False
+            ):
                 by_device.setdefault(value.device, []).append((self.ops[index], name, value))
         for entries in by_device.values():
             values = torch.stack([accelerator.in_widest(value) for _, _, value in entries]).tolist()

@@ -1,4 +1,5 @@
-"""Element-level questions about a backward birth: did forward discard these elements, and was their gradient zero?"""
+"""Element-level questions about a backward birth: did forward discard these elements, and was their
+gradient zero?"""
 
 from __future__ import annotations
 
@@ -34,12 +35,18 @@ class Gather:
         """As a boolean mask, what was looked at throws every one of the elements away."""
         values = self._values(trace)
         detail = trace.details.get(self.index)
-        if values is None or detail is None or not values.count or detail.inputs[self.position].dtype != "bool":
+        if (
+            values is None
+            or detail is None
+            or not values.count
+            or detail.inputs[self.position].dtype != "bool"
+        ):
             return False
         if values.zeros != (values.count if self.discards_when_zero else 0):
             return False
-        # A guard discards little else than the singular elements. A piecewise function that happens to have its
-        # singular point in the other branch discards many healthy ones, and masking is not what is wrong with it.
+        # A guard discards little else than the singular elements. A piecewise function that happens
+        # to have its singular point in the other branch discards many healthy ones, and masking is
+        # not what is wrong with it.
         mask = detail.inputs[self.position]
         spread = math.prod(self.shape) / max(mask.numel, 1)
         discarded = (mask.zeros if self.discards_when_zero else mask.numel - mask.zeros) * spread
@@ -47,7 +54,11 @@ class Gather:
 
     def _values(self, trace: StepTrace) -> ValuesAt | None:
         detail = trace.details.get(self.index)
-        return detail.gathered[self.slot] if detail is not None and self.slot < len(detail.gathered) else None
+        return (
+            detail.gathered[self.slot]
+            if detail is not None and self.slot < len(detail.gathered)
+            else None
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +75,21 @@ class Masks:
         return None
 
 
-def _ask(requests: dict[int, Request], index: int, input_position: int, positions: Positions) -> int:
+def _ask(
+    requests: dict[int, Request], index: int, input_position: int, positions: Positions
+) -> int:
     request = requests.setdefault(index, Request())
     request.gathers.append((input_position, positions))
     return len(request.gathers) - 1
 
 
-def find_mask(trace: StepTrace, site: int, positions: Positions, bad: int, requests: dict[int, Request]) -> Masks | None:
+def find_mask(
+    trace: StepTrace, site: int, positions: Positions, bad: int, requests: dict[int, Request]
+) -> Masks | None:
     """Asks for the masks downstream of forward op `site`, followed through at most `_HOPS` ops.
 
-    `where(condition, a, b)` discards `a` where the condition is zero and `b` where it is not; `masked_fill` discards
-    where its mask is set; `x[mask]` and `masked_select` where it is not.
+    `where(condition, a, b)` discards `a` where the condition is zero and `b` where it is not;
+    `masked_fill` discards where its mask is set; `x[mask]` and `masked_select` where it is not.
     """
     found: list[Gather] = []
     reached, queue = {site}, [site]
@@ -89,16 +104,41 @@ def find_mask(trace: StepTrace, site: int, positions: Positions, bad: int, reque
             name = record.info.name.split(".")[1].rstrip("_")
             fed = [i for i, (log, n) in enumerate(record.inputs) if n and log[n - 1] in reached]
             if name == "where" and len(record.inputs) == 3 and fed and fed[0] in (1, 2):
-                found.append(Gather(reader, 0, _ask(requests, reader, 0, positions), fed[0] == 1, positions.shape, bad))
+                found.append(
+                    Gather(
+                        reader,
+                        0,
+                        _ask(requests, reader, 0, positions),
+                        fed[0] == 1,
+                        positions.shape,
+                        bad,
+                    )
+                )
             elif name == "masked_fill" and fed and fed[0] == 0:
-                found.append(Gather(reader, 1, _ask(requests, reader, 1, positions), False, positions.shape, bad))
-            elif name in ("masked_select", "index") and len(record.inputs) == 2 and fed and fed[0] == 0:
-                found.append(Gather(reader, 1, _ask(requests, reader, 1, positions), True, positions.shape, bad))
+                found.append(
+                    Gather(
+                        reader, 1, _ask(requests, reader, 1, positions), False, positions.shape, bad
+                    )
+                )
+            elif (
+                name in ("masked_select", "index")
+                and len(record.inputs) == 2
+                and fed
+                and fed[0] == 0
+            ):
+                found.append(
+                    Gather(
+                        reader, 1, _ask(requests, reader, 1, positions), True, positions.shape, bad
+                    )
+                )
     return Masks(tuple(found)) if found else None
 
 
-def gradient_request(trace: StepTrace, index: int, positions: Positions, requests: dict[int, Request]) -> Gather | None:
-    """Asks for the gradient that arrived at the bad elements: the first input of the node that another node computed."""
+def gradient_request(
+    trace: StepTrace, index: int, positions: Positions, requests: dict[int, Request]
+) -> Gather | None:
+    """Asks for the gradient that arrived at the bad elements: the first input of the node that
+    another node computed."""
     group = trace.node_group(index)
     inside = set(group)
     for member in group:

@@ -1,4 +1,5 @@
-"""Which module of a model is running: its path and type, by global forward hooks that are taken off again."""
+"""Which module of a model is running: its path and type, by global forward hooks that are taken off
+again."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ import torch
 
 
 class ModuleStack:
-    """The modules of one model that are being called, innermost last. A context manager around the step."""
+    """The modules of one model that are being called, innermost last. A context manager around the
+    step."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.modules: list[tuple[str, str]] = []
@@ -17,7 +19,8 @@ class ModuleStack:
         self._ids: dict[int, int] = {}
         self._home_stack: list[int] = []
         self._stacks: dict[int, list[int]] = {}
-        """Indices of the modules being called, innermost last, by thread: checkpoints on two devices compute again at the same time."""
+        """Indices of the modules being called, innermost last, by thread: checkpoints on two
+        devices compute again at the same time."""
         self._handles: list[Any] = []
         for name, module in model.named_modules():
             self._ids[id(module)] = len(self.modules)
@@ -29,8 +32,9 @@ class ModuleStack:
         return self.current_of(threading.get_ident())
 
     def current_of(self, ident: int) -> int:
-        """Index of the innermost module that a thread calls, −1 outside of any. A thread that calls none works for the one that entered:
-        autograd's threads run the backward that it waits for."""
+        """Index of the innermost module that a thread calls, −1 outside of any. A thread that calls
+        none works for the one that entered: autograd's threads run the backward that it waits for.
+        """
         stack = self._stacks.get(ident) or self._home_stack
         return stack[-1] if stack else -1
 

@@ -13,7 +13,10 @@ def op_notes(func: Any, args: Any, kwargs: dict[str, Any]) -> dict[str, float]:
     note = _NOTES.get(func.name().removeprefix("aten::").split(".")[0])
     if note is None:
         return {}
-    named = {a.name: args[i] if i < len(args) else kwargs.get(a.name, a.default_value) for i, a in enumerate(func._schema.arguments)}
+    named = {
+        a.name: args[i] if i < len(args) else kwargs.get(a.name, a.default_value)
+        for i, a in enumerate(func._schema.arguments)
+    }
     try:
         return note(named)
     except (RuntimeError, TypeError, KeyError, IndexError):  # an overload without these arguments
@@ -23,12 +26,20 @@ def op_notes(func: Any, args: Any, kwargs: dict[str, Any]) -> dict[str, float]:
 def _softmax(a: dict[str, Any]) -> dict[str, float]:
     x = a["self"]
     dims = a["dim"]
-    masked = torch.isneginf(x).all(dims) if not isinstance(dims, (list, tuple)) else torch.isneginf(x).flatten(1).all(1)
+    masked = (
+        torch.isneginf(x).all(dims)
+        if not isinstance(dims, (list, tuple))
+        else torch.isneginf(x).flatten(1).all(1)
+    )
     return {"rows": float(masked.numel()), "fully_masked_rows": float(masked.sum())}
 
 
 def _logsumexp(a: dict[str, Any]) -> dict[str, float]:
-    masked = torch.isneginf(a["self"]).all(a["dim"][0]) if len(a["dim"]) == 1 else torch.isneginf(a["self"]).amin(a["dim"])
+    masked = (
+        torch.isneginf(a["self"]).all(a["dim"][0])
+        if len(a["dim"]) == 1
+        else torch.isneginf(a["self"]).amin(a["dim"])
+    )
     return {"rows": float(masked.numel()), "fully_masked_rows": float(masked.sum())}
 
 
@@ -43,7 +54,11 @@ def _attention(a: dict[str, Any]) -> dict[str, float]:
 
 def _nll(a: dict[str, Any]) -> dict[str, float]:
     kept = (a["target"] != a["ignore_index"]).sum()
-    notes = {"targets": float(a["target"].numel()), "kept_targets": float(kept), "ignore_index": float(a["ignore_index"])}
+    notes = {
+        "targets": float(a["target"].numel()),
+        "kept_targets": float(kept),
+        "ignore_index": float(a["ignore_index"]),
+    }
     if isinstance(a.get("weight"), torch.Tensor) and kept:
         labels = a["target"][a["target"] != a["ignore_index"]]
         notes["kept_weight"] = float(a["weight"][labels].sum())
@@ -57,7 +72,11 @@ def _ctc(a: dict[str, Any]) -> dict[str, float]:
     notes = {"targets": float(labels.numel()), "too_long": float(short.numel())}
     if short.numel():
         first = int(short[0])
-        notes |= {"first_sample": float(first), "first_frames": float(frames[first]), "first_labels": float(labels[first])}
+        notes |= {
+            "first_sample": float(first),
+            "first_frames": float(frames[first]),
+            "first_labels": float(labels[first]),
+        }
     elif labels.numel():
         # repeated labels need a blank frame between them, so labels + repeats may exceed the frames
         notes["tight"] = float((labels * 2 > frames).sum())

@@ -1,4 +1,5 @@
-"""Ops as their schemas describe them: what they read, what they write, and whether their output holds values."""
+"""Ops as their schemas describe them: what they read, what they write, and whether their output
+holds values."""
 
 from __future__ import annotations
 
@@ -10,7 +11,17 @@ import torch
 
 _Tensor = torch.Tensor
 _UNWRITTEN = ("empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided")
-_LIKE = ("new_zeros", "new_ones", "new_full", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like")
+_LIKE = (
+    "new_zeros",
+    "new_ones",
+    "new_full",
+    "zeros_like",
+    "ones_like",
+    "full_like",
+    "rand_like",
+    "randn_like",
+    "randint_like",
+)
 
 
 class OpInfo(NamedTuple):
@@ -58,14 +69,26 @@ def written_by(info: OpInfo, args: Any, kwargs: Mapping[str, Any] | None) -> lis
 
 @cache  # a pure function of the schema; there are only so many ops
 def describe_op(func: Any) -> OpInfo:
-    """Reads an op's schema: what it writes, whether it is a view, whether its output holds values yet."""
+    """Reads an op's schema: what it writes, whether it is a view, whether its output holds values
+    yet."""
     schema = func._schema
-    written = tuple((i, a.name) for i, a in enumerate(schema.arguments) if a.alias_info is not None and a.alias_info.is_write)
+    written = tuple(
+        (i, a.name)
+        for i, a in enumerate(schema.arguments)
+        if a.alias_info is not None and a.alias_info.is_write
+    )
     writes = bool(written)
     returns = [r.alias_info for r in schema.returns]
     view = not writes and bool(returns) and all(alias is not None for alias in returns)
     base = str(func).split(".")[1] if "." in str(func) else str(func)
-    return OpInfo(str(func), writes, written, view or base == "_unsafe_view", base in _UNWRITTEN, base in _LIKE + _UNWRITTEN)
+    return OpInfo(
+        str(func),
+        writes,
+        written,
+        view or base == "_unsafe_view",
+        base in _UNWRITTEN,
+        base in _LIKE + _UNWRITTEN,
+    )
 
 
 @cache

@@ -1,4 +1,5 @@
-"""Indices and labels that reach beyond what they index, found before the kernel that would assert on them."""
+"""Indices and labels that reach beyond what they index, found before the kernel that would assert
+on them."""
 
 from __future__ import annotations
 
@@ -10,14 +11,27 @@ from nanodoc.facts.calls import RangeFacts
 from nanodoc.trace.spans import calling_places, resolve
 
 RANGED = frozenset(
-    ("embedding", "embedding_bag", "cross_entropy", "nll_loss", "one_hot", "index_select", "gather", "take_along_dim", "getitem")
+    (
+        "embedding",
+        "embedding_bag",
+        "cross_entropy",
+        "nll_loss",
+        "one_hot",
+        "index_select",
+        "gather",
+        "take_along_dim",
+        "getitem",
+    )
 )
 _LABELS = ("cross_entropy", "nll_loss")
 _MOST_SAMPLES = 16
 
 
-def out_of_range(name: str, args: Any, kwargs: Any, module: tuple[str, str] | None) -> RangeFacts | None:
-    """The indices of this call that are out of range; None where all are fine, or the call can't be judged."""
+def out_of_range(
+    name: str, args: Any, kwargs: Any, module: tuple[str, str] | None
+) -> RangeFacts | None:
+    """The indices of this call that are out of range; None where all are fine, or the call can't be
+    judged."""
     try:
         with torch.no_grad(), torch._C.DisableTorchFunction():
             found = _judged(name, args, kwargs)
@@ -35,24 +49,42 @@ def out_of_range(name: str, args: Any, kwargs: Any, module: tuple[str, str] | No
             samples, rows = _rows(bad, _offsets(args, kwargs) if name == "embedding_bag" else None)
             own, caller = calling_places(3)
             return RangeFacts(
-                function=name, label=name in _LABELS, size=size, value=int(indices[tuple(first)]), position=tuple(first), count=int(bad.sum()),
-                minimum=int(values.min()), maximum=int(values.max()), least=int((indices if ignored is None else indices[indices != ignored]).min()),
-                consecutive=indices.dim() > 0 and indices.shape[-1] > 1 and bool((indices.diff(dim=-1) == 1).all()), shape=tuple(indices.shape), samples=samples, rows=rows,
-                module=module[0] if module else None, module_type=module[1] if module else None,
-                location=resolve(*own) if own else None, called_from=resolve(*caller) if caller else None,
-            )  # fmt: skip
-    except (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError):  # the call itself is wrong: it will say so
+                function=name,
+                label=name in _LABELS,
+                size=size,
+                value=int(indices[tuple(first)]),
+                position=tuple(first),
+                count=int(bad.sum()),
+                minimum=int(values.min()),
+                maximum=int(values.max()),
+                least=int((indices if ignored is None else indices[indices != ignored]).min()),
+                consecutive=indices.dim() > 0
+                and indices.shape[-1] > 1
+                and bool((indices.diff(dim=-1) == 1).all()),
+                shape=tuple(indices.shape),
+                samples=samples,
+                rows=rows,
+                module=module[0] if module else None,
+                module_type=module[1] if module else None,
+                location=resolve(*own) if own else None,
+                called_from=resolve(*caller) if caller else None,
+            )
+    except (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError):
+        # the call itself is wrong: it will say so
         return None
 
 
 def _rows(bad: torch.Tensor, offsets: torch.Tensor | None) -> tuple[tuple[int, ...], int]:
-    """(the first rows that hold one, how many rows there are): of the first dimension, or the bags that a flat list of ids is cut into"""
+    """(the first rows that hold one, how many rows there are): of the first dimension, or the bags
+    that a flat list of ids is cut into"""
     if bad.dim() == 1 and offsets is not None:
         places = bad.nonzero().flatten()
         bags = torch.searchsorted(offsets.to(places), places, right=True) - 1
         return tuple(bags.unique()[:_MOST_SAMPLES].tolist()), int(offsets.shape[0])
     rows = bad.flatten(1).any(1) if bad.dim() > 1 else bad
-    return tuple(rows.nonzero().flatten()[:_MOST_SAMPLES].tolist()), int(rows.shape[0]) if rows.dim() else 0
+    return tuple(rows.nonzero().flatten()[:_MOST_SAMPLES].tolist()), int(
+        rows.shape[0]
+    ) if rows.dim() else 0
 
 
 def _offsets(args: Any, kwargs: Any) -> torch.Tensor | None:
@@ -60,17 +92,27 @@ def _offsets(args: Any, kwargs: Any) -> torch.Tensor | None:
     offsets = args[2] if len(args) > 2 else kwargs.get("offsets")
     if not isinstance(offsets, torch.Tensor):
         return None
-    return offsets[:-1] if (args[9] if len(args) > 9 else kwargs.get("include_last_offset")) else offsets
+    return (
+        offsets[:-1]
+        if (args[9] if len(args) > 9 else kwargs.get("include_last_offset"))
+        else offsets
+    )
 
 
 def _judged(name: str, args: Any, kwargs: Any) -> tuple[torch.Tensor, int, int | None] | None:
     """(indices, how many there are to choose from, a value that stands for none)"""
     values = list(args) + [
-        kwargs[key] for key in ("input", "target", "weight", "dim", "index", "num_classes") if key in kwargs and not args
+        kwargs[key]
+        for key in ("input", "target", "weight", "dim", "index", "num_classes")
+        if key in kwargs and not args
     ]
     if name in ("embedding", "embedding_bag"):
         ids, weight = args[0], args[1] if len(args) > 1 else kwargs.get("weight")
-        return (ids, int(weight.shape[0]), None) if _integers(ids) and isinstance(weight, torch.Tensor) else None
+        return (
+            (ids, int(weight.shape[0]), None)
+            if _integers(ids) and isinstance(weight, torch.Tensor)
+            else None
+        )
     if name in _LABELS:
         logits, target = values[0], values[1] if len(values) > 1 else kwargs.get("target")
         ignored = kwargs.get("ignore_index", -100)
@@ -85,8 +127,17 @@ def _judged(name: str, args: Any, kwargs: Any) -> tuple[torch.Tensor, int, int |
     if name in ("index_select", "gather", "take_along_dim"):
         order = ("input", "dim", "index") if name != "take_along_dim" else ("input", "index", "dim")
         given = {**dict(zip(order, args, strict=False)), **kwargs}
-        source, dim, index = given.get("input"), given.get("dim"), given.get("index", given.get("indices"))
-        if isinstance(source, torch.Tensor) and isinstance(index, torch.Tensor) and isinstance(dim, int) and _integers(index):
+        source, dim, index = (
+            given.get("input"),
+            given.get("dim"),
+            given.get("index", given.get("indices")),
+        )
+        if (
+            isinstance(source, torch.Tensor)
+            and isinstance(index, torch.Tensor)
+            and isinstance(dim, int)
+            and _integers(index)
+        ):
             return index, int(source.shape[dim]), None
     return None
 
@@ -94,15 +145,26 @@ def _judged(name: str, args: Any, kwargs: Any) -> tuple[torch.Tensor, int, int |
 def _bracketed(source: Any, key: Any) -> tuple[torch.Tensor, int, int | None] | None:
     """Of `source[key]`, the first index tensor that reaches too far."""
     keys = key if isinstance(key, tuple) else (key,)
-    if not isinstance(source, torch.Tensor) or any(one is None or one is Ellipsis or isinstance(one, (bool, list)) for one in keys):
+    if not isinstance(source, torch.Tensor) or any(
+        one is None or one is Ellipsis or isinstance(one, (bool, list)) for one in keys
+    ):
         return None
     for dim, one in enumerate(keys):
         if isinstance(one, torch.Tensor) and one.dtype in (torch.bool, torch.uint8):
             return None  # a mask takes as many dimensions as it has
-        if _integers(one) and dim < source.dim() and bool(((one < -source.shape[dim]) | (one >= source.shape[dim])).any()):
+        if (
+            _integers(one)
+            and dim < source.dim()
+            and bool(((one < -source.shape[dim]) | (one >= source.shape[dim])).any())
+        ):
             return one, int(source.shape[dim]), None
     return None
 
 
 def _integers(tensor: Any) -> bool:
-    return isinstance(tensor, torch.Tensor) and tensor.dtype in (torch.int64, torch.int32) and tensor.numel() > 0 and not tensor.is_nested
+    return (
+        isinstance(tensor, torch.Tensor)
+        and tensor.dtype in (torch.int64, torch.int32)
+        and tensor.numel() > 0
+        and not tensor.is_nested
+    )

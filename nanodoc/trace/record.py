@@ -32,4 +32,5 @@ class Record(NamedTuple):
     overwrites: bool
     """A write that covers the whole storage: what was there before is gone."""
     thread: int = 0
-    """0 is the thread that the trace was begun in; autograd runs the backward of an accelerator in others."""
+    """0 is the thread that the trace was begun in; autograd runs the backward of an accelerator in
+    others."""

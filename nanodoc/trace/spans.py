@@ -1,4 +1,5 @@
-"""Where in the user's source an op was called: frames while tracing, lines and columns afterwards."""
+"""Where in the user's source an op was called: frames while tracing, lines and columns
+afterwards."""
 
 from __future__ import annotations
 
@@ -20,9 +21,11 @@ Place = tuple[CodeType, int]
 
 
 def calling_places(depth: int) -> tuple[Place | None, Place | None]:
-    """The deepest frame outside torch and nanodoc, and the user's own frame if the deepest lies in an installed library.
+    """The deepest frame outside torch and nanodoc, and the user's own frame if the deepest lies in
+    an installed library.
 
-    Frames that merely called `backward()` don't count while the autograd engine runs. `depth` frames are left out.
+    Frames that merely called `backward()` don't count while the autograd engine runs. `depth`
+    frames are left out.
     """
     library: Place | None = None
     try:
@@ -44,7 +47,8 @@ def calling_places(depth: int) -> tuple[Place | None, Place | None]:
 
 
 def resolve(code: CodeType, lasti: int) -> SourceSpan | None:
-    """The source span of the instruction at `lasti` in `code`, or None where the compiler kept no position."""
+    """The source span of the instruction at `lasti` in `code`, or None where the compiler kept no
+    position."""
     return _resolve(code.co_filename, code, lasti)
 
 
@@ -59,7 +63,10 @@ def _resolve(filename: str, code: CodeType, lasti: int) -> SourceSpan | None:
     if line is None:
         return None
     end_line = end_line or line
-    lines = [linecache.getline(code.co_filename, number).rstrip("\n") for number in range(line, end_line + 1)]
+    lines = [
+        linecache.getline(code.co_filename, number).rstrip("\n")
+        for number in range(line, end_line + 1)
+    ]
     # co_positions counts UTF-8 bytes; a reader counts characters
     first = _characters(lines[0], column or 0)
     last = _characters(lines[-1], end_column if end_column is not None else len(lines[-1].encode()))
@@ -81,7 +88,8 @@ def _characters(line: str, offset: int) -> int:
 
 
 def traceback_spans(traceback: TracebackType | None) -> list[tuple[SourceSpan, int, CodeType]]:
-    """Every frame of a traceback outside nanodoc, outermost first, with its `frame_kind` and code."""
+    """Every frame of a traceback outside nanodoc, outermost first, with its `frame_kind` and
+    code."""
     spans = []
     while traceback is not None:
         code = traceback.tb_frame.f_code

@@ -18,11 +18,15 @@ def user_frame(depth: int = 1) -> FrameType | None:
 
 
 def stop_here(what: str) -> None:
-    """Opens pdb in the user's frame that called the op; its line has not been finished yet. `q` and `c` let the step go on."""
+    """Opens pdb in the user's frame that called the op; its line has not been finished yet. `q` and
+    `c` let the step go on."""
     frame = user_frame(2)
     if frame is None:
         return
-    print(f"nanodoc: {what}; the line has not finished, its arguments are at hand (c goes on)", file=sys.stderr)
+    print(
+        f"nanodoc: {what}; the line has not finished, its arguments are at hand (c goes on)",
+        file=sys.stderr,
+    )
     debugger = pdb.Pdb(nosigint=True)
     debugger.reset()
     debugger.interaction(frame, None)

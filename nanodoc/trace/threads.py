@@ -1,9 +1,10 @@
 """Which op made an autograd node, whatever threads they ran in.
 
-Autograd counts nodes thread by thread, and runs the backward of an accelerator in threads of its own, one a device. A checkpoint that computes
-again there, a second derivative, or a forward pass in a thread of the user's makes nodes whose numbers say nothing beside those of the
-thread the step was begun in. Nodes made elsewhere are marked in their own metadata, a dictionary that autograd keeps for
-each node; the mark dies with the node and keeps nothing alive.
+Autograd counts nodes thread by thread, and runs the backward of an accelerator in threads of its
+own, one a device. A checkpoint that computes again there, a second derivative, or a forward pass in
+a thread of the user's makes nodes whose numbers say nothing beside those of the thread the step was
+begun in. Nodes made elsewhere are marked in their own metadata, a dictionary that autograd keeps
+for each node; the mark dies with the node and keeps nothing alive.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ _sequence_number: Callable[[], int] = torch.autograd._get_sequence_nr  # type: i
 
 
 class _Unmarked(NamedTuple):
-    """An op that ran elsewhere, and whose node can't be seen before autograd has attached it to the output."""
+    """An op that ran elsewhere, and whose node can't be seen before autograd has attached it to the
+    output."""
 
     output: weakref.ref[torch.Tensor]
     key: int
@@ -40,8 +42,8 @@ class _Unmarked(NamedTuple):
 
 
 class NodeKeys:
-    """Keys that an op and the node it made have in common, in one trace: the node's number in the thread that the trace was begun in,
-    a negative number of its own for every op elsewhere."""
+    """Keys that an op and the node it made have in common, in one trace: the node's number in the
+    thread that the trace was begun in, a negative number of its own for every op elsewhere."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -74,8 +76,13 @@ class NodeKeys:
             made_by = node.metadata.get(_MARK)
             if made_by is not None and made_by[0] is self:
                 return int(made_by[1])
-        # a custom function's node is made without an op to show for it; one inside another node's backward was made there
-        if threading.get_ident() != self.home and isinstance(node, BackwardCFunction) and _is_nested():
+        # a custom function's node is made without an op to show for it; one inside another node's
+        # backward was made there
+        if (
+            threading.get_ident() != self.home
+            and isinstance(node, BackwardCFunction)
+            and _is_nested()
+        ):
             return NOWHERE
         return number
 
@@ -110,7 +117,8 @@ class NodeKeys:
 
 
 def _is_nested() -> bool:
-    """The running thread, one of autograd's, is inside a backward that Python code called in it: a checkpoint's."""
+    """The running thread, one of autograd's, is inside a backward that Python code called in it: a
+    checkpoint's."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_code is ENGINE:
@@ -145,9 +153,14 @@ def backward_everywhere(mode: TorchDispatchMode) -> Iterator[None]:
 
 @contextlib.contextmanager
 def in_one_thread(model: torch.nn.Module) -> Iterator[None]:
-    """Around a step that is run again: the backward of a model on several devices runs in the calling thread, so that its ops come in the same
-    order each time, and an op can be found again by its number. With one device there is one order in any case."""
-    devices = {tensor.device for tensor in (*model.parameters(), *model.buffers()) if tensor.device.type != "meta"}
+    """Around a step that is run again: the backward of a model on several devices runs in the
+    calling thread, so that its ops come in the same order each time, and an op can be found again
+    by its number. With one device there is one order in any case."""
+    devices = {
+        tensor.device
+        for tensor in (*model.parameters(), *model.buffers())
+        if tensor.device.type != "meta"
+    }
     if len(devices) < 2:
         yield
         return

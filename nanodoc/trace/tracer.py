@@ -1,7 +1,8 @@
 """The op-level tracer: one dispatch mode over forward, backward and optimizer.
 
-Invariants: it keeps names, indices and 0-dim statistics, never the user's tensors, so its memory grows with the number
-of ops and not with the activations; and it draws no random numbers and writes to no tensor of the run.
+Invariants: it keeps names, indices and 0-dim statistics, never the user's tensors, so its memory
+grows with the number of ops and not with the activations; and it draws no random numbers and writes
+to no tensor of the run.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nanodoc.tensors.plain import is_plain
@@ -31,20 +35,24 @@ _ident = threading.get_ident
 _current_node: Callable[[], Any] = torch._C._current_autograd_node
 _Tensor = torch.Tensor
 _LIFT = torch.ops.aten.lift_fresh.default  # how a tensor made of Python or NumPy values enters
-_STATISTICS = {torch.float32, torch.float64, torch.bfloat16}  # dtypes whose sum only overflows where float32 does
+# dtypes whose sum only overflows where float32 does
+_STATISTICS = {torch.float32, torch.float64, torch.bfloat16}
 
 
-_RUNNING = Record(OpInfo("running", False, (), False, True), (), "", None, -1, -1, None, None, 0, 0, False)
+_RUNNING = Record(
+    OpInfo("running", False, (), False, True), (), "", None, -1, -1, None, None, 0, 0, False
+)
 """In the place of an op that has begun and not yet returned."""
 
 
 class Tracer(TorchDispatchMode):
     """Traces everything run inside `with tracer:`; `finish()` then gives the `StepTrace`.
 
-    `requests` maps the index of an op (from an earlier trace of the same step) to what is to be examined there.
-    `leaves` are (name, tensor) pairs: parameters, buffers, the batch. `watch_optimizer` also takes statistics
-    inside `Optimizer.step`, where a healthy step has hundreds of small ops that need none. With a `flow` the tracer follows
-    gradients and not values: it takes no statistics. A `half` is told of every op, for what half precision did to it.
+    `requests` maps the index of an op (from an earlier trace of the same step) to what is to be
+    examined there. `leaves` are (name, tensor) pairs: parameters, buffers, the batch.
+    `watch_optimizer` also takes statistics inside `Optimizer.step`, where a healthy step has
+    hundreds of small ops that need none. With a `flow` the tracer follows gradients and not values:
+    it takes no statistics. A `half` is told of every op, for what half precision did to it.
     """
 
     def __init__(
@@ -77,16 +85,18 @@ class Tracer(TorchDispatchMode):
         self._handles: list[Any] = []
         for name, tensor in leaves:
             storage = _storage(tensor)
-            if storage is not None and storage not in self._writers:  # a tied weight keeps its first name
+            # a tied weight keeps its first name
+            if storage is not None and storage not in self._writers:
                 self._writers[storage] = [self._new_leaf(name)]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Without this torch wraps `__torch_dispatch__` in `torch._dynamo.disable`, which costs two calls per op and an
-        import of dynamo. Traced steps run eagerly (`set_stance`), so there is nothing to disable."""
+        """Without this torch wraps `__torch_dispatch__` in `torch._dynamo.disable`, which costs two
+        calls per op and an import of dynamo. Traced steps run eagerly (`set_stance`), so there is
+        nothing to disable."""
         return False
 
-    # -- entering and leaving ------------------------------------------------------------------------------------
+    # -- entering and leaving ----------------------------------------------------------------------
 
     def __enter__(self) -> Tracer:
         self._keys.begin()
@@ -125,7 +135,7 @@ class Tracer(TorchDispatchMode):
     def _leave_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._in_optimizer.discard(_ident())
 
-    # -- what the engine tells ---------------------------------------------------------------------------------
+    # -- what the engine tells ---------------------------------------------------------------------
 
     def mark(self, name: str, tensor: torch.Tensor) -> None:
         """Remembers who wrote `tensor` up to now, so that a slice can start from it."""
@@ -148,21 +158,35 @@ class Tracer(TorchDispatchMode):
         return len(self._records)
 
     def add_host(self, name: str, inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> int:
-        """Records a step through Python that the dispatcher doesn't see (`tolist`, `torch.as_tensor` of tensors) as an op."""
+        """Records a step through Python that the dispatcher doesn't see (`tolist`,
+        `torch.as_tensor` of tensors) as an op."""
         assert self._flow is not None
         index, ident = self._begin(), _ident()
         home = ident == self._keys.home
         storages = [_storage(tensor) for tensor in inputs]
-        refs = tuple((log := self._writers.get(storage, []) if storage is not None else [], len(log)) for storage in storages)
+        refs = tuple(
+            (log := self._writers.get(storage, []) if storage is not None else [], len(log))
+            for storage in storages
+        )
         self._flow.note(index, inputs, storages)
         own, caller = calling_places(2)
         info = OpInfo(name, writes=False, written=(), view=False, silent=True)
         node = None if _current_node() is None else "host"
         phase = FORWARD if node is None else BACKWARD
         self._records[index] = Record(
-            info, refs, phase, node, self._keys.of_op(index, home=home), self._modules.current_of(ident), own, caller, 0, 0, bool(outputs),
+            info,
+            refs,
+            phase,
+            node,
+            self._keys.of_op(index, home=home),
+            self._modules.current_of(ident),
+            own,
+            caller,
+            0,
+            0,
+            bool(outputs),
             0 if home else self._keys.thread(ident),
-        )  # fmt: skip
+        )
         for tensor in outputs:
             storage = _storage(tensor)
             if storage is not None:
@@ -192,15 +216,25 @@ class Tracer(TorchDispatchMode):
         for position, value in self._pending.items():
             groups.setdefault((value.device, value.dtype), []).append(position)
         for positions in groups.values():
-            flags = torch.isfinite(torch.stack([self._pending[position] for position in positions])).tolist()
+            flags = torch.isfinite(
+                torch.stack([self._pending[position] for position in positions])
+            ).tolist()
             for position, flag in zip(positions, flags, strict=True):
                 self._finite[position] = flag
         self._pending = {}
         finite = self._finite
         bad = [not all(finite[r.statistic : r.statistic + r.statistics]) for r in self._records]
-        return StepTrace(self._records, bad, self._marks, self._leaf_names, self._modules.modules, self._details, self._optimizer_calls)
+        return StepTrace(
+            self._records,
+            bad,
+            self._marks,
+            self._leaf_names,
+            self._modules.modules,
+            self._details,
+            self._optimizer_calls,
+        )
 
-    # -- the hot path --------------------------------------------------------------------------------------------
+    # -- the hot path ------------------------------------------------------------------------------
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         ident = _ident()
@@ -225,8 +259,10 @@ class Tracer(TorchDispatchMode):
             if storage is None:
                 refs.append(([], 0))
                 continue
-            known = None if lifted else writers.get(storage)  # lifted: new, whatever had its address before
-            if known is None:  # made where no op could be seen: from_numpy, a tensor of an enclosing scope
+            # lifted: new, whatever had its address before
+            known = None if lifted else writers.get(storage)
+            # made where no op could be seen: from_numpy, a tensor of an enclosing scope
+            if known is None:
                 known = writers[storage] = [self._new_leaf("constant")]
             refs.append((known, len(known)))
 
@@ -236,7 +272,11 @@ class Tracer(TorchDispatchMode):
         node = None if quiet else _current_node()
         thread = 0 if home else keys.thread(ident)
         if node is None:
-            phase, node_name, sequence = OPTIMIZER if stepping else FORWARD, None, keys.of_op(index, home=home)
+            phase, node_name, sequence = (
+                OPTIMIZER if stepping else FORWARD,
+                None,
+                keys.of_op(index, home=home),
+            )
         elif place is not None and torch.is_grad_enabled():
             # the user's forward code, run again inside backward by activation checkpointing
             phase, node_name, sequence = RECOMPUTE, None, keys.of_op(index, home=home)
@@ -247,7 +287,9 @@ class Tracer(TorchDispatchMode):
             if lifted:
                 flow.forget(inputs[0])
             if node is None:
-                flow.note(index, inputs, seen, self._through_python(flow, index, info, args, inputs))
+                flow.note(
+                    index, inputs, seen, self._through_python(flow, index, info, args, inputs)
+                )
 
         request, half = self._requests.get(index), self._half
         kept = half.before(info, inputs) if half is not None else inputs
@@ -259,7 +301,20 @@ class Tracer(TorchDispatchMode):
                 if request.on_reached is not None:
                     request.on_reached()
         except BaseException:
-            records[index] = Record(info, tuple(refs), phase, node_name, sequence, module, place, caller, 0, 0, False, thread)
+            records[index] = Record(
+                info,
+                tuple(refs),
+                phase,
+                node_name,
+                sequence,
+                module,
+                place,
+                caller,
+                0,
+                0,
+                False,
+                thread,
+            )
             raise
 
         if half is not None:
@@ -285,12 +340,24 @@ class Tracer(TorchDispatchMode):
             keys.made(index, outputs)
         first = self._keep(statistics) if statistics else 0
         records[index] = Record(
-            info, tuple(refs), phase, node_name, sequence, module, place, caller, first, len(statistics), overwrites, thread
-        )  # fmt: skip
+            info,
+            tuple(refs),
+            phase,
+            node_name,
+            sequence,
+            module,
+            place,
+            caller,
+            first,
+            len(statistics),
+            overwrites,
+            thread,
+        )
         return out
 
     def _begin(self) -> int:
-        """The index of the op that begins, kept free for its record: ops of other threads may begin and end in between."""
+        """The index of the op that begins, kept free for its record: ops of other threads may begin
+        and end in between."""
         with self._keys.lock:
             self._records.append(_RUNNING)
             if self._flow is not None:
@@ -310,8 +377,11 @@ class Tracer(TorchDispatchMode):
                     finite.append(True)
             return first
 
-    def _through_python(self, flow: FlowLog, index: int, info: OpInfo, args: Any, inputs: list[torch.Tensor]) -> list[int]:
-        """The exports an op reads without a tensor to show for it: a new tensor of Python values, a number argument."""
+    def _through_python(
+        self, flow: FlowLog, index: int, info: OpInfo, args: Any, inputs: list[torch.Tensor]
+    ) -> list[int]:
+        """The exports an op reads without a tensor to show for it: a new tensor of Python values, a
+        number argument."""
         if not flow.exports:
             return []
         if info.name == "aten.lift_fresh.default":
@@ -323,7 +393,8 @@ class Tracer(TorchDispatchMode):
         return flow.through_python(index, args)
 
     def _note_writes(self, written: list[torch.Tensor], index: int) -> bool:
-        """Appends this op to the writers of each tensor it mutated; True if all of them were covered whole."""
+        """Appends this op to the writers of each tensor it mutated; True if all of them were
+        covered whole."""
         whole = True
         for tensor in written:
             storage = _storage(tensor)
@@ -339,8 +410,8 @@ class Tracer(TorchDispatchMode):
 
 
 def _statistic(tensor: torch.Tensor) -> list[bool | torch.Tensor]:
-    """A number or two that are non-finite if any element is, on the CPU whether they are finite; a finite float32 tensor whose sum
-    overflows is looked at again when its op is examined."""
+    """A number or two that are non-finite if any element is, on the CPU whether they are finite; a
+    finite float32 tensor whose sum overflows is looked at again when its op is examined."""
     if not tensor.is_floating_point():
         if not tensor.is_complex():
             return []
@@ -350,9 +421,11 @@ def _statistic(tensor: torch.Tensor) -> list[bool | torch.Tensor]:
     try:
         # the sum of a float16 tensor overflows at 65504
         values = (tensor.sum(),) if tensor.dtype in _STATISTICS else torch.aminmax(tensor)
-    except (RuntimeError, NotImplementedError):  # sparse and 8-bit tensors have no such reduction: not screened
+    except (RuntimeError, NotImplementedError):
+        # sparse and 8-bit tensors have no such reduction: not screened
         return []
-    return [math.isfinite(value.item()) if value.is_cpu else value for value in values]  # the CPU is not waited for
+    # the CPU is not waited for
+    return [math.isfinite(value.item()) if value.is_cpu else value for value in values]
 
 
 def _storage(tensor: torch.Tensor) -> int | None:

@@ -9,7 +9,8 @@ from nanodoc.trace.graph import StepTrace
 
 
 def write_trace(trace: StepTrace, folder: Path, step: int) -> Path:
-    """`trace-step<N>.jsonl` in `folder`: op, phase, module, place and whether its output was non-finite."""
+    """`trace-step<N>.jsonl` in `folder`: op, phase, module, place and whether its output was
+    non-finite."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"trace-step{step}.jsonl"
     number = 2

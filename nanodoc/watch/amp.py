@@ -1,5 +1,6 @@
-"""What a run watches about mixed precision: the loss scale step by step, the order of calls in a train_step, and, when the run is
-over, what the skipped steps were about and what half precision rounds to zero."""
+"""What a run watches about mixed precision: the loss scale step by step, the order of calls in a
+train_step, and, when the run is over, what the skipped steps were about and what half precision
+rounds to zero."""
 
 from __future__ import annotations
 
@@ -35,9 +36,12 @@ class SickSkip:
 
 
 class AmpWatch:
-    """One run's watch. The engine tells it of every step; `facts()` are complete when `at_end` has run."""
+    """One run's watch. The engine tells it of every step; `facts()` are complete when `at_end` has
+    run."""
 
-    def __init__(self, runner: StepRunner, keeper: Keeper, replayer: Replayer, build: BuildFacts) -> None:
+    def __init__(
+        self, runner: StepRunner, keeper: Keeper, replayer: Replayer, build: BuildFacts
+    ) -> None:
         self._runner = runner
         self._keeper = keeper
         self._replayer = replayer
@@ -45,7 +49,9 @@ class AmpWatch:
         self._named = list(runner.recipe.model.named_parameters())
         self.calls = CallWatch(runner.recipe.optimizers, self._named)
         self.skips = SkipWatch(runner)
-        self._autocast: str | None = str(runner.amp_dtype).removeprefix("torch.") if runner.amp_dtype else None
+        self._autocast: str | None = (
+            str(runner.amp_dtype).removeprefix("torch.") if runner.amp_dtype else None
+        )
         self._half = HalfFacts()
         self._retried: list[SkippedStep] = []
         self.notes: list[tuple[str, str]] = []
@@ -53,12 +59,20 @@ class AmpWatch:
     @property
     def scaler(self) -> Any:
         """The recipe's GradScaler, or the one that the train_step uses."""
-        return self._runner.recipe.scaler if self._runner.recipe.scaler is not None else self.calls.order.scaler
+        return (
+            self._runner.recipe.scaler
+            if self._runner.recipe.scaler is not None
+            else self.calls.order.scaler
+        )
 
     @property
     def concerned(self) -> bool:
         """The run has anything to do with mixed precision."""
-        return self._autocast is not None or self.scaler is not None or any(p.dtype == torch.float16 for _, p in self._named)
+        return (
+            self._autocast is not None
+            or self.scaler is not None
+            or any(p.dtype == torch.float16 for _, p in self._named)
+        )
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
@@ -78,15 +92,18 @@ class AmpWatch:
         finally:
             torch.autocast.__enter__ = enter  # type: ignore[method-assign]  # the original
 
-    # -- told by the engine ----------------------------------------------------------------------------------------------
+    # -- told by the engine ------------------------------------------------------------------------
 
     def reading(self, *, done: bool = False) -> ScalerReading | None:
-        """What to read of the scaler in this step's copy; `done` after a train_step, which may have updated the scale already."""
+        """What to read of the scaler in this step's copy; `done` after a train_step, which may have
+        updated the scale already."""
         state = self.calls.before_update if done and self._runner.observing else None
         optimizers = self._runner.recipe.optimizers if not self._runner.observing else ()
         return read_scaler(self.scaler, optimizers, state)
 
-    def note(self, capsule: StepCapsule, reading: ScalerReading | None, values: Sequence[float]) -> ScalerStep | None:
+    def note(
+        self, capsule: StepCapsule, reading: ScalerReading | None, values: Sequence[float]
+    ) -> ScalerStep | None:
         """One step's scaler state as it was read; in a driven loop before the optimizers move."""
         if reading is None or len(values) < len(reading.tensors):
             return None
@@ -96,7 +113,9 @@ class AmpWatch:
         step = reading.step(capsule.step, values, left_out, self.calls.taken if observing else ())
         if observing:
             self._keeper.scaler = self.scaler
-            self._keeper.more_scalers = [one for one in self.calls.order.scalers.values() if one is not self.scaler]
+            self._keeper.more_scalers = [
+                one for one in self.calls.order.scalers.values() if one is not self.scaler
+            ]
         if observing and not (self.calls.taken or self.calls.left_out):
             return step  # a micro-batch of several: nothing was tried at this scale
         if not step.skipped or (observing and self.calls.taken):
@@ -108,7 +127,8 @@ class AmpWatch:
         return step
 
     def at_end(self, last: StepCapsule | None) -> SickSkip | None:
-        """The run is over. Returns the skipped step that is sick without the scale, if there is one."""
+        """The run is over. Returns the skipped step that is sick without the scale, if there is
+        one."""
         if not self.concerned:
             return None
         sick = self._retry()
@@ -116,18 +136,26 @@ class AmpWatch:
             self._measure(last)
         return sick
 
-    # -- looking -----------------------------------------------------------------------------------------------------------
+    # -- looking -----------------------------------------------------------------------------------
 
     def _retry(self) -> SickSkip | None:
         if self.skips.too_large:
-            self.notes.append(("skipped steps", "the weights are larger than 1 GiB and were not kept, so no skipped step was run again"))
+            self.notes.append(
+                (
+                    "skipped steps",
+                    "the weights are larger than 1 GiB and were not kept, so no skipped step was "
+                    "run again",
+                )
+            )
         for kept in self.skips.kept():
             with put_back(self._runner, self._keeper):
                 capsule = at_scale(kept.capsule, self._runner.device)
                 replay = self._replayer.replay(capsule)
             if replay.error is not None:
                 raised = type(replay.error.cause).__name__
-                self.notes.append(("skipped steps", f"step {capsule.step} raised {raised} when it was run again"))
+                self.notes.append(
+                    ("skipped steps", f"step {capsule.step} raised {raised} when it was run again")
+                )
                 continue
             finite = not replay.bad_parameters and all(map(math.isfinite, replay.losses))
             self._retried.append(_retried(kept, finite))
@@ -137,18 +165,23 @@ class AmpWatch:
         return None
 
     def _measure(self, last: StepCapsule) -> None:
-        """One more traced run of the last step's batch, with every half-precision op compared with float32."""
+        """One more traced run of the last step's batch, with every half-precision op compared with
+        float32."""
         log = HalfLog()
         with put_back(self._runner, self._keeper):
             replay = self._replayer.replay(last, half=log)
         if replay.error is not None:
-            self.notes.append(("underflow", "the step could not be run again when the run was over"))
+            self.notes.append(
+                ("underflow", "the step could not be run again when the run was over")
+            )
             return
-        self._half = half_facts(replay.trace, log, [name for name, _ in self._named], self._runner.device)
+        self._half = half_facts(
+            replay.trace, log, [name for name, _ in self._named], self._runner.device
+        )
         for place in self._half.clips:
             self.calls.order.clipped_by_hand(place, last.step)
 
-    # -- what is known at the end --------------------------------------------------------------------------------------------
+    # -- what is known at the end ------------------------------------------------------------------
 
     def facts(self) -> AmpFacts | None:
         if not self.concerned:
@@ -170,17 +203,37 @@ class AmpWatch:
         )
 
     def _half_parameters(self) -> Iterator[HalfParameter]:
-        held = {id(p) for o in self._runner.recipe.optimizers for group in o.param_groups for p in group["params"]}
+        held = {
+            id(p)
+            for o in self._runner.recipe.optimizers
+            for group in o.param_groups
+            for p in group["params"]
+        }
         modules = dict(self._runner.recipe.model.named_modules())
         for name, parameter in self._named:
-            if without_values(parameter) or parameter.dtype != torch.float16 or not parameter.requires_grad or id(parameter) not in held:
+            if (
+                without_values(parameter)
+                or parameter.dtype != torch.float16
+                or not parameter.requires_grad
+                or id(parameter) not in held
+            ):
                 continue
             path = name.rpartition(".")[0]
-            made = self._build.cast_at(name) or self._build.layer_made_at(path) or self._build.registered_at(name)
+            made = (
+                self._build.cast_at(name)
+                or self._build.layer_made_at(path)
+                or self._build.registered_at(name)
+            )
             yield HalfParameter(
-                name=name, dtype="float16", module=path, module_type=type(modules[path]).__name__ if path in modules else "", made_at=made
+                name=name,
+                dtype="float16",
+                module=path,
+                module_type=type(modules[path]).__name__ if path in modules else "",
+                made_at=made,
             )
 
 
 def _retried(kept: KeptSkip, finite: bool) -> SkippedStep:
-    return SkippedStep(step=kept.capsule.step, scale=kept.scale, proven=kept.proven, finite_unscaled=finite)
+    return SkippedStep(
+        step=kept.capsule.step, scale=kept.scale, proven=kept.proven, finite_unscaled=finite
+    )

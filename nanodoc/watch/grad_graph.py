@@ -1,7 +1,9 @@
-"""What a run watches about gradients besides their values: who gets none, who owns what, and whether samples mix.
+"""What a run watches about gradients besides their values: who gets none, who owns what, and
+whether samples mix.
 
-The first step is followed while it runs, which changes nothing of it. Whatever has to be run again (fixes to be tried, a sample to be
-changed) waits until the run is over: training code keeps state in places that nobody can put back.
+The first step is followed while it runs, which changes nothing of it. Whatever has to be run again
+(fixes to be tried, a sample to be changed) waits until the run is over: training code keeps state
+in places that nobody can put back.
 """
 
 from __future__ import annotations
@@ -37,14 +39,28 @@ from nanodoc.trace.files import LIBRARY, USER, frame_kind
 from nanodoc.trace.spans import Place, resolve
 
 _LATEST = 3  # the steps after the first one in which kept graphs are counted
-_FUSED = (torch.nn.MultiheadAttention, torch.nn.TransformerEncoderLayer, torch.nn.TransformerEncoder)
-_ZERO_STEPS = 3  # a gradient that is exactly zero at the start is normal (LoRA, gates initialised to zero)
+_FUSED = (
+    torch.nn.MultiheadAttention,
+    torch.nn.TransformerEncoderLayer,
+    torch.nn.TransformerEncoder,
+)
+# a gradient that is exactly zero at the start is normal (LoRA, gates initialised to zero)
+_ZERO_STEPS = 3
 
 
 class GraphWatch:
-    """One run's watch. The engine tells it of every step; the facts are there when the run has ended."""
+    """One run's watch. The engine tells it of every step; the facts are there when the run has
+    ended."""
 
-    def __init__(self, runner: StepRunner, keeper: Keeper, build: BuildFacts, *, leak_check: bool, range_check: bool = True) -> None:
+    def __init__(
+        self,
+        runner: StepRunner,
+        keeper: Keeper,
+        build: BuildFacts,
+        *,
+        leak_check: bool,
+        range_check: bool = True,
+    ) -> None:
         self._runner = runner
         self._keeper = keeper
         self._build = build
@@ -59,7 +75,8 @@ class GraphWatch:
         self._followed: FollowedStep | None = None
         self._first: StepCapsule | None = None
         self.moved: tuple[str, ...] = ()
-        """Parameters that never got a gradient and whose values changed all the same (an average kept by hand)."""
+        """Parameters that never got a gradient and whose values changed all the same (an average
+        kept by hand)."""
         self.ownership = Ownership(runner.recipe, build)
         self.graph: GraphFacts | None = None
         self.leak: LeakFacts | None = None
@@ -70,13 +87,16 @@ class GraphWatch:
     def begin(self) -> None:
         """Before the first step."""
         self.ownership.begin()
-        self._examiner.initial = {name: fingerprint(p) for name, p in self._named if not without_values(p)}
+        self._examiner.initial = {
+            name: fingerprint(p) for name, p in self._named if not without_values(p)
+        }
         if self._call is None:
             self.notes.append(("cross-sample leak", "switched off"))
 
     def follow(self, capsule: StepCapsule) -> FollowedStep | None:
-        """The first step is followed while it runs: that costs one traced step and no replay. What would compute otherwise
-        while it is watched, compiled parts and fused attention, is run again when the run is over instead."""
+        """The first step is followed while it runs: that costs one traced step and no replay. What
+        would compute otherwise while it is watched, compiled parts and fused attention, is run
+        again when the run is over instead."""
         if capsule.step:
             return None
         recipe = self._runner.recipe
@@ -86,17 +106,22 @@ class GraphWatch:
         return self._followed
 
     def fused(self) -> bool:
-        """Attention layers in eval mode leave their fused path while a function mode watches, and round otherwise."""
+        """Attention layers in eval mode leave their fused path while a function mode watches, and
+        round otherwise."""
         recipe = self._runner.recipe
-        beside = [value for f in (recipe.loss_fn, recipe.criterion, recipe.train_step) for _, _, value in variables_of(f)]
+        beside = [
+            value
+            for f in (recipe.loss_fn, recipe.criterion, recipe.train_step)
+            for _, _, value in variables_of(f)
+        ]
         roots = [recipe.model, *(value for value in beside if isinstance(value, torch.nn.Module))]
         # the step itself may put them into eval mode for a pass of its own
         return any(isinstance(m, _FUSED) for root in roots for m in root.modules())
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """Around the run: remembers the line that last switched gradients off, for the case that nobody switches them on again,
-        and optimizers that were made after build()."""
+        """Around the run: remembers the line that last switched gradients off, for the case that
+        nobody switches them on again, and optimizers that were made after build()."""
         original = torch.set_grad_enabled.__init__
         watch = self
 
@@ -107,7 +132,9 @@ class GraphWatch:
                 watch._switched_off = (frame.f_code, frame.f_lasti)
 
         torch.set_grad_enabled.__init__ = init  # type: ignore[method-assign, assignment]  # put back below
-        hook = register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: self.ownership.saw_stepping(optimizer))
+        hook = register_optimizer_step_pre_hook(
+            lambda optimizer, args, kwargs: self.ownership.saw_stepping(optimizer)
+        )
         try:
             yield
         finally:
@@ -118,7 +145,10 @@ class GraphWatch:
         """Where gradients were switched off for good, during the run or before it."""
         if torch.is_grad_enabled():
             return None
-        if self._switched_off is not None and frame_kind(self._switched_off[0].co_filename) in (USER, LIBRARY):
+        if self._switched_off is not None and frame_kind(self._switched_off[0].co_filename) in (
+            USER,
+            LIBRARY,
+        ):
             return resolve(*self._switched_off)
         return self._build.grad_switched_off_at()
 
@@ -135,7 +165,7 @@ class GraphWatch:
         """Forgets the model's arguments: the device has no memory left for what they hold."""
         self._call = None
 
-    # -- told by the engine ------------------------------------------------------------------------------------------
+    # -- told by the engine ------------------------------------------------------------------------
 
     def before_step(self, capsule: StepCapsule) -> None:
         """Keeps the first step's start for the looks that are taken when the run is over."""
@@ -143,7 +173,8 @@ class GraphWatch:
             self._first = self._keeper.take(0, capsule.batches, apart=True)
 
     def after_backward(self, capsule: StepCapsule, norms: Mapping[str, float]) -> float:
-        """`norms` are those of the parameters that have a gradient. Returns the seconds that looking took."""
+        """`norms` are those of the parameters that have a gradient. Returns the seconds that
+        looking took."""
         began = time.perf_counter()
         self._with_gradient.update(norms)
         self._nonzero.update(name for name, norm in norms.items() if norm != 0)
@@ -153,14 +184,22 @@ class GraphWatch:
         return time.perf_counter() - began
 
     def at_failure(self, capsule: StepCapsule, error: UserCodeError) -> None:
-        """The step raised for its graph: the run is over, so nothing has to be put back but what the capsule holds."""
+        """The step raised for its graph: the run is over, so nothing has to be put back but what
+        the capsule holds."""
         self._examine(capsule, error)
 
     def at_end(self, last: StepCapsule | None) -> None:
-        """The run is over: from here on nothing that is run again can change it, whatever the training code keeps where."""
+        """The run is over: from here on nothing that is run again can change it, whatever the
+        training code keeps where."""
         never = set(self.never)
-        now = {name: fingerprint(p) for name, p in self._named if name in never and not without_values(p)}
-        self.moved = tuple(name for name, value in now.items() if value != self._examiner.initial.get(name, value))
+        now = {
+            name: fingerprint(p)
+            for name, p in self._named
+            if name in never and not without_values(p)
+        }
+        self.moved = tuple(
+            name for name, value in now.items() if value != self._examiner.initial.get(name, value)
+        )
         if self._first is None:
             return
         first, followed = self._first, self._followed
@@ -172,28 +211,41 @@ class GraphWatch:
             self._aside(lambda: self._check_leak(first))
         if last is not None:
             for name, nodes in self._grown():
-                where: list[SourceSpan | None] = []
-                self._aside(lambda name=name, where=where: where.append(self._examiner.keeper_of(last, name)))  # type: ignore[misc]  # bound now
-                self.growing = (*self.growing, GrowingFacts(name=name, nodes=nodes, kept_at=where[0]))
+                with put_back(self._runner, self._keeper):
+                    where = self._examiner.keeper_of(last, name)
+                growing = GrowingFacts(name=name, nodes=nodes, kept_at=where)
+                self.growing = (*self.growing, growing)
 
     @property
     def ranges(self) -> tuple[RangeFacts, ...]:
         """Indices and labels that were out of range on the first step."""
         return tuple(self._followed.functions.ranges) if self._followed is not None else ()
 
-    # -- what is known at the end --------------------------------------------------------------------------------------
+    # -- what is known at the end ------------------------------------------------------------------
 
     @property
     def never(self) -> tuple[str, ...]:
-        return tuple(name for name, p in self._named if p.requires_grad and name not in self._with_gradient) if self._steps else ()
+        return (
+            tuple(
+                name
+                for name, p in self._named
+                if p.requires_grad and name not in self._with_gradient
+            )
+            if self._steps
+            else ()
+        )
 
     @property
     def always_zero(self) -> tuple[str, ...]:
         if self._steps < _ZERO_STEPS:
             return ()
-        return tuple(name for name, _ in self._named if name in self._with_gradient and name not in self._nonzero)
+        return tuple(
+            name
+            for name, _ in self._named
+            if name in self._with_gradient and name not in self._nonzero
+        )
 
-    # -- looking -------------------------------------------------------------------------------------------------------
+    # -- looking -----------------------------------------------------------------------------------
 
     def _judge(self, capsule: StepCapsule, step: FollowedStep) -> None:
         self.graph = self._examiner.judge(capsule, step)
@@ -202,7 +254,12 @@ class GraphWatch:
         try:
             self.graph = self._examiner.examine(capsule, error)
         except UserCodeError as raised:
-            self.notes.append(("the autograd graph", f"the step raised {type(raised.cause).__name__} when it was run again"))
+            self.notes.append(
+                (
+                    "the autograd graph",
+                    f"the step raised {type(raised.cause).__name__} when it was run again",
+                )
+            )
 
     def _grown(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         """What is kept with a graph of more nodes after every step that was looked at."""
@@ -217,14 +274,31 @@ class GraphWatch:
         assert self._call is not None
         call, self._call = self._call, None
         size = batch_size(capsule.batches[0]) if capsule.batches else None
-        if size is not None and not _samples_first(self._runner.recipe.data, capsule.batches[0], size):
-            self.notes.append(("cross-sample leak", "nothing tells which dimension of the batch counts its samples, and which may be time"))
+        if size is not None and not _samples_first(
+            self._runner.recipe.data, capsule.batches[0], size
+        ):
+            self.notes.append(
+                (
+                    "cross-sample leak",
+                    "nothing tells which dimension of the batch counts its samples, and which may "
+                    "be time",
+                )
+            )
             return
         self.leak, reason = find_leak(
-            self._runner.recipe.model, call, self._runner.device, size or 0,
-            lambda: self._keeper.restore(capsule), independent=_collated(self._runner.recipe.data),
-        )  # fmt: skip
-        if self.leak is not None and self.leak.op.module and self.leak.layer_type and self.leak.kind in ("recurrent", "attention"):
+            self._runner.recipe.model,
+            call,
+            self._runner.device,
+            size or 0,
+            lambda: self._keeper.restore(capsule),
+            independent=_collated(self._runner.recipe.data),
+        )
+        if (
+            self.leak is not None
+            and self.leak.op.module
+            and self.leak.layer_type
+            and self.leak.kind in ("recurrent", "attention")
+        ):
             self.leak = replace(self.leak, built_at=self._build.layer_made_at(self.leak.op.module))
         if reason is not None:
             self.notes.append(("cross-sample leak", reason))
@@ -235,18 +309,30 @@ class GraphWatch:
 
 
 def _samples_first(data: object, batch: Any, size: int) -> bool:
-    """It is known that `size`, the first dimension, counts samples: as many were drawn, or a field has one number for each. Sequences with time
-    first share two dimensions, and nothing but their lengths differs from sequences with the batch first."""
+    """It is known that `size`, the first dimension, counts samples: as many were drawn, or a field
+    has one number for each. Sequences with time first share two dimensions, and nothing but their
+    lengths differs from sequences with the batch first."""
     if isinstance(data, torch.utils.data.DataLoader) and data.batch_size is not None:
-        drawn = min(data.batch_size, len(data.dataset)) if isinstance(data.dataset, Sized) else data.batch_size
-        square = any(tensor.dim() > 1 and tensor.size(0) == tensor.size(1) for _, tensor in tensor_leaves(batch))
+        drawn = (
+            min(data.batch_size, len(data.dataset))
+            if isinstance(data.dataset, Sized)
+            else data.batch_size
+        )
+        square = any(
+            tensor.dim() > 1 and tensor.size(0) == tensor.size(1)
+            for _, tensor in tensor_leaves(batch)
+        )
         return size == drawn and (not square or data.collate_fn is default_collate)
     if is_list_of_samples(batch) or size_of_fields(batch) is not None:
         return True
     rows = [tensor for _, tensor in tensor_leaves(batch) if tensor.dim() and tensor.size(0) == size]
-    return any(tensor.dim() == 1 for tensor in rows) or len({int(tensor.size(1)) for tensor in rows}) > 1
+    return (
+        any(tensor.dim() == 1 for tensor in rows)
+        or len({int(tensor.size(1)) for tensor in rows}) > 1
+    )
 
 
 def _collated(data: object) -> bool:
-    """The batches are put together from single samples, which are then independent of each other."""
+    """The batches are put together from single samples, which are then independent of each
+    other."""
     return isinstance(data, torch.utils.data.DataLoader) and data.batch_sampler is not None

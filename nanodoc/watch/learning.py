@@ -1,5 +1,5 @@
-"""What a run watches about learning itself: its rates, its data, its warnings, its loop's conduct, and, when it is over, what the
-last steps call and which units are dead."""
+"""What a run watches about learning itself: its rates, its data, its warnings, its loop's conduct,
+and, when it is over, what the last steps call and which units are dead."""
 
 from __future__ import annotations
 
@@ -30,14 +30,22 @@ from nanodoc.watch.statistics import course_stats, peak_memory
 from nanodoc.watch.warnings import WarningWatch
 
 _KEPT_NORMS = 256
-"""Steps whose gradient norms are kept by parameter; when there are twice as many, every other one goes."""
+"""Steps whose gradient norms are kept by parameter; when there are twice as many, every other one
+goes."""
 
 
 class HealthWatch:
-    """One run's watch. The engine tells it of every step; the facts are complete when `at_end` has run."""
+    """One run's watch. The engine tells it of every step; the facts are complete when `at_end` has
+    run."""
 
     def __init__(
-        self, runner: StepRunner, keeper: Keeper, build: BuildFacts, conduct: Conduct, checkpoints: Checkpoints, sampler: Sampler
+        self,
+        runner: StepRunner,
+        keeper: Keeper,
+        build: BuildFacts,
+        conduct: Conduct,
+        checkpoints: Checkpoints,
+        sampler: Sampler,
     ) -> None:
         self.sampler = sampler
         self._runner = runner
@@ -68,7 +76,10 @@ class HealthWatch:
     def before_step(self, step: int) -> None:
         self.warnings.step = step
         rates = [rate_of(group) for o in self._recipe.optimizers for group in o.param_groups]
-        self._rates.append(tuple(rate for rate in rates if rate is not None) if None not in rates else ())  # some optimizers have none
+        # some optimizers have none
+        self._rates.append(
+            tuple(rate for rate in rates if rate is not None) if None not in rates else ()
+        )
         training = self._recipe.model.training
         if not self._training or self._training[-1][1] != training:
             self._training.append((step, training))
@@ -91,12 +102,15 @@ class HealthWatch:
             found["learning_rates"] = list(rates)
         if self._runner.device.type != "cpu":
             found["peak_memory"] = peak_memory(self._runner.device)
-        if self.sampler.latest is not None and self.sampler.latest is not self._told:  # of the sampled step before this one
+        # of the sampled step before this one
+        if self.sampler.latest is not None and self.sampler.latest is not self._told:
             self._told = latest = self.sampler.latest
             found["sampled"] = {
                 "step": latest.step,
                 "update_ratios": list(latest.group_ratios),
-                "layers": {layer.module: [layer.mean, layer.std, layer.zeros] for layer in latest.layers},
+                "layers": {
+                    layer.module: [layer.mean, layer.std, layer.zeros] for layer in latest.layers
+                },
             }
         return found
 
@@ -107,16 +121,29 @@ class HealthWatch:
         if len(self._norms) >= 2 * _KEPT_NORMS:
             self._norms, self._every = self._norms[::2], 2 * self._every
 
-    # -- when the run is over ------------------------------------------------------------------------------------------
+    # -- when the run is over ----------------------------------------------------------------------
 
-    def at_end(self, last: StepCapsule | None, *, whole: bool, per_pass: int | None, step_seconds: float, steps: int) -> None:
+    def at_end(
+        self,
+        last: StepCapsule | None,
+        *,
+        whole: bool,
+        per_pass: int | None,
+        step_seconds: float,
+        steps: int,
+    ) -> None:
         """`whole`: nothing broke, so that the last step can be run once more."""
         self._conduct.forget()
         past = list(self._checkpoints.past)
-        batches = [one.batches[0] if len(one.batches) == 1 else one.batches for one in past if one.intact]
+        batches = [
+            one.batches[0] if len(one.batches) == 1 else one.batches for one in past if one.intact
+        ]
         if not batches and last is not None:
             batches = [last.batches[0] if len(last.batches) == 1 else last.batches]
-        with contextlib.suppress(RuntimeError, ValueError, TypeError, IndexError, NotImplementedError):  # whatever is odd about a batch
+        # whatever is odd about a batch
+        with contextlib.suppress(
+            RuntimeError, ValueError, TypeError, IndexError, NotImplementedError
+        ):
             self.data = data_facts(
                 batches,
                 loader=loader_of(self._recipe.data) is not None,
@@ -126,7 +153,9 @@ class HealthWatch:
                 steps=steps,
             )
         if whole and last is not None:
-            self.inspection, reason = self._inspector.inspect(last, [] if self._conduct.writes else past)
+            self.inspection, reason = self._inspector.inspect(
+                last, [] if self._conduct.writes else past
+            )
             if reason:
                 self.notes.append(("calls, activations and outputs", reason))
         self.stats = self._stats()
@@ -134,8 +163,14 @@ class HealthWatch:
     def _stats(self) -> CourseStats | None:
         try:
             return self._course_stats()
-        except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:  # a parameter of an odd kind
-            self.notes.append(("statistics of parameters", f"{type(error).__name__}: {' '.join(str(error).split())[:100]}"))
+        except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
+            # a parameter of an odd kind
+            self.notes.append(
+                (
+                    "statistics of parameters",
+                    f"{type(error).__name__}: {' '.join(str(error).split())[:100]}",
+                )
+            )
             return None
 
     def _course_stats(self) -> CourseStats:
@@ -151,26 +186,36 @@ class HealthWatch:
 
     def loop(self) -> LoopFacts:
         return LoopFacts(
-            misuses=self._conduct.misuses(), schedulers=tuple(self._schedulers()), warnings=self.warnings.facts(),
-            mode_changes=tuple(self._mode_changes()), training_at=tuple(self._training), observed=self._runner.observing,
+            misuses=self._conduct.misuses(),
+            schedulers=tuple(self._schedulers()),
+            warnings=self.warnings.facts(),
+            mode_changes=tuple(self._mode_changes()),
+            training_at=tuple(self._training),
+            observed=self._runner.observing,
             optimizer_steps=self._conduct.ever_stepped if self._runner.observing else None,
             writes_files=self._conduct.writes,
-        )  # fmt: skip
+        )
 
     def _schedulers(self) -> Iterator[SchedulerFacts]:
         watched = {id(one.scheduler): one for one in self._conduct.schedules}
-        known = [*self._recipe.schedulers, *(value for value in reachable(self._recipe) if isinstance(value, LRScheduler))]
+        known = [
+            *self._recipe.schedulers,
+            *(value for value in reachable(self._recipe) if isinstance(value, LRScheduler)),
+        ]
         known += [one.scheduler for one in self._conduct.schedules]
         for scheduler in {id(one): one for one in known}.values():
             seen = watched.get(id(scheduler))
             period = getattr(scheduler, "T_max", getattr(scheduler, "total_steps", None))
             last = getattr(scheduler, "last_epoch", None)
             yield SchedulerFacts(
-                type=type(scheduler).__name__, built_at=self._build.scheduler_built_at(scheduler),
-                last_epoch=last if isinstance(last, int) else None, period=period if isinstance(period, int) else None,
-                stepped_at=_span(seen.place) if seen is not None else None, stepped_first=seen is not None and seen.first and self._conduct.ever_stepped > 0,
+                type=type(scheduler).__name__,
+                built_at=self._build.scheduler_built_at(scheduler),
+                last_epoch=last if isinstance(last, int) else None,
+                period=period if isinstance(period, int) else None,
+                stepped_at=_span(seen.place) if seen is not None else None,
+                stepped_first=seen is not None and seen.first and self._conduct.ever_stepped > 0,
                 steps=seen.steps if seen is not None else 0,
-            )  # fmt: skip
+            )
 
     def _mode_changes(self) -> Iterator[ModeChange]:
         names = {id(module): name for name, module in self._recipe.model.named_modules()}
@@ -187,7 +232,8 @@ def _span(place: Any) -> SourceSpan | None:
 
 
 def loader_of(data: Any) -> Any:
-    """The DataLoader that the data is, or that it holds: a wrapper's attribute, a variable that its iteration reads."""
+    """The DataLoader that the data is, or that it holds: a wrapper's attribute, a variable that its
+    iteration reads."""
     if isinstance(data, DataLoader):
         return data
     frame = getattr(data, "gi_frame", None)

@@ -1,6 +1,7 @@
-"""The order in which a train_step clears, differentiates, clips and steps. Only relations between calls are judged, on identities
-and version counters. A value is read only where these leave a doubt (gradients cleared through `.data`, or by zero_grad before the
-step), never in a loop that is in order.
+"""The order in which a train_step clears, differentiates, clips and steps. Only relations between
+calls are judged, on identities and version counters. A value is read only where these leave a doubt
+(gradients cleared through `.data`, or by zero_grad before the step), never in a loop that is in
+order.
 
 Told of its calls by `call_watch`, which wraps them.
 """
@@ -15,14 +16,23 @@ from typing import Any
 
 import torch
 
-from nanodoc.facts.loop import CARRIED, CLIPPED_LATE, DISCARDED, FRESH_OPTIMIZER, NEVER_STEPPED, SUMMED, LoopMisuse
+from nanodoc.facts.loop import (
+    CARRIED,
+    CLIPPED_LATE,
+    DISCARDED,
+    FRESH_OPTIMIZER,
+    NEVER_STEPPED,
+    SUMMED,
+    LoopMisuse,
+)
 from nanodoc.facts.source import SourceSpan
 from nanodoc.trace.spans import Place, resolve
 
 _WATCHED = 24
 """Train_steps that are watched at least: what a loop does wrong it does from the start."""
 _STEPPING = 6
-"""Of these, those in which an optimizer stepped: a loop that accumulates over many batches is watched for longer,"""
+"""Of these, those in which an optimizer stepped: a loop that accumulates over many batches is
+watched for longer,"""
 _CONFIRMED = 3
 """Times that gradients which look uncleared are looked at."""
 _LONGEST = 256
@@ -48,10 +58,17 @@ class _Gradient:
         """zero_grad() came since."""
 
     def same(self, grad: torch.Tensor | None) -> bool:
-        return grad is not None and self.grad is not None and self.grad() is grad and grad._version == self.version
+        return (
+            grad is not None
+            and self.grad is not None
+            and self.grad() is grad
+            and grad._version == self.version
+        )
 
     def note(self, grad: torch.Tensor | None) -> None:
-        self.grad, self.version = (weakref.ref(grad), grad._version) if grad is not None else (None, -1)
+        self.grad, self.version = (
+            (weakref.ref(grad), grad._version) if grad is not None else (None, -1)
+        )
 
 
 class _Count:
@@ -82,8 +99,8 @@ class Conduct:
         self._names = {id(p): name for name, p in named}
         self._known: dict[int, _Gradient] = {}
         self._parameters: dict[int, torch.Tensor] = {id(p): p for _, p in named}
-        """The model's, and those of other optimizers that stay from step to step. By strong references: torch refuses to swap tensors that
-        weak ones point to."""
+        """The model's, and those of other optimizers that stay from step to step. By strong
+        references: torch refuses to swap tensors that weak ones point to."""
         self._met: dict[int, tuple[weakref.ref[Any], int]] = {}
         """Optimizers and the step they were first seen in."""
         self._counts: dict[str, _Count] = {}
@@ -96,7 +113,8 @@ class Conduct:
         self._stateless = False
         self._confirmed = 0
         self._clipped = self._rewritten = False
-        """Gradients were clipped in this run; somebody else has written to them after their backward."""
+        """Gradients were clipped in this run; somebody else has written to them after their
+        backward."""
         self._cleared_between = False
         self._stepped_at: Place | None = None
         self.ever_stepped = 0
@@ -111,7 +129,9 @@ class Conduct:
     def begin(self, step: int) -> None:
         """A train_step is about to be called."""
         self.step = step
-        self.active = self._watched < _WATCHED or (self._stepping < _STEPPING and self._watched < _LONGEST)
+        self.active = self._watched < _WATCHED or (
+            self._stepping < _STEPPING and self._watched < _LONGEST
+        )
         self._watched += self.active
         if not self.active and self._known:
             self.forget()
@@ -125,12 +145,18 @@ class Conduct:
         places = {place for place, _ in self._backwards}
         if self._cleared_between or self._rewritten:
             return
-        if self._stepped == 1 and len(self._backwards) > 1 and len(places) == 1 and not any(divided for _, divided in self._backwards):
+        if (
+            self._stepped == 1
+            and len(self._backwards) > 1
+            and len(places) == 1
+            and not any(divided for _, divided in self._backwards)
+        ):
             count = self._count(SUMMED, self._backwards[0][0], None)
             count.times = len(self._backwards)
 
     def _has_stayed(self, optimizer: torch.optim.Optimizer) -> bool:
-        """It stepped in an earlier train_step too. An inner loop makes its own, whose tensors are not to be held."""
+        """It stepped in an earlier train_step too. An inner loop makes its own, whose tensors are
+        not to be held."""
         known = self._met.get(id(optimizer))
         if known is None or known[0]() is not optimizer:
             with contextlib.suppress(TypeError):  # a class with slots
@@ -142,7 +168,7 @@ class Conduct:
         """The run is over, or enough of it was seen: nothing is held any more."""
         self._known, self._met, self._parameters = {}, {}, {}
 
-    # -- the calls -------------------------------------------------------------------------------------------------------
+    # -- the calls ---------------------------------------------------------------------------------
 
     def before_backward(self) -> None:
         if not self.active:
@@ -161,8 +187,9 @@ class Conduct:
                 known.carried = True
 
     def _forget_zeros(self) -> None:
-        """Gradients that look as they were after a step may have been cleared through `.data`, which counts no versions. Read, but only
-        where they look so, and until that has been the case a few times."""
+        """Gradients that look as they were after a step may have been cleared through `.data`,
+        which counts no versions. Read, but only where they look so, and until that has been the
+        case a few times."""
         if self._confirmed >= _CONFIRMED:
             return
         left = [
@@ -222,7 +249,9 @@ class Conduct:
             return
         known = self._schedules.get(id(scheduler))
         if known is None:
-            known = self._schedules[id(scheduler)] = Schedule(scheduler, place, first=self.ever_stepped == 0)
+            known = self._schedules[id(scheduler)] = Schedule(
+                scheduler, place, first=self.ever_stepped == 0
+            )
         known.steps += 1
 
     def mode_set(self, module: torch.nn.Module, mode: bool, place: Place | None) -> None:
@@ -248,16 +277,25 @@ class Conduct:
         carried = [
             p
             for p, one in known
-            if one.carried and not one.cleared and p.grad is not None and one.grad is not None and one.grad() is p.grad
+            if one.carried
+            and not one.cleared
+            and p.grad is not None
+            and one.grad is not None
+            and one.grad() is p.grad
         ]
         if carried:
             count = self._count(CARRIED, place, self._backwards[-1][0] if self._backwards else None)
             for parameter in carried[:_MOST_NAMED]:
                 count.parameters[self._names.get(id(parameter), "")] = None
         given = [(p, one) for p, one in known if one.fresh]
-        if given and all(one.cleared and (p.grad is None or not bool(p.grad.any())) for p, one in given):
+        if given and all(
+            one.cleared and (p.grad is None or not bool(p.grad.any())) for p, one in given
+        ):
             self._count(DISCARDED, place, self._backwards[-1][0] if self._backwards else None)
-        self._rewritten |= any(p.grad is not None and one.fresh and not one.same(p.grad) for p, one in known) and not self._clipped
+        self._rewritten |= (
+            any(p.grad is not None and one.fresh and not one.same(p.grad) for p, one in known)
+            and not self._clipped
+        )
         self._stateless = not optimizer.state and any(id(p) in self._names for p in own)
 
     def after_step(self, optimizer: torch.optim.Optimizer, place: Place | None) -> None:
@@ -278,7 +316,11 @@ class Conduct:
             return
         self._clipped = True
         clipped = {id(grad) for grad in grads}
-        touched = [(p.grad, self._known[i]) for i, p in self._parameters.items() if i in self._known and id(p.grad) in clipped]
+        touched = [
+            (p.grad, self._known[i])
+            for i, p in self._parameters.items()
+            if i in self._known and id(p.grad) in clipped
+        ]
         if touched and all(one.stepped and one.same(grad) for grad, one in touched):
             self._count(CLIPPED_LATE, place, self._stepped_at)
 
@@ -289,7 +331,7 @@ class Conduct:
         count.add(self.step)
         return count
 
-    # -- what is known at the end ----------------------------------------------------------------------------------------
+    # -- what is known at the end ------------------------------------------------------------------
 
     @property
     def schedules(self) -> list[Schedule]:
@@ -298,14 +340,31 @@ class Conduct:
     def misuses(self) -> tuple[LoopMisuse, ...]:
         found = [
             LoopMisuse(
-                kind=kind, steps=one.steps, watched=self._stepping, first_step=one.first, location=_span(one.place), other=_span(one.other),
-                parameters=tuple(name for name in one.parameters if name), times=one.times,
+                kind=kind,
+                steps=one.steps,
+                watched=self._stepping,
+                first_step=one.first,
+                location=_span(one.place),
+                other=_span(one.other),
+                parameters=tuple(name for name in one.parameters if name),
+                times=one.times,
             )
             for kind, one in self._counts.items()
-        ]  # fmt: skip
-        if self._any_backward is not None and not self.ever_stepped and self._watched > 2 and not self._any_divided:
+        ]
+        if (
+            self._any_backward is not None
+            and not self.ever_stepped
+            and self._watched > 2
+            and not self._any_divided
+        ):
             found.append(
-                LoopMisuse(kind=NEVER_STEPPED, steps=self._watched, watched=self._watched, first_step=0, location=_span(self._any_backward))
+                LoopMisuse(
+                    kind=NEVER_STEPPED,
+                    steps=self._watched,
+                    watched=self._watched,
+                    first_step=0,
+                    location=_span(self._any_backward),
+                )
             )
         return tuple(found)
 

@@ -1,4 +1,5 @@
-"""What `nanodoc.probe` saw: per call two numbers that stay on their device, and one flag a step that travels with the vitals."""
+"""What `nanodoc.probe` saw: per call two numbers that stay on their device, and one flag a step
+that travels with the vitals."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ class _Call(NamedTuple):
 
 
 class SpotWatch:
-    """Hears of probes while `listening`; `flag` is to be read once a step, `facts` only when it says so."""
+    """Hears of probes while `listening`; `flag` is to be read once a step, `facts` only when it
+    says so."""
 
     def __init__(self) -> None:
         self._calls: list[_Call] = []
@@ -45,7 +47,12 @@ class SpotWatch:
         self._calls = []
 
     def _record(self, tensor: Any, label: str) -> None:
-        if not isinstance(tensor, torch.Tensor) or not is_plain(tensor) or not tensor.is_floating_point() or not tensor.numel():
+        if (
+            not isinstance(tensor, torch.Tensor)
+            or not is_plain(tensor)
+            or not tensor.is_floating_point()
+            or not tensor.numel()
+        ):
             return
         own, caller = calling_places(3)
         with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
@@ -53,15 +60,19 @@ class SpotWatch:
             low, high = torch.aminmax(values.float() if values.element_size() == 1 else values)
         if len(self._calls) < _MOST:
             name = str(tensor.dtype).removeprefix("torch.")
-            self._calls.append(_Call(str(label)[:200], caller or own, low, high, name, tuple(tensor.shape)))
+            self._calls.append(
+                _Call(str(label)[:200], caller or own, low, high, name, tuple(tensor.shape))
+            )
 
     def flag(self) -> torch.Tensor | None:
-        """A 0-dim tensor that is 1 if a probe of this step saw NaN or +inf, else 0; None without probes. −inf alone is what masks
-        are made of and raises no flag."""
+        """A 0-dim tensor that is 1 if a probe of this step saw NaN or +inf, else 0; None without
+        probes. −inf alone is what masks are made of and raises no flag."""
         if not self._calls:
             return None
         device = self._calls[0].high.device
-        highs = torch.stack([call.high.float().to(device, non_blocking=True) for call in self._calls])
+        highs = torch.stack(
+            [call.high.float().to(device, non_blocking=True) for call in self._calls]
+        )
         return (~torch.isfinite(highs)).any().float()
 
     def facts(self) -> tuple[ProbedFacts, ...]:
@@ -70,5 +81,15 @@ class SpotWatch:
         for call in self._calls:
             low, high = float(call.low), float(call.high)
             span = resolve(*call.place) if call.place is not None else None
-            found.append(ProbedFacts(label=call.label, location=span, dtype=call.dtype, shape=call.shape, minimum=low, maximum=high, bad=not math.isfinite(high)))  # fmt: skip
+            found.append(
+                ProbedFacts(
+                    label=call.label,
+                    location=span,
+                    dtype=call.dtype,
+                    shape=call.shape,
+                    minimum=low,
+                    maximum=high,
+                    bad=not math.isfinite(high),
+                )
+            )
         return tuple(found)

@@ -1,7 +1,8 @@
-"""Whole steps looked at on request: their ops written to a file (`--trace-steps`), or their module frames shown (`--frames`).
+"""Whole steps looked at on request: their ops written to a file (`--trace-steps`), or their module
+frames shown (`--frames`).
 
-A step that was asked for is watched while it runs, which changes nothing of it. The step that failed, or the last one, is run again
-when the run is over.
+A step that was asked for is watched while it runs, which changes nothing of it. The step that
+failed, or the last one, is run again when the run is over.
 """
 
 from __future__ import annotations
@@ -42,7 +43,14 @@ class Looks:
     """One run's looks; `tables` and `files` are there when the run has ended."""
 
     def __init__(
-        self, runner: StepRunner, keeper: Keeper, replayer: Replayer, amp: AmpWatch, options: LookOptions, *, compiled: bool
+        self,
+        runner: StepRunner,
+        keeper: Keeper,
+        replayer: Replayer,
+        amp: AmpWatch,
+        options: LookOptions,
+        *,
+        compiled: bool,
     ) -> None:
         self._runner = runner
         self._keeper = keeper
@@ -92,19 +100,38 @@ class Looks:
                 half.finish()
             self.tables.append(probe.finish(capsule.step, "asked for", options.most_frames))
 
-    def at_end(self, capsule: StepCapsule | None, *, failed: bool, growth: tuple[GrowthPoint, ...] = ()) -> None:
-        """The run is over: the frames of the step that ended it, or of its last one where none was asked for."""
+    def at_end(
+        self, capsule: StepCapsule | None, *, failed: bool, growth: tuple[GrowthPoint, ...] = ()
+    ) -> None:
+        """The run is over: the frames of the step that ended it, or of its last one where none was
+        asked for."""
         options = self._options
         if self._compiled and options.steps:
             what = "the frames" if options.frames else "the ops"
-            self.notes.append((f"{what} of single steps", "the training is compiled; hooks and modes would change what is compiled"))
-        if not options.frames or capsule is None or not (failed or self._compiled or not options.steps):
+            self.notes.append(
+                (
+                    f"{what} of single steps",
+                    "the training is compiled; hooks and modes would change what is compiled",
+                )
+            )
+        if (
+            not options.frames
+            or capsule is None
+            or not (failed or self._compiled or not options.steps)
+        ):
             return
         with put_back(self._runner, self._keeper):
-            table = self._frames(capsule, "it failed" if failed else "the last batch, with the weights as they are now")
+            table = self._frames(
+                capsule,
+                "it failed" if failed else "the last batch, with the weights as they are now",
+            )
             bad = table.first_bad()
             if bad is not None and bad.module_type:
-                table = replace(table, ops=self._replayer.ops_inside(capsule, bad.module)[-_MOST_OPS:], module=bad.module)
+                table = replace(
+                    table,
+                    ops=self._replayer.ops_inside(capsule, bad.module)[-_MOST_OPS:],
+                    module=bad.module,
+                )
         self.tables.append(replace(table, growth=growth))
 
     def _frames(self, capsule: StepCapsule, why: str) -> FrameTable:

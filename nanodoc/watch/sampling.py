@@ -1,4 +1,5 @@
-"""Which steps are looked at more closely, so that the looking stays below a share of the run's time."""
+"""Which steps are looked at more closely, so that the looking stays below a share of the run's
+time."""
 
 from __future__ import annotations
 
@@ -14,14 +15,16 @@ _SHARE_OF_TIME = 0.005
 _FIRST = 1
 """Step 0 is traced as it is, and is not like the others."""
 _SETTLED = 16
-"""Where nobody asked, the first look comes when it is a small part of the steps so far: its cost is not known before."""
+"""Where nobody asked, the first look comes when it is a small part of the steps so far: its cost is
+not known before."""
 _KEPT = 64
 """Samples; when there are more, every other one goes."""
 
 
 class Sampler:
-    """Told of every step; `samples` are there when the run has ended. With `every`, those steps are looked at whatever they cost.
-    `hooks` tells whether modules may be given hooks now: they change what compiled and fused parts compute."""
+    """Told of every step; `samples` are there when the run has ended. With `every`, those steps are
+    looked at whatever they cost. `hooks` tells whether modules may be given hooks now: they change
+    what compiled and fused parts compute."""
 
     def __init__(
         self,

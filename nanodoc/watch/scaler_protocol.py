@@ -1,4 +1,5 @@
-"""The order in which a train_step scales, differentiates, unscales, clips, steps and updates, judged call by call."""
+"""The order in which a train_step scales, differentiates, unscales, clips, steps and updates,
+judged call by call."""
 
 from __future__ import annotations
 
@@ -50,8 +51,8 @@ class _Backward(NamedTuple):
 
 
 class Gradients:
-    """What the gradients of one optimizer are made of since they were cleared; optimizers that share parameters (a wrapper and what it
-    wraps) share this too."""
+    """What the gradients of one optimizer are made of since they were cleared; optimizers that
+    share parameters (a wrapper and what it wraps) share this too."""
 
     def __init__(self, optimizer: Any) -> None:
         try:
@@ -87,12 +88,17 @@ class Gradients:
 
     def versions(self) -> Versions:
         """Differs as soon as anything writes to a gradient or replaces it."""
-        return [(id(p.grad), p.grad._version) if p.grad is not None else (0, 0) for p in self.parameters()]
+        return [
+            (id(p.grad), p.grad._version) if p.grad is not None else (0, 0)
+            for p in self.parameters()
+        ]
 
     def are_gone(self) -> bool:
         """No parameter has a gradient, or every one is zero: somebody has cleared them."""
         grads = [p.grad for p in self.parameters() if p.grad is not None]
-        return not any(bool((grad._values() if grad.layout != torch.strided else grad).any()) for grad in grads)
+        return not any(
+            bool((grad._values() if grad.layout != torch.strided else grad).any()) for grad in grads
+        )
 
     def clear(self) -> None:
         self.backwards, self.unscaled, self.unscaled_at, self.used = [], False, None, False
@@ -129,7 +135,8 @@ class CallOrder:
         self._misuses: dict[tuple[str, Any], _Misuse] = {}
         self._scale_calls: list[Place | None] = []
         self._scale_known = False
-        """The train_step has read the scale since its last backward: it may scale, unscale or clip with it by hand."""
+        """The train_step has read the scale since its last backward: it may scale, unscale or clip
+        with it by hand."""
         self._unknown = False
         """It has scaled something that can't be followed."""
         self._fresh = 0
@@ -157,10 +164,11 @@ class CallOrder:
         if self._fresh >= _FRESH:
             self._misused(FRESH_SCALER, made_at, None).steps = self._fresh
 
-    # -- the calls -------------------------------------------------------------------------------------------------------
+    # -- the calls ---------------------------------------------------------------------------------
 
     def scale(self, scaler: Any, place: Place | None, *, known: bool) -> None:
-        """`known` is False where what is scaled can't be marked: a generator, scaled as it is used."""
+        """`known` is False where what is scaled can't be marked: a generator, scaled as it is
+        used."""
         self._use(scaler)
         self._unknown |= not known
         self._scale_calls.append(place)
@@ -170,18 +178,26 @@ class CallOrder:
         self._scale_known = True
 
     def before_backward(self) -> dict[int, Versions]:
-        """What tells whose gradients a backward adds to. Forgets what gradients were made of that are gone since."""
+        """What tells whose gradients a backward adds to. Forgets what gradients were made of that
+        are gone since."""
         found = {}
         for gradients in self._all():
             versions = gradients.versions()
             found[id(gradients)] = versions
-            doubtful = gradients.unscaled or any(one.updates < self._updates.get(one.scaler, 0) for one in gradients.backwards)
-            if gradients.backwards and (not any(identity for identity, _ in versions) or (doubtful and gradients.are_gone())):
+            doubtful = gradients.unscaled or any(
+                one.updates < self._updates.get(one.scaler, 0) for one in gradients.backwards
+            )
+            if gradients.backwards and (
+                not any(identity for identity, _ in versions) or (doubtful and gradients.are_gone())
+            ):
                 gradients.clear()
         return found
 
-    def backward(self, place: Place | None, before: dict[int, Versions], scaler: int | None, *, given: bool) -> None:
-        """`scaler` is the one that scaled the loss, None if none did; `given` that the caller has handed in gradients of its own."""
+    def backward(
+        self, place: Place | None, before: dict[int, Versions], scaler: int | None, *, given: bool
+    ) -> None:
+        """`scaler` is the one that scaled the loss, None if none did; `given` that the caller has
+        handed in gradients of its own."""
         hand = self._scale_known or self._unknown or given
         scaled = True if scaler is not None else None if hand else False
         self._scale_known = False
@@ -194,7 +210,9 @@ class CallOrder:
                 gradients.clear()
             if gradients.unscaled and scaled:
                 self._misused(BACKWARD_AFTER_UNSCALE, place, gradients.unscaled_at)
-            gradients.backwards.append(_Backward(scaled, scaler or 0, self._updates.get(scaler or 0, 0), place))
+            gradients.backwards.append(
+                _Backward(scaled, scaler or 0, self._updates.get(scaler or 0, 0), place)
+            )
             gradients.left = versions
 
     def called(self, kind: str, optimizer: torch.optim.Optimizer, place: Place | None) -> None:
@@ -235,8 +253,16 @@ class CallOrder:
             if all(id(p) in gone for p in gradients.parameters()):
                 gradients.clear()
 
-    def clipped(self, grads: Iterable[torch.Tensor], how: str, value: torch.Tensor, limit: float, place: Place | None) -> None:
-        """Gradients are about to be clipped to `limit`; `value` is their norm or their largest element."""
+    def clipped(
+        self,
+        grads: Iterable[torch.Tensor],
+        how: str,
+        value: torch.Tensor,
+        limit: float,
+        place: Place | None,
+    ) -> None:
+        """Gradients are about to be clipped to `limit`; `value` is their norm or their largest
+        element."""
         self._calls.append(_Call("clip", self.step, place))
         if self.scaler is None or self._scale_known:  # a limit may be multiplied by the scale too
             return
@@ -253,49 +279,74 @@ class CallOrder:
             misuse.limit, misuse.clip = limit, how
             scale = getattr(self.scaler, "_scale", None)
             if len(misuse.values) < _MOST_VALUES:
-                misuse.values.append((value.detach(), scale.detach().clone() if isinstance(scale, torch.Tensor) else None))
+                misuse.values.append(
+                    (
+                        value.detach(),
+                        scale.detach().clone() if isinstance(scale, torch.Tensor) else None,
+                    )
+                )
             return
 
     def after_clip(self, before: list[tuple[Gradients, bool]]) -> None:
-        """torch's own clipping has written to the gradients, and nobody else since `before` was asked for."""
+        """torch's own clipping has written to the gradients, and nobody else since `before` was
+        asked for."""
         for gradients, untouched in before:
             if untouched:
                 gradients.left = gradients.versions()
 
     def untouched(self) -> list[tuple[Gradients, bool]]:
         """Which gradients nobody has written to since their backward."""
-        return [(gradients, bool(gradients.backwards) and not gradients.rewritten) for gradients in self._all()]
+        return [
+            (gradients, bool(gradients.backwards) and not gradients.rewritten)
+            for gradients in self._all()
+        ]
 
     def clipped_by_hand(self, place: Place, step: int) -> None:
         """A clip of scaled gradients that the traced step showed."""
-        misuse = self._misuses.setdefault((CLIPPED_SCALED, place), _Misuse(CLIPPED_SCALED, place, None, step))
+        misuse = self._misuses.setdefault(
+            (CLIPPED_SCALED, place), _Misuse(CLIPPED_SCALED, place, None, step)
+        )
         misuse.clip, misuse.steps = "written by hand", max(1, misuse.steps)
 
     @property
     def still_scaled(self) -> bool:
-        """Some gradients are multiplied by the scale as they stand, and no optimizer has used them yet."""
+        """Some gradients are multiplied by the scale as they stand, and no optimizer has used them
+        yet."""
         return any(gradients.scaled and not gradients.used for gradients in self._all())
 
-    # -- judging ---------------------------------------------------------------------------------------------------------
+    # -- judging -----------------------------------------------------------------------------------
 
     def _check_scaled(self, gradients: Gradients, place: Place | None) -> None:
-        """The gradients are about to be divided by the scale. Where nothing was scaled in this train_step, somebody may have done it
-        by hand."""
+        """The gradients are about to be divided by the scale. Where nothing was scaled in this
+        train_step, somebody may have done it by hand."""
         if gradients.used or not gradients.backwards:
             return
         plain = [one.place for one in gradients.backwards if one.scaled is False]
-        if plain and len(plain) == len(gradients.backwards) and self._scale_calls and not self._scaled_elsewhere(gradients):
+        if (
+            plain
+            and len(plain) == len(gradients.backwards)
+            and self._scale_calls
+            and not self._scaled_elsewhere(gradients)
+        ):
             self._misused(SCALE_DISCARDED, plain[0], self._scale_calls[0])
         elif plain and self._scale_calls:
             self._misused(NEVER_SCALED, plain[0], place)
-        stale = [one.place for one in gradients.backwards if one.scaled and one.updates < self._updates.get(one.scaler, 0)]
+        stale = [
+            one.place
+            for one in gradients.backwards
+            if one.scaled and one.updates < self._updates.get(one.scaler, 0)
+        ]
         if stale:
-            update = next((call.place for call in reversed(self._calls) if call.kind == "update"), None)
+            update = next(
+                (call.place for call in reversed(self._calls) if call.kind == "update"), None
+            )
             self._misused(UPDATE_BETWEEN, update or place, stale[0])
 
     def _scaled_elsewhere(self, gradients: Gradients) -> bool:
         """What this train_step scaled was differentiated, for other parameters."""
-        return any(one.scaled for other in self._all() if other is not gradients for one in other.backwards)
+        return any(
+            one.scaled for other in self._all() if other is not gradients for one in other.backwards
+        )
 
     def _misused(self, kind: str, place: Place | None, other: Place | None) -> _Misuse:
         key = (kind, place)
@@ -318,41 +369,65 @@ class CallOrder:
     def _of(self, optimizer: Any) -> Gradients:
         known = self._gradients.get(id(optimizer))
         if known is None:
-            own = {id(p) for group in getattr(optimizer, "param_groups", ()) for p in group["params"]}
-            known = next((one for one in self._all() if any(id(p) in own for p in one.parameters())), None) or Gradients(optimizer)
+            own = {
+                id(p) for group in getattr(optimizer, "param_groups", ()) for p in group["params"]
+            }
+            known = next(
+                (one for one in self._all() if any(id(p) in own for p in one.parameters())), None
+            ) or Gradients(optimizer)
             self._gradients[id(optimizer)] = known
         return known
 
     def position(self, optimizer: Any) -> int:
-        """The number of the optimizer's gradients, in the recipe's order and then as they were met."""
+        """The number of the optimizer's gradients, in the recipe's order and then as they were
+        met."""
         gradients = self._of(optimizer)  # which may be met here for the first time
         return self._all().index(gradients)
 
-    # -- what is known at the end ----------------------------------------------------------------------------------------
+    # -- what is known at the end ------------------------------------------------------------------
 
     def misuses(self) -> tuple[ScalerMisuse, ...]:
-        """Every misuse with its numbers. Clipping that left the gradients as they were is none; what a loop does wrong it does again,
-        so something seen once in a longer run is none either."""
+        """Every misuse with its numbers. Clipping that left the gradients as they were is none;
+        what a loop does wrong it does again, so something seen once in a longer run is none either.
+        """
         found = []
         for misuse in self._misuses.values():
             norm, scale = misuse.worst()
-            if misuse.clip in ("norm", "value") and (norm is None or misuse.limit is None or not norm > misuse.limit):
+            if misuse.clip in ("norm", "value") and (
+                norm is None or misuse.limit is None or not norm > misuse.limit
+            ):
                 continue
             traced = misuse.clip == "written by hand"  # seen in the one step that was traced
-            if misuse.steps < 2 and not traced and (misuse.kind == UPDATE_BETWEEN or self.step >= _ONCE):
+            if (
+                misuse.steps < 2
+                and not traced
+                and (misuse.kind == UPDATE_BETWEEN or self.step >= _ONCE)
+            ):
                 continue
             found.append(
                 ScalerMisuse(
-                    kind=misuse.kind, place=_span(misuse.place), other=_span(misuse.other), first_step=misuse.first_step, steps=misuse.steps,
-                    scale=scale if scale is not None else self._scale_now(), norm=norm, limit=misuse.limit, clip=misuse.clip,
+                    kind=misuse.kind,
+                    place=_span(misuse.place),
+                    other=_span(misuse.other),
+                    first_step=misuse.first_step,
+                    steps=misuse.steps,
+                    scale=scale if scale is not None else self._scale_now(),
+                    norm=norm,
+                    limit=misuse.limit,
+                    clip=misuse.clip,
                 )
-            )  # fmt: skip
+            )
         return tuple(found)
 
     def calls(self) -> tuple[ScalerCall, ...]:
         """The latest calls, those of the last train_step at the end."""
         latest = (self._earlier + self._calls)[-_MOST_CALLS:]
-        return tuple(ScalerCall(kind=call.kind, step=call.step, place=_span(call.place), optimizer=call.optimizer) for call in latest)
+        return tuple(
+            ScalerCall(
+                kind=call.kind, step=call.step, place=_span(call.place), optimizer=call.optimizer
+            )
+            for call in latest
+        )
 
     def _scale_now(self) -> float | None:
         scale = getattr(self.scaler, "_scale", None)

@@ -1,7 +1,9 @@
-"""Steps that the GradScaler skipped: which are kept, so that they can be run again without the loss scale when the run is over.
+"""Steps that the GradScaler skipped: which are kept, so that they can be run again without the loss
+scale when the run is over.
 
-A skip says that some gradient was not finite *at this scale*. Whether it would be without the scale, only running the step again
-can tell, and that waits until the run is over: training code keeps state in places that nobody can put back.
+A skip says that some gradient was not finite *at this scale*. Whether it would be without the
+scale, only running the step again can tell, and that waits until the run is over: training code
+keeps state in places that nobody can put back.
 """
 
 from __future__ import annotations
@@ -47,11 +49,14 @@ class SkipWatch:
     @property
     def hopeless(self) -> bool:
         """The scale has fallen below 1: no scale will do, and waiting is no use."""
-        return bool(self.steps) and bool(self.steps[-1].skipped) and self.steps[-1].scale < _HOPELESS
+        return (
+            bool(self.steps) and bool(self.steps[-1].skipped) and self.steps[-1].scale < _HOPELESS
+        )
 
     def kept(self) -> list[KeptSkip]:
-        """The skipped steps worth another look, the most telling first: one at a scale that had worked before, then the one at the
-        lowest scale, then the first and the last of the calibration."""
+        """The skipped steps worth another look, the most telling first: one at a scale that had
+        worked before, then the one at the lowest scale, then the first and the last of the
+        calibration."""
         found: list[KeptSkip] = []
         for one in (self._suspect, self._lowest, self._first, self._calibrating):
             if one is not None and all(one.capsule is not other.capsule for other in found):
@@ -59,7 +64,8 @@ class SkipWatch:
         return found
 
     def note(self, step: ScalerStep, capsule: StepCapsule) -> None:
-        """Before the optimizers move, or after a train_step that stepped none of them (else the capsule must hold the weights)."""
+        """Before the optimizers move, or after a train_step that stepped none of them (else the
+        capsule must hold the weights)."""
         self.steps.append(step)
         if not step.skipped:
             self._proven = max(self._proven or 0.0, step.scale)
@@ -81,7 +87,8 @@ class SkipWatch:
             self._lowest = kept
 
     def moved(self) -> None:
-        """Some optimizer has stepped: a copy of the weights taken before is not those of the next step."""
+        """Some optimizer has stepped: a copy of the weights taken before is not those of the next
+        step."""
         self._weights = None
 
     def _keep(self, capsule: StepCapsule, step: ScalerStep) -> KeptSkip | None:
@@ -92,10 +99,17 @@ class SkipWatch:
                     self.too_large = True
                     return None
                 self._weights = copy_weights(self._named)
-                self._optimizers = [copy_optimizer(o) for o in self._runner.recipe.optimizers] if self._runner.observing else []
+                self._optimizers = (
+                    [copy_optimizer(o) for o in self._runner.recipe.optimizers]
+                    if self._runner.observing
+                    else []
+                )
             weights, optimizers = self._weights, self._optimizers
         # the keeper reuses its copies of the buffers in the next step
-        buffers = [(m, name, b, None if saved is None else saved.clone()) for m, name, b, saved in capsule.buffers]
+        buffers = [
+            (m, name, b, None if saved is None else saved.clone())
+            for m, name, b, saved in capsule.buffers
+        ]
         kept = replace(capsule, buffers=buffers, weights=weights, optimizers=optimizers)
         return KeptSkip(kept, step.scale, self._proven)
 
@@ -105,6 +119,17 @@ def at_scale(capsule: StepCapsule, device: torch.device, scale: float = 1.0) -> 
     if capsule.scaler is None:
         return capsule
     known, tracker = capsule.scaler.get("_scale"), capsule.scaler.get("_growth_tracker")
-    if known is None:  # the first step's: the scaler makes its tensors when it scales for the first time
-        known, tracker = torch.ones((), device=device), torch.zeros((), dtype=torch.int32, device=device)
-    return replace(capsule, scaler={**capsule.scaler, "_scale": torch.full_like(known, scale), "_growth_tracker": tracker})
+    # the first step's: the scaler makes its tensors when it scales for the first time
+    if known is None:
+        known, tracker = (
+            torch.ones((), device=device),
+            torch.zeros((), dtype=torch.int32, device=device),
+        )
+    return replace(
+        capsule,
+        scaler={
+            **capsule.scaler,
+            "_scale": torch.full_like(known, scale),
+            "_growth_tracker": tracker,
+        },
+    )

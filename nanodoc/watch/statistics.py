@@ -1,4 +1,5 @@
-"""The vital signs of a whole run, put together when it is over: rates, gradients, updates, layers, parameters."""
+"""The vital signs of a whole run, put together when it is over: rates, gradients, updates, layers,
+parameters."""
 
 from __future__ import annotations
 
@@ -22,11 +23,16 @@ _ALIKE = 1e-5  # of the largest weight: equal gradients are summed in different 
 
 
 def course_stats(
-    model: torch.nn.Module, rates: Sequence[tuple[float, ...]], norms: Sequence[tuple[int, Vitals]], samples: Sequence[Sample],
-    first: StepCapsule | None, inspection: InspectionFacts | None, device: torch.device,
-) -> CourseStats:  # fmt: skip
-    """`norms` are those of the steps that were kept, `samples` of those that were looked at more closely; `first` holds the weights of
-    step 0."""
+    model: torch.nn.Module,
+    rates: Sequence[tuple[float, ...]],
+    norms: Sequence[tuple[int, Vitals]],
+    samples: Sequence[Sample],
+    first: StepCapsule | None,
+    inspection: InspectionFacts | None,
+    device: torch.device,
+) -> CourseStats:
+    """`norms` are those of the steps that were kept, `samples` of those that were looked at more
+    closely; `first` holds the weights of step 0."""
     by_name: dict[str, list[float]] = {}
     for _, vitals in norms:
         for name, norm in zip(vitals.names, vitals.norms, strict=True):
@@ -42,7 +48,8 @@ def course_stats(
 
 
 def peak_memory(device: torch.device) -> int | None:
-    """Bytes: the peak of the accelerator's allocator (None where it keeps none), the process's largest resident set on the CPU."""
+    """Bytes: the peak of the accelerator's allocator (None where it keeps none), the process's
+    largest resident set on the CPU."""
     if device.type != "cpu":
         return accelerator.peak_memory(device)
     size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -50,44 +57,72 @@ def peak_memory(device: torch.device) -> int | None:
 
 
 def _parameters(
-    model: torch.nn.Module, norms: dict[str, list[float]], samples: Sequence[Sample], first: StepCapsule | None
+    model: torch.nn.Module,
+    norms: dict[str, list[float]],
+    samples: Sequence[Sample],
+    first: StepCapsule | None,
 ) -> Iterator[ParameterStats]:
     named = list(model.named_parameters())
     types = {name: type(module).__name__ for name, module in model.named_modules()}
-    before = first.weights if first is not None and first.weights is not None else [None] * len(named)
+    before = (
+        first.weights if first is not None and first.weights is not None else [None] * len(named)
+    )
     latest = samples[-1] if samples else None
     with torch.no_grad():
         for (name, parameter), old in zip(named, before, strict=False):
-            if without_values(parameter) or parameter.layout is not torch.strided or not parameter.is_floating_point():
+            if (
+                without_values(parameter)
+                or parameter.layout is not torch.strided
+                or not parameter.is_floating_point()
+            ):
                 continue
-            if parameter.itemsize == 1 or not parameter.numel():  # eight-bit floats can't be measured
+            # eight-bit floats can't be measured
+            if parameter.itemsize == 1 or not parameter.numel():
                 continue
             weights = parameter.detach()
             gradient = latest.gradients.get(name) if latest is not None else None
             ratios = [one.ratios[name] for one in samples if name in one.ratios]
             yield ParameterStats(
-                name=name, shape=tuple(parameter.shape), trainable=parameter.requires_grad,
-                module_type=types.get(name.rpartition(".")[0], ""), norm=float(weights.float().norm()),
-                grad_mean=gradient.mean if gradient else None, grad_std=gradient.std if gradient else None,
+                name=name,
+                shape=tuple(parameter.shape),
+                trainable=parameter.requires_grad,
+                module_type=types.get(name.rpartition(".")[0], ""),
+                norm=float(weights.float().norm()),
+                grad_mean=gradient.mean if gradient else None,
+                grad_std=gradient.std if gradient else None,
                 grad_max=gradient.absmax if gradient else None,
                 grad_norm=statistics.median(norms[name]) if name in norms else None,
                 ratio=statistics.median(ratios) if ratios else None,
-                moved=_moved(weights, old), identical_rows=_identical_rows(weights),
-            )  # fmt: skip
+                moved=_moved(weights, old),
+                identical_rows=_identical_rows(weights),
+            )
 
 
-def _layers(samples: Sequence[Sample], inspection: InspectionFacts | None, norms: dict[str, list[float]]) -> Iterator[LayerStats]:
+def _layers(
+    samples: Sequence[Sample], inspection: InspectionFacts | None, norms: dict[str, list[float]]
+) -> Iterator[LayerStats]:
     if not samples:
         return
-    dead = {one.call.module: one.dead / one.units for one in inspection.units if one.units} if inspection is not None else {}
+    dead = (
+        {one.call.module: one.dead / one.units for one in inspection.units if one.units}
+        if inspection is not None
+        else {}
+    )
     of_module: dict[str, list[float]] = {}
     for name, values in norms.items():
         of_module.setdefault(name.rpartition(".")[0], []).append(statistics.median(values))
     for layer in samples[-1].layers:
         yield LayerStats(
-            module=layer.module, module_type=layer.module_type, mean=layer.mean, std=layer.std, absmax=layer.absmax, zeros=layer.zeros,
-            grad_norm=math.hypot(*of_module[layer.module]) if layer.module in of_module else None, saturated=layer.saturated, dead=dead.get(layer.module),
-        )  # fmt: skip
+            module=layer.module,
+            module_type=layer.module_type,
+            mean=layer.mean,
+            std=layer.std,
+            absmax=layer.absmax,
+            zeros=layer.zeros,
+            grad_norm=math.hypot(*of_module[layer.module]) if layer.module in of_module else None,
+            saturated=layer.saturated,
+            dead=dead.get(layer.module),
+        )
 
 
 def _moved(now: torch.Tensor, before: torch.Tensor | None) -> float | None:

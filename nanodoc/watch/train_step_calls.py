@@ -1,8 +1,8 @@
-"""Wraps what a user's own train_step calls on its GradScaler, its optimizers and schedules, its losses, its model and torch's clipping,
-for one call of it.
+"""Wraps what a user's own train_step calls on its GradScaler, its optimizers and schedules, its
+losses, its model and torch's clipping, for one call of it.
 
-The calls go through unchanged; `CallOrder` judges when those of a scaler came, `Conduct` the others. Frames of this file are looked through when a user's line is
-sought (see `trace.spans`).
+The calls go through unchanged; `CallOrder` judges when those of a scaler came, `Conduct` the
+others. Frames of this file are looked through when a user's line is sought (see `trace.spans`).
 """
 
 from __future__ import annotations
@@ -19,35 +19,47 @@ import torch.autograd.graph
 import torch.nn.utils.clip_grad as clip_grad
 from torch.amp.grad_scaler import GradScaler
 from torch.optim.lr_scheduler import LRScheduler
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from nanodoc.trace.spans import Place, calling_places
 from nanodoc.watch.loop_protocol import Conduct
 from nanodoc.watch.scaler_protocol import CallOrder
 
 _MARK = "nanodoc: scaled"  # in the metadata of the autograd node that multiplied by the scale
-_FARTHEST = 64  # nodes from the loss to the multiplication; a division by the number of micro-batches lies between, not a model
+# nodes from the loss to the multiplication; a division by the number of micro-batches lies between,
+# not a model
+_FARTHEST = 64
 _NEAR = 3  # nodes from the loss
 _MOST_LOSSES = 16
 
 
 class CallWatch:
-    """A context manager around each call of a train_step; `installed` around the run saves putting the wrappers in place each time."""
+    """A context manager around each call of a train_step; `installed` around the run saves putting
+    the wrappers in place each time."""
 
-    def __init__(self, optimizers: list[torch.optim.Optimizer], named: list[tuple[str, torch.nn.Parameter]] | None = None) -> None:
+    def __init__(
+        self,
+        optimizers: list[torch.optim.Optimizer],
+        named: list[tuple[str, torch.nn.Parameter]] | None = None,
+    ) -> None:
         self.order = CallOrder(optimizers)
         self.conduct = Conduct(named or [])
         self._originals: list[tuple[Any, str, Any]] = []
         self._hooks: list[Any] = []
         self._active = False
-        """A train_step of the run is being called; outside of it (a replay) the wrappers only pass through."""
+        """A train_step of the run is being called; outside of it (a replay) the wrappers only pass
+        through."""
         self._only_now = False
         self._step = 0
         self._inside_step = False
         self._made_at: Place | None = None
         self.taken: list[int] = []
         self.left_out: list[int] = []
-        """Optimizers (by position) that stepped in this train_step, and those whose step the scaler skipped."""
+        """Optimizers (by position) that stepped in this train_step, and those whose step the scaler
+        skipped."""
         self.unscaled: list[torch.Tensor] = []
         """The losses that this train_step gave to `scale`, detached."""
         self.before_update: list[torch.Tensor] | None = None
@@ -60,7 +72,8 @@ class CallWatch:
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
-        """Around the run: the wrappers stay in place between the steps, since every change of a class costs Python its caches."""
+        """Around the run: the wrappers stay in place between the steps, since every change of a
+        class costs Python its caches."""
         self._install()
         try:
             yield
@@ -70,7 +83,13 @@ class CallWatch:
     def __enter__(self) -> CallWatch:
         self.order.begin(self._step)
         self.conduct.begin(self._step)
-        self.taken, self.left_out, self.unscaled, self.before_update, self._made_at = [], [], [], None, None
+        self.taken, self.left_out, self.unscaled, self.before_update, self._made_at = (
+            [],
+            [],
+            [],
+            None,
+            None,
+        )
         self._only_now = not self._originals
         if self._only_now:
             self._install()
@@ -125,7 +144,7 @@ class CallWatch:
         self._originals.append((owner, name, original))
         setattr(owner, name, functools.update_wrapper(wrapped, original))
 
-    # -- the scaler --------------------------------------------------------------------------------------------------------
+    # -- the scaler --------------------------------------------------------------------------------
 
     def _making(self, original: Any) -> Any:
         def init(scaler: Any, *args: Any, **kwargs: Any) -> None:
@@ -138,11 +157,19 @@ class CallWatch:
         def scale(scaler: Any, outputs: Any) -> Any:
             out = original(scaler, outputs)
             if scaler.is_enabled():
-                known = isinstance(out, (list, tuple)) or (isinstance(out, torch.Tensor) and out.requires_grad)
+                known = isinstance(out, (list, tuple)) or (
+                    isinstance(out, torch.Tensor) and out.requires_grad
+                )
                 self.order.scale(scaler, _here(), known=known)
                 if isinstance(outputs, torch.Tensor) and len(self.unscaled) < _MOST_LOSSES:
                     self.unscaled.append(outputs.detach())
-                for tensor in [out] if isinstance(out, torch.Tensor) else out if isinstance(out, (list, tuple)) else []:
+                for tensor in (
+                    [out]
+                    if isinstance(out, torch.Tensor)
+                    else out
+                    if isinstance(out, (list, tuple))
+                    else []
+                ):
                     if isinstance(tensor, torch.Tensor) and tensor.grad_fn is not None:
                         tensor.grad_fn.metadata[_MARK] = id(scaler)  # type: ignore[index]  # a property, which torch's stub calls a method
             return out
@@ -201,7 +228,11 @@ class CallWatch:
             if not scaler.is_enabled():
                 return original(scaler, *args, **kwargs)  # type: ignore[no-any-return]  # None
             if self.before_update is None:
-                self.before_update = [t.detach().clone() for t in (scaler._scale, scaler._growth_tracker) if isinstance(t, torch.Tensor)]
+                self.before_update = [
+                    t.detach().clone()
+                    for t in (scaler._scale, scaler._growth_tracker)
+                    if isinstance(t, torch.Tensor)
+                ]
             place = _here()
             try:
                 original(scaler, *args, **kwargs)
@@ -213,23 +244,31 @@ class CallWatch:
 
         return update
 
-    # -- the rest of the step ------------------------------------------------------------------------------------------------
+    # -- the rest of the step ----------------------------------------------------------------------
 
     def _differentiating(self, original: Any) -> Any:
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            if torch._C._current_autograd_node() is not None:  # inside another: activation checkpointing differentiates what it recomputed
+            # inside another: activation checkpointing differentiates what it recomputed
+            if torch._C._current_autograd_node() is not None:
                 return original(tensors, *args, **kwargs)
             if isinstance(tensors, Iterator):
                 tensors = list(tensors)
             place, before = _here(), self.order.before_backward()
             self.conduct.before_backward()
             single = isinstance(tensors, (torch.Tensor, torch.autograd.graph.GradientEdge))
-            scalers = [scaler for root in ([tensors] if single else tensors) if (scaler := _scaled_by(root)) is not None]
+            scalers = [
+                scaler
+                for root in ([tensors] if single else tensors)
+                if (scaler := _scaled_by(root)) is not None
+            ]
             given = args[0] if args else kwargs.get("grad_tensors")
             out = original(tensors, *args, **kwargs)
-            handed = any(one is not None for one in (given if isinstance(given, (list, tuple)) else [given]))
+            handed = any(
+                one is not None for one in (given if isinstance(given, (list, tuple)) else [given])
+            )
             self.order.backward(place, before, next(iter(scalers), None), given=handed)
-            again = bool(kwargs.get("retain_graph") or (args[1] if len(args) > 1 else False))  # another loss of the same graph
+            # another loss of the same graph
+            again = bool(kwargs.get("retain_graph") or (args[1] if len(args) > 1 else False))
             self.conduct.after_backward(place, divided=not single or again or _divided(tensors))
             return out
 
@@ -295,7 +334,9 @@ class CallWatch:
         return zero_grad
 
     def _clipping(self, original: Any) -> Any:
-        def clip(parameters: Any, max_norm: float, total_norm: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        def clip(
+            parameters: Any, max_norm: float, total_norm: torch.Tensor, *args: Any, **kwargs: Any
+        ) -> Any:
             parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
             grads, place = [p.grad for p in parameters if p.grad is not None], _here()
             self.order.clipped(grads, "norm", total_norm, float(max_norm), place)
@@ -308,7 +349,8 @@ class CallWatch:
         return clip
 
     def _grouping(self, original: Any) -> Any:
-        """`clip_grad_value_` groups its gradients with this before it clamps them; so does the norm, which only reads."""
+        """`clip_grad_value_` groups its gradients with this before it clamps them; so does the
+        norm, which only reads."""
 
         def group(lists: Any, *args: Any, **kwargs: Any) -> Any:
             frame = sys._getframe(2)  # behind the wrapper
@@ -316,8 +358,12 @@ class CallWatch:
                 grads = lists[0]
                 with torch.no_grad():
                     norms = torch._foreach_norm(grads, float("inf"))
-                    largest = torch.stack([norm.float().to(grads[0].device) for norm in norms]).max()
-                self.order.clipped(grads, "value", largest, float(frame.f_locals.get("clip_value", 0.0)), _here())
+                    largest = torch.stack(
+                        [norm.float().to(grads[0].device) for norm in norms]
+                    ).max()
+                self.order.clipped(
+                    grads, "value", largest, float(frame.f_locals.get("clip_value", 0.0)), _here()
+                )
                 self.conduct.clipped(grads, float(frame.f_locals.get("clip_value", 0.0)), _here())
             return original(lists, *args, **kwargs)
 
@@ -332,11 +378,17 @@ def _here() -> Place | None:
 
 def _divided(root: Any) -> bool:
     """The loss was multiplied or divided last, as a part of a mean over micro-batches is."""
-    node = root.node if isinstance(root, torch.autograd.graph.GradientEdge) else getattr(root, "grad_fn", None)
+    node = (
+        root.node
+        if isinstance(root, torch.autograd.graph.GradientEdge)
+        else getattr(root, "grad_fn", None)
+    )
     for _ in range(_NEAR):
         if node is None:
             return False
-        if type(node).__name__ in ("DivBackward0", "MulBackward0") and _MARK not in getattr(node, "metadata", {}):
+        if type(node).__name__ in ("DivBackward0", "MulBackward0") and _MARK not in getattr(
+            node, "metadata", {}
+        ):
             return True
         node = node.next_functions[0][0] if node.next_functions else None
     return False
@@ -344,7 +396,11 @@ def _divided(root: Any) -> bool:
 
 def _scaled_by(root: Any) -> int | None:
     """The scaler (its identity) whose multiplication lies near the root of this graph."""
-    queue = [root.node if isinstance(root, torch.autograd.graph.GradientEdge) else getattr(root, "grad_fn", None)]
+    queue = [
+        root.node
+        if isinstance(root, torch.autograd.graph.GradientEdge)
+        else getattr(root, "grad_fn", None)
+    ]
     for _ in range(_FARTHEST):
         if not queue:
             return None

@@ -1,4 +1,5 @@
-"""Warnings that torch and the training code give during a run, with the user's line. They are said as ever; only noted besides.
+"""Warnings that torch and the training code give during a run, with the user's line. They are said
+as ever; only noted besides.
 
 Frames of this file are looked through when a user's line is sought (see `trace.spans`).
 """
@@ -29,8 +30,16 @@ class WarningWatch:
     def watching(self) -> Iterator[None]:
         original = warnings.showwarning
 
-        def show(message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None) -> None:
-            with contextlib.suppress(Exception):  # a message may be any object; what it does must not reach the user's run
+        def show(
+            message: Any,
+            category: Any,
+            filename: str,
+            lineno: int,
+            file: Any = None,
+            line: Any = None,
+        ) -> None:
+            # a message may be any object; what it does must not reach the user's run
+            with contextlib.suppress(Exception):
                 self._note(message, category)
             original(message, category, filename, lineno, file, line)
 
@@ -52,7 +61,9 @@ class WarningWatch:
         known = self._seen.get(key)
         count = known.count + 1 if known is not None else 1
         first = known.step if known is not None else self.step
-        self._seen[key] = WarningFacts(category=key[0], message=text, location=where, step=first, count=count)
+        self._seen[key] = WarningFacts(
+            category=key[0], message=text, location=where, step=first, count=count
+        )
 
     def facts(self) -> tuple[WarningFacts, ...]:
         return tuple(self._seen.values())

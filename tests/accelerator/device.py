@@ -1,4 +1,5 @@
-"""The simulated device for the tests of this folder. Where there is none, importing this skips the test file and says why."""
+"""The simulated device for the tests of this folder. Where there is none, importing this skips the
+test file and says why."""
 
 from __future__ import annotations
 
@@ -15,7 +16,10 @@ import simulated_accelerator as sim
 
 MISSING = sim.missing()
 if MISSING is None and not os.environ.get("NANODOC_SIMULATED"):
-    MISSING = "runs in processes of its own: NANODOC_SIMULATED=1 python -m pytest tests/accelerator (scripts/test does)"
+    MISSING = (
+        "runs in processes of its own: NANODOC_SIMULATED=1 python -m pytest tests/accelerator "
+        "(scripts/test does)"
+    )
 if MISSING is not None:
     pytest.skip(MISSING, allow_module_level=True)
 

@@ -1,4 +1,5 @@
-"""Trainings for a device: AMP, checkpoints, custom functions, two devices, errors. Written to a file of the test's folder."""
+"""Trainings for a device: AMP, checkpoints, custom functions, two devices, errors. Written to a
+file of the test's folder."""
 
 RECIPES = '''
 import torch

@@ -1,4 +1,5 @@
-"""What watching a step costs on a device, counted by the device itself: one copy to the host, and nothing else that the host waits for."""
+"""What watching a step costs on a device, counted by the device itself: one copy to the host, and
+nothing else that the host waits for."""
 
 from __future__ import annotations
 
@@ -49,15 +50,32 @@ def test_one_copy_a_step(name: str, observed: bool, amp: bool) -> None:
     batch = tuple(tensor.to(FIRST) for tensor in next(iter(made.data)))
     step = (scaled_step if amp else own_step) if observed else None
     recipe = replace(
-        made, loss_fn=loss_of, data=[batch], optimizer=torch.optim.AdamW(made.model.parameters()), train_step=step,
+        made,
+        loss_fn=loss_of,
+        data=[batch],
+        optimizer=torch.optim.AdamW(made.model.parameters()),
+        train_step=step,
         scaler=torch.amp.GradScaler("sim", init_scale=256.0) if amp else None,
-    )  # fmt: skip
-    engine = Engine(recipe, FIRST, torch.float16 if amp and not observed else None, steps=100, checkpoint_every=1000, samples=False)
+    )
+    engine = Engine(
+        recipe,
+        FIRST,
+        torch.float16 if amp and not observed else None,
+        steps=100,
+        checkpoint_every=1000,
+        samples=False,
+    )
     with engine.amp.calls.installed() if observed else contextlib.nullcontext():
         for number in range(4):
             assert engine._step(number) is None  # the first step is followed, and looked at closely
         watched = [counted(lambda number=number: engine._step(number)) for number in range(4, 8)]
-    bare = counted(lambda: step(recipe.model, batch, recipe.optimizer, recipe.scaler) if step else driven(recipe, batch, amp=amp))
+    bare = counted(
+        lambda: (
+            step(recipe.model, batch, recipe.optimizer, recipe.scaler)
+            if step
+            else driven(recipe, batch, amp=amp)
+        )
+    )
     for one in watched:
         assert one.copies_to_host - bare.copies_to_host == 1
         assert one.scalar_reads == bare.scalar_reads
@@ -80,19 +98,29 @@ def test_one_copy_a_step_of_a_model_on_two_devices(observed: bool) -> None:
     model = Halves()
     batch = (torch.randn(6, 4, device="sim:0"), torch.randint(0, 3, (6,)).to("sim:1"))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    recipe = Recipe(model=model, loss_fn=loss_of, train_step=own_step if observed else None, data=[batch], optimizer=optimizer)
+    recipe = Recipe(
+        model=model,
+        loss_fn=loss_of,
+        train_step=own_step if observed else None,
+        data=[batch],
+        optimizer=optimizer,
+    )
     engine = Engine(recipe, FIRST, None, steps=100, checkpoint_every=1000, samples=False)
     for number in range(4):
         assert engine._step(number) is None
     watched = counted(lambda: engine._step(4))
     bare = counted(lambda: own_step(model, batch, optimizer, None))
     assert watched.copies_to_host - bare.copies_to_host == 1
-    assert (watched.scalar_reads, watched.synchronisations) == (bare.scalar_reads, bare.synchronisations)
+    assert (watched.scalar_reads, watched.synchronisations) == (
+        bare.scalar_reads,
+        bare.synchronisations,
+    )
     assert {parameter.device.index for parameter in model.parameters()} == {0, 1}
 
 
 def test_looks_at_sampled_steps_are_counted_apart() -> None:
-    """A look now and then reads more, in a few copies, and no more of them with the size of the model."""
+    """A look now and then reads more, in a few copies, and no more of them with the size of the
+    model."""
     made = MODELS["conv"]()
     made.model.to(FIRST)
     batch = tuple(tensor.to(FIRST) for tensor in next(iter(made.data)))

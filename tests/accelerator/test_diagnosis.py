@@ -1,4 +1,5 @@
-"""The diagnosis of trainings on a device: mixed precision, checkpoints, custom functions, several devices in one model."""
+"""The diagnosis of trainings on a device: mixed precision, checkpoints, custom functions, several
+devices in one model."""
 
 from __future__ import annotations
 
@@ -34,7 +35,11 @@ def line(report: Report) -> int | None:
 def test_a_backward_birth_leads_to_the_users_line(name: str) -> None:
     report = run(name)
     first = report.findings[0]
-    assert (first.name, first.phase, line(report)) == ("infinite-gradient", "backward", marked("train.py", "root"))
+    assert (first.name, first.phase, line(report)) == (
+        "infinite-gradient",
+        "backward",
+        marked("train.py", "root"),
+    )
     assert first.culprit.samples == (1,)
     assert report.run.reproduced == "bitwise"
 
@@ -63,7 +68,8 @@ def test_a_birth_on_the_second_of_two_devices() -> None:
     first = report.findings[0]
     assert (line(report), first.culprit.op) == (marked("train.py", "halves"), "aten.log.default")
     told = {row["name"]: row["outcome"] for row in first.experiments}
-    assert "by their names" in str(told["on the CPU"])  # the code names its devices: it can't run elsewhere
+    # the code names its devices: it can't run elsewhere
+    assert "by their names" in str(told["on the CPU"])
 
 
 def test_a_tensor_left_on_the_host_is_named() -> None:
@@ -91,17 +97,24 @@ def test_float64_where_the_device_has_none() -> None:
 def test_frames_and_statistics_on_a_device() -> None:
     report = run("overflowing", frames=True, stats=True)
     assert all(
-        tensor.absmax is not None for frame in report.frames[0].frames for tensor in frame.tensors if tensor.dtype in ("float16", "float32")
+        tensor.absmax is not None
+        for frame in report.frames[0].frames
+        for tensor in frame.tensors
+        if tensor.dtype in ("float16", "float32")
     )
     assert report.stats is not None
     assert report.stats.parameters
 
 
 def test_the_gradient_graph_on_a_device() -> None:
-    here, there = (check_grad_graph("train.py:well", Config(device=device)) for device in ("sim", "cpu"))
+    here, there = (
+        check_grad_graph("train.py:well", Config(device=device)) for device in ("sim", "cpu")
+    )
     assert here.graph is not None
     assert there.graph is not None
-    assert [(p.name, p.state) for p in here.graph.parameters] == [(p.name, p.state) for p in there.graph.parameters]
+    assert [(p.name, p.state) for p in here.graph.parameters] == [
+        (p.name, p.state) for p in there.graph.parameters
+    ]
     assert here.graph.edges == there.graph.edges
 
 

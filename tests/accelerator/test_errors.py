@@ -1,4 +1,5 @@
-"""What a device does to a training: indices that lose it, a kernel that fails, memory that ends. Each in a process of its own."""
+"""What a device does to a training: indices that lose it, a kernel that fails, memory that ends.
+Each in a process of its own."""
 
 from __future__ import annotations
 
@@ -26,15 +27,21 @@ def _recipes(tmp_path: Path) -> None:
         ("observed_ids", "ND102", "looks up", "index 50"),
     ],
 )
-def test_a_lost_device_is_explained_by_a_look_on_the_cpu(tmp_path: Path, name: str, code: str, line: str, title: str) -> None:
-    """The kernel says nothing; the error comes with the next call that waits, which may be a look of ours."""
+def test_a_lost_device_is_explained_by_a_look_on_the_cpu(
+    tmp_path: Path, name: str, code: str, line: str, title: str
+) -> None:
+    """The kernel says nothing; the error comes with the next call that waits, which may be a look
+    of ours."""
     report = report_of(nanodoc("run", f"train.py:{name}", "--output-format", "json", cwd=tmp_path))
     first = report["findings"][0]
     assert (first["code"], first["step"]) == (code, 5)
     assert first["title"].startswith(title)
     assert first["culprit"]["location"]["line"] == marked(tmp_path / "train.py", line)
     assert first["culprit"]["samples"] == [1 if name == "labels" else 2]
-    assert any(row["label"] == "on the GPU" and "AcceleratorError" in row["value"] for row in first["evidence"])
+    assert any(
+        row["label"] == "on the GPU" and "AcceleratorError" in row["value"]
+        for row in first["evidence"]
+    )
     assert report["run"]["device"] == "sim:0 (Simulated accelerator)"
 
 
@@ -47,18 +54,25 @@ def test_an_index_of_the_first_step_is_seen_before_the_device_is_lost(tmp_path: 
     assert not any(row["label"] == "on the GPU" for row in first["evidence"])
 
 
-def test_a_kernel_that_fails_for_no_reason_of_the_batchs(tmp_path: Path, simulated_environment: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_fails_for_no_reason_of_the_batchs(
+    tmp_path: Path, simulated_environment: pytest.MonkeyPatch
+) -> None:
     simulated_environment.setenv("SIM_PLANT", "aten::mm 6")
     done = nanodoc("run", "train.py:well", "--output-format", "json", cwd=tmp_path)
     first = report_of(done)["findings"][0]
-    assert (first["code"], first["culprit"]["location"]) == ("ND701", None)  # where it was noticed is not where it failed
-    assert [(row["name"], row["outcome"]) for row in first["experiments"]] == [("running the batch on the CPU", "passes")]
+    # where it was noticed is not where it failed
+    assert (first["code"], first["culprit"]["location"]) == ("ND701", None)
+    assert [(row["name"], row["outcome"]) for row in first["experiments"]] == [
+        ("running the batch on the CPU", "passes")
+    ]
     assert "passes on the CPU" in first["fixes"][0]["title"]
     assert done.returncode == 1
     assert "internal error" not in done.stderr
 
 
-def test_what_fills_the_devices_memory(tmp_path: Path, simulated_environment: pytest.MonkeyPatch) -> None:
+def test_what_fills_the_devices_memory(
+    tmp_path: Path, simulated_environment: pytest.MonkeyPatch
+) -> None:
     simulated_environment.setenv("SIM_MEMORY", str(150 * 2**20))
     report = report_of(nanodoc("run", "train.py:deep", "--output-format", "json", cwd=tmp_path))
     first = report["findings"][0]
@@ -66,35 +80,62 @@ def test_what_fills_the_devices_memory(tmp_path: Path, simulated_environment: py
     assert first["culprit"]["location"]["line"] == marked(tmp_path / "train.py", "grows")
     told = {row["label"]: row["value"] for row in first["evidence"]}
     assert told["parameters"] == "3.01 MiB"
-    assert any("grows" in label or f":{marked(tmp_path / 'train.py', 'grows')}" in label for label in told)
+    assert any(
+        "grows" in label or f":{marked(tmp_path / 'train.py', 'grows')}" in label for label in told
+    )
     assert "kept for backward" in told
 
 
-def test_a_snapshot_goes_from_the_device_to_the_cpu_and_back(tmp_path: Path, simulated_environment: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_goes_from_the_device_to_the_cpu_and_back(
+    tmp_path: Path, simulated_environment: pytest.MonkeyPatch
+) -> None:
     there = nanodoc("run", "train.py:fast", "--output-format", "json", cwd=tmp_path)
     snapshot = report_of(there)["artifacts"]["snapshot"]
     wanted = ("log-of-zero", marked(tmp_path / "train.py", "log"), [1])
     for device in ("sim:1", "cpu"):
-        again = report_of(nanodoc("replay", snapshot, "--device", device, "--output-format", "json", cwd=tmp_path))
+        again = report_of(
+            nanodoc("replay", snapshot, "--device", device, "--output-format", "json", cwd=tmp_path)
+        )
         first = again["findings"][0]
         assert (first["culprit"]["location"]["line"], first["culprit"]["samples"]) == wanted[1:]
         assert again["run"]["device"].startswith(device)
-        assert again["run"]["reproduced"] == ("bitwise" if device == "sim:1" else again["run"]["reproduced"])
+        assert again["run"]["reproduced"] == (
+            "bitwise" if device == "sim:1" else again["run"]["reproduced"]
+        )
     (tmp_path / snapshot).rename(tmp_path / "moved.pt")
     simulated_environment.delenv("PYTHONPATH")  # a machine without the device
     without = report_of(nanodoc("replay", "moved.pt", "--output-format", "json", cwd=tmp_path))
     assert without["findings"][0]["culprit"]["location"]["line"] == wanted[1]
-    here = report_of(nanodoc("run", "train.py:fast", "--device", "cpu", "--output-format", "json", cwd=tmp_path))
+    here = report_of(
+        nanodoc("run", "train.py:fast", "--device", "cpu", "--output-format", "json", cwd=tmp_path)
+    )
     simulated_environment.setenv("PYTHONPATH", sim.environment()["PYTHONPATH"])
-    back = report_of(nanodoc("replay", here["artifacts"]["snapshot"], "--device", "sim", "--output-format", "json", cwd=tmp_path))
+    back = report_of(
+        nanodoc(
+            "replay",
+            here["artifacts"]["snapshot"],
+            "--device",
+            "sim",
+            "--output-format",
+            "json",
+            cwd=tmp_path,
+        )
+    )
     assert back["findings"][0]["culprit"]["location"]["line"] == wanted[1]
     assert back["run"]["device"] == "sim:0 (Simulated accelerator)"
 
 
 @pytest.mark.parametrize(
-    ("device", "says"), [("sim:7", "there is no number 7"), ("cuda", "sees no such device"), ("teapot", "no device of torch's")]
+    ("device", "says"),
+    [
+        ("sim:7", "there is no number 7"),
+        ("cuda", "sees no such device"),
+        ("teapot", "no device of torch's"),
+    ],
 )
-def test_a_device_that_is_not_there_lists_those_that_are(tmp_path: Path, device: str, says: str) -> None:
+def test_a_device_that_is_not_there_lists_those_that_are(
+    tmp_path: Path, device: str, says: str
+) -> None:
     done = nanodoc("run", "train.py:well", "--device", device, cwd=tmp_path)
     assert done.returncode == 2
     assert says in done.stderr
@@ -102,12 +143,23 @@ def test_a_device_that_is_not_there_lists_those_that_are(tmp_path: Path, device:
     assert done.stderr.strip().count("\n") == 0
 
 
-def test_the_device_of_a_package_that_the_training_imports(tmp_path: Path, simulated_environment: pytest.MonkeyPatch) -> None:
+def test_the_device_of_a_package_that_the_training_imports(
+    tmp_path: Path, simulated_environment: pytest.MonkeyPatch
+) -> None:
     """torch does not know the type before the user's file is imported."""
     simulated_environment.setenv("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
-    (tmp_path / "train.py").write_text("import simulated_accelerator\nsimulated_accelerator.register()\n" + RECIPES)
-    report = report_of(nanodoc("run", "train.py:well", "--device", "sim:1", "--output-format", "json", cwd=tmp_path))
-    assert (report["verdict"], report["run"]["device"]) == ("healthy", "sim:1 (Simulated accelerator)")
+    (tmp_path / "train.py").write_text(
+        "import simulated_accelerator\nsimulated_accelerator.register()\n" + RECIPES
+    )
+    report = report_of(
+        nanodoc(
+            "run", "train.py:well", "--device", "sim:1", "--output-format", "json", cwd=tmp_path
+        )
+    )
+    assert (report["verdict"], report["run"]["device"]) == (
+        "healthy",
+        "sim:1 (Simulated accelerator)",
+    )
 
 
 def test_env_lists_and_tries_every_device(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""Do no harm on a device: parameters, gradients, buffers, optimizer state and every device's random state are bitwise what they would have been."""
+"""Do no harm on a device: parameters, gradients, buffers, optimizer state and every device's random
+state are bitwise what they would have been."""
 
 from __future__ import annotations
 
@@ -40,7 +41,12 @@ class Spread(nn.Module):
 def spread() -> Recipe:
     model = Spread()
     data = [(torch.randn(6, 5), torch.randint(0, 20, (6,))) for _ in range(5)]
-    return Recipe(model=model, loss_fn=loss_of, data=data, optimizer=torch.optim.AdamW(model.parameters(), lr=1e-2))
+    return Recipe(
+        model=model,
+        loss_fn=loss_of,
+        data=data,
+        optimizer=torch.optim.AdamW(model.parameters(), lr=1e-2),
+    )
 
 
 KINDS: dict[str, Callable[[], Recipe]] = {**MODELS, "spread": spread}
@@ -67,19 +73,29 @@ def state(recipe: Recipe) -> dict[str, Any]:
     for i, slots in enumerate(recipe.optimizers[0].state.values()):
         found |= {f"optimizer {i} {k}": v for k, v in slots.items()}
     found |= {f"random {d}": torch.get_device_module(d).get_rng_state(d) for d in (FIRST, SECOND)}
-    found |= {"torch": torch.get_rng_state(), "python": random.getstate(), "calls": getattr(recipe.model, "calls", None)}
+    found |= {
+        "torch": torch.get_rng_state(),
+        "python": random.getstate(),
+        "calls": getattr(recipe.model, "calls", None),
+    }
     if recipe.scaler is not None:
         found["scale"] = recipe.scaler.get_scale()
-    return copy.deepcopy({k: v.cpu() if isinstance(v, torch.Tensor) else v for k, v in found.items()})
+    return copy.deepcopy(
+        {k: v.cpu() if isinstance(v, torch.Tensor) else v for k, v in found.items()}
+    )
 
 
 def same(one: Any, other: Any) -> bool:
     return torch.equal(one, other) if isinstance(one, torch.Tensor) else bool(one == other)
 
 
-@pytest.mark.parametrize("step", [None, own_step, scaled_step], ids=["driven", "observed", "scaled"])
 @pytest.mark.parametrize(
-    "looks", [LookOptions(), LookOptions(steps=(0, 3)), LookOptions(steps=(3,), frames=True)], ids=["plain", "traced", "frames"]
+    "step", [None, own_step, scaled_step], ids=["driven", "observed", "scaled"]
+)
+@pytest.mark.parametrize(
+    "looks",
+    [LookOptions(), LookOptions(steps=(0, 3)), LookOptions(steps=(3,), frames=True)],
+    ids=["plain", "traced", "frames"],
 )
 @pytest.mark.parametrize("kind", KINDS)
 def test_watched_training_is_bitwise_the_same(kind: str, step: Any, looks: LookOptions) -> None:
@@ -101,7 +117,8 @@ def test_watched_training_is_bitwise_the_same(kind: str, step: Any, looks: LookO
 
 
 def test_the_run_ends_as_it_was(tmp_path: Any) -> None:
-    """What is looked at when the run is over, replays and experiments, leaves every device's state alone."""
+    """What is looked at when the run is over, replays and experiments, leaves every device's state
+    alone."""
     results = []
     for watched in (False, True):
         recipe = made("spread", None)

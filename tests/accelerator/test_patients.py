@@ -1,4 +1,5 @@
-"""The clinic on the simulated device: every patient's report is the CPU's but for the device's name, every healthy twin's too."""
+"""The clinic on the simulated device: every patient's report is the CPU's but for the device's
+name, every healthy twin's too."""
 
 from __future__ import annotations
 
@@ -16,11 +17,14 @@ from tests.accelerator.device import sim
 
 BY_NAME = {patient.name: patient for patient in PATIENTS}
 
-# What these make or keep on the CPU goes with a model on the CPU only; elsewhere it raises, as it would on any accelerator.
+# What these make or keep on the CPU goes with a model on the CPU only; elsewhere it raises, as it
+# would on any accelerator.
 MAKE_CPU_TENSORS = {"unclipped", "rebuilt-scores", "left-in-eval"}
-# Its layers stay behind when the model moves: the same cause, at the same line, shows as an exception there.
+# Its layers stay behind when the model moves: the same cause, at the same line, shows as an
+# exception there.
 LEFT_BEHIND = {"plain-dict"}
-# Their autocast is the CPU's by name, or autocast's list of an accelerator has other ops than the CPU's (reciprocal runs in float32).
+# Their autocast is the CPU's by name, or autocast's list of an accelerator has other ops than the
+# CPU's (reciprocal runs in float32).
 CPU_AUTOCAST = {"clipped-while-scaled", "no-scaler", "collapsing-scale"}
 # torch computes these by other ops on any accelerator: native_dropout, a fused GRU or LSTM cell.
 OTHER_OPS = {
@@ -56,17 +60,21 @@ def without(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: without(item) for key, item in value.items() if key not in BY_THE_CLOCK}
     if isinstance(value, list):
-        return [without(item) for item in value if not (isinstance(item, dict) and _is_left_out(item))]
+        return [
+            without(item) for item in value if not (isinstance(item, dict) and _is_left_out(item))
+        ]
     if isinstance(value, float):
         return f"{value:.5g}"  # norms are summed in another order
     if isinstance(value, str):
         named = re.sub(r"sim:0 \(Simulated accelerator\)|\bsim(:0)?\b", "cpu", value)
-        return re.sub(r"\[(?:simFloatType|torch\.FloatTensor) .*", "", named)  # cut to one length behind names of different lengths
+        # cut to one length behind names of different lengths
+        return re.sub(r"\[(?:simFloatType|torch\.FloatTensor) .*", "", named)
     return value
 
 
 def _is_left_out(row: dict[str, Any]) -> bool:
-    """Experiments that the CPU has not, or that go by the clock as weights are kept now and then; a loader that is slow now and then."""
+    """Experiments that the CPU has not, or that go by the clock as weights are kept now and then; a
+    loader that is slow now and then."""
     name = str(row.get("name"))
     return name in ("on the CPU", "slow-loader") or "last good checkpoint" in name
 
@@ -96,11 +104,16 @@ def test_the_report_is_the_cpus(patient: Patient) -> None:
         return
     if patient.name in LEFT_BEHIND:
         first = here["findings"][0]
-        assert (first["name"], first["culprit"]["location"]) == (patient.expect, there["findings"][0]["culprit"]["location"])
+        assert (first["name"], first["culprit"]["location"]) == (
+            patient.expect,
+            there["findings"][0]["culprit"]["location"],
+        )
         assert "they stayed on cpu" in first["explanation"]
         return
     for finding in there["findings"]:
-        finding["culprit"]["op"] = OTHER_OPS.get(patient.name, {}).get(finding["culprit"]["op"], finding["culprit"]["op"])
+        finding["culprit"]["op"] = OTHER_OPS.get(patient.name, {}).get(
+            finding["culprit"]["op"], finding["culprit"]["op"]
+        )
     if patient.name in OTHER_OPS or patient.name in UNINITIALISED:
         assert [(f["code"], f["culprit"], f["step"]) for f in here["findings"]] == [
             (f["code"], f["culprit"], f["step"]) for f in there["findings"]

@@ -38,7 +38,8 @@ def run(tmp_path: Path, source: str, device: str = "sim", command: str = "run") 
 
 
 def test_a_run_on_the_cpu_leaves_the_accelerator_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The index of the current device can't be had without a context on it, which forked workers can't share."""
+    """The index of the current device can't be had without a context on it, which forked workers
+    can't share."""
 
     def busy() -> int:
         raise RuntimeError("CUDA-capable device(s) is/are busy or unavailable")
@@ -66,9 +67,22 @@ def test_a_run_on_the_cpu_leaves_the_accelerator_alone(monkeypatch: pytest.Monke
     ],
 )
 def test_not_every_error_of_an_accelerator_loses_it(message: str, lost: bool) -> None:
-    failure = Failure(type="AcceleratorError", message=message, phase="forward", frames=(), raised_by_torch=True, torch_function=None)
+    failure = Failure(
+        type="AcceleratorError",
+        message=message,
+        phase="forward",
+        frames=(),
+        raised_by_torch=True,
+        torch_function=None,
+    )
     assert device_is_lost(failure) is lost
-    assert not device_is_lost(replace(failure, type="RuntimeError", message=f"an unknown error: {message.partition(': ')[2][:12]}"))
+    assert not device_is_lost(
+        replace(
+            failure,
+            type="RuntimeError",
+            message=f"an unknown error: {message.partition(': ')[2][:12]}",
+        )
+    )
 
 
 def test_a_tensor_on_the_host_is_no_parameter_of_a_plain_list(tmp_path: Path) -> None:
@@ -165,9 +179,13 @@ def test_tied_parameters_that_are_replaced_stay_tied() -> None:
     model = nn.ModuleDict({"embed": nn.Embedding(5, 4), "head": nn.Linear(4, 5, bias=False)})
     model["head"].weight = model["embed"].weight
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    held = weakref.ref(model["embed"].weight)  # torch can't exchange a tensor that something refers to weakly
+    # torch can't exchange a tensor that something refers to weakly
+    held = weakref.ref(model["embed"].weight)
     move_module(model, FIRST, [optimizer])
     assert model["head"].weight is model["embed"].weight
-    assert optimizer.param_groups[0]["params"] == [model["head"].weight] or optimizer.param_groups[0]["params"][0] is model["head"].weight
+    assert (
+        optimizer.param_groups[0]["params"] == [model["head"].weight]
+        or optimizer.param_groups[0]["params"][0] is model["head"].weight
+    )
     assert model["head"].weight.device == FIRST != SECOND
     assert held is not None

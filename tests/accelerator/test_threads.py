@@ -1,4 +1,5 @@
-"""Autograd runs a device's backward in a thread of its own. Whatever runs where, the trace is that of one thread."""
+"""Autograd runs a device's backward in a thread of its own. Whatever runs where, the trace is that
+of one thread."""
 
 from __future__ import annotations
 
@@ -21,15 +22,17 @@ from tests.accelerator.device import FIRST, SECOND
 def traced(model: nn.Module, step: Callable[[], Any], *, threads: bool) -> StepTrace:
     model.zero_grad()
     with torch.autograd.set_multithreading_enabled(threads):
-        tracer = Tracer(model, [(f"param:{name}", p.detach()) for name, p in model.named_parameters()])
+        tracer = Tracer(
+            model, [(f"param:{name}", p.detach()) for name, p in model.named_parameters()]
+        )
         with tracer:
             step()
     return tracer.finish()
 
 
 def told(trace: StepTrace) -> Counter[tuple[Any, ...]]:
-    """What the trace says of every op, whatever order and threads they ran in: itself, where it was called, and the forward op whose
-    derivative it computes, as the number of such ops before it."""
+    """What the trace says of every op, whatever order and threads they ran in: itself, where it was
+    called, and the forward op whose derivative it computes, as the number of such ops before it."""
     seen: Counter[str] = Counter()
     numbers = []
     for record in trace.records:
@@ -43,13 +46,20 @@ def told(trace: StepTrace) -> Counter[tuple[Any, ...]]:
         line = facts.location.line if facts.location is not None else None
         group = len(trace.node_group(index)) if record.node is not None else 0
         found[
-            facts.op, facts.phase, facts.node, facts.module, line, numbers[forward] if forward is not None else None, group
-        ] += 1  # fmt: skip
+            facts.op,
+            facts.phase,
+            facts.node,
+            facts.module,
+            line,
+            numbers[forward] if forward is not None else None,
+            group,
+        ] += 1
     return found
 
 
 def same_in_one_thread(model: nn.Module, step: Callable[[], Any]) -> StepTrace:
-    """Traces the step with autograd's threads and without, and compares; returns the trace with threads."""
+    """Traces the step with autograd's threads and without, and compares; returns the trace with
+    threads."""
     several, one = traced(model, step, threads=True), traced(model, step, threads=False)
     assert len({record.thread for record in several.records}) > 1
     assert {record.thread for record in one.records} == {0}
@@ -93,11 +103,24 @@ def test_backward_in_a_devices_thread(how: str) -> None:
     model = blocks(how).to(FIRST)
     x = torch.randn(2, 4, device=FIRST)
     trace = same_in_one_thread(model, lambda: model(x).square().mean().backward())
-    found = {trace.forward_of(index) for index, record in enumerate(trace.records) if record.node == "SigmoidBackward0"}
+    found = {
+        trace.forward_of(index)
+        for index, record in enumerate(trace.records)
+        if record.node == "SigmoidBackward0"
+    }
     assert None not in found
-    sigmoids = {index for index, record in enumerate(trace.records) if record.info.name == "aten.sigmoid.default"}
-    # a reentrant checkpoint differentiates what it computed again, the other what it computed first; each sigmoid has its own
-    outside = {index for index in sigmoids if trace.records[index].phase == "forward" and _differentiable(trace, index, how)}
+    sigmoids = {
+        index
+        for index, record in enumerate(trace.records)
+        if record.info.name == "aten.sigmoid.default"
+    }
+    # a reentrant checkpoint differentiates what it computed again, the other what it computed
+    # first; each sigmoid has its own
+    outside = {
+        index
+        for index in sigmoids
+        if trace.records[index].phase == "forward" and _differentiable(trace, index, how)
+    }
     again = {index for index in sigmoids if trace.records[index].phase == "recompute"}
     assert found == (outside | again if how == "reentrant" else outside)
 
@@ -109,7 +132,8 @@ def _differentiable(trace: StepTrace, index: int, how: str) -> bool:
 
 
 def test_second_derivatives_made_in_a_devices_thread() -> None:
-    """Of a gradient penalty: the second backward runs nodes that the first one made, in the device's thread."""
+    """Of a gradient penalty: the second backward runs nodes that the first one made, in the
+    device's thread."""
     model = blocks("").to(FIRST)
     x = torch.randn(2, 4, device=FIRST, requires_grad=True)
 
@@ -141,7 +165,9 @@ class TwoDevices(nn.Module):
 
 
 def inputs() -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.randn(2, 4, device=FIRST, requires_grad=True), torch.randn(2, 4, device=SECOND, requires_grad=True)
+    return torch.randn(2, 4, device=FIRST, requires_grad=True), torch.randn(
+        2, 4, device=SECOND, requires_grad=True
+    )
 
 
 @pytest.mark.parametrize("how", ["", "checkpoint", "reentrant"])
@@ -157,8 +183,13 @@ def test_two_devices_backward_at_once(how: str) -> None:
         given = inputs()
         trace = same_in_one_thread(model, step)
     assert len({record.thread for record in trace.records}) == 3
-    again = [(trace.modules[record.module][0].split(".")[0], record.thread) for record in trace.records if record.phase == "recompute"]
-    assert len(set(again)) == (2 if how else 0)  # no module of the other branch, though both compute again at once
+    again = [
+        (trace.modules[record.module][0].split(".")[0], record.thread)
+        for record in trace.records
+        if record.phase == "recompute"
+    ]
+    # no module of the other branch, though both compute again at once
+    assert len(set(again)) == (2 if how else 0)
 
 
 def test_a_backward_that_a_thread_of_the_users_starts() -> None:
@@ -202,7 +233,8 @@ def test_a_forward_in_a_thread_of_the_users_and_one_in_the_main_thread() -> None
 
         def forward(number: int, tracers: list[Any]) -> None:
             with contextlib.ExitStack() as stack:
-                for tracer in tracers:  # a mode is a thread's own; DataParallel and its kin take it along
+                # a mode is a thread's own; DataParallel and its kin take it along
+                for tracer in tracers:
                     stack.enter_context(in_this_thread(tracer))
                 losses.append(model[number](x).square().mean())
 
@@ -254,7 +286,8 @@ class Custom(nn.Module):
 
 
 class Counting(torch.autograd.Function):
-    """Its backward makes nodes in the device's thread until that has counted as far as asked, and says how far it is."""
+    """Its backward makes nodes in the device's thread until that has counted as far as asked, and
+    says how far it is."""
 
     target = reached = 0
 
@@ -277,7 +310,8 @@ def sequence_number() -> int:
 
 
 def let_the_counts_meet() -> None:
-    """The main thread and the first device's thread have counted equally far, so that their next nodes have the same numbers."""
+    """The main thread and the first device's thread have counted equally far, so that their next
+    nodes have the same numbers."""
     x = torch.ones(1, device=FIRST, requires_grad=True)
     Counting.target = 0
     Counting.apply(x).backward()  # type: ignore[no-untyped-call]
@@ -294,11 +328,18 @@ def test_custom_functions_inside_a_reentrant_checkpoint() -> None:
     for _ in range(8):
         let_the_counts_meet()
         trace = same_in_one_thread(model, lambda: model(x).sum().backward())
-        nodes = [index for index, record in enumerate(trace.records) if record.node == "DoubledBackward" and record.phase == "backward"]
+        nodes = [
+            index
+            for index, record in enumerate(trace.records)
+            if record.node == "DoubledBackward" and record.phase == "backward"
+        ]
         found = [trace.forward_of(index) for index in nodes]
-        # made inside a backward, where no op shows that a node was made: rather none than that of another's number
+        # made inside a backward, where no op shows that a node was made: rather none than that of
+        # another's number
         assert found.count(None) == 4
-        assert {trace.records[forward].info.name for forward in found if forward is not None} == {"aten.sigmoid.default"}
+        assert {trace.records[forward].info.name for forward in found if forward is not None} == {
+            "aten.sigmoid.default"
+        }
 
 
 IN_STEP, OTHER_RAN = threading.Event(), threading.Event()
@@ -327,7 +368,8 @@ class Waiting(torch.autograd.Function):
 
 
 def test_an_optimizer_that_steps_in_backward() -> None:
-    """Fused backward and optimizer: the hook runs in one device's thread while the other device's backward goes on."""
+    """Fused backward and optimizer: the hook runs in one device's thread while the other device's
+    backward goes on."""
     IN_STEP.clear(), OTHER_RAN.clear()
     left, right = nn.Linear(4, 4).to(FIRST), nn.Linear(4, 4).to(SECOND)
     optimizer = Slow([left.weight], lr=0.1, foreach=False)

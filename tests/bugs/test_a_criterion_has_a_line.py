@@ -34,7 +34,9 @@ NAMED = """
 def test_the_line_that_made_it_is_named(criterion: str, tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(TRAIN.format(criterion=criterion))
-    finding = run_training(f"{path}:build", Config(device="cpu", snapshot_dir=str(tmp_path))).findings[0]
+    finding = run_training(
+        f"{path}:build", Config(device="cpu", snapshot_dir=str(tmp_path))
+    ).findings[0]
     assert finding.name == "all-targets-ignored"
     assert finding.culprit.location is not None
     assert finding.culprit.location.line == line_of(path, "# made")

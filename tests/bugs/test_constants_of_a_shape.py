@@ -1,4 +1,5 @@
-"""A constant made in the shape of a tensor (new_zeros, full_like) was taken for a term that depends on that tensor's values."""
+"""A constant made in the shape of a tensor (new_zeros, full_like) was taken for a term that depends
+on that tensor's values."""
 
 from __future__ import annotations
 
@@ -15,9 +16,11 @@ from tests.helpers import diagnose
 def codes_of(term: Callable[[torch.Tensor], torch.Tensor]) -> list[str]:
     model = nn.Linear(3, 2)
     recipe = Recipe(
-        model=model, loss_fn=lambda m, b: m(b).pow(2).mean() + term(m(b)), data=[torch.randn(4, 3) for _ in range(3)],
+        model=model,
+        loss_fn=lambda m, b: m(b).pow(2).mean() + term(m(b)),
+        data=[torch.randn(4, 3) for _ in range(3)],
         optimizer=torch.optim.SGD(model.parameters(), lr=0.01),
-    )  # fmt: skip
+    )
     return [finding.code for finding in diagnose(recipe, steps=3)]
 
 
@@ -31,7 +34,9 @@ def codes_of(term: Callable[[torch.Tensor], torch.Tensor]) -> list[str]:
         lambda out: out.new_tensor(1.0),
     ],
 )
-def test_a_constant_carries_no_gradient_and_need_not(constant: Callable[[torch.Tensor], torch.Tensor]) -> None:
+def test_a_constant_carries_no_gradient_and_need_not(
+    constant: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
     assert codes_of(constant) == []
 
 

@@ -1,4 +1,5 @@
-"""The epsilon that guards a divisor is found however much stands behind the dividend, and the fix is one float16 can hold."""
+"""The epsilon that guards a divisor is found however much stands behind the dividend, and the fix
+is one float16 can hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A GradScaler keeps its scale in float32, also where everything else of the step is tried in float64."""
+"""A GradScaler keeps its scale in float32, also where everything else of the step is tried in
+float64."""
 
 from __future__ import annotations
 

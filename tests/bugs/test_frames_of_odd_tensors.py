@@ -1,4 +1,5 @@
-"""Frames and probes meet tensors without memory of their own, and modules that end otherwise: the user's run must not feel it."""
+"""Frames and probes meet tensors without memory of their own, and modules that end otherwise: the
+user's run must not feel it."""
 
 from __future__ import annotations
 
@@ -19,7 +20,10 @@ from tests.helpers import run_engine
 class Checkpointed(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.body, self.head = nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Linear(16, 16)), nn.Linear(16, 1)
+        self.body, self.head = (
+            nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Linear(16, 16)),
+            nn.Linear(16, 1),
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.head(checkpoint(self.body, x, use_reentrant=False))  # type: ignore[no-any-return]
@@ -70,13 +74,22 @@ def recipe(model: nn.Module) -> Recipe:
     torch.manual_seed(0)
     data = [(torch.randn(8, 6), torch.randn(8, 1))]
     return Recipe(
-        model=model, loss_fn=lambda m, b: F.mse_loss(m(b[0]).float(), b[1]), data=data, optimizer=torch.optim.SGD(model.parameters(), lr=0.1)
-    )  # fmt: skip
+        model=model,
+        loss_fn=lambda m, b: F.mse_loss(m(b[0]).float(), b[1]),
+        data=data,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+    )
 
 
-@pytest.mark.filterwarnings("ignore:.*nested tensors is in prototype.*:UserWarning", "ignore:.*torch.quantize_per_tensor.*:UserWarning")
+@pytest.mark.filterwarnings(
+    "ignore:.*nested tensors is in prototype.*:UserWarning",
+    "ignore:.*torch.quantize_per_tensor.*:UserWarning",
+)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("model", [Checkpointed, lambda: Nested(torch.strided), lambda: Nested(torch.jagged), Mapped, Odd])
+@pytest.mark.parametrize(
+    "model",
+    [Checkpointed, lambda: Nested(torch.strided), lambda: Nested(torch.jagged), Mapped, Odd],
+)
 @pytest.mark.parametrize("dtype", [None, torch.float16])
 def test_the_run_goes_on(model: Any, dtype: torch.dtype | None) -> None:
     looks = LookOptions(frames=True, steps=(0, 1, 2))

@@ -1,4 +1,5 @@
-"""In a train_step with two optimizers the first step may poison the weights, and the second loss is NaN: the first gradient is the cause.
+"""In a train_step with two optimizers the first step may poison the weights, and the second loss is
+NaN: the first gradient is the cause.
 
 The later loss was examined instead, and a tensor "made outside the step" was blamed for it.
 """
@@ -18,7 +19,9 @@ def test_the_first_symptom_is_examined() -> None:
     first = torch.optim.SGD(model["judge"].parameters(), lr=0.1)
     second = torch.optim.SGD(model["maker"].parameters(), lr=0.1)
 
-    def train_step(model: nn.ModuleDict, batch: torch.Tensor, optimizers: list[torch.optim.Optimizer]) -> torch.Tensor:
+    def train_step(
+        model: nn.ModuleDict, batch: torch.Tensor, optimizers: list[torch.optim.Optimizer]
+    ) -> torch.Tensor:
         made = model["maker"](batch)
         first.zero_grad()
         size = torch.sqrt((model["judge"](made.detach()) * batch[:, :1]).pow(2))
@@ -31,7 +34,9 @@ def test_the_first_symptom_is_examined() -> None:
         return loss
 
     data = [torch.randn(4, 3), torch.zeros(4, 3)]
-    (finding,) = diagnose(Recipe(model=model, train_step=train_step, data=data, optimizer=[first, second]), steps=2)
+    (finding,) = diagnose(
+        Recipe(model=model, train_step=train_step, data=data, optimizer=[first, second]), steps=2
+    )
     assert finding.name == "infinite-gradient"
     assert finding.culprit.location is not None
     assert finding.culprit.location.line == line_of(__file__, "size = torch.sqrt")

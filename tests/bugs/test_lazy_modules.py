@@ -32,6 +32,10 @@ def test_a_lazy_model_trains_under_watch() -> None:
 @pytest.mark.filterwarnings("ignore:.*Lazy modules.*:UserWarning")
 def test_a_lazy_model_that_fails_in_its_first_step() -> None:
     model = nn.Sequential(nn.LazyLinear(4, bias=False), nn.LazyBatchNorm1d())
-    recipe = Recipe(model=model, loss_fn=lambda m, b: m[0](b).pow(2).sum(1).sqrt().sum() + 0 * m(b).sum(), data=[torch.zeros(5, 3)])
+    recipe = Recipe(
+        model=model,
+        loss_fn=lambda m, b: m[0](b).pow(2).sum(1).sqrt().sum() + 0 * m(b).sum(),
+        data=[torch.zeros(5, 3)],
+    )
     assert diagnose(recipe)[0].name == "infinite-gradient"
     assert run_engine(recipe).evidence.reproduced == "bitwise"

@@ -1,4 +1,5 @@
-"""A probability that is zero because its score was masked with −inf: log_softmax would give the −inf back, and is no cure.
+"""A probability that is zero because its score was masked with −inf: log_softmax would give the
+−inf back, and is no cure.
 
 The entropy of such a policy was called a log of softmax.
 """
@@ -25,7 +26,12 @@ def test_an_entropy_over_legal_moves(by_hand: bool) -> None:
         return (p * torch.log(p)).sum() if by_hand else torch.special.xlogy(p, p).sum()
 
     outcome = run_engine(
-        Recipe(model=model, loss_fn=loss_fn, data=[torch.randn(2, 4)], optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+        Recipe(
+            model=model,
+            loss_fn=loss_fn,
+            data=[torch.randn(2, 4)],
+            optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        )
     )
     said = claims(outcome.evidence)
     assert said

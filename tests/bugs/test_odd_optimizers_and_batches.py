@@ -1,7 +1,9 @@
-"""Keeping earlier weights and batches is for experiments only: nothing about it may end a healthy run, or hold its memory.
+"""Keeping earlier weights and batches is for experiments only: nothing about it may end a healthy
+run, or hold its memory.
 
-Sparse batches, optimizers whose state is no mapping, learning rates of None and groups that are added during the run crashed; views of
-large tensors and batches that nanodoc can't look into were kept by the hundred.
+Sparse batches, optimizers whose state is no mapping, learning rates of None and groups that are
+added during the run crashed; views of large tensors and batches that nanodoc can't look into were
+kept by the hundred.
 """
 
 from __future__ import annotations
@@ -78,7 +80,9 @@ def test_a_group_that_was_added_since() -> None:
     data[5][2] = float("inf")
     calls = [0]
 
-    def train_step(model: nn.Module, batch: torch.Tensor, optimizer: torch.optim.Optimizer) -> torch.Tensor:
+    def train_step(
+        model: nn.Module, batch: torch.Tensor, optimizer: torch.optim.Optimizer
+    ) -> torch.Tensor:
         calls[0] += 1
         if len(optimizer.param_groups) == 1 and calls[0] > 3:
             optimizer.add_param_group({"params": list(model[0].parameters()), "lr": 0.001})
@@ -106,7 +110,9 @@ class Opaque:
 
 
 def test_memory_that_is_kept_is_counted_whole() -> None:
-    run = Engine(made(data=[torch.randn(1000, 4)[:6] for _ in range(8)]), torch.device("cpu"), None, steps=8)
+    run = Engine(
+        made(data=[torch.randn(1000, 4)[:6] for _ in range(8)]), torch.device("cpu"), None, steps=8
+    )
     run.run()
     assert run.checkpoints._past_bytes == 8 * 1000 * 4 * 4
     whole = torch.randn(1000, 4)
@@ -116,7 +122,12 @@ def test_memory_that_is_kept_is_counted_whole() -> None:
 
 
 def test_what_cannot_be_counted_is_let_go() -> None:
-    run = Engine(made(data=[Opaque() for _ in range(8)], loss_fn=lambda m, b: m(b.x).pow(2).mean()), torch.device("cpu"), None, steps=8)
+    run = Engine(
+        made(data=[Opaque() for _ in range(8)], loss_fn=lambda m, b: m(b.x).pow(2).mean()),
+        torch.device("cpu"),
+        None,
+        steps=8,
+    )
     run.run()
     assert len(run.checkpoints.past) == 2
 

@@ -1,4 +1,5 @@
-"""Parameters of lazy modules that are never called, sparse ones, and a model that compares all pairs of its batch."""
+"""Parameters of lazy modules that are never called, sparse ones, and a model that compares all
+pairs of its batch."""
 
 from __future__ import annotations
 
@@ -46,6 +47,13 @@ def test_they_are_healthy(build: type[nn.Module]) -> None:
     torch.manual_seed(0)
     model = build()
     data = DataLoader(TensorDataset(torch.randn(32, 4), torch.randint(0, 3, (32,))), batch_size=8)
-    optimizer = torch.optim.SGD([p for name, p in model.named_parameters() if "spare" not in name], lr=0.1)
-    recipe = Recipe(model=model, loss_fn=lambda m, b: F.cross_entropy(m(b[0]), b[1]), data=data, optimizer=optimizer)
+    optimizer = torch.optim.SGD(
+        [p for name, p in model.named_parameters() if "spare" not in name], lr=0.1
+    )
+    recipe = Recipe(
+        model=model,
+        loss_fn=lambda m, b: F.cross_entropy(m(b[0]), b[1]),
+        data=data,
+        optimizer=optimizer,
+    )
     assert [f.severity for f in diagnose(recipe, steps=3) if f.severity != "info"] == []

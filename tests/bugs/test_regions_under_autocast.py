@@ -1,4 +1,5 @@
-"""Autocast casts weights with gradients on even inside no_grad, to be able to cache them; that was taken for the region's end."""
+"""Autocast casts weights with gradients on even inside no_grad, to be able to cache them; that was
+taken for the region's end."""
 
 from __future__ import annotations
 
@@ -13,7 +14,10 @@ from tests.helpers import marked, run_engine
 class Half(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.encoder, self.head = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8)), nn.Linear(8, 1)
+        self.encoder, self.head = (
+            nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8)),
+            nn.Linear(8, 1),
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():  # the region

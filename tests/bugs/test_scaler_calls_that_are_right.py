@@ -1,4 +1,5 @@
-"""Orders of GradScaler calls that are right and were once reported: what the review of this part found."""
+"""Orders of GradScaler calls that are right and were once reported: what the review of this part
+found."""
 
 from __future__ import annotations
 
@@ -19,7 +20,11 @@ from tests.helpers import diagnose, run_engine
 class Net(nn.Module):
     def __init__(self, *, checkpointed: bool = False) -> None:
         super().__init__()
-        self.body, self.head, self.checkpointed = nn.Sequential(nn.Linear(6, 16), nn.GELU()), nn.Linear(16, 3), checkpointed
+        self.body, self.head, self.checkpointed = (
+            nn.Sequential(nn.Linear(6, 16), nn.GELU()),
+            nn.Linear(16, 3),
+            checkpointed,
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.checkpointed:
@@ -32,12 +37,20 @@ def loss_of(model: Any, batch: Any, x: torch.Tensor | None = None) -> torch.Tens
         return F.cross_entropy(model(batch[0] if x is None else x), batch[1])
 
 
-def recipe(step: Callable[..., Any], *, scale: float = 1024.0, checkpointed: bool = False, **optimizer: Any) -> Recipe:
+def recipe(
+    step: Callable[..., Any], *, scale: float = 1024.0, checkpointed: bool = False, **optimizer: Any
+) -> Recipe:
     torch.manual_seed(0)
     model = Net(checkpointed=checkpointed)
     data = [(torch.randn(8, 6), torch.randint(0, 3, (8,))) for _ in range(4)]
     made = torch.optim.AdamW(model.parameters(), lr=1e-2, **optimizer)
-    return Recipe(model=model, train_step=step, data=data, optimizer=made, scaler=GradScaler("cpu", init_scale=scale))
+    return Recipe(
+        model=model,
+        train_step=step,
+        data=data,
+        optimizer=made,
+        scaler=GradScaler("cpu", init_scale=scale),
+    )
 
 
 def finish(scaler: Any, optimizer: Any) -> None:
@@ -101,7 +114,9 @@ def limit_with_the_scale(model: Any, batch: Any, optimizer: Any, scaler: Any) ->
     return loss
 
 
-def unscaled_through_the_attribute(model: Any, batch: Any, optimizer: Any, scaler: Any) -> torch.Tensor:
+def unscaled_through_the_attribute(
+    model: Any, batch: Any, optimizer: Any, scaler: Any
+) -> torch.Tensor:
     optimizer.zero_grad()
     loss = loss_of(model, batch)
     scaler.scale(loss).backward()
@@ -128,12 +143,17 @@ def two_scalers(model: Any, batch: Any, optimizer: Any, scaler: Any) -> torch.Te
 def edge(model: Any, batch: Any, optimizer: Any, scaler: Any) -> torch.Tensor:
     optimizer.zero_grad()
     loss = loss_of(model, batch)
-    torch.autograd.backward(torch.autograd.graph.get_gradient_edge(scaler.scale(loss)), torch.ones(()))
+    torch.autograd.backward(
+        torch.autograd.graph.get_gradient_edge(scaler.scale(loss)), torch.ones(())
+    )
     finish(scaler, optimizer)
     return loss
 
 
-@pytest.mark.parametrize("step", [attacked, cleared_by_hand, split, limit_with_the_scale, unscaled_through_the_attribute, edge])
+@pytest.mark.parametrize(
+    "step",
+    [attacked, cleared_by_hand, split, limit_with_the_scale, unscaled_through_the_attribute, edge],
+)
 def test_nothing_is_said(step: Callable[..., Any]) -> None:
     assert [f for f in diagnose(recipe(step), steps=8) if f.severity != "info"] == []
 
@@ -141,16 +161,22 @@ def test_nothing_is_said(step: Callable[..., Any]) -> None:
 def test_two_scalers_for_two_optimizers() -> None:
     made = recipe(two_scalers)
     model: Any = made.model
-    model.optimizers = [torch.optim.SGD(model.head.parameters(), lr=0.1), torch.optim.SGD(model.body.parameters(), lr=0.1)]
+    model.optimizers = [
+        torch.optim.SGD(model.head.parameters(), lr=0.1),
+        torch.optim.SGD(model.body.parameters(), lr=0.1),
+    ]
     model.scalers = [GradScaler("cpu", init_scale=256.0), GradScaler("cpu", init_scale=1024.0)]
     both = Recipe(model=model, train_step=two_scalers, data=made.data, optimizer=model.optimizers)
     assert [f for f in diagnose(both, steps=8) if f.severity != "info"] == []
-    assert [scaler.state_dict()["_growth_tracker"] for scaler in model.scalers] == [8, 8]  # looks after the run moved neither
+    # looks after the run moved neither
+    assert [scaler.state_dict()["_growth_tracker"] for scaler in model.scalers] == [8, 8]
 
 
 def test_reentrant_checkpointing() -> None:
     """Its recomputation calls backward() inside backward(), on what nobody scales."""
-    assert [f for f in diagnose(recipe(usual, checkpointed=True), steps=4) if f.severity != "info"] == []
+    assert [
+        f for f in diagnose(recipe(usual, checkpointed=True), steps=4) if f.severity != "info"
+    ] == []
 
 
 def test_an_optimizer_that_wraps_another() -> None:
@@ -163,7 +189,13 @@ def test_an_optimizer_that_wraps_another() -> None:
             self.inner.step()
 
     made = recipe(usual)
-    wrapped = Recipe(model=made.model, train_step=usual, data=made.data, optimizer=Wrapper(made.optimizers[0]), scaler=made.scaler)
+    wrapped = Recipe(
+        model=made.model,
+        train_step=usual,
+        data=made.data,
+        optimizer=Wrapper(made.optimizers[0]),
+        scaler=made.scaler,
+    )
     assert [f for f in diagnose(wrapped, steps=8) if f.severity != "info"] == []
 
 

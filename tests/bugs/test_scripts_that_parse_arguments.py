@@ -1,4 +1,5 @@
-"""A training script with an argument parser sees its own command line, and its exit is a finding."""
+"""A training script with an argument parser sees its own command line, and its exit is a
+finding."""
 
 from __future__ import annotations
 

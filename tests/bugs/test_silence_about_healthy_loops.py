@@ -1,4 +1,5 @@
-"""Healthy idioms that the rules about silent bugs once took for mistakes. Each of these runs learns."""
+"""Healthy idioms that the rules about silent bugs once took for mistakes. Each of these runs
+learns."""
 
 from __future__ import annotations
 
@@ -55,10 +56,15 @@ def plain_step(model: nn.Module, batch: Any, optimizer: Any) -> torch.Tensor:
 
 def stepping(step: Step, model: nn.Module | None = None) -> Recipe:
     model = model or net()
-    return Recipe(model=model, train_step=step, optimizer=torch.optim.Adam(model.parameters(), 1e-2), data=loader())
+    return Recipe(
+        model=model,
+        train_step=step,
+        optimizer=torch.optim.Adam(model.parameters(), 1e-2),
+        data=loader(),
+    )
 
 
-# -- the loop's order ------------------------------------------------------------------------------------------------------
+# -- the loop's order ------------------------------------------------------------------------------
 
 
 def zeroes_data(model: nn.Module, batch: Any, optimizer: Any) -> torch.Tensor:
@@ -124,7 +130,14 @@ def averages_afterwards(model: nn.Module, batch: Any, optimizer: Any) -> torch.T
 
 @pytest.mark.parametrize(
     "step",
-    [zeroes_data, measures_norm_after, inner_optimizer, tasks_of_one_graph, clipped_sample_by_sample, averages_afterwards],
+    [
+        zeroes_data,
+        measures_norm_after,
+        inner_optimizer,
+        tasks_of_one_graph,
+        clipped_sample_by_sample,
+        averages_afterwards,
+    ],
     ids=lambda one: one.__name__,
 )
 def test_loops_of_their_own_order(step: Step) -> None:
@@ -144,7 +157,7 @@ def test_a_schedule_made_in_the_first_step() -> None:
     assert serious(stepping(step)) == []
 
 
-# -- modes -----------------------------------------------------------------------------------------------------------------
+# -- modes -----------------------------------------------------------------------------------------
 
 
 def validates_every_step(model: nn.Module, batch: Any, optimizer: Any) -> torch.Tensor:
@@ -173,11 +186,16 @@ def test_validation_and_frozen_norms_inside_the_step() -> None:
 def test_a_probe_on_a_backbone_in_eval_mode() -> None:
     backbone, head = net(nn.Dropout(0.3)), nn.Linear(3, 3)
     model = nn.Sequential(backbone, head).eval()
-    recipe = Recipe(model=model, loss_fn=loss_of, optimizer=torch.optim.Adam(head.parameters(), 1e-2), data=loader())
+    recipe = Recipe(
+        model=model,
+        loss_fn=loss_of,
+        optimizer=torch.optim.Adam(head.parameters(), 1e-2),
+        data=loader(),
+    )
     assert "ND613" not in [code for code, _ in serious(recipe)]
 
 
-# -- data ------------------------------------------------------------------------------------------------------------------
+# -- data ------------------------------------------------------------------------------------------
 
 
 class OneGraph(torch.utils.data.Dataset):  # type: ignore[type-arg]  # a data set of one item
@@ -190,10 +208,23 @@ class OneGraph(torch.utils.data.Dataset):  # type: ignore[type-arg]  # a data se
 
 def test_the_whole_data_in_one_batch() -> None:
     model = net()
-    squeezed = lambda model, batch: F.cross_entropy(model(batch[0].flatten(0, -2)), batch[1].flatten())  # noqa: E731  # as users write it
+
+    def squeezed(model, batch):
+        return F.cross_entropy(model(batch[0].flatten(0, -2)), batch[1].flatten())
+
     full = DataLoader(TensorDataset(*table()), batch_size=128)
     for data in (full, DataLoader(OneGraph()), [table()]):
-        assert serious(Recipe(model=model, loss_fn=squeezed, optimizer=torch.optim.Adam(model.parameters(), 1e-2), data=data)) == []
+        assert (
+            serious(
+                Recipe(
+                    model=model,
+                    loss_fn=squeezed,
+                    optimizer=torch.optim.Adam(model.parameters(), 1e-2),
+                    data=data,
+                )
+            )
+            == []
+        )
 
 
 class Operator(nn.Module):
@@ -205,7 +236,9 @@ class Operator(nn.Module):
         self.branch, self.trunk = nn.Linear(6, 8), nn.Linear(1, 8)
 
     def forward(self, x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-        return torch.einsum("bk,bpk->bp", torch.tanh(self.branch(x)), torch.tanh(self.trunk(places)))
+        return torch.einsum(
+            "bk,bpk->bp", torch.tanh(self.branch(x)), torch.tanh(self.trunk(places))
+        )
 
 
 def test_a_grid_that_all_samples_share() -> None:
@@ -213,19 +246,31 @@ def test_a_grid_that_all_samples_share() -> None:
     places = torch.linspace(0, 1, 5)[None, :, None].expand(128, 5, 1).clone()
     model = Operator()
     recipe = Recipe(
-        model=model, loss_fn=lambda model, batch: F.mse_loss(model(batch[0], batch[1]), batch[2]), optimizer=torch.optim.Adam(model.parameters(), 1e-2),
+        model=model,
+        loss_fn=lambda model, batch: F.mse_loss(model(batch[0], batch[1]), batch[2]),
+        optimizer=torch.optim.Adam(model.parameters(), 1e-2),
         data=DataLoader(TensorDataset(x, places, x[:, :5].sin()), batch_size=16),
-    )  # fmt: skip
+    )
     assert serious(recipe) == []
 
 
 def test_scalars_in_a_batch() -> None:
     model = net()
     data = [(x, y, torch.tensor(0.5)) for x, y in loader()]
-    assert serious(Recipe(model=model, loss_fn=loss_of, optimizer=torch.optim.Adam(model.parameters(), 1e-2), data=data)) == []
+    assert (
+        serious(
+            Recipe(
+                model=model,
+                loss_fn=loss_of,
+                optimizer=torch.optim.Adam(model.parameters(), 1e-2),
+                data=data,
+            )
+        )
+        == []
+    )
 
 
-# -- losses ----------------------------------------------------------------------------------------------------------------
+# -- losses ----------------------------------------------------------------------------------------
 
 
 def hinge_that_is_met(model: nn.Module, batch: Any) -> torch.Tensor:
@@ -243,10 +288,22 @@ def depth_bins(model: nn.Module, batch: Any) -> torch.Tensor:
     return loss_of(model, batch) + 1e-3 * depths.mean()
 
 
-@pytest.mark.parametrize("loss_fn", [hinge_that_is_met, guarded_nll, depth_bins], ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+    "loss_fn", [hinge_that_is_met, guarded_nll, depth_bins], ids=lambda one: one.__name__
+)
 def test_losses_that_only_look_odd(loss_fn: Step) -> None:
     model = net()
-    assert serious(Recipe(model=model, loss_fn=loss_fn, optimizer=torch.optim.Adam(model.parameters(), 1e-2), data=loader())) == []
+    assert (
+        serious(
+            Recipe(
+                model=model,
+                loss_fn=loss_fn,
+                optimizer=torch.optim.Adam(model.parameters(), 1e-2),
+                data=loader(),
+            )
+        )
+        == []
+    )
 
 
 class NoRate(torch.optim.Optimizer):
@@ -264,10 +321,17 @@ class NoRate(torch.optim.Optimizer):
 
 def test_an_optimizer_without_a_learning_rate() -> None:
     model = net()
-    assert serious(Recipe(model=model, loss_fn=loss_of, optimizer=NoRate(model.parameters()), data=loader())) == []
+    assert (
+        serious(
+            Recipe(
+                model=model, loss_fn=loss_of, optimizer=NoRate(model.parameters()), data=loader()
+            )
+        )
+        == []
+    )
 
 
-# -- the run itself --------------------------------------------------------------------------------------------------------
+# -- the run itself --------------------------------------------------------------------------------
 
 
 def test_a_model_is_copied_and_saved_in_the_middle_of_a_sampled_step(tmp_path: Path) -> None:
@@ -280,7 +344,12 @@ def test_a_model_is_copied_and_saved_in_the_middle_of_a_sampled_step(tmp_path: P
         return loss
 
     model = net()
-    recipe = Recipe(model=model, train_step=step, optimizer=torch.optim.Adam(model.parameters(), 1e-2), data=loader())
+    recipe = Recipe(
+        model=model,
+        train_step=step,
+        optimizer=torch.optim.Adam(model.parameters(), 1e-2),
+        data=loader(),
+    )
     assert [one.code for one in diagnose(recipe, 6, sample_every=1)] == []
     assert all(not module._forward_hooks for one in copies[1:] for module in one.modules())
 
@@ -296,5 +365,10 @@ def test_a_net_that_grows() -> None:
         last.bias.data = torch.cat([last.bias.data, last.bias.data[-1:] - 1])
         return loss
 
-    recipe = Recipe(model=model, train_step=step, optimizer=torch.optim.SGD(model.parameters(), 0.05), data=loader())
+    recipe = Recipe(
+        model=model,
+        train_step=step,
+        optimizer=torch.optim.SGD(model.parameters(), 0.05),
+        data=loader(),
+    )
     assert all(one.code != "ND709" for one in diagnose(recipe, 6, sample_every=1))

@@ -1,7 +1,9 @@
-"""A smaller learning rate keeps almost any run from failing for as long as one looks: it is a cure only where the run then learns.
+"""A smaller learning rate keeps almost any run from failing for as long as one looks: it is a cure
+only where the run then learns.
 
-A classifier that had become confident, policies whose returns grow, an ascent where a descent was meant, and learning rates of other
-groups were all blamed on (or "cured" by) the one learning rate that was found.
+A classifier that had become confident, policies whose returns grow, an ascent where a descent was
+meant, and learning rates of other groups were all blamed on (or "cured" by) the one learning rate
+that was found.
 """
 
 from __future__ import annotations
@@ -40,7 +42,15 @@ def test_a_confident_classifier() -> None:
         p = torch.sigmoid(model(batch[0]))
         return -(batch[1] * torch.log(p) + (1 - batch[1]) * torch.log(1 - p)).mean()
 
-    findings = found(Recipe(model=model, loss_fn=loss_fn, data=[(x, y)], optimizer=torch.optim.SGD(model.parameters(), lr=1.0)), 400)
+    findings = found(
+        Recipe(
+            model=model,
+            loss_fn=loss_fn,
+            data=[(x, y)],
+            optimizer=torch.optim.SGD(model.parameters(), lr=1.0),
+        ),
+        400,
+    )
     assert findings
     assert findings[0].name == "log-of-zero"
 
@@ -68,7 +78,15 @@ def test_values_that_leave_a_tiny_initialisation(seed: int) -> None:
 
     model = Value()
     optimizer = torch.optim.Adam(model.net.parameters(), 3e-3)
-    assert found(Recipe(model=model, loss_fn=loss_fn, data=list(torch.randn(20, 64, 4)), optimizer=optimizer), 200) == ()
+    assert (
+        found(
+            Recipe(
+                model=model, loss_fn=loss_fn, data=list(torch.randn(20, 64, 4)), optimizer=optimizer
+            ),
+            200,
+        )
+        == ()
+    )
 
 
 TRAIN = """
@@ -87,7 +105,9 @@ def build():
 
 def run(tmp_path: Path, optimizer: str) -> Finding:
     (tmp_path / "train.py").write_text(TRAIN.format(optimizer=optimizer))
-    return run_training(f"{tmp_path / 'train.py'}:build", Config(device="cpu", snapshot_dir=str(tmp_path))).findings[0]
+    return run_training(
+        f"{tmp_path / 'train.py'}:build", Config(device="cpu", snapshot_dir=str(tmp_path))
+    ).findings[0]
 
 
 def test_one_rate_is_lowered_where_it_is_written(tmp_path: Path) -> None:
@@ -100,19 +120,25 @@ def test_one_rate_is_lowered_where_it_is_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "optimizer",
     [
-        "optimizer = torch.optim.SGD([{'params': model[0].parameters(), 'lr': 30.0}, {'params': model[1].parameters()}], lr=1e-3)",
-        "optimizer = [torch.optim.SGD(model[0].parameters(), lr=1e-3), torch.optim.SGD(model[1].parameters(), lr=3.0)]",
+        "optimizer = torch.optim.SGD([{'params': model[0].parameters(), 'lr': 30.0}, {'params': "
+        "model[1].parameters()}], lr=1e-3)",
+        "optimizer = [torch.optim.SGD(model[0].parameters(), lr=1e-3), "
+        "torch.optim.SGD(model[1].parameters(), lr=3.0)]",
     ],
 )
 def test_of_several_rates_none_is_picked(optimizer: str, tmp_path: Path) -> None:
     finding = run(tmp_path, optimizer)
     assert finding.name in ("divergence", "exploding-gradients")
     assert all(fix.patch is None for fix in finding.fixes)
-    assert finding.fixes[0].title.startswith(("multiply every learning rate", "clip the gradient norm"))
+    assert finding.fixes[0].title.startswith(
+        ("multiply every learning rate", "clip the gradient norm")
+    )
 
 
 def test_an_ascent_is_not_cured_by_smaller_steps(tmp_path: Path) -> None:
-    finding = run(tmp_path, "optimizer = torch.optim.SGD(model.parameters(), lr=0.05, maximize=True)")
+    finding = run(
+        tmp_path, "optimizer = torch.optim.SGD(model.parameters(), lr=0.05, maximize=True)"
+    )
     assert not any(fix.verified for fix in finding.fixes)
 
 
@@ -121,7 +147,10 @@ def test_inputs_that_grow_are_not_the_learning_rate() -> None:
     model = nn.Linear(4, 1)
     data = [torch.randn(16, 4) * 10.0**step for step in range(30)]
     recipe = Recipe(
-        model=model, loss_fn=lambda m, x: m(x).pow(2).mean(), data=data, optimizer=torch.optim.SGD(model.parameters(), lr=1e-30)
+        model=model,
+        loss_fn=lambda m, x: m(x).pow(2).mean(),
+        data=data,
+        optimizer=torch.optim.SGD(model.parameters(), lr=1e-30),
     )
     findings = found(recipe, 30)
     assert findings
@@ -135,7 +164,10 @@ def test_one_batch_that_is_far_off_is_not_the_learning_rate() -> None:
     data = [torch.randn(16, 4) for _ in range(30)]
     data[20][3] = 1e9
     recipe = Recipe(
-        model=model, loss_fn=lambda m, x: (m(x) - x[:, :1]).pow(2).mean(), data=data, optimizer=torch.optim.SGD(model.parameters(), lr=0.05)
+        model=model,
+        loss_fn=lambda m, x: (m(x) - x[:, :1]).pow(2).mean(),
+        data=data,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.05),
     )
     findings = found(recipe, 30)
     assert findings
@@ -143,13 +175,19 @@ def test_one_batch_that_is_far_off_is_not_the_learning_rate() -> None:
 
 
 def test_a_loss_that_begins_near_zero_may_grow() -> None:
-    """Targets that move away from a tiny initialisation: a millionfold loss, and nothing is wrong."""
+    """Targets that move away from a tiny initialisation: a millionfold loss, and nothing is
+    wrong."""
     torch.manual_seed(0)
     model = nn.Linear(4, 1)
     nn.init.normal_(model.weight, std=1e-4)
     nn.init.zeros_(model.bias)
-    data = [(x := torch.randn(32, 4), x.sum(1, keepdim=True) * 1e-3 * 1.1**step) for step in range(120)]
+    data = [
+        (x := torch.randn(32, 4), x.sum(1, keepdim=True) * 1e-3 * 1.1**step) for step in range(120)
+    ]
     recipe = Recipe(
-        model=model, loss_fn=lambda m, b: F.mse_loss(m(b[0]), b[1]), data=data, optimizer=torch.optim.Adam(model.parameters(), lr=1e-3)
+        model=model,
+        loss_fn=lambda m, b: F.mse_loss(m(b[0]), b[1]),
+        data=data,
+        optimizer=torch.optim.Adam(model.parameters(), lr=1e-3),
     )
     assert found(recipe, 120) == ()

@@ -1,6 +1,8 @@
-"""A teacher in a closure, a scheduler in a train_step, a queue: they move with the run, and replays must not find them moved.
+"""A teacher in a closure, a scheduler in a train_step, a queue: they move with the run, and replays
+must not find them moved.
 
-"Another batch fails too" was said of batches that had passed, since the teacher had been poisoned by the step that failed.
+"Another batch fails too" was said of batches that had passed, since the teacher had been poisoned
+by the step that failed.
 """
 
 from __future__ import annotations
@@ -32,9 +34,13 @@ def teacher() -> tuple[Recipe, Any]:
     model = nn.Linear(4, 3)
     outside = copy.deepcopy(model)
 
-    def train_step(model: nn.Module, batch: torch.Tensor, optimizer: torch.optim.Optimizer) -> torch.Tensor:
+    def train_step(
+        model: nn.Module, batch: torch.Tensor, optimizer: torch.optim.Optimizer
+    ) -> torch.Tensor:
         optimizer.zero_grad()
-        loss: torch.Tensor = (model(batch) - outside(batch).detach()).pow(2).mean() + model(batch).pow(2).mean()
+        loss: torch.Tensor = (model(batch) - outside(batch).detach()).pow(2).mean() + model(
+            batch
+        ).pow(2).mean()
         loss.backward()
         optimizer.step()
         with torch.no_grad():
@@ -52,7 +58,9 @@ def scheduled() -> tuple[Recipe, Any]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.02, total_steps=7)
 
-    def train_step(model: nn.Module, batch: torch.Tensor, optimizer: torch.optim.Optimizer) -> torch.Tensor:
+    def train_step(
+        model: nn.Module, batch: torch.Tensor, optimizer: torch.optim.Optimizer
+    ) -> torch.Tensor:
         optimizer.zero_grad()
         loss: torch.Tensor = model(batch).pow(2).mean()
         loss.backward()
@@ -60,7 +68,9 @@ def scheduled() -> tuple[Recipe, Any]:
         scheduler.step()
         return loss
 
-    return Recipe(model=model, train_step=train_step, data=batches(), optimizer=optimizer), scheduler
+    return Recipe(
+        model=model, train_step=train_step, data=batches(), optimizer=optimizer
+    ), scheduler
 
 
 @pytest.mark.parametrize("make", [teacher, scheduled])
@@ -85,7 +95,8 @@ def test_a_scheduler_is_put_back() -> None:
 
 
 def test_what_cannot_be_put_back_is_said() -> None:
-    """The poisoned rows were already in the queue when the step failed: no batch passes any more, and that says nothing of the op."""
+    """The poisoned rows were already in the queue when the step failed: no batch passes any more,
+    and that says nothing of the op."""
     torch.manual_seed(0)
     model = nn.Linear(4, 3)
     queue: list[torch.Tensor] = []
@@ -94,10 +105,22 @@ def test_what_cannot_be_put_back_is_said() -> None:
         queue.append(batch)
         return torch.stack([model(one).pow(2).mean() for one in queue]).mean()
 
-    recipe = Recipe(model=model, loss_fn=loss_fn, data=batches(), optimizer=torch.optim.SGD(model.parameters(), lr=0.01))
+    recipe = Recipe(
+        model=model,
+        loss_fn=loss_fn,
+        data=batches(),
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.01),
+    )
     differential, evidence = ready(recipe, steps=7)
     evidence = differential.examine(evidence)
     assert evidence.pattern is not None
     assert evidence.pattern.cause is None
-    assert any("state that nanodoc can't put back has moved" in one.outcome for one in evidence.pattern.experiments)
-    assert all(fix.verified is None for finding in differential.treat(rank(claims(evidence))) for fix in finding.fixes)
+    assert any(
+        "state that nanodoc can't put back has moved" in one.outcome
+        for one in evidence.pattern.experiments
+    )
+    assert all(
+        fix.verified is None
+        for finding in differential.treat(rank(claims(evidence)))
+        for fix in finding.fixes
+    )

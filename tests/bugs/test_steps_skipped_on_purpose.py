@@ -1,4 +1,5 @@
-"""A train_step that looks at its loss and skips a bad batch is healthy; one that skips for ever is not."""
+"""A train_step that looks at its loss and skips a bad batch is healthy; one that skips for ever is
+not."""
 
 from __future__ import annotations
 
@@ -26,7 +27,12 @@ def train_step(model: Any, batch: torch.Tensor, optimizer: Any) -> torch.Tensor:
 def test_skipping(bad: set[int], trips: bool) -> None:
     model = nn.Linear(2, 1)
     data = [torch.full((4, 2), float("nan")) if i in bad else torch.randn(4, 2) for i in range(20)]
-    recipe = Recipe(model=model, train_step=train_step, data=data, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+    recipe = Recipe(
+        model=model,
+        train_step=train_step,
+        data=data,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+    )
     outcome = run_engine(recipe, steps=20)
     assert (outcome.evidence.trip is not None) is trips
     if trips:

@@ -1,4 +1,5 @@
-"""What the training does with signals, at its exit, with descriptors and its configuration is its own, and stays as it would be without us."""
+"""What the training does with signals, at its exit, with descriptors and its configuration is its
+own, and stays as it would be without us."""
 
 from __future__ import annotations
 
@@ -95,7 +96,12 @@ def test_a_signal_for_the_training_reaches_it(tmp_path: Path) -> None:
 
 
 def test_a_signal_that_is_ignored_stays_ignored(tmp_path: Path) -> None:
-    code, out = _send(tmp_path, "waits", signal.SIGHUP, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    code, out = _send(
+        tmp_path,
+        "waits",
+        signal.SIGHUP,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+    )
     assert (code, "6 of 6" in out) == (0, True)
 
 
@@ -121,8 +127,13 @@ def test_words_that_were_not_the_last(tmp_path: Path) -> None:
 
 def test_ranks_that_are_only_in_the_environment(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "nanodoc", "run", "train.py:build"], cwd=tmp_path, env={**os.environ, "RANK": "1", "WORLD_SIZE": "2"},
-        capture_output=True, text=True, check=False, timeout=120,
-    )  # fmt: skip
+        [sys.executable, "-m", "nanodoc", "run", "train.py:build"],
+        cwd=tmp_path,
+        env={**os.environ, "RANK": "1", "WORLD_SIZE": "2"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stderr
     assert "no other rank showed itself" in done.stdout

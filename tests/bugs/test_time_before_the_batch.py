@@ -1,4 +1,5 @@
-"""Sequences given time first, as torch's recurrent layers want them by default, were taken for a batch that runs as time."""
+"""Sequences given time first, as torch's recurrent layers want them by default, were taken for a
+batch that runs as time."""
 
 from __future__ import annotations
 
@@ -27,9 +28,11 @@ class Language(nn.Module):
 def codes_of(data: Any) -> list[str]:
     model = Language()
     recipe = Recipe(
-        model=model, loss_fn=lambda m, b: F.cross_entropy(m(b[0]).flatten(0, 1), b[1].flatten()), data=data,
+        model=model,
+        loss_fn=lambda m, b: F.cross_entropy(m(b[0]).flatten(0, 1), b[1].flatten()),
+        data=data,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-    )  # fmt: skip
+    )
     return [finding.code for finding in diagnose(recipe, steps=3)]
 
 

@@ -1,4 +1,5 @@
-"""Trainings that run by themselves and failed under nanodoc: command lines parsed in build(), meta tensors, deep batches, sys.exit()."""
+"""Trainings that run by themselves and failed under nanodoc: command lines parsed in build(), meta
+tensors, deep batches, sys.exit()."""
 
 from __future__ import annotations
 
@@ -90,7 +91,14 @@ def _train(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "steps"), [("parses", 6), ("twin", 6), ("deep", 6), ("leaves_in_the_step", 3), ("leaves_with_the_data", 3)]
+    ("name", "steps"),
+    [
+        ("parses", 6),
+        ("twin", 6),
+        ("deep", 6),
+        ("leaves_in_the_step", 3),
+        ("leaves_with_the_data", 3),
+    ],
 )
 def test_it_runs_with_us_too(tmp_path: Path, name: str, steps: int) -> None:
     done = nanodoc("run", f"train.py:{name}", "--output-format", "json", cwd=tmp_path)
@@ -108,12 +116,15 @@ def test_a_layer_left_on_the_meta_device_is_named(tmp_path: Path) -> None:
 
 
 def test_leaving_with_an_error_is_a_failure(tmp_path: Path) -> None:
-    report = report_of(nanodoc("run", "train.py:leaves_in_anger", "--output-format", "json", cwd=tmp_path))
+    report = report_of(
+        nanodoc("run", "train.py:leaves_in_anger", "--output-format", "json", cwd=tmp_path)
+    )
     assert report["findings"][0]["title"] == "SystemExit: no GPU"
 
 
 def test_no_folder_of_a_worker_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """multiprocessing's folders stayed where the loader's iterator lived until the process ended."""
+    """multiprocessing's folders stayed where the loader's iterator lived until the process
+    ended."""
     with tempfile.TemporaryDirectory() as folder:  # a short path: workers make sockets below it
         monkeypatch.setenv("TMPDIR", folder)
         done = nanodoc("run", "train.py:workers", cwd=tmp_path)

@@ -1,4 +1,5 @@
-"""A fix is verified only by a replay that could have failed: what the last review of the trials found."""
+"""A fix is verified only by a replay that could have failed: what the last review of the trials
+found."""
 
 from __future__ import annotations
 
@@ -52,7 +53,9 @@ def build():
 
 def first(tmp_path: Path, text: str) -> Finding:
     (tmp_path / "train.py").write_text(text)
-    return run_training(f"{tmp_path / 'train.py'}:build", Config(device="cpu", snapshot_dir=str(tmp_path))).findings[0]
+    return run_training(
+        f"{tmp_path / 'train.py'}:build", Config(device="cpu", snapshot_dir=str(tmp_path))
+    ).findings[0]
 
 
 def test_a_step_that_is_finite_as_it_is_verifies_nothing(tmp_path: Path) -> None:
@@ -64,7 +67,9 @@ def test_a_step_that_is_finite_as_it_is_verifies_nothing(tmp_path: Path) -> None
 def test_unscaling_first_is_verified_by_the_gradients_it_leaves(tmp_path: Path) -> None:
     finding = first(
         tmp_path,
-        CLIPPED.format(clear="pass").replace("        with torch", "        optimizer.zero_grad()\n        with torch", 1),
+        CLIPPED.format(clear="pass").replace(
+            "        with torch", "        optimizer.zero_grad()\n        with torch", 1
+        ),
     )
     assert finding.name == "clip-before-unscale"
     assert finding.fixes[0].verified is True

@@ -1,4 +1,5 @@
-"""Exceptions told by their words alone: the user's own `raise`, Python's lookups, samples that fail by themselves, indices that were caught."""
+"""Exceptions told by their words alone: the user's own `raise`, Python's lookups, samples that fail
+by themselves, indices that were caught."""
 
 from __future__ import annotations
 
@@ -80,7 +81,17 @@ def _train(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["own_memory", "own_device", "own_network", "a_key", "an_attribute", "unpacking", "without_words", "no_exception"]
+    "name",
+    [
+        "own_memory",
+        "own_device",
+        "own_network",
+        "a_key",
+        "an_attribute",
+        "unpacking",
+        "without_words",
+        "no_exception",
+    ],
 )
 def test_it_is_an_exception_of_the_users_and_nothing_more(tmp_path: Path, name: str) -> None:
     (finding,) = run_training(f"train.py:build_{name}", Config()).findings
@@ -93,8 +104,14 @@ def test_a_sample_that_fails_by_itself_is_no_ragged_batch(tmp_path: Path) -> Non
     finding = run_training("train.py:build_in_a_sample", Config()).findings[0]
     assert finding.code == "ND709"
     assert finding.culprit.location is not None
-    assert finding.culprit.location.line == marked(tmp_path / "train.py", "raises build_in_a_sample")
+    assert finding.culprit.location.line == marked(
+        tmp_path / "train.py", "raises build_in_a_sample"
+    )
 
 
 def test_an_index_out_of_range_that_the_code_catches_is_none_of_ours() -> None:
-    assert not [one for one in run_training("train.py:build_caught", Config()).findings if one.code == "ND102"]
+    assert not [
+        one
+        for one in run_training("train.py:build_caught", Config()).findings
+        if one.code == "ND102"
+    ]

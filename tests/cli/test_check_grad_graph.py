@@ -61,7 +61,8 @@ def deep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_tree_folds_what_is_alike(deep: Path, golden: Callable[[str, str], None]) -> None:
     report = check_grad_graph("train.py:build", Config(device="cpu", steps=6))
-    golden("grad_tree", re.sub(r"norm [\d.e-]+( … [\d.e-]+)?", "norm N", render_tree(report)))  # norms differ between processors
+    # norms differ between processors
+    golden("grad_tree", re.sub(r"norm [\d.e-]+( … [\d.e-]+)?", "norm N", render_tree(report)))
 
 
 def test_the_picture(monkeypatch: pytest.MonkeyPatch, golden: Callable[[str, str], None]) -> None:
@@ -91,7 +92,17 @@ def test_no_optimizer_ever_steps(deep: Path) -> None:
 
 
 def test_json_says_every_state(deep: Path) -> None:
-    done = nanodoc("check-grad-graph", "train.py:build", "--steps", "6", "--format", "json", "--fail-on", "never", cwd=deep)
+    done = nanodoc(
+        "check-grad-graph",
+        "train.py:build",
+        "--steps",
+        "6",
+        "--format",
+        "json",
+        "--fail-on",
+        "never",
+        cwd=deep,
+    )
     assert done.returncode == 0, done.stderr
     graph = json.loads(done.stdout)["graph"]
     by_name = {p["name"]: p for p in graph["parameters"]}
@@ -104,7 +115,9 @@ def test_json_says_every_state(deep: Path) -> None:
 
 
 def test_one_module(deep: Path) -> None:
-    done = nanodoc("check-grad-graph", "train.py:build", "--module", "head", "--fail-on", "never", cwd=deep)
+    done = nanodoc(
+        "check-grad-graph", "train.py:build", "--module", "head", "--fail-on", "never", cwd=deep
+    )
     assert "gate" not in done.stdout.split("\n\n")[0]
     assert "head" in done.stdout
 
@@ -123,7 +136,9 @@ def test_bad_options_are_one_line(deep: Path, arguments: tuple[str, ...]) -> Non
 
 
 def test_a_build_that_raises(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("def build():\n    raise ValueError('no data')\n", encoding="utf-8")
+    (tmp_path / "train.py").write_text(
+        "def build():\n    raise ValueError('no data')\n", encoding="utf-8"
+    )
     done = nanodoc("check-grad-graph", "train.py:build", cwd=tmp_path)
     assert done.returncode == 1
     assert "ValueError: no data" in done.stdout

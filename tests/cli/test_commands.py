@@ -69,14 +69,25 @@ def _train(tmp_path: Path) -> None:
     ],
 )
 def test_torch_is_not_imported_where_it_is_not_needed(arguments: list[str]) -> None:
-    code = f"import sys; sys.argv = ['nanodoc', *{arguments!r}]\nfrom nanodoc.cli.app import main\ntry:\n    main()\nexcept SystemExit as e:\n    assert not e.code, e.code\nassert 'torch' not in sys.modules and 'numpy' not in sys.modules"
+    code = (
+        f"import sys; sys.argv = ['nanodoc', *{arguments!r}]\nfrom nanodoc.cli.app import "
+        "main\ntry:\n    main()\nexcept SystemExit as e:\n    assert not e.code, e.code\nassert "
+        "'torch' not in sys.modules and 'numpy' not in sys.modules"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout
 
 
 def test_importing_nanodoc_does_not_import_torch() -> None:
-    subprocess.run([sys.executable, "-c", "import nanodoc, sys; nanodoc.Recipe; assert 'torch' not in sys.modules"], check=True)
+    subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import nanodoc, sys; nanodoc.Recipe; assert 'torch' not in sys.modules",
+        ],
+        check=True,
+    )
 
 
 def test_a_healthy_run(tmp_path: Path) -> None:
@@ -87,7 +98,16 @@ def test_a_healthy_run(tmp_path: Path) -> None:
     assert "building with" not in done.stdout
     lines = [json.loads(line) for line in (tmp_path / "history.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines[1:]] == list(range(6))
-    assert set(lines[1]) >= {"step", "loss", "grad_norm", "lr", "scale", "skipped", "seconds", "samples_per_second"}
+    assert set(lines[1]) >= {
+        "step",
+        "loss",
+        "grad_norm",
+        "lr",
+        "scale",
+        "skipped",
+        "seconds",
+        "samples_per_second",
+    }
     assert not list(tmp_path.glob("*.pt"))
 
 
@@ -99,18 +119,39 @@ def test_a_foreign_history_file_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_json_is_alone_on_stdout_and_complete(tmp_path: Path) -> None:
-    done = nanodoc("run", "train.py:build", "--output-format", "json", "--steps", "2", "--seed", "3", cwd=tmp_path)
+    done = nanodoc(
+        "run",
+        "train.py:build",
+        "--output-format",
+        "json",
+        "--steps",
+        "2",
+        "--seed",
+        "3",
+        cwd=tmp_path,
+    )
     report = report_of(done)
     assert report["schema"] == 1
     assert report["verdict"] == "healthy"
     assert report["run"]["steps_run"] == 2
     assert report["run"]["seed"] == 3
     assert report["findings"] == []
-    assert set(report) >= {"schema", "nanodoc", "verdict", "run", "findings", "not_checked", "vitals", "artifacts"}
+    assert set(report) >= {
+        "schema",
+        "nanodoc",
+        "verdict",
+        "run",
+        "findings",
+        "not_checked",
+        "vitals",
+        "artifacts",
+    }
 
 
 def test_yaml_and_flags_share_a_schema(tmp_path: Path) -> None:
-    (tmp_path / "c.yaml").write_text("steps: 3\noutput-format: json\nsnapshot_dir: out\nrecipe:\n  lr: 0.5\n")
+    (tmp_path / "c.yaml").write_text(
+        "steps: 3\noutput-format: json\nsnapshot_dir: out\nrecipe:\n  lr: 0.5\n"
+    )
     done = nanodoc("run", "train.py:build", "--config", "c.yaml", "--steps", "4", cwd=tmp_path)
     assert report_of(done)["run"]["steps_run"] == 4
     assert (tmp_path / "out" / "history.jsonl").exists()
@@ -119,7 +160,9 @@ def test_yaml_and_flags_share_a_schema(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("output_format", ["full", "concise", "json", "github"])
 @pytest.mark.parametrize(("name", "phase"), [("exploding", "setup"), ("in_a_step", "forward")])
-def test_an_exception_of_the_users_is_a_finding_in_every_format(output_format: str, name: str, phase: str, tmp_path: Path) -> None:
+def test_an_exception_of_the_users_is_a_finding_in_every_format(
+    output_format: str, name: str, phase: str, tmp_path: Path
+) -> None:
     done = nanodoc("run", f"train.py:{name}", "--output-format", output_format, cwd=tmp_path)
     assert done.returncode == 1
     assert ("ND709" if name == "exploding" else "ND705") in done.stdout
@@ -135,8 +178,14 @@ def test_an_exception_of_the_users_is_a_finding_in_every_format(output_format: s
 
 
 def test_an_error_of_nanodocs_own_is_exit_3_and_one_line(tmp_path: Path) -> None:
-    code = "import sys, nanodoc.pipeline.run as p; sys.argv = ['nanodoc', 'run', 'train.py:build', '--in-process']\ndef broken(*a, **k): raise ZeroDivisionError('oops')\np.run_training = broken\nfrom nanodoc.cli.app import main\nmain()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
+    code = (
+        "import sys, nanodoc.pipeline.run as p; sys.argv = ['nanodoc', 'run', 'train.py:build', "
+        "'--in-process']\ndef broken(*a, **k): raise ZeroDivisionError('oops')\np.run_training = "
+        "broken\nfrom nanodoc.cli.app import main\nmain()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
     assert done.returncode == 3
     assert "internal error: ZeroDivisionError: oops" in done.stderr
     assert len(done.stderr.splitlines()) == 1
@@ -144,12 +193,23 @@ def test_an_error_of_nanodocs_own_is_exit_3_and_one_line(tmp_path: Path) -> None
 
 def test_fail_on_and_ignore(tmp_path: Path) -> None:
     assert nanodoc("run", "train.py:exploding", "--fail-on", "never", cwd=tmp_path).returncode == 0
-    assert nanodoc("run", "train.py:exploding", "--ignore", "user-exception", cwd=tmp_path).returncode == 0
+    assert (
+        nanodoc("run", "train.py:exploding", "--ignore", "user-exception", cwd=tmp_path).returncode
+        == 0
+    )
     assert nanodoc("run", "train.py:exploding", "--select", "ND3", cwd=tmp_path).returncode == 0
 
 
 def test_the_report_goes_to_a_file(tmp_path: Path) -> None:
-    done = nanodoc("run", "train.py:build", "--output", "reports/r.json", "--output-format", "json", cwd=tmp_path)
+    done = nanodoc(
+        "run",
+        "train.py:build",
+        "--output",
+        "reports/r.json",
+        "--output-format",
+        "json",
+        cwd=tmp_path,
+    )
     assert done.stdout == ""
     assert json.loads((tmp_path / "reports" / "r.json").read_text())["verdict"] == "healthy"
     assert (tmp_path / "reports" / "history.jsonl").exists()
@@ -173,7 +233,9 @@ def test_the_first_interrupt_prints_a_partial_report(tmp_path: Path) -> None:
     )
     history = tmp_path / "history.jsonl"
     deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and not (history.exists() and len(history.read_text().splitlines()) > 3):
+    while time.monotonic() < deadline and not (
+        history.exists() and len(history.read_text().splitlines()) > 3
+    ):
         time.sleep(0.05)
     os.kill(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=60)
@@ -185,12 +247,17 @@ def test_the_first_interrupt_prints_a_partial_report(tmp_path: Path) -> None:
 
 def test_the_second_interrupt_stops_at_once(tmp_path: Path) -> None:
     source = (
-        HEALTHY
-        + "\ndef stuck():\n    import time\n    recipe = build()\n    def loss_fn(model, batch):\n        open('started', 'w').close()\n        time.sleep(600)\n    recipe['loss_fn'] = loss_fn\n    return recipe\n"
+        HEALTHY + "\ndef stuck():\n    import time\n    recipe = build()\n    def loss_fn(model, "
+        "batch):\n        open('started', 'w').close()\n        time.sleep(600)\n    "
+        "recipe['loss_fn'] = loss_fn\n    return recipe\n"
     )
     (tmp_path / "train.py").write_text(source)
     process = subprocess.Popen(
-        [sys.executable, "-m", "nanodoc", "run", "train.py:stuck"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "nanodoc", "run", "train.py:stuck"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and not (tmp_path / "started").exists():

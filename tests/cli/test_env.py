@@ -1,4 +1,5 @@
-"""`nanodoc env`: what it says, what it never says, and that nothing broken on the machine takes it down."""
+"""`nanodoc env`: what it says, what it never says, and that nothing broken on the machine takes it
+down."""
 
 from __future__ import annotations
 
@@ -23,9 +24,19 @@ from nanodoc.report.environment import render
 from tests.helpers import nanodoc, report_of
 
 
-def with_variables(*arguments: str, cwd: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
+def with_variables(
+    *arguments: str, cwd: Path | None = None, **variables: str
+) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "nanodoc", "env", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env={**os.environ, **variables}, timeout=120, check=False)
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={**os.environ, **variables},
+        timeout=120,
+        check=False,
+    )
 
 
 def test_the_block_is_fenced_and_complete() -> None:
@@ -36,20 +47,42 @@ def test_the_block_is_fenced_and_complete() -> None:
     assert lines.count("```") == 1
     assert lines[-1].startswith("verdict: healthy")
     rows = {line[:14].strip() for line in lines}
-    assert {"nanodoc", "python", "os", "cpu", "memory", "torch", "built for", "distributed", "driver", "packages", "variables"} <= rows
+    assert {
+        "nanodoc",
+        "python",
+        "os",
+        "cpu",
+        "memory",
+        "torch",
+        "built for",
+        "distributed",
+        "driver",
+        "packages",
+        "variables",
+    } <= rows
     assert f"torch          {torch.__version__}" in done.stdout
     assert done.stderr == ""
 
 
 def test_json_has_the_same(tmp_path: Path) -> None:
-    done = with_variables("--output-format", "json", "--output", "env.json", cwd=tmp_path, OMP_NUM_THREADS="1")
+    done = with_variables(
+        "--output-format", "json", "--output", "env.json", cwd=tmp_path, OMP_NUM_THREADS="1"
+    )
     assert done.stdout == ""
     said = json.loads((tmp_path / "env.json").read_text())
     assert said["schema"] == 1
     assert said["facts"]["torch"] == torch.__version__
     assert said["variables"]["OMP_NUM_THREADS"] == "1"
     assert said["packages"]["numpy"]
-    assert {one["name"] for one in said["checks"]} >= {"torch", "arithmetic", "backward", "GPU", "threads", "shared memory", "distributed"}
+    assert {one["name"] for one in said["checks"]} >= {
+        "torch",
+        "arithmetic",
+        "backward",
+        "GPU",
+        "threads",
+        "shared memory",
+        "distributed",
+    }
 
 
 SECRETS = {
@@ -63,14 +96,19 @@ SECRETS = {
     "MY_OWN": "s3cret-eight",
     "TORCH_MIRROR": "https://me:s3cret-nine@mirror.example/simple?sig=s3cret-ten#s3cret-eleven",
     "TORCH_PROXY": "hf_s3cretTWELVEabcdef",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("output_format", ["full", "json"])
 def test_secrets_never_show_up(output_format: str, tmp_path: Path) -> None:
     home = tmp_path / "alice"
     done = with_variables(
-        "--output-format", output_format, **SECRETS, HOME=str(home), TORCH_HOME=f"{home}/models", TOKENIZERS_PARALLELISM="false"
+        "--output-format",
+        output_format,
+        **SECRETS,
+        HOME=str(home),
+        TORCH_HOME=f"{home}/models",
+        TOKENIZERS_PARALLELISM="false",
     )
     said = done.stdout + done.stderr
     assert "s3cret" not in said
@@ -80,7 +118,12 @@ def test_secrets_never_show_up(output_format: str, tmp_path: Path) -> None:
     assert "TOKENIZERS_PARALLELISM" in said
 
 
-@given(st.dictionaries(st.sampled_from([*SECRETS, "HOME_TOKEN", "NCCL_DEBUG", "x", "cuda_token"]), st.text(max_size=20)))
+@given(
+    st.dictionaries(
+        st.sampled_from([*SECRETS, "HOME_TOKEN", "NCCL_DEBUG", "x", "cuda_token"]),
+        st.text(max_size=20),
+    )
+)
 def test_only_names_on_the_list_are_shown(variables: dict[str, str]) -> None:
     assert set(relevant(variables)) <= {"NCCL_DEBUG", "TORCH_MIRROR", "TORCH_PROXY"}
 
@@ -92,13 +135,23 @@ def test_redaction_takes_any_text(text: str) -> None:
 
 def test_a_torch_that_cannot_be_imported_is_a_failed_check(tmp_path: Path) -> None:
     (tmp_path / "torch").mkdir()
-    (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('libcudart.so.12: cannot open shared object file')")
-    path = os.pathsep.join(filter(None, [str(tmp_path), str(Path(checks.__file__).parents[2]), os.environ.get("PYTHONPATH")]))
+    (tmp_path / "torch" / "__init__.py").write_text(
+        "raise ImportError('libcudart.so.12: cannot open shared object file')"
+    )
+    path = os.pathsep.join(
+        filter(
+            None,
+            [str(tmp_path), str(Path(checks.__file__).parents[2]), os.environ.get("PYTHONPATH")],
+        )
+    )
     done = with_variables("--output-format", "json", PYTHONPATH=path)
     said = report_of(done)
     assert done.returncode == 1
     assert said["verdict"] == "failed"
-    assert said["facts"]["torch"] == "unknown (ImportError: libcudart.so.12: cannot open shared object file)"
+    assert (
+        said["facts"]["torch"]
+        == "unknown (ImportError: libcudart.so.12: cannot open shared object file)"
+    )
     assert said["facts"]["python"].startswith(".".join(map(str, sys.version_info[:3])))
     (failed,) = [one for one in said["checks"] if one["state"] == "FAILED"]
     assert failed["name"] == "torch"
@@ -119,7 +172,9 @@ def test_what_breaks_is_unknown_and_the_rest_is_told(monkeypatch: pytest.MonkeyP
     assert "unknown" in render(environment)
 
 
-def test_a_driver_and_a_build_for_the_cpu_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_and_a_build_for_the_cpu_is_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if torch.version.cuda is not None or torch.version.hip is not None:
         pytest.skip("this torch is built for a GPU")
     tool = tmp_path / "nvidia-smi"
@@ -169,7 +224,9 @@ def test_a_library_built_for_another_torch(monkeypatch: pytest.MonkeyPatch) -> N
     assert wrong.text == "torchvision 0.20.0 is built for torch 2.5.0, torch is 2.13.0+cpu"
 
 
-def test_small_shared_memory_and_too_many_threads_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_shared_memory_and_too_many_threads_are_noted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(system, "shared_memory", lambda: (64 * 2**20, 60 * 2**20))
     monkeypatch.setattr(system, "usable_cores", lambda: 0.5)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
@@ -188,9 +245,19 @@ def test_wrong_arithmetic_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nothing_ends_the_fence() -> None:
-    gpu = Gpu(index=0, name="```\n# title\x1b[31m", memory=2**30, capability="sm_90", supported=False)
+    gpu = Gpu(
+        index=0, name="```\n# title\x1b[31m", memory=2**30, capability="sm_90", supported=False
+    )
     check = Check(name="x", state=FAILED, text="``` [link](http://x)", help="```")
-    text = render(Environment(facts={"os": "```"}, gpus=(gpu,), packages={}, variables={"CUDA_X": "a ``` b"}, checks=(check,)))
+    text = render(
+        Environment(
+            facts={"os": "```"},
+            gpus=(gpu,),
+            packages={},
+            variables={"CUDA_X": "a ``` b"},
+            checks=(check,),
+        )
+    )
     assert text.count("```") == 2
     assert "\x1b" not in text
     assert "no code for it in this build" in text

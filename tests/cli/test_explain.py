@@ -31,7 +31,10 @@ def test_an_error_is_explained(words: list[str]) -> None:
 
 
 def test_stdin_and_a_file_are_read(tmp_path: Path) -> None:
-    text = f'Traceback (most recent call last):\n  File "train.py", line 7, in main\n    model(x)\n{ERROR}\n'
+    text = (
+        'Traceback (most recent call last):\n  File "train.py", line 7, in main\n    '
+        f"model(x)\n{ERROR}\n"
+    )
     (tmp_path / "log.txt").write_text(text)
     (tmp_path / "powershell.txt").write_bytes(text.encode("utf-16"))
     told = nanodoc("explain", "-", stdin=text)
@@ -43,7 +46,11 @@ def test_stdin_and_a_file_are_read(tmp_path: Path) -> None:
 def test_json() -> None:
     told = json.loads(nanodoc("explain", ERROR, "--output-format", "json").stdout)
     assert told["id"] == "matmul-shapes"
-    assert told["error"] == {"type": "RuntimeError", "message": ERROR.partition(": ")[2], "rank": None}
+    assert told["error"] == {
+        "type": "RuntimeError",
+        "message": ERROR.partition(": ")[2],
+        "rank": None,
+    }
     assert told["known"] is True
     assert told["location"] is None
 
@@ -68,14 +75,22 @@ def _printed(*arguments: str) -> str:
     return done.output
 
 
-@pytest.mark.parametrize("word", ["infinite_gradient", "INFINITE_GRADIENT", "ND-301", "ND 301", "infinite gradient"])
+@pytest.mark.parametrize(
+    "word", ["infinite_gradient", "INFINITE_GRADIENT", "ND-301", "ND 301", "infinite gradient"]
+)
 def test_a_rule_is_found_however_it_is_written(word: str) -> None:
     assert _printed(word) == _printed("ND301")
 
 
 def test_several_rules() -> None:
-    assert _printed("ND301 ND302") == _printed("ND301", "ND302") == f"{_printed('ND301')}\n{_printed('ND302')}"
-    assert [rule["code"] for rule in json.loads(_printed("ND301,ND302", "--output-format", "json"))] == ["ND301", "ND302"]
+    assert (
+        _printed("ND301 ND302")
+        == _printed("ND301", "ND302")
+        == f"{_printed('ND301')}\n{_printed('ND302')}"
+    )
+    assert [
+        rule["code"] for rule in json.loads(_printed("ND301,ND302", "--output-format", "json"))
+    ] == ["ND301", "ND302"]
 
 
 def test_help_tells_the_exit_codes_and_has_a_short_name() -> None:
@@ -105,7 +120,9 @@ def test_what_is_no_text_is_refused(tmp_path: Path) -> None:
         (["explain", "ND301", "--output-format", "yaml"], None, "is not full or json"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_2(arguments: list[str], stdin: str | None, said: str) -> None:
+def test_bad_input_is_one_line_and_exit_2(
+    arguments: list[str], stdin: str | None, said: str
+) -> None:
     done = nanodoc(*arguments, stdin=stdin)
     assert done.returncode == 2
     assert said in done.stderr
@@ -113,6 +130,10 @@ def test_bad_input_is_one_line_and_exit_2(arguments: list[str], stdin: str | Non
 
 
 def test_torch_is_not_imported_to_explain_an_error() -> None:
-    code = f"import sys; sys.argv = ['nanodoc', 'explain', {ERROR!r}]\nfrom nanodoc.cli.app import main\ntry:\n    main()\nexcept SystemExit as e:\n    assert not e.code, e.code\nassert 'torch' not in sys.modules and 'numpy' not in sys.modules"
+    code = (
+        f"import sys; sys.argv = ['nanodoc', 'explain', {ERROR!r}]\nfrom nanodoc.cli.app import "
+        "main\ntry:\n    main()\nexcept SystemExit as e:\n    assert not e.code, e.code\nassert "
+        "'torch' not in sys.modules and 'numpy' not in sys.modules"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,5 @@
-"""`nanodoc replay` with a step changed: samples, settings, dtype, one experiment, the smallest batch, the debugger."""
+"""`nanodoc replay` with a step changed: samples, settings, dtype, one experiment, the smallest
+batch, the debugger."""
 
 from __future__ import annotations
 
@@ -119,7 +120,9 @@ def test_the_ops_between_cause_and_symptom(folder: Path) -> None:
 
 
 def test_the_table_of_ops_is_printed(folder: Path) -> None:
-    report = replay_snapshot(folder / "nanodoc-step2.pt", Config(device="cpu"), None, ReplayOptions(ops=True))
+    report = replay_snapshot(
+        folder / "nanodoc-step2.pt", Config(device="cpu"), None, ReplayOptions(ops=True)
+    )
     text = render(report)
     assert "non-finite" in text
     assert "div (backward)" in text
@@ -133,7 +136,9 @@ def test_one_experiment_by_name(folder: Path) -> None:
     ]
     assert report["findings"][0]["fixes"][0]["verified"] is None
     nothing = replay(folder, "--experiment", "autocast-off")
-    assert {"what": "autocast-off", "why": "there is nothing here that it would change"} in nothing["not_checked"]
+    assert {"what": "autocast-off", "why": "there is nothing here that it would change"} in nothing[
+        "not_checked"
+    ]
 
 
 def test_the_smallest_failing_batch(folder: Path) -> None:
@@ -151,9 +156,23 @@ def test_the_smallest_failing_batch(folder: Path) -> None:
 
 def test_the_debugger_stops_in_the_users_frame(folder: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "nanodoc", "replay", "nanodoc-step2.pt", "--pdb", "--output-format", "concise"],
-        input="p power[3].item()\np self.__class__.__name__\nc\n", capture_output=True, text=True, cwd=folder, timeout=120, check=False,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "nanodoc",
+            "replay",
+            "nanodoc-step2.pt",
+            "--pdb",
+            "--output-format",
+            "concise",
+        ],
+        input="p power[3].item()\np self.__class__.__name__\nc\n",
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        timeout=120,
+        check=False,
+    )
     assert done.returncode == 1, done.stderr
     assert "aten.sqrt.default has run" in done.stderr
     assert "0.0" in done.stderr
@@ -190,13 +209,19 @@ def test_what_differs_from_where_it_was_written_is_said(folder: Path) -> None:
     content["torch"] = "2.99.0"
     content["machine"]["device"] = "cuda:0"
     torch.save(content, folder / "there.pt")
-    (why,) = [one["why"] for one in replay(folder, snapshot="there.pt")["not_checked"] if one["what"] == "bitwise reproduction"]
+    (why,) = [
+        one["why"]
+        for one in replay(folder, snapshot="there.pt")["not_checked"]
+        if one["what"] == "bitwise reproduction"
+    ]
     assert "device cuda:0 there, cpu here" in why
     assert "torch 2.99.0 there" in why
 
 
 def test_the_smallest_of_some_samples_is_numbered_as_in_the_snapshot(folder: Path) -> None:
-    report = replay(folder, "--samples", "2,3", "--dtype", "float64", "--minimise", "--output", "min.pt")
+    report = replay(
+        folder, "--samples", "2,3", "--dtype", "float64", "--minimise", "--output", "min.pt"
+    )
     assert report["tried"][-1]["name"] == "samples 3 alone"
     content = torch.load(folder / "min.pt", weights_only=True)
     assert content["indices"] == [19]

@@ -1,4 +1,5 @@
-"""Every patient is diagnosed at rank 1, where and why; every healthy twin gets no finding at all."""
+"""Every patient is diagnosed at rank 1, where and why; every healthy twin gets no finding at
+all."""
 
 from __future__ import annotations
 
@@ -50,9 +51,16 @@ def test_names_are_unique_and_known() -> None:
 
 @pytest.mark.parametrize(
     ("name", "samples", "rows"),
-    [("poisoned-batch", (14,), (63,)), ("distance-of-twins", (2,), (50,)), ("log-of-softmax", (1,), (41,)), ("empty-set", (5,), (29,))],
+    [
+        ("poisoned-batch", (14,), (63,)),
+        ("distance-of-twins", (2,), (50,)),
+        ("log-of-softmax", (1,), (41,)),
+        ("empty-set", (5,), (29,)),
+    ],
 )
-def test_the_guilty_sample_is_named(name: str, samples: tuple[int, ...], rows: tuple[int, ...]) -> None:
+def test_the_guilty_sample_is_named(
+    name: str, samples: tuple[int, ...], rows: tuple[int, ...]
+) -> None:
     culprit = run_training(BY_NAME[name].entrypoint(), Config(device="cpu")).findings[0].culprit
     assert culprit.samples == samples
     assert culprit.dataset_indices == rows

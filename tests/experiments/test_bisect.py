@@ -9,7 +9,11 @@ from nanodoc.experiments.bisect import minimal_failing
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.integers(1, 64).flatmap(lambda n: st.tuples(st.just(n), st.sets(st.integers(0, n - 1), min_size=1, max_size=4))))
+@given(
+    st.integers(1, 64).flatmap(
+        lambda n: st.tuples(st.just(n), st.sets(st.integers(0, n - 1), min_size=1, max_size=4))
+    )
+)
 def test_one_bad_element_of_several_suffices(drawn: tuple[int, set[int]]) -> None:
     size, bad = drawn
     found, proven = minimal_failing(range(size), lambda subset: bool(bad & set(subset)))
@@ -19,7 +23,11 @@ def test_one_bad_element_of_several_suffices(drawn: tuple[int, set[int]]) -> Non
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.integers(1, 48).flatmap(lambda n: st.tuples(st.just(n), st.sets(st.integers(0, n - 1), min_size=1, max_size=3))))
+@given(
+    st.integers(1, 48).flatmap(
+        lambda n: st.tuples(st.just(n), st.sets(st.integers(0, n - 1), min_size=1, max_size=3))
+    )
+)
 def test_elements_that_fail_only_together(drawn: tuple[int, set[int]]) -> None:
     size, bad = drawn
     calls: list[tuple[int, ...]] = []

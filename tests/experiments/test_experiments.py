@@ -1,4 +1,5 @@
-"""Experiments: each changes one thing, leaves everything as it was, and their pattern says what kind of cause it is."""
+"""Experiments: each changes one thing, leaves everything as it was, and their pattern says what
+kind of cause it is."""
 
 from __future__ import annotations
 
@@ -45,19 +46,32 @@ def sick_at_step_three() -> Recipe:
     model = Pooled()
     data = [torch.randn(8, 4) for _ in range(6)]
     data[3][BAD_ROW] = 0.0
-    return Recipe(model=model, loss_fn=lambda m, b: m(b).mean(), data=data, optimizer=torch.optim.Adam(model.parameters()))
+    return Recipe(
+        model=model,
+        loss_fn=lambda m, b: m(b).mean(),
+        data=data,
+        optimizer=torch.optim.Adam(model.parameters()),
+    )
 
 
 def ready(
-    recipe: Recipe, steps: int = 6, budget: float = 60.0, say: Any = lambda text: None, **options: Any
+    recipe: Recipe,
+    steps: int = 6,
+    budget: float = 60.0,
+    say: Any = lambda text: None,
+    **options: Any,
 ) -> tuple[Differential, Evidence]:
     engine = Engine(recipe, torch.device("cpu"), None, steps=steps, **options)
     outcome = engine.run()
     capsule = outcome.start
     assert capsule is not None
-    elsewhere = Elsewhere(other=lambda: engine.another(capsule), earlier=engine.checkpoints.before(capsule.step))
+    elsewhere = Elsewhere(
+        other=lambda: engine.another(capsule), earlier=engine.checkpoints.before(capsule.step)
+    )
     step = Step(capsule, elsewhere, engine.checkpoints, indices=outcome.indices)
-    return Differential(engine.runner, engine.keeper, engine.replayer, step, Budget(budget), say), outcome.evidence
+    return Differential(
+        engine.runner, engine.keeper, engine.replayer, step, Budget(budget), say
+    ), outcome.evidence
 
 
 def everything(recipe: Recipe) -> dict[str, Any]:
@@ -66,8 +80,18 @@ def everything(recipe: Recipe) -> dict[str, Any]:
     found: dict[str, Any] = {name: value.clone() for name, value in model.state_dict().items()}
     for number, state in enumerate(recipe.optimizers[0].state.values()):
         found.update({f"{number}.{key}": value.clone() for key, value in state.items()})
-    found.update({f"grad {name}": p.grad.clone() for name, p in model.named_parameters() if p.grad is not None})
-    return found | {"rng": torch.get_rng_state(), "calls": torch.tensor(model.calls), "dtype": torch.zeros(1)}
+    found.update(
+        {
+            f"grad {name}": p.grad.clone()
+            for name, p in model.named_parameters()
+            if p.grad is not None
+        }
+    )
+    return found | {
+        "rng": torch.get_rng_state(),
+        "calls": torch.tensor(model.calls),
+        "dtype": torch.zeros(1),
+    }
 
 
 def test_rows_and_verdict_of_one_bad_sample() -> None:
@@ -100,7 +124,8 @@ def test_everything_is_put_back() -> None:
 
 @pytest.mark.parametrize("number", range(1, 12, 2))
 def test_ctrl_c_keeps_what_is_known(number: int) -> None:
-    """Wherever it comes, the rows so far stay, everything is put back, and the report says that it is partial."""
+    """Wherever it comes, the rows so far stay, everything is put back, and the report says that it
+    is partial."""
     said: list[str] = []
 
     def say(text: str) -> None:
@@ -129,7 +154,9 @@ def test_no_time_is_said_and_not_hidden() -> None:
     assert pattern is not None
     left = [one for one in pattern.experiments if one.key != "same-again"]
     assert left
-    assert all(one.outcome == "not run: the time for the examination is up (--budget)" for one in left)
+    assert all(
+        one.outcome == "not run: the time for the examination is up (--budget)" for one in left
+    )
     assert pattern.cause is None
 
 
@@ -147,7 +174,12 @@ def test_code_that_insists_on_float32_is_said_and_nothing_breaks() -> None:
     recipe = sick_at_step_three()
     weight = torch.randn(8, 4)  # the model's own inputs become float64, this does not
     differential, evidence = ready(
-        Recipe(model=recipe.model, loss_fn=lambda m, b: (m(b) + (b @ weight.T).sum(1)).mean(), data=recipe.data, optimizer=recipe.optimizer)
+        Recipe(
+            model=recipe.model,
+            loss_fn=lambda m, b: (m(b) + (b @ weight.T).sum(1)).mean(),
+            data=recipe.data,
+            optimizer=recipe.optimizer,
+        )
     )
     pattern = differential.examine(evidence).pattern
     assert pattern is not None
@@ -159,37 +191,92 @@ def test_code_that_insists_on_float32_is_said_and_nothing_breaks() -> None:
 def test_a_first_step_asks_the_next_batch() -> None:
     recipe = sick_at_step_three()
     data = list(recipe.data)
-    differential, evidence = ready(Recipe(model=recipe.model, loss_fn=recipe.loss_fn, data=data[3:], optimizer=recipe.optimizer))
+    differential, evidence = ready(
+        Recipe(
+            model=recipe.model, loss_fn=recipe.loss_fn, data=data[3:], optimizer=recipe.optimizer
+        )
+    )
     pattern = differential.examine(evidence).pattern
     assert pattern is not None
-    assert [one.name for one in pattern.experiments if one.key == "other-batch"] == ["another batch (the next one)"]
+    assert [one.name for one in pattern.experiments if one.key == "other-batch"] == [
+        "another batch (the next one)"
+    ]
     assert pattern.passes("other-batch") is True
     assert pattern.passes("first-weights") is None
 
 
 def ran(**outcomes: bool) -> tuple[Experiment, ...]:
     return tuple(
-        Experiment(key=key.replace("_", "-"), name=key, outcome="passes" if passes else "fails too") for key, passes in outcomes.items()
+        Experiment(key=key.replace("_", "-"), name=key, outcome="passes" if passes else "fails too")
+        for key, passes in outcomes.items()
     )
 
 
 GREW = Growth(loss=40.0, norm=100.0, weights=9.0)
-SLOWER = CourseFacts(start=0, until=9, repeated=True, stretches=(Stretch(name="×0.1", rate=0.1, clip=None, passes=True, last_loss=1.0),))
+SLOWER = CourseFacts(
+    start=0,
+    until=9,
+    repeated=True,
+    stretches=(Stretch(name="×0.1", rate=0.1, clip=None, passes=True, last_loss=1.0),),
+)
 
 
 @pytest.mark.parametrize(
     ("pattern", "guilty", "cause"),
     [
         (Pattern(experiments=ran(same_again=True)), None, "environment"),
-        (Pattern(experiments=ran(same_again=False, other_batch=False, first_weights=True), growth=GREW, course=SLOWER), None, "weights"),
-        (Pattern(experiments=ran(same_again=False, other_batch=False, first_weights=True, float64=True), growth=GREW), None, "weights"),
+        (
+            Pattern(
+                experiments=ran(same_again=False, other_batch=False, first_weights=True),
+                growth=GREW,
+                course=SLOWER,
+            ),
+            None,
+            "weights",
+        ),
+        (
+            Pattern(
+                experiments=ran(
+                    same_again=False, other_batch=False, first_weights=True, float64=True
+                ),
+                growth=GREW,
+            ),
+            None,
+            "weights",
+        ),
         (Pattern(experiments=ran(same_again=False, other_batch=True, float64=False)), True, "data"),
-        (Pattern(experiments=ran(same_again=False, other_batch=True, float64=False)), False, "data"),
-        (Pattern(experiments=ran(same_again=False, other_batch=False, float64=True)), False, "precision"),
-        (Pattern(experiments=ran(same_again=False, autocast_off=True, other_batch=True)), True, "precision"),
-        (Pattern(experiments=ran(same_again=False, other_batch=False, first_weights=False, float64=False)), False, "mathematics"),
+        (
+            Pattern(experiments=ran(same_again=False, other_batch=True, float64=False)),
+            False,
+            "data",
+        ),
+        (
+            Pattern(experiments=ran(same_again=False, other_batch=False, float64=True)),
+            False,
+            "precision",
+        ),
+        (
+            Pattern(experiments=ran(same_again=False, autocast_off=True, other_batch=True)),
+            True,
+            "precision",
+        ),
+        (
+            Pattern(
+                experiments=ran(
+                    same_again=False, other_batch=False, first_weights=False, float64=False
+                )
+            ),
+            False,
+            "mathematics",
+        ),
         (Pattern(experiments=ran(same_again=False, float64=False)), None, None),
-        (Pattern(experiments=ran(same_again=False, other_batch=True), growth=GREW, course=SLOWER), True, "data"),
+        (
+            Pattern(
+                experiments=ran(same_again=False, other_batch=True), growth=GREW, course=SLOWER
+            ),
+            True,
+            "data",
+        ),
     ],
 )
 def test_the_pattern_is_read(pattern: Pattern, guilty: bool | None, cause: str | None) -> None:
@@ -198,7 +285,9 @@ def test_the_pattern_is_read(pattern: Pattern, guilty: bool | None, cause: str |
 
 def run(tmp_path: Path, text: str, progress: Progress | None = None) -> Report:
     (tmp_path / "train.py").write_text(text)
-    return run_training(f"{tmp_path / 'train.py'}:build", Config(device="cpu", snapshot_dir=str(tmp_path)), progress)
+    return run_training(
+        f"{tmp_path / 'train.py'}:build", Config(device="cpu", snapshot_dir=str(tmp_path)), progress
+    )
 
 
 MICRO = """
@@ -270,7 +359,8 @@ def test_an_interrupted_examination_is_a_partial_report(tmp_path: Path) -> None:
 
 
 def test_weights_that_must_change_places_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On another device a parameter can't just be given other data: its whole contents are exchanged, and exchanged back."""
+    """On another device a parameter can't just be given other data: its whole contents are
+    exchanged, and exchanged back."""
     recipe = sick_at_step_three()
     objects = [id(p) for p in recipe.model.parameters()]
     differential, evidence = ready(recipe)

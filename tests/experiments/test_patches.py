@@ -25,7 +25,9 @@ def span_of(run: Any, op: str, which: int = 0) -> SourceSpan:
     with tracer:
         run()
     trace = tracer.finish()
-    found = [trace.facts(i).location for i, r in enumerate(trace.records) if f".{op}." in r.info.name]
+    found = [
+        trace.facts(i).location for i, r in enumerate(trace.records) if f".{op}." in r.info.name
+    ]
     assert found[which] is not None
     return found[which]  # type: ignore[return-value]
 
@@ -47,7 +49,12 @@ def test_a_constant_is_changed_at_its_own_call_only(target: int, value: float) -
     with tracer:
         program()
     trace = tracer.finish()
-    firsts = {0: ("aten.add.Tensor", 0), 1: ("aten.add.Tensor", 1), 2: ("aten.clamp.default", 0), 3: ("aten.add.Tensor", 3)}
+    firsts = {
+        0: ("aten.add.Tensor", 0),
+        1: ("aten.add.Tensor", 1),
+        2: ("aten.clamp.default", 0),
+        3: ("aten.add.Tensor", 3),
+    }
     name, number = firsts[target]
     index = [i for i, r in enumerate(trace.records) if r.info.name == name][number]
     where = trace.facts(index).location
@@ -67,7 +74,10 @@ def test_a_module_in_float32() -> None:
     for layer in model:
         layer.register_forward_hook(lambda m, a, out: seen.append(out.dtype))
     applied = Applied()
-    with precision.float32_module(model[1], "cpu", applied), torch.autocast("cpu", dtype=torch.float16):
+    with (
+        precision.float32_module(model[1], "cpu", applied),
+        torch.autocast("cpu", dtype=torch.float16),
+    ):
         model(torch.ones(1, 4))
     assert applied.yes
     assert seen == [torch.float16, torch.float32, torch.float16]
@@ -120,11 +130,15 @@ def test_places_are_those_of_the_user() -> None:
 def test_an_argument_is_changed_at_its_own_line_only(
     constants: list[float], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Programs of several equal calls: the patch of one leaves the others alone, and is gone afterwards."""
+    """Programs of several equal calls: the patch of one leaves the others alone, and is gone
+    afterwards."""
     target = data.draw(st.integers(0, len(constants) - 1))
     path = tmp_path_factory.mktemp("program") / "program.py"
     calls = "\n".join(f"    out.append(torch.log(x + {c!r}))" for c in constants)
-    path.write_text(f"import torch\n\ndef program(x):\n    out = []\n{calls}\n    return [float(one) for one in out]\n")
+    path.write_text(
+        f"import torch\n\ndef program(x):\n    out = []\n{calls}\n    return [float(one) for one "
+        "in out]\n"
+    )
     space: dict[str, Any] = {}
     exec(compile(path.read_text(), str(path), "exec"), space)
     x = torch.zeros(())

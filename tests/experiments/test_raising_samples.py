@@ -89,7 +89,9 @@ def part_raises_another():
 
 def finding(folder: Path, name: str, text: str = TRAIN) -> Finding:
     (folder / "train.py").write_text(text)
-    return run_training(f"{folder / 'train.py'}:{name}", Config(device="cpu", snapshot_dir=str(folder))).findings[0]
+    return run_training(
+        f"{folder / 'train.py'}:{name}", Config(device="cpu", snapshot_dir=str(folder))
+    ).findings[0]
 
 
 @pytest.mark.parametrize("bad", [(3,), (0, 5), (1, 3, 7)])
@@ -98,7 +100,8 @@ def test_the_samples_that_raise_alone(tmp_path: Path, bad: tuple[int, ...], norm
     found = finding(tmp_path, "swapped", TRAIN.replace("BAD", f"*{bad}").replace("NORM", str(norm)))
     assert (found.code, found.culprit.samples) == ("ND709", bad)
     assert [row["outcome"] for row in found.experiments] == ["fails", "passes"]
-    assert ("with 2 that pass" in found.experiments[0]["name"]) == norm  # with BatchNorm no sample can be run alone
+    # with BatchNorm no sample can be run alone
+    assert ("with 2 that pass" in found.experiments[0]["name"]) == norm
     assert found.fixes[-1].verified
 
 
@@ -147,13 +150,25 @@ def graphs():
 
 def test_of_graphs_joined_into_one_the_samples_are_drawn_again(tmp_path: Path) -> None:
     found = finding(tmp_path, "graphs", TRAIN + GRAPHS)
-    assert (found.code, found.step, found.culprit.samples, found.culprit.dataset_indices) == ("ND102", 2, (2,), (10,))
+    assert (found.code, found.step, found.culprit.samples, found.culprit.dataset_indices) == (
+        "ND102",
+        2,
+        (2,),
+        (10,),
+    )
     assert [row["outcome"] for row in found.experiments] == ["fails", "passes"]
 
 
 def test_a_collate_function_that_wants_whole_batches_tells_nothing(tmp_path: Path) -> None:
     whole = GRAPHS.replace(
-        "    starts = [0]\n", '    if len(graphs) < 4:\n        raise RuntimeError("whole batches only")\n    starts = [0]\n'
+        "    starts = [0]\n",
+        '    if len(graphs) < 4:\n        raise RuntimeError("whole batches only")\n    '
+        "starts = [0]\n",
     )
     found = finding(tmp_path, "graphs", TRAIN + whole)
-    assert (found.code, found.step, found.culprit.samples, found.experiments) == ("ND102", 2, (), ())
+    assert (found.code, found.step, found.culprit.samples, found.experiments) == (
+        "ND102",
+        2,
+        (),
+        (),
+    )

@@ -50,11 +50,16 @@ def build():
 
 def first(tmp_path: Path, *, bad: list[int], value: str, norm: bool = False) -> Finding:
     text = TRAIN.format(
-        bad=bad, value=value, norm=", self.norm" if norm else "", extra=", nn.BatchNorm1d(6)" if norm else "",
+        bad=bad,
+        value=value,
+        norm=", self.norm" if norm else "",
+        extra=", nn.BatchNorm1d(6)" if norm else "",
         call="self.norm(self.linear(batch['x']))" if norm else "self.linear(batch['x'])",
-    )  # fmt: skip
+    )
     (tmp_path / "train.py").write_text(text)
-    return run_training(f"{tmp_path / 'train.py'}:build", Config(device="cpu", snapshot_dir=str(tmp_path))).findings[0]
+    return run_training(
+        f"{tmp_path / 'train.py'}:build", Config(device="cpu", snapshot_dir=str(tmp_path))
+    ).findings[0]
 
 
 def test_samples_that_the_failing_op_cannot_tell(tmp_path: Path) -> None:
@@ -76,7 +81,13 @@ def test_batch_norm_is_not_taken_apart(tmp_path: Path) -> None:
     assert not any("alone" in str(row["name"]) for row in finding.experiments)
 
 
-@given(st.integers(2, 12).flatmap(lambda n: st.tuples(st.just(n), st.lists(st.integers(0, n - 1), min_size=1, max_size=6, unique=True))))
+@given(
+    st.integers(2, 12).flatmap(
+        lambda n: st.tuples(
+            st.just(n), st.lists(st.integers(0, n - 1), min_size=1, max_size=6, unique=True)
+        )
+    )
+)
 @settings(max_examples=60, deadline=None)
 def test_every_field_keeps_the_same_rows(drawn: tuple[int, list[int]]) -> None:
     size, rows = drawn
@@ -102,13 +113,20 @@ def test_a_batch_of_as_many_fields_as_samples_is_no_list_of_samples() -> None:
 
 @pytest.mark.parametrize(
     ("template", "expected"),
-    [("{x} + 1e-12", 1e-12), ("{x}.clamp_min(1e-3)", 1e-3), ("{x}.clamp(-1 + 1e-6, 1 - 1e-6)", 0.0)],
+    [
+        ("{x} + 1e-12", 1e-12),
+        ("{x}.clamp_min(1e-3)", 1e-3),
+        ("{x}.clamp(-1 + 1e-6, 1 - 1e-6)", 0.0),
+    ],
 )
 def test_a_guard_is_what_its_text_says(template: str, expected: float) -> None:
     assert float(function_of(template)(torch.zeros(()))) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("template", ["__import__('os').system('true')", "{x}.exp()", "{x} + y", "{x}.clamp_min(open('f'))"])
+@pytest.mark.parametrize(
+    "template",
+    ["__import__('os').system('true')", "{x}.exp()", "{x} + y", "{x}.clamp_min(open('f'))"],
+)
 def test_other_text_is_no_guard(template: str) -> None:
     with pytest.raises(ValueError, match="no "):
         function_of(template)
@@ -162,23 +180,38 @@ class Roots(nn.Module):
 
 @given(
     st.integers(3, 14).flatmap(
-        lambda n: st.tuples(st.just(n), st.lists(st.integers(0, n - 1), min_size=1, max_size=(n - 1) // 2, unique=True))
+        lambda n: st.tuples(
+            st.just(n),
+            st.lists(st.integers(0, n - 1), min_size=1, max_size=(n - 1) // 2, unique=True),
+        )
     ),
     st.booleans(),
 )
 @settings(max_examples=25, deadline=None)
 def test_planted_samples_are_found(drawn: tuple[int, list[int]], as_list: bool) -> None:
-    """k zero rows in a random batch, stacked or a list of ragged samples: exactly these are named."""
+    """k zero rows in a random batch, stacked or a list of ragged samples: exactly these are
+    named."""
     size, bad = drawn
     torch.manual_seed(size)
     x = torch.randn(size, 3)
     x[bad] = 0.0
-    batch: Any = [{"x": x[i : i + 1].repeat(1 + i % 2, 1)} for i in range(size)] if as_list else {"x": x, "ids": list(range(size))}
+    batch: Any = (
+        [{"x": x[i : i + 1].repeat(1 + i % 2, 1)} for i in range(size)]
+        if as_list
+        else {"x": x, "ids": list(range(size))}
+    )
     model = Roots()
-    recipe = Recipe(model=model, loss_fn=lambda m, b: m(b), data=[batch], optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+    recipe = Recipe(
+        model=model,
+        loss_fn=lambda m, b: m(b),
+        data=[batch],
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+    )
     engine = Engine(recipe, torch.device("cpu"), None, steps=1)
     capsule = engine.run().start
     assert capsule is not None
     trials = StepTrials(engine.runner, engine.keeper, engine.replayer, Budget())
-    search = GuiltySamples(Parts(capsule), lambda rows: fails(trials.outcome(rows)), Budget().deadline)
+    search = GuiltySamples(
+        Parts(capsule), lambda rows: fails(trials.outcome(rows)), Budget().deadline
+    )
     assert search.search() == tuple(sorted(bad))

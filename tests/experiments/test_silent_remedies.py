@@ -1,4 +1,5 @@
-"""Fixes of silent mistakes are tried on the run's own steps, from the first one: the loss must end clearly lower."""
+"""Fixes of silent mistakes are tried on the run's own steps, from the first one: the loss must end
+clearly lower."""
 
 from __future__ import annotations
 
@@ -26,8 +27,12 @@ BY_NAME = {patient.name: patient for patient in PATIENTS}
         ("forgotten-clear", None),
     ],
 )
-def test_the_same_steps_end_lower_with_the_fix(name: str, patch: str | None, tmp_path: Path) -> None:
-    report = run_training(BY_NAME[name].entrypoint(), Config(device="cpu", snapshot_dir=str(tmp_path)))
+def test_the_same_steps_end_lower_with_the_fix(
+    name: str, patch: str | None, tmp_path: Path
+) -> None:
+    report = run_training(
+        BY_NAME[name].entrypoint(), Config(device="cpu", snapshot_dir=str(tmp_path))
+    )
     fix = report.findings[0].fixes[0]
     assert fix.verified
     assert fix.patch == patch
@@ -36,30 +41,47 @@ def test_the_same_steps_end_lower_with_the_fix(name: str, patch: str | None, tmp
 
 
 def test_the_fix_is_written_as_a_patch(tmp_path: Path) -> None:
-    report = run_training(BY_NAME["spoken-digits"].entrypoint(), Config(device="cpu", snapshot_dir=str(tmp_path), fix=True))
+    report = run_training(
+        BY_NAME["spoken-digits"].entrypoint(),
+        Config(device="cpu", snapshot_dir=str(tmp_path), fix=True),
+    )
     text = Path(report.artifacts["patch"] or "").read_text()
     assert "-            return torch.softmax(scores, dim=-1)" in text
     assert "+            return scores" in text
 
 
 def test_trying_leaves_the_run_as_it_was(tmp_path: Path) -> None:
-    one = run_training(BY_NAME["forgotten-clear"].entrypoint(), Config(device="cpu", snapshot_dir=str(tmp_path)))
-    other = run_training(BY_NAME["forgotten-clear"].entrypoint(), Config(device="cpu", snapshot_dir=str(tmp_path), budget=0.0))
+    one = run_training(
+        BY_NAME["forgotten-clear"].entrypoint(), Config(device="cpu", snapshot_dir=str(tmp_path))
+    )
+    other = run_training(
+        BY_NAME["forgotten-clear"].entrypoint(),
+        Config(device="cpu", snapshot_dir=str(tmp_path), budget=0.0),
+    )
     assert one.vitals.losses == other.vitals.losses
     assert other.findings[0].fixes[0].verified is None
 
 
-def test_an_error_of_our_own_keeps_what_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_our_own_keeps_what_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(*args: object) -> None:
         raise ValueError("unforeseen")
 
     monkeypatch.setattr(Differential, "treat", broken)
-    report = run_training(BY_NAME["spoken-digits"].entrypoint(), Config(device="cpu", snapshot_dir=str(tmp_path)))
+    report = run_training(
+        BY_NAME["spoken-digits"].entrypoint(), Config(device="cpu", snapshot_dir=str(tmp_path))
+    )
     assert report.findings[0].code == "ND612"
-    assert ("fixes", "an error of nanodoc's own ended them: ValueError: unforeseen") in report.not_checked
+    assert (
+        "fixes",
+        "an error of nanodoc's own ended them: ValueError: unforeseen",
+    ) in report.not_checked
     monkeypatch.setenv("NANODOC_DEBUG", "1")
     with pytest.raises(ValueError, match="unforeseen"):
-        run_training(BY_NAME["spoken-digits"].entrypoint(), Config(device="cpu", snapshot_dir=str(tmp_path)))
+        run_training(
+            BY_NAME["spoken-digits"].entrypoint(), Config(device="cpu", snapshot_dir=str(tmp_path))
+        )
 
 
 WRITES = """
@@ -84,7 +106,9 @@ def build():
 """
 
 
-def test_a_train_step_that_writes_files_is_not_run_again_for_many_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_train_step_that_writes_files_is_not_run_again_for_many_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text(WRITES)
     report = run_training("train.py:build", Config(device="cpu"))

@@ -1,4 +1,5 @@
-"""Fixes are tried on the step that failed: each says what came of it, and the run is left as it was."""
+"""Fixes are tried on the step that failed: each says what came of it, and the run is left as it
+was."""
 
 from __future__ import annotations
 
@@ -15,11 +16,22 @@ from nanodoc.report.public import public_form
 
 
 def first(name: str, tmp_path: Path) -> Finding:
-    report = run_training(find_patient(name).entrypoint(), Config(device="cpu", snapshot_dir=str(tmp_path)))
+    report = run_training(
+        find_patient(name).entrypoint(), Config(device="cpu", snapshot_dir=str(tmp_path))
+    )
     return report.findings[0]
 
 
-@pytest.mark.parametrize("name", ["half-overflow", "dropout-overflow", "collapsing-scale", "half-epsilon", "clipped-while-scaled"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "half-overflow",
+        "dropout-overflow",
+        "collapsing-scale",
+        "half-epsilon",
+        "clipped-while-scaled",
+    ],
+)
 def test_a_fix_is_verified(name: str, tmp_path: Path) -> None:
     finding = first(name, tmp_path)
     assert finding.fixes[0].verified is True, finding.fixes
@@ -37,7 +49,9 @@ def test_the_dtype_is_found_by_experiment(tmp_path: Path) -> None:
 
 
 def test_how_a_fix_is_tried_is_not_in_the_public_report(tmp_path: Path) -> None:
-    report = run_training(find_patient("half-overflow").entrypoint(), Config(device="cpu", snapshot_dir=str(tmp_path)))
+    report = run_training(
+        find_patient("half-overflow").entrypoint(), Config(device="cpu", snapshot_dir=str(tmp_path))
+    )
     (fix, *_) = public_form(report)["findings"][0]["fixes"]
     assert set(fix) == {"title", "patch", "verified", "confidence", "loss_change", "outcome"}
 
@@ -45,4 +59,8 @@ def test_how_a_fix_is_tried_is_not_in_the_public_report(tmp_path: Path) -> None:
 def test_what_is_wrong_in_every_dtype_is_said_to_fail_there(tmp_path: Path) -> None:
     """A derivative that is infinite: neither float32 nor bfloat16 helps, and nobody claims it."""
     finding = first("cosine-in-half", tmp_path)
-    assert all(fix.verified is not True for fix in finding.fixes if "float32" in fix.title or "bfloat16" in fix.title)
+    assert all(
+        fix.verified is not True
+        for fix in finding.fixes
+        if "float32" in fix.title or "bfloat16" in fix.title
+    )

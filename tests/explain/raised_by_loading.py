@@ -1,4 +1,5 @@
-"""Errors of data loading, processes, distributions over processes and frameworks, raised for real: `raises_<id>`."""
+"""Errors of data loading, processes, distributions over processes and frameworks, raised for real:
+`raises_<id>`."""
 
 from __future__ import annotations
 
@@ -323,21 +324,37 @@ def raises_padding_or_truncation() -> None:
 def raises_inputs_missing() -> None:
     from transformers import BertConfig, BertForSequenceClassification
 
-    config = BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, vocab_size=10)
+    config = BertConfig(
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=8,
+        vocab_size=10,
+    )
     BertForSequenceClassification(config)()
 
 
 def raises_attention_heads__transformers() -> None:
     from transformers import BertConfig, BertModel
 
-    BertModel(BertConfig(hidden_size=10, num_hidden_layers=1, num_attention_heads=4, intermediate_size=8, vocab_size=10))
+    BertModel(
+        BertConfig(
+            hidden_size=10,
+            num_hidden_layers=1,
+            num_attention_heads=4,
+            intermediate_size=8,
+            vocab_size=10,
+        )
+    )
 
 
 def raises_pad_token_missing() -> None:
     from tokenizers import Tokenizer, models
     from transformers import PreTrainedTokenizerFast
 
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"a": 0, "[UNK]": 1}, unk_token="[UNK]")))
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(models.WordLevel({"a": 0, "[UNK]": 1}, unk_token="[UNK]"))
+    )
     tokenizer(["a", "a a"], padding=True)
 
 

@@ -193,7 +193,10 @@ def raises_checkpoint_damaged() -> None:
 
 
 def raises_checkpoint_not_a_pickle() -> None:
-    torch.load(io.BytesIO(b"version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 4\n"), weights_only=False)
+    torch.load(
+        io.BytesIO(b"version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 4\n"),
+        weights_only=False,
+    )
 
 
 def raises_checkpoint_device() -> None:

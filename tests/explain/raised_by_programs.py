@@ -91,7 +91,9 @@ def raises_weights_file_missing() -> None:
 
 
 def raises_dynamo_data_dependent_branch() -> None:
-    torch.compile(lambda x: x if x.sum() > 0 else -x, backend="eager", fullgraph=True)(torch.randn(2))
+    torch.compile(lambda x: x if x.sum() > 0 else -x, backend="eager", fullgraph=True)(
+        torch.randn(2)
+    )
 
 
 def raises_dynamo_builtin() -> None:
@@ -181,7 +183,9 @@ def raises_file_shadows_package() -> None:
     from types import ModuleType
 
     module = ModuleType("torch")
-    module.__spec__ = SimpleNamespace(_initializing=True, name="torch", origin=None, has_location=False)  # type: ignore[assignment]
+    module.__spec__ = SimpleNamespace(
+        _initializing=True, name="torch", origin=None, has_location=False
+    )  # type: ignore[assignment]
     assert "torch" in sys.modules
     module.nn  # noqa: B018  # to ask for it is the mistake under test
 

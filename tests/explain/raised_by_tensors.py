@@ -1,4 +1,5 @@
-"""Errors of tensor operations, raised for real: `raises_<id>` ends with the error that the entry `<id>` explains."""
+"""Errors of tensor operations, raised for real: `raises_<id>` ends with the error that the entry
+`<id>` explains."""
 
 from __future__ import annotations
 
@@ -244,9 +245,10 @@ def raises_one_hot_range() -> None:
 
 
 def raises_distribution_parameter() -> None:
+    # torch.compile switches it off for the process
     torch.distributions.Normal(
         torch.tensor([float("nan")]), torch.tensor([1.0]), validate_args=True
-    )  # torch.compile switches it off for the process
+    )
 
 
 def raises_distribution_value() -> None:

@@ -207,7 +207,9 @@ def raises_optimizer_of_names() -> None:
 
 def raises_optimizer_state_size() -> None:
     small, large = nn.Linear(2, 1, bias=False), nn.Linear(2, 1)
-    torch.optim.SGD(large.parameters(), lr=0.1).load_state_dict(torch.optim.SGD(small.parameters(), lr=0.1).state_dict())
+    torch.optim.SGD(large.parameters(), lr=0.1).load_state_dict(
+        torch.optim.SGD(small.parameters(), lr=0.1).state_dict()
+    )
 
 
 def raises_optimizer_state_size__groups() -> None:
@@ -251,7 +253,9 @@ def raises_schedule_not_of_optimizer() -> None:
 
 
 def raises_plateau_without_metric() -> None:
-    torch.optim.lr_scheduler.ReduceLROnPlateau(torch.optim.SGD(nn.Linear(2, 1).parameters(), lr=0.1)).step()  # type: ignore[call-arg]
+    torch.optim.lr_scheduler.ReduceLROnPlateau(
+        torch.optim.SGD(nn.Linear(2, 1).parameters(), lr=0.1)
+    ).step()  # type: ignore[call-arg]
 
 
 # mixed precision

@@ -1,4 +1,5 @@
-"""Errors whose message or frames tell which of several causes it was, raised for real: `raises_<id>`."""
+"""Errors whose message or frames tell which of several causes it was, raised for real:
+`raises_<id>`."""
 
 from __future__ import annotations
 
@@ -140,7 +141,12 @@ def raises_padding_mask_shape() -> None:
 
 
 def raises_ctc_lengths() -> None:
-    F.ctc_loss(torch.randn(5, 2, 4).log_softmax(-1), torch.ones(2, 3, dtype=torch.long), torch.tensor([6, 5]), torch.tensor([3, 3]))
+    F.ctc_loss(
+        torch.randn(5, 2, 4).log_softmax(-1),
+        torch.ones(2, 3, dtype=torch.long),
+        torch.tensor([6, 5]),
+        torch.tensor([3, 3]),
+    )
 
 
 def raises_class_weights() -> None:
@@ -149,7 +155,14 @@ def raises_class_weights() -> None:
 
 def raises_image_size_of_model() -> None:
     transformers.ViTModel(
-        transformers.ViTConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8, image_size=8, patch_size=4)
+        transformers.ViTConfig(
+            hidden_size=8,
+            num_hidden_layers=1,
+            num_attention_heads=1,
+            intermediate_size=8,
+            image_size=8,
+            patch_size=4,
+        )
     )(torch.randn(1, 3, 16, 16))
 
 
@@ -166,7 +179,9 @@ def raises_in_place_by_optimizer() -> None:
 
 
 def raises_derivative_missing() -> None:
-    F.nll_loss(torch.randn(2, 3), torch.tensor([0, 1]), weight=torch.ones(3, requires_grad=True)).backward()
+    F.nll_loss(
+        torch.randn(2, 3), torch.tensor([0, 1]), weight=torch.ones(3, requires_grad=True)
+    ).backward()
 
 
 def raises_gradient_of_constant() -> None:

@@ -1,7 +1,9 @@
-"""Messages that this machine cannot raise: a GPU, another system, a framework or a second process has to. Where each text is from."""
+"""Messages that this machine cannot raise: a GPU, another system, a framework or a second process
+has to. Where each text is from."""
 
 SOURCES = {
-    # the CUDA runtime's, cuBLAS' and cuDNN's own names of their errors, as torch prints them (c10/cuda/CUDAException.cpp, ATen/cuda/Exceptions.h)
+    # the CUDA runtime's, cuBLAS' and cuDNN's own names of their errors, as torch prints them
+    # (c10/cuda/CUDAException.cpp, ATen/cuda/Exceptions.h)
     "cublas-alloc-failed": "ATen/cuda/CublasHandlePool.cpp",
     "cublas-execution-failed": "ATen/cuda/CUDABlas.cpp",
     "cublas-invalid-value": "ATen/cuda/CUDABlas.cpp",
@@ -30,7 +32,8 @@ SOURCES = {
     "mps-out-of-memory": "ATen/mps/MPSAllocator.mm",
     "bce-under-autocast": "ATen/autocast_mode.cpp",
     "dtype-found-expected": "ATen/native/Loss.cpp of torch before 2.13, and custom functions",
-    # the shell, the kernel and torchrun's summary of a dead process (torch/distributed/elastic/multiprocessing/errors/__init__.py)
+    # the shell, the kernel and torchrun's summary of a dead process
+    # (torch/distributed/elastic/multiprocessing/errors/__init__.py)
     "aborted": "glibc++: std::terminate",
     "aborted-at-exit": "glibc++: std::terminate, raised in pastes/at_exit.txt",
     "bus-error": "the shell",
@@ -53,7 +56,8 @@ SOURCES = {
     "nccl-error": "c10d/ProcessGroupNCCL.cpp",
     "nccl-invalid-usage": "NCCL: init.cc",
     "peer-gone": "gloo: transport/tcp/pair.cc, raised in pastes/torchrun.txt",
-    "rank-failed": "torch/distributed/elastic/multiprocessing/errors/__init__.py, raised in pastes/torchrun.txt",
+    "rank-failed": "torch/distributed/elastic/multiprocessing/errors/__init__.py, raised in "
+    "pastes/torchrun.txt",
     "rendezvous-refused": "c10d/socket.cpp",
     "sigterm-from-launcher": "torch/distributed/elastic/multiprocessing/api.py",
     "input-and-weight-type": "ATen/native/Convolution.cpp",
@@ -66,7 +70,8 @@ SOURCES = {
     "recompile-limit": "torch/_dynamo/convert_frame.py",
     "triton-missing": "torch/_inductor/exc.py",
     "deepspeed-extension": "torch/utils/cpp_extension.py",
-    # frameworks that the tests do not need (accelerate, lightning, torchvision), and transformers' logs
+    # frameworks that the tests do not need (accelerate, lightning, torchvision), and transformers'
+    # logs
     "accelerate-missing": "transformers/training_args.py",
     "columns-removed": "transformers/trainer.py",
     "model-without-loss": "transformers/trainer.py, raised in pastes/trainer.txt",

@@ -1,4 +1,5 @@
-"""The knowledge base: every entry explains its own message, as the installed torch words it wherever a CPU can raise it."""
+"""The knowledge base: every entry explains its own message, as the installed torch words it
+wherever a CPU can raise it."""
 
 from __future__ import annotations
 
@@ -56,7 +57,8 @@ def _id(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", RAISING)
-@pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")  # of a machine with one core
+# of a machine with one core
+@pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
 def test_what_torch_raises_is_explained(name: str) -> None:
     with pytest.raises(BaseException) as raised:  # each ends with an error of its own type
         RAISING[name]()
@@ -87,7 +89,11 @@ def test_every_message_was_raised_here_or_has_a_source() -> None:
 
 def test_the_rules_and_commands_that_are_named_exist() -> None:
     codes = {rule.code for rule in RULES}
-    commands = {command.callback.__name__.replace("_", "-") for command in app.registered_commands if command.callback}
+    commands = {
+        command.callback.__name__.replace("_", "-")
+        for command in app.registered_commands
+        if command.callback
+    }
     for entry in entries():
         assert entry.rule is None or entry.rule in codes, entry.id
         for command in re.findall(r"nanodoc ([a-z-]+)", entry.next):
@@ -116,15 +122,38 @@ def test_titles_are_headlines() -> None:
         *(character * 100_000 for character in ("a", "1", "[", '"', " ", "-", "a\n")),
         *(
             start * 5_000
-            for start in ("1x", "module.", "(1, ", "'NoneType' object has no attribute '", "shape '[", "Function 'A' returned ")
+            for start in (
+                "1x",
+                "module.",
+                "(1, ",
+                "'NoneType' object has no attribute '",
+                "shape '[",
+                "Function 'A' returned ",
+            )
         ),
-        *(start * 5_000 for start in ("exit code: ", "Missing key(s) in state_dict: ", "torch.Size([1, ", "Loss.cu:1: ", "Caught a in ")),
-        *("RuntimeError: " + start * 5_000 for start in ("Given groups=1, weight of size [", "Expected parameter a (Tensor of shape (")),
+        *(
+            start * 5_000
+            for start in (
+                "exit code: ",
+                "Missing key(s) in state_dict: ",
+                "torch.Size([1, ",
+                "Loss.cu:1: ",
+                "Caught a in ",
+            )
+        ),
+        *(
+            "RuntimeError: " + start * 5_000
+            for start in (
+                "Given groups=1, weight of size [",
+                "Expected parameter a (Tensor of shape (",
+            )
+        ),
     ],
     ids=lambda text: text[:12].strip() or "blank",
 )
 def test_no_pattern_runs_away(text: str) -> None:
-    # a pattern that backtracks without bound would take hours here, not the seconds that all of them may take
+    # a pattern that backtracks without bound would take hours here, not the seconds that all of
+    # them may take
     start = time.perf_counter()
     explained(text)
     answer(text)
@@ -132,7 +161,10 @@ def test_no_pattern_runs_away(text: str) -> None:
 
 
 def test_an_entry_that_is_wrong_is_named() -> None:
-    good = "- {id: some-id, patterns: [x], title: t, means: m, causes: [c], next: n, fix: f, rule: null, example: x}"
+    good = (
+        "- {id: some-id, patterns: [x], title: t, means: m, causes: [c], next: n, fix: f, rule: "
+        "null, example: x}"
+    )
     assert read(good, "f.yaml")[0].id == "some-id"
     for change, said in (
         (("some-id", "Some Id"), "kebab-case"),
@@ -144,7 +176,10 @@ def test_an_entry_that_is_wrong_is_named() -> None:
         (("fix: f", "fix: f, fux: g"), r"unknown \['fux'\]"),
         (("[x], title: t", r"['(?P<n>\d)', y], title: 't {n}'"), r"\{n\} is not in every pattern"),
         (
-            ("[x], title: t, means: m, causes: [c], next: n", r"['(?P<n>\d)'], title: t, means: m, causes: [c], next: 'rm {n}'"),
+            (
+                "[x], title: t, means: m, causes: [c], next: n",
+                r"['(?P<n>\d)'], title: t, means: m, causes: [c], next: 'rm {n}'",
+            ),
             "next must hold",
         ),
     ):
@@ -153,7 +188,10 @@ def test_an_entry_that_is_wrong_is_named() -> None:
 
 
 def test_only_the_patterns_own_groups_are_filled_in() -> None:
-    found = explained("RuntimeError: mat1 and mat2 shapes cannot be multiplied (4x10 and 20x3) {0.__class__} {rows} %s $rows")
+    found = explained(
+        "RuntimeError: mat1 and mat2 shapes cannot be multiplied (4x10 and 20x3) {0.__class__} "
+        "{rows} %s $rows"
+    )
     assert found is not None
     assert "4 rows" in found.means
     assert "__class__" not in found.means

@@ -55,18 +55,37 @@ def test_no_text_makes_it_raise(text: str) -> None:
 names = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,10}", fullmatch=True)
 messages = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=40)
 sources = st.from_regex(r"[a-z]{1,5} = [a-z]{1,5}\([a-z0-9]{1,4}\)", fullmatch=True)
-places = st.tuples(st.from_regex(r"/home/[a-z]{1,8}/[a-z_]{1,8}\.py", fullmatch=True), st.integers(1, 99999), names, sources)
-links = st.tuples(st.sampled_from([RuntimeError, ValueError, KeyError, StopIteration]), messages, st.lists(places, min_size=1, max_size=4))
+places = st.tuples(
+    st.from_regex(r"/home/[a-z]{1,8}/[a-z_]{1,8}\.py", fullmatch=True),
+    st.integers(1, 99999),
+    names,
+    sources,
+)
+links = st.tuples(
+    st.sampled_from([RuntimeError, ValueError, KeyError, StopIteration]),
+    messages,
+    st.lists(places, min_size=1, max_size=4),
+)
 
 
 def _formatted(error: BaseException, frames: list[tuple[str, int, str, str]]) -> str:
-    summary = traceback.StackSummary.from_list([traceback.FrameSummary(f, n, name, line=code) for f, n, name, code in frames])
-    return "".join(["Traceback (most recent call last):\n", *summary.format(), *traceback.format_exception_only(error)])
+    summary = traceback.StackSummary.from_list(
+        [traceback.FrameSummary(f, n, name, line=code) for f, n, name, code in frames]
+    )
+    return "".join(
+        [
+            "Traceback (most recent call last):\n",
+            *summary.format(),
+            *traceback.format_exception_only(error),
+        ]
+    )
 
 
 @given(st.lists(links, min_size=1, max_size=3), st.sampled_from(["cause", "context"]))
 @settings(max_examples=150, deadline=None)
-def test_what_python_formats_is_read_back(chain: list[tuple[type[Exception], str, list[tuple[str, int, str, str]]]], link: str) -> None:
+def test_what_python_formats_is_read_back(
+    chain: list[tuple[type[Exception], str, list[tuple[str, int, str, str]]]], link: str
+) -> None:
     between = {
         "cause": "\nThe above exception was the direct cause of the following exception:\n\n",
         "context": "\nDuring handling of the above exception, another exception occurred:\n\n",
@@ -77,4 +96,6 @@ def test_what_python_formats_is_read_back(chain: list[tuple[type[Exception], str
     for one, (kind, message, frames) in zip(found.raised, chain, strict=True):
         assert one.type == kind.__name__
         assert one.message == str(kind(message))
-        assert [(frame.file, frame.line, frame.function, frame.code) for frame in one.frames] == frames
+        assert [
+            (frame.file, frame.line, frame.function, frame.code) for frame in one.frames
+        ] == frames

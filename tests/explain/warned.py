@@ -1,4 +1,5 @@
-"""Warnings that are often pasted, given for real: `raises_<id>`, as the tests make errors of warnings."""
+"""Warnings that are often pasted, given for real: `raises_<id>`, as the tests make errors of
+warnings."""
 
 from __future__ import annotations
 
@@ -55,7 +56,9 @@ def raises_meshgrid_indexing() -> None:
 def raises_masks_of_two_dtypes() -> None:
     x = torch.randn(3, 2, 4)
     layer = nn.MultiheadAttention(4, 1)
-    layer(x, x, x, key_padding_mask=torch.zeros(2, 3, dtype=torch.bool), attn_mask=torch.zeros(3, 3))
+    layer(
+        x, x, x, key_padding_mask=torch.zeros(2, 3, dtype=torch.bool), attn_mask=torch.zeros(3, 3)
+    )
 
 
 def raises_nested_tensor_off() -> None:

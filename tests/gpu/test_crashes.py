@@ -32,10 +32,19 @@ def _train(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "code", "line", "title"),
-    [("ids", "ND102", "looks up", "index 50 at [2, 3]"), ("labels", "ND103", "compares", "label 3 at [1]")],
+    [
+        ("ids", "ND102", "looks up", "index 50 at [2, 3]"),
+        ("labels", "ND103", "compares", "label 3 at [1]"),
+    ],
 )
-def test_a_device_side_assert_is_named_by_a_look_on_the_cpu(tmp_path: Path, name: str, code: str, line: str, title: str) -> None:
-    report = report_of(nanodoc("run", f"train.py:{name}", "--device", "cuda", "--output-format", "json", cwd=tmp_path))
+def test_a_device_side_assert_is_named_by_a_look_on_the_cpu(
+    tmp_path: Path, name: str, code: str, line: str, title: str
+) -> None:
+    report = report_of(
+        nanodoc(
+            "run", f"train.py:{name}", "--device", "cuda", "--output-format", "json", cwd=tmp_path
+        )
+    )
     finding = report["findings"][0]
     assert (finding["code"], finding["step"]) == (code, 5)
     assert finding["title"].startswith(title)
@@ -44,7 +53,14 @@ def test_a_device_side_assert_is_named_by_a_look_on_the_cpu(tmp_path: Path, name
 
 
 def test_what_holds_the_memory_of_a_gpu(tmp_path: Path) -> None:
-    report = report_of(nanodoc("run", "train.py:memory", "--device", "cuda", "--output-format", "json", cwd=tmp_path))
+    report = report_of(
+        nanodoc(
+            "run", "train.py:memory", "--device", "cuda", "--output-format", "json", cwd=tmp_path
+        )
+    )
     finding = report["findings"][0]
     assert finding["code"] == "ND704"
-    assert any(f"train.py:{marked(tmp_path / 'train.py', 'fills it')}" in row["label"] for row in finding["evidence"])
+    assert any(
+        f"train.py:{marked(tmp_path / 'train.py', 'fills it')}" in row["label"]
+        for row in finding["evidence"]
+    )

@@ -1,4 +1,5 @@
-"""On a GPU: `nanodoc env` lists and tries it, `nanodoc net` uses NCCL where every rank has one of its own. Skipped without a CUDA device."""
+"""On a GPU: `nanodoc env` lists and tries it, `nanodoc net` uses NCCL where every rank has one of
+its own. Skipped without a CUDA device."""
 
 from __future__ import annotations
 
@@ -15,7 +16,18 @@ pytestmark = on_cuda
 
 
 def net(ranks: int, *arguments: str) -> dict[str, Any]:
-    done = nanodoc("net", "--nproc", str(ranks), "--sizes", "1,64", "--timeout", "60", "--output-format", "json", *arguments)
+    done = nanodoc(
+        "net",
+        "--nproc",
+        str(ranks),
+        "--sizes",
+        "1,64",
+        "--timeout",
+        "60",
+        "--output-format",
+        "json",
+        *arguments,
+    )
     assert done.stdout, done.stderr
     report: dict[str, Any] = json.loads(done.stdout)
     assert done.returncode == 0, json.dumps(report, indent=1)
@@ -45,4 +57,6 @@ def test_nccl_where_every_rank_has_a_gpu() -> None:
 def test_ranks_that_share_a_gpu_use_gloo_and_are_told() -> None:
     report = net(torch.cuda.device_count() + 1)
     assert report["backend"] == "gloo"
-    assert any("share one GPU" in one["text"] and one["state"] == "note" for one in report["problems"])
+    assert any(
+        "share one GPU" in one["text"] and one["state"] == "note" for one in report["problems"]
+    )

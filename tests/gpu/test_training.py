@@ -1,4 +1,5 @@
-"""On a GPU of any maker: the same diagnosis, the same neutrality; on CUDA, which can count them, one synchronisation a step."""
+"""On a GPU of any maker: the same diagnosis, the same neutrality; on CUDA, which can count them,
+one synchronisation a step."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ from tests.helpers import line_of
 from tests.loop.models import MODELS
 
 pytestmark = on_a_gpu
-cuda_only = pytest.mark.skipif(not torch.cuda.is_available(), reason="only CUDA counts its synchronisations")
+cuda_only = pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="only CUDA counts its synchronisations"
+)
 
 
 class Root(nn.Module):
@@ -42,7 +45,9 @@ class Root(nn.Module):
 
 @pytest.mark.parametrize("checkpointed", [False, True])
 @pytest.mark.parametrize("dtype", [None, torch.float16, torch.bfloat16])
-def test_a_backward_birth_leads_to_the_users_line(checkpointed: bool, dtype: torch.dtype | None) -> None:
+def test_a_backward_birth_leads_to_the_users_line(
+    checkpointed: bool, dtype: torch.dtype | None
+) -> None:
     rows = torch.ones(3, 4)
     rows[1] = 0.0
     recipe = Recipe(model=Root(checkpointed), loss_fn=lambda m, b: m(b).float().mean(), data=[rows])
@@ -62,18 +67,27 @@ def test_watched_training_is_bitwise_the_same(name: str) -> None:
         for watched in (False, True):
             recipe = MODELS[name]()
             recipe.model.to(device)
-            recipe = replace(recipe, optimizer=torch.optim.AdamW(recipe.model.parameters(), lr=1e-2))
+            recipe = replace(
+                recipe, optimizer=torch.optim.AdamW(recipe.model.parameters(), lr=1e-2)
+            )
             torch.manual_seed(0)
             if watched:
-                Engine(recipe, device, None, steps=10, looks=LookOptions(steps=(3,), frames=True)).run()
+                Engine(
+                    recipe, device, None, steps=10, looks=LookOptions(steps=(3,), frames=True)
+                ).run()
             else:
                 batches = list(recipe.data)
                 for step in range(10):
                     recipe.optimizers[0].zero_grad()
                     assert recipe.loss_fn is not None
-                    recipe.loss_fn(recipe.model, tuple(t.to(device) for t in batches[step % len(batches)])).backward()
+                    recipe.loss_fn(
+                        recipe.model, tuple(t.to(device) for t in batches[step % len(batches)])
+                    ).backward()
                     recipe.optimizers[0].step()
-            results.append(copy.deepcopy(recipe.model.state_dict()) | {"rng": torch.get_device_module(device).get_rng_state(device)})
+            results.append(
+                copy.deepcopy(recipe.model.state_dict())
+                | {"rng": torch.get_device_module(device).get_rng_state(device)}
+            )
         assert all(torch.equal(results[0][key], results[1][key]) for key in results[0])
     finally:
         torch.use_deterministic_algorithms(False)
@@ -101,7 +115,9 @@ def test_the_tripwire_synchronises_once() -> None:
 def amp_step(model: Any, batch: Any, optimizer: Any, scaler: Any) -> torch.Tensor:
     optimizer.zero_grad()
     with torch.autocast("cuda", dtype=torch.float16):
-        loss: torch.Tensor = torch.nn.functional.cross_entropy(model(batch[0]).flatten(0, -2), batch[1].flatten())
+        loss: torch.Tensor = torch.nn.functional.cross_entropy(
+            model(batch[0]).flatten(0, -2), batch[1].flatten()
+        )
     scaler.scale(loss).backward()
     scaler.unscale_(optimizer)
     scaler.step(optimizer)
@@ -128,11 +144,16 @@ def test_a_monitored_amp_step_synchronises_once_more_than_a_bare_one(observed: b
     made.model.to(device)
     batch = tuple(t.to(device) for t in next(iter(made.data)))
     recipe = replace(
-        made, data=[batch], optimizer=torch.optim.AdamW(made.model.parameters()), scaler=torch.amp.GradScaler("cuda", init_scale=256.0),
+        made,
+        data=[batch],
+        optimizer=torch.optim.AdamW(made.model.parameters()),
+        scaler=torch.amp.GradScaler("cuda", init_scale=256.0),
         train_step=amp_step if observed else None,
-    )  # fmt: skip
+    )
     # a copy of the weights for experiments, once in many steps, is another copy to the host
-    engine = Engine(recipe, device, None if observed else torch.float16, steps=10, checkpoints=False)
+    engine = Engine(
+        recipe, device, None if observed else torch.float16, steps=10, checkpoints=False
+    )
     for number in range(4):
         assert engine._step(number) is None
     bare = synchronisations(lambda: amp_step(recipe.model, batch, recipe.optimizer, recipe.scaler))
@@ -141,28 +162,43 @@ def test_a_monitored_amp_step_synchronises_once_more_than_a_bare_one(observed: b
 
 def test_frames_on_a_gpu() -> None:
     recipe = MODELS["gpt"]()
-    engine = Engine(recipe, DEVICE, torch.float16, steps=2, looks=LookOptions(steps=(1,), frames=True))
+    engine = Engine(
+        recipe, DEVICE, torch.float16, steps=2, looks=LookOptions(steps=(1,), frames=True)
+    )
     (table,) = engine.run().frames
-    assert all(t.absmax is not None for frame in table.frames for t in frame.tensors if t.dtype in ("float16", "float32"))
+    assert all(
+        t.absmax is not None
+        for frame in table.frames
+        for t in frame.tensors
+        if t.dtype in ("float16", "float32")
+    )
     assert any(t.flushed is not None for frame in table.frames for t in frame.tensors)
 
 
 def test_experiments_on_a_gpu() -> None:
-    """The step that fails on the GPU is run on the CPU and in float64, and everything comes back to where it was."""
+    """The step that fails on the GPU is run on the CPU and in float64, and everything comes back to
+    where it was."""
     torch.manual_seed(0)
     model = torch.nn.Linear(4, 4, bias=False)
     data = [torch.randn(6, 4) for _ in range(4)]
     data[2][1] = 0.0
     recipe = Recipe(
-        model=model, loss_fn=lambda m, b: torch.sqrt(m(b).pow(2).sum(1)).mean(), data=data, optimizer=torch.optim.Adam(model.parameters())
+        model=model,
+        loss_fn=lambda m, b: torch.sqrt(m(b).pow(2).sum(1)).mean(),
+        data=data,
+        optimizer=torch.optim.Adam(model.parameters()),
     )
     engine = Engine(recipe, DEVICE, None, steps=4)
     outcome = engine.run()
     assert outcome.start is not None
     before = model.weight.detach().clone()
-    elsewhere = Elsewhere(other=lambda: engine.another(outcome.start), earlier=engine.checkpoints.before(2))  # type: ignore[arg-type]
+    elsewhere = Elsewhere(
+        other=lambda: engine.another(outcome.start), earlier=engine.checkpoints.before(2)
+    )  # type: ignore[arg-type]
     step = Step(outcome.start, elsewhere, engine.checkpoints)
-    differential = Differential(engine.runner, engine.keeper, engine.replayer, step, Budget(), lambda text: None)
+    differential = Differential(
+        engine.runner, engine.keeper, engine.replayer, step, Budget(), lambda text: None
+    )
     pattern = differential.examine(outcome.evidence).pattern
     assert pattern is not None
     assert pattern.passes("cpu") is False

@@ -14,8 +14,15 @@ from tests.healthy import trainings
 
 
 @pytest.mark.parametrize("training", trainings.ALL, ids=lambda one: one.__name__)
-def test_a_healthy_training_gets_no_warning(training: Callable[[], dict[str, Any]], tmp_path: Path) -> None:
-    report = run_training(f"{trainings.__file__}:{training.__name__}", Config(device="cpu", snapshot_dir=str(tmp_path)))
-    said = [(one.severity, one.code, one.title) for one in report.findings if one.severity != "info"]
+def test_a_healthy_training_gets_no_warning(
+    training: Callable[[], dict[str, Any]], tmp_path: Path
+) -> None:
+    report = run_training(
+        f"{trainings.__file__}:{training.__name__}",
+        Config(device="cpu", snapshot_dir=str(tmp_path)),
+    )
+    said = [
+        (one.severity, one.code, one.title) for one in report.findings if one.severity != "info"
+    ]
     assert not said
     assert report.vitals.steps == 200

@@ -1,4 +1,5 @@
-"""Ten healthy trainings of different kinds, written as users write them. None of them may be given a warning."""
+"""Ten healthy trainings of different kinds, written as users write them. None of them may be given
+a warning."""
 
 from __future__ import annotations
 
@@ -39,22 +40,38 @@ def convnet() -> dict[str, Any]:
     images, labels = _images(256, 6)
     layers: list[nn.Module] = []
     for before, after in ((3, 16), (16, 32)):
-        layers += [nn.Conv2d(before, after, 3, padding=1, bias=False), nn.BatchNorm2d(after), nn.ReLU(inplace=True), nn.MaxPool2d(2)]
+        layers += [
+            nn.Conv2d(before, after, 3, padding=1, bias=False),
+            nn.BatchNorm2d(after),
+            nn.ReLU(inplace=True),
+            nn.MaxPool2d(2),
+        ]
     model = nn.Sequential(*layers, nn.Flatten(), nn.Dropout(0.2), nn.Linear(32 * 9, 6))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4, nesterov=True)
+    optimizer = torch.optim.SGD(
+        model.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4, nesterov=True
+    )
     return {
-        "model": model, "criterion": nn.CrossEntropyLoss(label_smoothing=0.1), "optimizer": optimizer,
+        "model": model,
+        "criterion": nn.CrossEntropyLoss(label_smoothing=0.1),
+        "optimizer": optimizer,
         "data": DataLoader(Augmented(images, labels), batch_size=32, shuffle=True),
-        "scheduler": torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=200), "scheduler_interval": "step", "max_steps": 200,
-    }  # fmt: skip
+        "scheduler": torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=200),
+        "scheduler_interval": "step",
+        "max_steps": 200,
+    }
 
 
 class ViT(nn.Module):
     def __init__(self, width: int = 32, classes: int = 6) -> None:
         super().__init__()
         self.patches = nn.Conv2d(3, width, 3, stride=3)
-        self.cls, self.places = nn.Parameter(torch.zeros(1, 1, width)), nn.Parameter(0.02 * torch.randn(1, 17, width))
-        layer = nn.TransformerEncoderLayer(width, 4, 64, dropout=0.1, activation="gelu", batch_first=True, norm_first=True)
+        self.cls, self.places = (
+            nn.Parameter(torch.zeros(1, 1, width)),
+            nn.Parameter(0.02 * torch.randn(1, 17, width)),
+        )
+        layer = nn.TransformerEncoderLayer(
+            width, 4, 64, dropout=0.1, activation="gelu", batch_first=True, norm_first=True
+        )
         self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, classes)
 
@@ -72,7 +89,9 @@ def vit() -> dict[str, Any]:
     warm_up = torch.optim.lr_scheduler.LinearLR(optimizer, 0.01, total_iters=20)
     cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 180)
 
-    def train_step(model: nn.Module, batch: Any, optimizer: Any, scaler: Any = None) -> torch.Tensor:
+    def train_step(
+        model: nn.Module, batch: Any, optimizer: Any, scaler: Any = None
+    ) -> torch.Tensor:
         model.train()
         x, y = batch
         loss = F.cross_entropy(model(x), y)
@@ -85,9 +104,12 @@ def vit() -> dict[str, Any]:
 
     schedule = torch.optim.lr_scheduler.SequentialLR(optimizer, [warm_up, cosine], [20])
     return {
-        "model": model, "train_step": train_step, "optimizer": optimizer, "max_steps": 200,
+        "model": model,
+        "train_step": train_step,
+        "optimizer": optimizer,
+        "max_steps": 200,
         "data": DataLoader(TensorDataset(images, labels), batch_size=32, shuffle=True),
-    }  # fmt: skip
+    }
 
 
 class GPT(nn.Module):
@@ -96,7 +118,10 @@ class GPT(nn.Module):
         self.tokens, self.places = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
         self.qkv = nn.ModuleList(nn.Linear(width, 3 * width) for _ in range(2))
         self.out = nn.ModuleList(nn.Linear(width, width) for _ in range(2))
-        self.mlp = nn.ModuleList(nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)) for _ in range(2))
+        self.mlp = nn.ModuleList(
+            nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+            for _ in range(2)
+        )
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(5))
         self.head = nn.Linear(width, vocabulary, bias=False)
         for parameter in self.parameters():
@@ -122,24 +147,40 @@ def gpt() -> dict[str, Any]:
     model = GPT()
     decay = [p for p in model.parameters() if p.dim() > 1]
     rest = [p for p in model.parameters() if p.dim() <= 1]
-    optimizer = torch.optim.AdamW([{"params": decay, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}], lr=3e-3)
+    optimizer = torch.optim.AdamW(
+        [{"params": decay, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}], lr=3e-3
+    )
     return {
-        "model": model, "optimizer": optimizer, "max_steps": 200, "clip_grad_norm": 1.0, "accumulate": 2,
-        "loss_fn": lambda model, batch: F.cross_entropy(model(batch[0][:, :-1]).flatten(0, 1), batch[0][:, 1:].flatten()),
+        "model": model,
+        "optimizer": optimizer,
+        "max_steps": 200,
+        "clip_grad_norm": 1.0,
+        "accumulate": 2,
+        "loss_fn": lambda model, batch: F.cross_entropy(
+            model(batch[0][:, :-1]).flatten(0, 1), batch[0][:, 1:].flatten()
+        ),
         "data": DataLoader(TensorDataset(ids), batch_size=16, shuffle=True),
-        "scheduler": torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, step / 40)), "scheduler_interval": "step",
-    }  # fmt: skip
+        "scheduler": torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, step / 40)),
+        "scheduler_interval": "step",
+    }
 
 
 class Tagger(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.words = nn.Embedding(60, 24, padding_idx=0)
-        self.lstm, self.head = nn.LSTM(24, 32, batch_first=True, bidirectional=True), nn.Linear(64, 5)
+        self.lstm, self.head = (
+            nn.LSTM(24, 32, batch_first=True, bidirectional=True),
+            nn.Linear(64, 5),
+        )
 
     def forward(self, ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        packed = nn.utils.rnn.pack_padded_sequence(self.words(ids), lengths.cpu(), batch_first=True, enforce_sorted=False)
-        out, _ = nn.utils.rnn.pad_packed_sequence(self.lstm(packed)[0], batch_first=True, total_length=ids.shape[1])
+        packed = nn.utils.rnn.pack_padded_sequence(
+            self.words(ids), lengths.cpu(), batch_first=True, enforce_sorted=False
+        )
+        out, _ = nn.utils.rnn.pad_packed_sequence(
+            self.lstm(packed)[0], batch_first=True, total_length=ids.shape[1]
+        )
         return self.head(out)
 
 
@@ -150,29 +191,39 @@ def lstm() -> dict[str, Any]:
     tags = torch.where(ids == 0, -100, ids % 5)
     model = Tagger()
     return {
-        "model": model, "optimizer": torch.optim.Adam(model.parameters(), lr=5e-3), "max_steps": 200,
-        "loss_fn": lambda model, batch: F.cross_entropy(model(batch[0], batch[1]).transpose(1, 2), batch[2]),
+        "model": model,
+        "optimizer": torch.optim.Adam(model.parameters(), lr=5e-3),
+        "max_steps": 200,
+        "loss_fn": lambda model, batch: F.cross_entropy(
+            model(batch[0], batch[1]).transpose(1, 2), batch[2]
+        ),
         "data": DataLoader(TensorDataset(ids, lengths, tags), batch_size=32, shuffle=True),
-    }  # fmt: skip
+    }
 
 
 def gan() -> dict[str, Any]:
     torch.manual_seed(0)
     real = torch.randn(512, 2) * 0.2 + torch.tensor([1.0, -1.0])
-    model = nn.ModuleDict({
-        "generator": nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 2)),
-        "critic": nn.Sequential(nn.Linear(2, 32), nn.LeakyReLU(0.2), nn.Linear(32, 1)),
-    })  # fmt: skip
+    model = nn.ModuleDict(
+        {
+            "generator": nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 2)),
+            "critic": nn.Sequential(nn.Linear(2, 32), nn.LeakyReLU(0.2), nn.Linear(32, 1)),
+        }
+    )
     for_generator = torch.optim.Adam(model["generator"].parameters(), lr=1e-3, betas=(0.5, 0.999))
     for_critic = torch.optim.Adam(model["critic"].parameters(), lr=1e-3, betas=(0.5, 0.999))
 
-    def train_step(model: nn.ModuleDict, batch: Any, optimizer: Any, scaler: Any = None) -> torch.Tensor:
+    def train_step(
+        model: nn.ModuleDict, batch: Any, optimizer: Any, scaler: Any = None
+    ) -> torch.Tensor:
         (x,) = batch
         made = model["generator"](torch.randn(len(x), 8))
         for_critic.zero_grad()
         score_real, score_made = model["critic"](x), model["critic"](made.detach())
         critic_loss = F.binary_cross_entropy_with_logits(score_real, torch.ones_like(score_real))
-        critic_loss = critic_loss + F.binary_cross_entropy_with_logits(score_made, torch.zeros_like(score_made))
+        critic_loss = critic_loss + F.binary_cross_entropy_with_logits(
+            score_made, torch.zeros_like(score_made)
+        )
         critic_loss.backward()
         for_critic.step()
         for_generator.zero_grad()
@@ -183,9 +234,12 @@ def gan() -> dict[str, Any]:
         return loss.detach()
 
     return {
-        "model": model, "train_step": train_step, "optimizer": [for_generator, for_critic], "max_steps": 200,
+        "model": model,
+        "train_step": train_step,
+        "optimizer": [for_generator, for_critic],
+        "max_steps": 200,
         "data": DataLoader(TensorDataset(real), batch_size=32, shuffle=True, drop_last=True),
-    }  # fmt: skip
+    }
 
 
 class VAE(nn.Module):
@@ -211,13 +265,18 @@ def vae() -> dict[str, Any]:
     def loss_fn(model: nn.Module, batch: Any) -> torch.Tensor:
         made, mean, log_variance = model(batch[0])
         rebuilt = F.binary_cross_entropy(made, batch[0], reduction="sum")
-        return (rebuilt - 0.5 * torch.sum(1 + log_variance - mean.pow(2) - log_variance.exp())) / len(batch[0])
+        return (
+            rebuilt - 0.5 * torch.sum(1 + log_variance - mean.pow(2) - log_variance.exp())
+        ) / len(batch[0])
 
     model = VAE()
     return {
-        "model": model, "loss_fn": loss_fn, "optimizer": torch.optim.Adam(model.parameters(), lr=2e-3), "max_steps": 200,
+        "model": model,
+        "loss_fn": loss_fn,
+        "optimizer": torch.optim.Adam(model.parameters(), lr=2e-3),
+        "max_steps": 200,
         "data": DataLoader(TensorDataset(x), batch_size=32, shuffle=True),
-    }  # fmt: skip
+    }
 
 
 def contrastive() -> dict[str, Any]:
@@ -234,27 +293,39 @@ def contrastive() -> dict[str, Any]:
 
     model = nn.Sequential(nn.Linear(24, 48), nn.BatchNorm1d(48), nn.ReLU(), nn.Linear(48, 16))
     return {
-        "model": model, "loss_fn": loss_fn, "optimizer": torch.optim.Adam(model.parameters(), lr=1e-3), "max_steps": 200,
+        "model": model,
+        "loss_fn": loss_fn,
+        "optimizer": torch.optim.Adam(model.parameters(), lr=1e-3),
+        "max_steps": 200,
         "data": DataLoader(TensorDataset(x), batch_size=64, shuffle=True, drop_last=True),
-    }  # fmt: skip
+    }
 
 
 def regression() -> dict[str, Any]:
     torch.manual_seed(0)
     x = torch.rand(400, 5) * 4 - 2
     y = torch.sin(x[:, :1]) + 0.5 * x[:, 1:2] * x[:, 2:3] + 0.05 * torch.randn(400, 1)
-    model = nn.Sequential(nn.Linear(5, 64), nn.SiLU(), nn.Linear(64, 64), nn.SiLU(), nn.Linear(64, 1))
+    model = nn.Sequential(
+        nn.Linear(5, 64), nn.SiLU(), nn.Linear(64, 64), nn.SiLU(), nn.Linear(64, 1)
+    )
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     return {
-        "model": model, "criterion": nn.SmoothL1Loss(), "optimizer": optimizer, "max_steps": 200,
-        "scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 10, 0.5), "data": DataLoader(TensorDataset(x, y), batch_size=40, shuffle=True),
-    }  # fmt: skip
+        "model": model,
+        "criterion": nn.SmoothL1Loss(),
+        "optimizer": optimizer,
+        "max_steps": 200,
+        "scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 10, 0.5),
+        "data": DataLoader(TensorDataset(x, y), batch_size=40, shuffle=True),
+    }
 
 
 class FineTuned(nn.Module):
     def __init__(self, backbone: nn.Module) -> None:
         super().__init__()
-        self.backbone, self.head = backbone, nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 6))
+        self.backbone, self.head = (
+            backbone,
+            nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 6)),
+        )
         self.backbone.requires_grad_(False)
 
     def train(self, mode: bool = True) -> FineTuned:
@@ -272,17 +343,25 @@ def fine_tuning() -> dict[str, Any]:
     torch.manual_seed(0)
     images, labels = _images(256, 6)
     backbone = nn.Sequential(
-        nn.Conv2d(3, 32, 3, stride=2), nn.BatchNorm2d(32), nn.ReLU(), nn.Conv2d(32, 32, 3), nn.BatchNorm2d(32), nn.ReLU(),
-        nn.AdaptiveAvgPool2d(1), nn.Flatten(),
-    )  # fmt: skip
+        nn.Conv2d(3, 32, 3, stride=2),
+        nn.BatchNorm2d(32),
+        nn.ReLU(),
+        nn.Conv2d(32, 32, 3),
+        nn.BatchNorm2d(32),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+    )
     state = copy.deepcopy(backbone.state_dict())
     backbone.load_state_dict(state)
     model = FineTuned(backbone).train()
     return {
-        "model": model, "criterion": nn.CrossEntropyLoss(), "max_steps": 200,
+        "model": model,
+        "criterion": nn.CrossEntropyLoss(),
+        "max_steps": 200,
         "optimizer": torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=3e-3),
         "data": DataLoader(TensorDataset(images, labels), batch_size=32, shuffle=True),
-    }  # fmt: skip
+    }
 
 
 class Corridor:
@@ -310,7 +389,9 @@ def policy_gradient() -> dict[str, Any]:
     optimizer = torch.optim.Adam(policy.parameters(), lr=5e-3)
     baseline = [0.0]
 
-    def train_step(model: nn.Module, batch: Any, optimizer: Any, scaler: Any = None) -> torch.Tensor:
+    def train_step(
+        model: nn.Module, batch: Any, optimizer: Any, scaler: Any = None
+    ) -> torch.Tensor:
         terms = []
         for _ in range(4):
             logs, returns = world.rollout(model)
@@ -322,7 +403,13 @@ def policy_gradient() -> dict[str, Any]:
         optimizer.step()
         return loss.detach()
 
-    return {"model": policy, "train_step": train_step, "optimizer": optimizer, "data": [0] * 10, "max_steps": 200}
+    return {
+        "model": policy,
+        "train_step": train_step,
+        "optimizer": optimizer,
+        "data": [0] * 10,
+        "max_steps": 200,
+    }
 
 
 ALL = (convnet, vit, gpt, lstm, gan, vae, contrastive, regression, fine_tuning, policy_gradient)

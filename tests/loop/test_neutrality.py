@@ -1,4 +1,5 @@
-"""Do no harm: with and without nanodoc a training run is bitwise the same, and nothing stays behind."""
+"""Do no harm: with and without nanodoc a training run is bitwise the same, and nothing stays
+behind."""
 
 from __future__ import annotations
 
@@ -39,7 +40,9 @@ def bare_loop(recipe: Recipe, steps: int = STEPS) -> None:
 
 def train_step(model: Any, batch: Any, optimizer: Any, scaler: Any) -> torch.Tensor:
     optimizer.zero_grad()
-    loss: torch.Tensor = torch.nn.functional.cross_entropy(model(batch[0]).flatten(0, -2), batch[1].flatten())
+    loss: torch.Tensor = torch.nn.functional.cross_entropy(
+        model(batch[0]).flatten(0, -2), batch[1].flatten()
+    )
     loss.backward()
     optimizer.step()
     return loss
@@ -95,15 +98,24 @@ def test_twenty_steps_are_bitwise_the_same(name: str, how: str, tmp_path: Path) 
     if how == "observed":
         watched = replace(watched, train_step=train_step)
     history = History(tmp_path)
-    looks = LookOptions(steps=(0, 3, 7) if how in ("traced", "framed") else (), folder=tmp_path, frames=how == "framed")
-    outcome = run_engine(watched, STEPS, history=history, looks=looks, sample_every=1 if how == "sampled" else None)
+    looks = LookOptions(
+        steps=(0, 3, 7) if how in ("traced", "framed") else (),
+        folder=tmp_path,
+        frames=how == "framed",
+    )
+    outcome = run_engine(
+        watched, STEPS, history=history, looks=looks, sample_every=1 if how == "sampled" else None
+    )
     history.close()
     assert outcome.steps_run == STEPS
     assert_same(everything(watched), expected)
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning")  # dynamo's own
+# dynamo's own
+@pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning"
+)
 def test_nothing_stays_behind(name: str) -> None:
     recipe = MODELS[name]()
     run_engine(recipe, 2, looks=LookOptions(steps=(1,), frames=True))
@@ -126,7 +138,8 @@ def test_nothing_stays_behind(name: str) -> None:
 
 
 def test_skipped_scaler_steps_leave_the_run_as_it_was() -> None:
-    """What is run again of the calibration's skips waits for the end of the run and is invisible to it."""
+    """What is run again of the calibration's skips waits for the end of the run and is invisible to
+    it."""
 
     def recipe() -> Recipe:
         return replace(MODELS["gpt"](), scaler=torch.amp.GradScaler("cpu", init_scale=2.0**30))
@@ -154,7 +167,9 @@ def test_skipped_scaler_steps_leave_the_run_as_it_was() -> None:
 def amp_step(model: Any, batch: Any, optimizer: Any, scaler: Any) -> torch.Tensor:
     optimizer.zero_grad()
     with torch.autocast("cpu", dtype=torch.float16):
-        loss: torch.Tensor = torch.nn.functional.cross_entropy(model(batch[0]).flatten(0, -2), batch[1].flatten())
+        loss: torch.Tensor = torch.nn.functional.cross_entropy(
+            model(batch[0]).flatten(0, -2), batch[1].flatten()
+        )
     scaler.scale(loss).backward()
     scaler.unscale_(optimizer)
     torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
@@ -165,11 +180,18 @@ def amp_step(model: Any, batch: Any, optimizer: Any, scaler: Any) -> torch.Tenso
 
 @pytest.mark.parametrize("name", ["gpt", "conv"])  # torch has no float16 LSTM on the CPU
 @pytest.mark.parametrize("looked_at", [False, True])
-def test_the_users_own_mixed_precision_step_is_bitwise_the_same(name: str, looked_at: bool, tmp_path: Path) -> None:
-    """Scaler, clipping and optimizer calls are watched; some steps are skipped; frames and ops of some are looked at."""
+def test_the_users_own_mixed_precision_step_is_bitwise_the_same(
+    name: str, looked_at: bool, tmp_path: Path
+) -> None:
+    """Scaler, clipping and optimizer calls are watched; some steps are skipped; frames and ops of
+    some are looked at."""
 
     def recipe() -> Recipe:
-        return replace(seeded(MODELS[name]), train_step=amp_step, scaler=torch.amp.GradScaler("cpu", init_scale=2.0**22, growth_interval=3))
+        return replace(
+            seeded(MODELS[name]),
+            train_step=amp_step,
+            scaler=torch.amp.GradScaler("cpu", init_scale=2.0**22, growth_interval=3),
+        )
 
     bare = recipe()
     batches = list(bare.data)

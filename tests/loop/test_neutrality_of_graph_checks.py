@@ -1,4 +1,5 @@
-"""Examining graphs, trying fixes and changing a sample leave the run bitwise as it was, and torch's classes too."""
+"""Examining graphs, trying fixes and changing a sample leave the run bitwise as it was, and torch's
+classes too."""
 
 from __future__ import annotations
 
@@ -37,7 +38,10 @@ def halves() -> Recipe:
     model = Halves()
     data = [(torch.randn(8, 6), torch.randn(8, 1)) for _ in range(STEPS)]
     return Recipe(
-        model=model, loss_fn=lambda m, b: F.mse_loss(m(b[0]), b[1]), data=data, optimizer=torch.optim.Adam(model.parameters(), lr=0.01)
+        model=model,
+        loss_fn=lambda m, b: F.mse_loss(m(b[0]), b[1]),
+        data=data,
+        optimizer=torch.optim.Adam(model.parameters(), lr=0.01),
     )
 
 
@@ -71,7 +75,10 @@ def play(model: Any, batch: Any, optimizers: Any, scaler: Any) -> torch.Tensor:
     """Two optimizers, and an average kept by hand."""
     one, two = optimizers
     two.zero_grad()
-    (F.softplus(model.critic(model.maker(batch[0]).detach())).mean() + F.softplus(-model.critic(batch[0])).mean()).backward()
+    (
+        F.softplus(model.critic(model.maker(batch[0]).detach())).mean()
+        + F.softplus(-model.critic(batch[0])).mean()
+    ).backward()
     two.step()
     one.zero_grad()
     loss = F.softplus(-model(batch[0])).mean()
@@ -90,7 +97,12 @@ def game() -> Recipe:
         torch.optim.Adam([*model.maker.parameters(), *model.idle.parameters()], lr=0.01),
         torch.optim.SGD(model.critic.parameters(), lr=0.01, momentum=0.9),
     ]
-    return Recipe(model=model, train_step=play, data=[(torch.randn(8, 4),) for _ in range(STEPS)], optimizer=optimizers)
+    return Recipe(
+        model=model,
+        train_step=play,
+        data=[(torch.randn(8, 4),) for _ in range(STEPS)],
+        optimizer=optimizers,
+    )
 
 
 def test_a_train_step_with_two_optimizers_is_the_same() -> None:
@@ -116,17 +128,36 @@ class Twice(torch.autograd.Function):
 
 def test_torch_is_put_back_as_it_was() -> None:
     places = [
-        (torch.Tensor, "requires_grad"), (torch.Tensor, "requires_grad_"), (torch.Tensor, "backward"), (torch.Tensor, "numpy"),
-        (nn.Module, "__setattr__"), (nn.Module, "__init__"), (nn.Module, "register_parameter"), (nn.Module, "add_module"),
-        (nn.Module, "load_state_dict"), (nn.Module, "compile"), (torch.optim.Optimizer, "__init__"), (torch, "compile"),
-        (torch.set_grad_enabled, "__init__"), (torch.inference_mode, "__enter__"), (Twice, "backward"),
-    ]  # fmt: skip
+        (torch.Tensor, "requires_grad"),
+        (torch.Tensor, "requires_grad_"),
+        (torch.Tensor, "backward"),
+        (torch.Tensor, "numpy"),
+        (nn.Module, "__setattr__"),
+        (nn.Module, "__init__"),
+        (nn.Module, "register_parameter"),
+        (nn.Module, "add_module"),
+        (nn.Module, "load_state_dict"),
+        (nn.Module, "compile"),
+        (torch.optim.Optimizer, "__init__"),
+        (torch, "compile"),
+        (torch.set_grad_enabled, "__init__"),
+        (torch.inference_mode, "__enter__"),
+        (Twice, "backward"),
+    ]
     before = [vars(owner).get(name) for owner, name in places]
     with BuildWatch():
         recipe = halves()
     loss_fn = recipe.loss_fn
     assert loss_fn is not None
-    run_engine(Recipe(model=recipe.model, loss_fn=lambda m, b: Twice.apply(loss_fn(m, b)), data=recipe.data, optimizer=recipe.optimizer), 3)  # type: ignore[no-untyped-call]
+    run_engine(
+        Recipe(
+            model=recipe.model,
+            loss_fn=lambda m, b: Twice.apply(loss_fn(m, b)),
+            data=recipe.data,
+            optimizer=recipe.optimizer,
+        ),
+        3,
+    )  # type: ignore[no-untyped-call]
     assert [vars(owner).get(name) for owner, name in places] == before
     assert torch.is_grad_enabled()
 
@@ -137,7 +168,9 @@ def test_a_step_that_raises_puts_everything_back_too() -> None:
 
     recipe = halves()
     before = vars(torch.inference_mode)["__enter__"]
-    outcome = run_engine(Recipe(model=recipe.model, loss_fn=explode, data=recipe.data, optimizer=recipe.optimizer), 2)
+    outcome = run_engine(
+        Recipe(model=recipe.model, loss_fn=explode, data=recipe.data, optimizer=recipe.optimizer), 2
+    )
     assert outcome.evidence.failure is not None
     assert vars(torch.inference_mode)["__enter__"] is before
     assert not torch.nn.modules.module._global_forward_hooks

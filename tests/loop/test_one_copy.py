@@ -1,4 +1,5 @@
-"""One device-to-host copy per monitored step, whoever owns the loop: on the CPU, calls that would wait for a device are counted."""
+"""One device-to-host copy per monitored step, whoever owns the loop: on the CPU, calls that would
+wait for a device are counted."""
 
 from __future__ import annotations
 
@@ -18,7 +19,15 @@ from nanodoc import Recipe
 from nanodoc.loop.engine import Engine
 
 _Tensor = torch.Tensor
-_WAITS = {_Tensor.tolist, _Tensor.item, _Tensor.numpy, _Tensor.cpu, _Tensor.__bool__, _Tensor.__float__, _Tensor.__int__}
+_WAITS = {
+    _Tensor.tolist,
+    _Tensor.item,
+    _Tensor.numpy,
+    _Tensor.cpu,
+    _Tensor.__bool__,
+    _Tensor.__float__,
+    _Tensor.__int__,
+}
 
 
 class Waits(TorchFunctionMode):
@@ -53,7 +62,9 @@ def counted() -> Iterator[tuple[Waits, Reads]]:
 
 
 def loss_fn(model: Any, batch: Any) -> torch.Tensor:
-    return F.cross_entropy(nanodoc.probe(nanodoc.probe(model(batch[0]), "logits"), "again").float(), batch[1])
+    return F.cross_entropy(
+        nanodoc.probe(nanodoc.probe(model(batch[0]), "logits"), "again").float(), batch[1]
+    )
 
 
 def plain(model: Any, batch: Any, optimizer: Any, scaler: Any) -> torch.Tensor:
@@ -81,10 +92,16 @@ def engine(train_step: Callable[..., Any] | None, *, amp: bool) -> Engine:
     model = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 3))
     data = [(torch.randn(8, 4), torch.randint(0, 3, (8,)))]
     recipe = Recipe(
-        model=model, loss_fn=loss_fn, train_step=train_step, data=data, optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        model=model,
+        loss_fn=loss_fn,
+        train_step=train_step,
+        data=data,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
         scaler=torch.amp.GradScaler("cpu", init_scale=256.0) if amp else None,
-    )  # fmt: skip
-    return Engine(recipe, torch.device("cpu"), torch.float16 if amp and train_step is None else None, steps=10)
+    )
+    return Engine(
+        recipe, torch.device("cpu"), torch.float16 if amp and train_step is None else None, steps=10
+    )
 
 
 def bare(one: Engine, *, amp: bool) -> Callable[[], Any]:

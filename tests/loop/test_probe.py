@@ -31,7 +31,8 @@ class Net(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         h = nanodoc.probe(self.first(x), "after first")
-        logs = nanodoc.probe(torch.log(h.detach()) if not self.masked else h, "logs")  # log of a negative number
+        # log of a negative number
+        logs = nanodoc.probe(torch.log(h.detach()) if not self.masked else h, "logs")
         scores = nanodoc.probe(h.masked_fill(h < 0, float("-inf")), "scores")
         weights = torch.softmax(torch.cat([scores, torch.zeros(len(x), 1)], 1), 1)
         return self.last(weights[:, :8]) + 0 * torch.nan_to_num(logs).sum()  # type: ignore[no-any-return]
@@ -43,8 +44,12 @@ def recipe(model: nn.Module, train_step: Any = None) -> Recipe:
         nn.init.normal_(parameter)
     data = [(torch.randn(8, 4), torch.randn(8, 1)) for _ in range(4)]
     return Recipe(
-        model=model, loss_fn=lambda m, b: F.mse_loss(m(b[0]), b[1]), train_step=train_step, data=data, optimizer=torch.optim.SGD(model.parameters(), lr=0.01)
-    )  # fmt: skip
+        model=model,
+        loss_fn=lambda m, b: F.mse_loss(m(b[0]), b[1]),
+        train_step=train_step,
+        data=data,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.01),
+    )
 
 
 def step(model: Any, batch: Any, optimizer: Any) -> torch.Tensor:
@@ -104,7 +109,9 @@ def test_probes_change_nothing_of_the_run() -> None:
 
 
 def test_inside_compiled_code_it_is_left_out() -> None:
-    compiled = torch.compile(lambda x: nanodoc.probe(x * 2, "inside"), backend="eager", fullgraph=True)
+    compiled = torch.compile(
+        lambda x: nanodoc.probe(x * 2, "inside"), backend="eager", fullgraph=True
+    )
     assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 2.0))
 
 

@@ -1,4 +1,5 @@
-"""The frames table: every module call with the ranges of what went in and out, next to what transformers' tool prints."""
+"""The frames table: every module call with the ranges of what went in and out, next to what
+transformers' tool prints."""
 
 from __future__ import annotations
 
@@ -35,7 +36,9 @@ class Inner(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.full((3,), -2.0))
 
-    def forward(self, x: torch.Tensor, *, mask: torch.Tensor | None = None, extras: Any = None) -> Output:
+    def forward(
+        self, x: torch.Tensor, *, mask: torch.Tensor | None = None, extras: Any = None
+    ) -> Output:
         y = x * self.weight
         return Output(logits=y, states=(y + 1, y - 1))
 
@@ -65,12 +68,21 @@ def test_keywords_dataclasses_and_nested_outputs() -> None:
     inner, relu, outer = table(Outer(), torch.tensor([[1.0, -2.0, 4.0]])).frames
     assert (inner.module, relu.module, outer.module) == ("inner", "relu", "")
     assert tensors(inner) == {
-        "weight": (2.0, 2.0), "input[0]": (1.0, 4.0), "mask": (None, None), "extras.scale": (3.0, 3.0),
-        "output.logits": (2.0, 8.0), "output.states[0]": (1.0, 7.0), "output.states[1]": (3.0, 9.0),
-    }  # fmt: skip
+        "weight": (2.0, 2.0),
+        "input[0]": (1.0, 4.0),
+        "mask": (None, None),
+        "extras.scale": (3.0, 3.0),
+        "output.logits": (2.0, 8.0),
+        "output.states[0]": (1.0, 7.0),
+        "output.states[1]": (3.0, 9.0),
+    }
     # the input of a module that writes to it is measured before the call
     assert tensors(relu) == {"input[0]": (3.0, 9.0), "output": (0.0, 3.0)}
-    assert tensors(outer) == {"input[0]": (1.0, 4.0), "output.left": (0.0, 3.0), "output.right[0]": (2.0, 8.0)}
+    assert tensors(outer) == {
+        "input[0]": (1.0, 4.0),
+        "output.left": (0.0, 3.0),
+        "output.right[0]": (2.0, 8.0),
+    }
 
 
 def test_non_finite_elements_are_counted() -> None:
@@ -102,7 +114,11 @@ def test_the_path_to_the_first_bad_output() -> None:
 
 def test_only_the_modules_asked_for() -> None:
     model = nn.Sequential(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), nn.Linear(2, 2))
-    assert [f.module for f in table(model, torch.ones(1, 2), prefix="0").frames] == ["0.0", "0.1", "0"]
+    assert [f.module for f in table(model, torch.ones(1, 2), prefix="0").frames] == [
+        "0.0",
+        "0.1",
+        "0",
+    ]
 
 
 def test_an_exception_leaves_the_frames_before_it_and_no_hooks() -> None:
@@ -138,7 +154,12 @@ def test_probes_are_in_the_table() -> None:
             return nanodoc.probe(self.linear(x), "after linear").relu()
 
     linear, probe, whole = table(Probed(), torch.ones(1, 2)).frames
-    assert (linear.module, probe.module, probe.module_type, whole.module_type) == ("linear", "after linear", "", "Probed")
+    assert (linear.module, probe.module, probe.module_type, whole.module_type) == (
+        "linear",
+        "after linear",
+        "",
+        "Probed",
+    )
     assert probe.tensors[0].absmax == linear.tensors[-1].absmax
 
 
@@ -151,17 +172,29 @@ def overflowing() -> Recipe:
     def loss_fn(model: Any, batch: torch.Tensor) -> torch.Tensor:
         return model(batch).float().mean()  # type: ignore[no-any-return]
 
-    return Recipe(model=model, loss_fn=loss_fn, data=[torch.ones(2, 4)], optimizer=torch.optim.SGD(model.parameters(), lr=1e-3))
+    return Recipe(
+        model=model,
+        loss_fn=loss_fn,
+        data=[torch.ones(2, 4)],
+        optimizer=torch.optim.SGD(model.parameters(), lr=1e-3),
+    )
 
 
 def test_the_failing_step_is_shown_with_the_ops_of_the_culprit(tmp_path: Path) -> None:
-    outcome = run_engine(overflowing(), 3, amp_dtype=torch.float16, looks=LookOptions(frames=True, folder=tmp_path))
+    outcome = run_engine(
+        overflowing(), 3, amp_dtype=torch.float16, looks=LookOptions(frames=True, folder=tmp_path)
+    )
     (frames,) = outcome.frames
     assert frames.why == "it failed"
     assert frames.module == "2"
     assert any("mm" in op.op for op in frames.ops)
     assert frames.path()[-1] == ("2", math.inf)
-    shares = [t.flushed for f in frames.frames for t in f.tensors if t.role == "output" and t.dtype == "float16"]
+    shares = [
+        t.flushed
+        for f in frames.frames
+        for t in f.tensors
+        if t.role == "output" and t.dtype == "float16"
+    ]
     assert shares
     assert all(share is not None for share in shares[:2])
 
@@ -174,10 +207,17 @@ def test_steps_asked_for_are_watched_as_they_run(tmp_path: Path) -> None:
         return model(batch).pow(2).mean()  # type: ignore[no-any-return]
 
     model = nn.Linear(3, 3)
-    recipe = Recipe(model=model, loss_fn=loss_fn, data=[torch.ones(2, 3)], optimizer=torch.optim.SGD(model.parameters(), lr=1e-3))
+    recipe = Recipe(
+        model=model,
+        loss_fn=loss_fn,
+        data=[torch.ones(2, 3)],
+        optimizer=torch.optim.SGD(model.parameters(), lr=1e-3),
+    )
     counts: list[int] = []
     looks = LookOptions(frames=True, steps=(1, 3), folder=tmp_path)
-    outcome = run_engine(recipe, 5, looks=looks, progress=lambda step, loss: counts.append(len(calls)))
+    outcome = run_engine(
+        recipe, 5, looks=looks, progress=lambda step, loss: counts.append(len(calls))
+    )
     assert counts == [1, 2, 3, 4, 5]
     assert [frames.step for frames in outcome.frames] == [1, 3]
     assert list(tmp_path.iterdir()) == []  # the ops are written where no frames are wanted

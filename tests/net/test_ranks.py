@@ -1,4 +1,5 @@
-"""Real launches with gloo on this machine: ranks that are fine, die, hang, never come or run another torch, and what is said of them."""
+"""Real launches with gloo on this machine: ranks that are fine, die, hang, never come or run
+another torch, and what is said of them."""
 
 from __future__ import annotations
 
@@ -23,16 +24,38 @@ TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node")
 
 
 def started(*arguments: str, **variables: object) -> subprocess.Popen[str]:
-    """A process of this Python without the variables of an outer launcher, and with a session of its own so that all of it can be counted."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM_", "TORCHELASTIC_", "MASTER_"))}
-    environment = {**kept, "OMP_NUM_THREADS": "1", **{key: str(value) for key, value in variables.items()}}
+    """A process of this Python without the variables of an outer launcher, and with a session of
+    its own so that all of it can be counted."""
+    kept = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("SLURM_", "TORCHELASTIC_", "MASTER_"))
+    }
+    environment = {
+        **kept,
+        "OMP_NUM_THREADS": "1",
+        **{key: str(value) for key, value in variables.items()},
+    }
     return subprocess.Popen(
-        [sys.executable, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
-    )  # fmt: skip
+        [sys.executable, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        start_new_session=True,
+    )
 
 
-def by_hand(rank: int, world_size: int, port: int, *arguments: str, **variables: object) -> subprocess.Popen[str]:
-    place = {"RANK": rank, "WORLD_SIZE": world_size, "LOCAL_RANK": rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+def by_hand(
+    rank: int, world_size: int, port: int, *arguments: str, **variables: object
+) -> subprocess.Popen[str]:
+    place = {
+        "RANK": rank,
+        "WORLD_SIZE": world_size,
+        "LOCAL_RANK": rank,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+    }
     return started("-m", "nanodoc", "net", *arguments, **place, **variables)
 
 
@@ -68,9 +91,12 @@ def free_port() -> int:
 
 def launched(ranks: int, *arguments: str) -> tuple[int, dict[str, Any], str]:
     """The check under torchrun: exit code, report, stderr."""
-    code, out, err = ended(started(*TORCHRUN, str(ranks), "-m", "nanodoc", "net", *QUICK, *arguments))
+    code, out, err = ended(
+        started(*TORCHRUN, str(ranks), "-m", "nanodoc", "net", *QUICK, *arguments)
+    )
     assert out, err
-    return code, json.loads(out), err  # json.loads fails on anything that is printed twice or between
+    # json.loads fails on anything that is printed twice or between
+    return code, json.loads(out), err
 
 
 def states(report: Mapping[str, Any]) -> list[str]:
@@ -117,13 +143,18 @@ def test_a_rank_that_hangs_is_named_within_the_timeout() -> None:
     code, report, _ = launched(2, "--drill", "1:hang@barrier", "--timeout", "3")
     assert code == 1
     assert states(report) == ["waited", "FAILED"]
-    assert report["ranks"][1]["text"] == "never entered barrier: no answer within 3 s (last seen: connect OK)"
+    assert (
+        report["ranks"][1]["text"]
+        == "never entered barrier: no answer within 3 s (last seen: connect OK)"
+    )
     assert report["ranks"][0]["text"] == "in barrier for rank 1 (last seen: connect OK)"
 
 
 def started_alone(ranks: int, *arguments: str) -> tuple[int, dict[str, Any], str]:
     """The check without torchrun."""
-    code, out, err = ended(started("-m", "nanodoc", "net", "--nproc", str(ranks), *QUICK, *arguments))
+    code, out, err = ended(
+        started("-m", "nanodoc", "net", "--nproc", str(ranks), *QUICK, *arguments)
+    )
     assert out, err
     return code, json.loads(out), err
 
@@ -145,7 +176,11 @@ def test_a_slow_rank_another_torch_and_wrong_numbers() -> None:
     said = report["ranks"][1]["text"].split("; in ")
     assert [text.removeprefix("in ").partition(":")[0] for text in said] == summed
     assert "what rank 0 sent is wrong: 1000 instead of 0" in report["ranks"][1]["text"]
-    (slow,) = [one for one in report["problems"] if one["text"].startswith("rank 1") and "barrier" in one["text"]]
+    (slow,) = [
+        one
+        for one in report["problems"]
+        if one["text"].startswith("rank 1") and "barrier" in one["text"]
+    ]
     assert slow["state"] == "note"
     (version,) = [one for one in report["problems"] if one["state"] == "FAILED"]
     assert "+drill" in version["text"]
@@ -159,7 +194,9 @@ def test_a_missing_rank_is_named_by_those_who_came() -> None:
     assert other_out == ""
     assert "rank 1 of 3 never arrived at 127.0.0.1" in out
     assert "ranks 0, 2 on " in out
-    assert "never arrived within 3 s" in next(line for line in out.splitlines() if line.startswith("  rank 1"))
+    assert "never arrived within 3 s" in next(
+        line for line in out.splitlines() if line.startswith("  rank 1")
+    )
 
 
 def test_without_rank_0_there_is_one_line_and_no_traceback() -> None:
@@ -174,7 +211,10 @@ def test_without_rank_0_there_is_one_line_and_no_traceback() -> None:
 def test_rank_0_is_missing_and_torchruns_store_is_there() -> None:
     """The lowest rank that came reports for all."""
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    here = [by_hand(rank, 3, store.port, *QUICK, "--timeout", "2", TORCHELASTIC_USE_AGENT_STORE=True) for rank in (1, 2)]
+    here = [
+        by_hand(rank, 3, store.port, *QUICK, "--timeout", "2", TORCHELASTIC_USE_AGENT_STORE=True)
+        for rank in (1, 2)
+    ]
     (code, out, _), (other_code, other_out, _) = (ended(process) for process in here)
     assert (code, other_code, other_out) == (1, 1, "")
     assert states(json.loads(out)) == ["FAILED", "waited", "waited"]
@@ -182,19 +222,37 @@ def test_rank_0_is_missing_and_torchruns_store_is_there() -> None:
 
 
 def test_the_text_has_a_line_for_each_rank_and_check() -> None:
-    code, out, err = ended(started("-m", "nanodoc", "net", "--nproc", "2", "--sizes", "1", "--verbose"))
+    code, out, err = ended(
+        started("-m", "nanodoc", "net", "--nproc", "2", "--sizes", "1", "--verbose")
+    )
     assert code == 0, err
     lines = out.splitlines()
     assert lines[0].startswith("nanodoc ")
     assert "2 ranks on 1 host · gloo" in lines[0]
     assert [line.split()[1] for line in lines if line.startswith("  rank")] == ["0", "1"]
-    assert [line.split()[1] for line in lines if line.startswith("  ✓")][:4] == ["device", "links", "connect", "barrier"]
+    assert [line.split()[1] for line in lines if line.startswith("  ✓")][:4] == [
+        "device",
+        "links",
+        "connect",
+        "barrier",
+    ]
     assert "verdict: healthy (2 of 2 ranks OK)" in out
     assert "NCCL wrote no log: gloo was used" in out
 
 
 def test_an_interrupt_reports_what_is_known() -> None:
-    process = started("-m", "nanodoc", "net", "--nproc", "2", *QUICK, "--drill", "1:hang@barrier", "--timeout", "50")
+    process = started(
+        "-m",
+        "nanodoc",
+        "net",
+        "--nproc",
+        "2",
+        *QUICK,
+        "--drill",
+        "1:hang@barrier",
+        "--timeout",
+        "50",
+    )
     deadline = time.monotonic() + 50
     while len(members(process.pid)) < 3 and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -209,9 +267,12 @@ def test_an_interrupt_reports_what_is_known() -> None:
 
 
 def catches(pid: int, number: int) -> bool:
-    """By a handler other than Python's own for SIGINT: a rank catches SIGTERM, too, from the same moment on."""
+    """By a handler other than Python's own for SIGINT: a rank catches SIGTERM, too, from the same
+    moment on."""
     status = Path(f"/proc/{pid}/status").read_text()
-    caught = int(next(line for line in status.splitlines() if line.startswith("SigCgt")).split()[1], 16)
+    caught = int(
+        next(line for line in status.splitlines() if line.startswith("SigCgt")).split()[1], 16
+    )
     return bool(caught >> (number - 1) & 1) and bool(caught >> (signal.SIGTERM - 1) & 1)
 
 

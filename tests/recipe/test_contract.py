@@ -1,4 +1,5 @@
-"""The contract of `build()`: every accepted shape trains, and the batch reaches the loss as the user made it."""
+"""The contract of `build()`: every accepted shape trains, and the batch reaches the loss as the
+user made it."""
 
 from __future__ import annotations
 
@@ -43,7 +44,14 @@ def as_dataclass() -> Any:
 
 
 @pytest.mark.parametrize(
-    "value", [parts, lambda: tuple(parts().values()), lambda: Recipe(**parts()), as_dataclass, lambda: tuple(parts().values())[:3]]
+    "value",
+    [
+        parts,
+        lambda: tuple(parts().values()),
+        lambda: Recipe(**parts()),
+        as_dataclass,
+        lambda: tuple(parts().values())[:3],
+    ],
 )
 def test_every_shape_of_recipe_trains(value: Any) -> None:
     outcome = run_engine(as_recipe(value(), "build"), steps=3)
@@ -55,7 +63,10 @@ def test_every_shape_of_recipe_trains(value: Any) -> None:
     ("batch", "loss"),
     [
         (Pair(torch.ones(2, 3), torch.ones(2, 1)), lambda m, b: (m(b.x) - b.y).mean()),
-        (Bag(torch.ones(2, 3), {"scale": [torch.ones(1), 2]}), lambda m, b: (m(b.x) * b.extra["scale"][0] * b.extra["scale"][1]).mean()),
+        (
+            Bag(torch.ones(2, 3), {"scale": [torch.ones(1), 2]}),
+            lambda m, b: (m(b.x) * b.extra["scale"][0] * b.extra["scale"][1]).mean(),
+        ),
         ({"a": {"b": (torch.ones(2, 3), "text")}}, lambda m, b: m(b["a"]["b"][0]).mean()),
         (torch.ones(2, 3), lambda m, b: m(b).mean()),
     ],
@@ -69,7 +80,16 @@ def test_criterion_scheduler_clipping_and_accumulation() -> None:
     made = parts()
     made.pop("loss_fn")
     scheduler = torch.optim.lr_scheduler.StepLR(made["optimizer"], 1, gamma=0.5)
-    recipe = as_recipe(made | {"criterion": nn.MSELoss(), "scheduler": scheduler, "clip_grad_norm": 1.0, "accumulate": 2}, "build")
+    recipe = as_recipe(
+        made
+        | {
+            "criterion": nn.MSELoss(),
+            "scheduler": scheduler,
+            "clip_grad_norm": 1.0,
+            "accumulate": 2,
+        },
+        "build",
+    )
     outcome = run_engine(recipe, steps=4)
     assert outcome.steps_run == 4
     # two batches a pass, two a step: the scheduler steps once a pass, after each pass but the last
@@ -89,7 +109,10 @@ def test_accumulation_is_the_mean_of_the_micro_batches() -> None:
 def test_several_optimizers_and_a_train_step() -> None:
     torch.manual_seed(0)
     model = nn.ModuleDict({"g": nn.Linear(2, 2), "d": nn.Linear(2, 1)})
-    optimizers = [torch.optim.Adam(model["g"].parameters()), torch.optim.Adam(model["d"].parameters())]
+    optimizers = [
+        torch.optim.Adam(model["g"].parameters()),
+        torch.optim.Adam(model["d"].parameters()),
+    ]
     seen = []
 
     def train_step(model: Any, batch: Any, optimizer: Any, scaler: Any) -> torch.Tensor:
@@ -101,14 +124,25 @@ def test_several_optimizers_and_a_train_step() -> None:
             one.step()
         return loss
 
-    recipe = as_recipe({"model": model, "train_step": train_step, "optimizer": optimizers, "data": [torch.randn(4, 2)]}, "build")
+    recipe = as_recipe(
+        {
+            "model": model,
+            "train_step": train_step,
+            "optimizer": optimizers,
+            "data": [torch.randn(4, 2)],
+        },
+        "build",
+    )
     assert run_engine(recipe, 5).steps_run == 5
     assert seen == [None] * 5
 
 
 def test_a_trip_in_the_second_optimizers_backward() -> None:
     model = nn.ModuleDict({"g": nn.Linear(2, 2, bias=False), "d": nn.Linear(2, 1)})
-    optimizers = [torch.optim.SGD(model["d"].parameters(), lr=0.1), torch.optim.SGD(model["g"].parameters(), lr=0.1)]
+    optimizers = [
+        torch.optim.SGD(model["d"].parameters(), lr=0.1),
+        torch.optim.SGD(model["g"].parameters(), lr=0.1),
+    ]
 
     def train_step(model: Any, batch: Any, optimizer: Any) -> torch.Tensor:
         fake = model["g"](batch)
@@ -122,7 +156,13 @@ def test_a_trip_in_the_second_optimizers_backward() -> None:
         return loss
 
     recipe = as_recipe(
-        {"model": model, "train_step": train_step, "optimizer": optimizers, "data": [torch.ones(3, 2), torch.zeros(3, 2)]}, "build"
+        {
+            "model": model,
+            "train_step": train_step,
+            "optimizer": optimizers,
+            "data": [torch.ones(3, 2), torch.zeros(3, 2)],
+        },
+        "build",
     )
     outcome = run_engine(recipe, 4)
     assert outcome.steps_run == 2
@@ -137,7 +177,10 @@ def test_a_generator_ends_and_says_so() -> None:
     def once() -> Iterator[torch.Tensor]:
         yield from (torch.randn(2, 3) for _ in range(3))
 
-    outcome = run_engine(as_recipe(parts() | {"data": once(), "loss_fn": lambda m, b: m(b).mean()}, "build"), steps=10)
+    outcome = run_engine(
+        as_recipe(parts() | {"data": once(), "loss_fn": lambda m, b: m(b).mean()}, "build"),
+        steps=10,
+    )
     assert outcome.steps_run == 3
     assert "no further pass" in outcome.notes[0][1]
 

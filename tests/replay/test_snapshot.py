@@ -64,9 +64,13 @@ def test_it_holds_only_tensors_and_plain_types(snapshot: Path) -> None:
 
 def test_replay_gives_the_same_diagnosis_bitwise(snapshot: Path, tmp_path: Path) -> None:
     run = report_of(nanodoc("run", "train.py:build", "--output-format", "json", cwd=tmp_path))
-    again = report_of(nanodoc("replay", "nanodoc-step2.pt", "--output-format", "json", cwd=tmp_path))
+    again = report_of(
+        nanodoc("replay", "nanodoc-step2.pt", "--output-format", "json", cwd=tmp_path)
+    )
     assert again["run"]["reproduced"] == "bitwise"
-    assert [f["fingerprint"] for f in again["findings"]] == [f["fingerprint"] for f in run["findings"]]
+    assert [f["fingerprint"] for f in again["findings"]] == [
+        f["fingerprint"] for f in run["findings"]
+    ]
     assert again["findings"][0]["name"] == "infinite-gradient"
     assert again["run"]["command"] == "replay"
 
@@ -80,17 +84,32 @@ def test_an_earlier_snapshot_is_never_overwritten(snapshot: Path, tmp_path: Path
 
 def test_a_bare_snapshot_needs_an_entrypoint(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
-        "import torch\ndef build():\n    m = torch.nn.Linear(2, 1)\n"
-        "    return {'model': m, 'loss_fn': lambda m, b: (m(b[0]).squeeze(1) - b[1]).pow(2).mean(), 'data': [(torch.ones(2, 2), torch.ones(2))]}\n"
+        "import torch\ndef build():\n    m = torch.nn.Linear(2, 1)\n    return {'model': m, "
+        "'loss_fn': lambda m, b: (m(b[0]).squeeze(1) - b[1]).pow(2).mean(), 'data': "
+        "[(torch.ones(2, 2), torch.ones(2))]}\n"
     )
     torch.save(
-        {"x": torch.tensor([[1.0, float("nan")], [0.0, 1.0]]), "y": torch.ones(2), "state": torch.nn.Linear(2, 1).state_dict()},
+        {
+            "x": torch.tensor([[1.0, float("nan")], [0.0, 1.0]]),
+            "y": torch.ones(2),
+            "state": torch.nn.Linear(2, 1).state_dict(),
+        },
         tmp_path / "bare.pt",
     )
     refused = nanodoc("replay", "bare.pt", cwd=tmp_path)
     assert refused.returncode == 2
     assert "--entrypoint" in refused.stderr
-    report = report_of(nanodoc("replay", "bare.pt", "--entrypoint", "train.py:build", "--output-format", "json", cwd=tmp_path))
+    report = report_of(
+        nanodoc(
+            "replay",
+            "bare.pt",
+            "--entrypoint",
+            "train.py:build",
+            "--output-format",
+            "json",
+            cwd=tmp_path,
+        )
+    )
     assert report["findings"][0]["name"] == "non-finite-input"
     assert report["findings"][0]["culprit"]["samples"] == [0]
 
@@ -100,7 +119,9 @@ class Evil:
         return (Path.touch, (Path("executed"),))
 
 
-def test_hostile_and_broken_files_are_refused_and_not_executed(snapshot: Path, tmp_path: Path) -> None:
+def test_hostile_and_broken_files_are_refused_and_not_executed(
+    snapshot: Path, tmp_path: Path
+) -> None:
     torch.save({"nanodoc_snapshot": 1, "model": Evil()}, tmp_path / "evil.pt")
     (tmp_path / "pickle.pt").write_bytes(pickle.dumps(Evil()))
     (tmp_path / "text.pt").write_text("hello")
@@ -133,13 +154,17 @@ def test_a_snapshot_may_not_choose_code_outside_the_folder(snapshot: Path, tmp_p
 
 
 def test_a_snapshot_of_another_model_is_one_clear_line(snapshot: Path, tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(SICK.replace("Linear(3, 4", "Linear(3, 5").replace("BatchNorm1d(4)", "BatchNorm1d(5)"))
+    (tmp_path / "train.py").write_text(
+        SICK.replace("Linear(3, 4", "Linear(3, 5").replace("BatchNorm1d(4)", "BatchNorm1d(5)")
+    )
     done = nanodoc("replay", "nanodoc-step2.pt", cwd=tmp_path)
     assert done.returncode == 2
     assert "does not fit the recipe" in done.stderr
 
 
-def test_a_failed_write_keeps_the_diagnosis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_keeps_the_diagnosis(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from nanodoc.config import Config
     from nanodoc.pipeline.run import run_training
 
@@ -159,13 +184,31 @@ def test_a_failed_write_keeps_the_diagnosis(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("indices", ["a"]), ("indices", [float("nan")]), ("step", "x"), ("step", float("inf")), ("run", {"loss": "x"}), ("batches", None),
-        ("batches", []), ("entrypoint", "od\0d.py:x"), ("config", {"seed": 2**70}), ("config", {"amp": "evil"}), ("rng", {}),
-        ("rng", {"python": "x", "cpu": torch.zeros(1)}), ("attributes", [1]), ("attributes", {"": [1]}), ("training", torch.zeros(2)),
-        ("nanodoc_snapshot", torch.zeros(3)), ("torch", torch.zeros(3)), ("machine", [1]), ("model", 5), ("optimizers", 5),
+        ("indices", ["a"]),
+        ("indices", [float("nan")]),
+        ("step", "x"),
+        ("step", float("inf")),
+        ("run", {"loss": "x"}),
+        ("batches", None),
+        ("batches", []),
+        ("entrypoint", "od\0d.py:x"),
+        ("config", {"seed": 2**70}),
+        ("config", {"amp": "evil"}),
+        ("rng", {}),
+        ("rng", {"python": "x", "cpu": torch.zeros(1)}),
+        ("attributes", [1]),
+        ("attributes", {"": [1]}),
+        ("training", torch.zeros(2)),
+        ("nanodoc_snapshot", torch.zeros(3)),
+        ("torch", torch.zeros(3)),
+        ("machine", [1]),
+        ("model", 5),
+        ("optimizers", 5),
     ],
-)  # fmt: skip
-def test_a_strangers_file_is_refused_in_one_line(snapshot: Path, tmp_path: Path, key: str, value: Any) -> None:
+)
+def test_a_strangers_file_is_refused_in_one_line(
+    snapshot: Path, tmp_path: Path, key: str, value: Any
+) -> None:
     from nanodoc.errors import UsageError
     from nanodoc.replay.snapshot import read_snapshot
 

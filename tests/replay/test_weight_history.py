@@ -1,4 +1,5 @@
-"""Copies of earlier weights: as often as they are cheap, never more than memory allows, never of a run that had begun to fail."""
+"""Copies of earlier weights: as often as they are cheap, never more than memory allows, never of a
+run that had begun to fail."""
 
 from __future__ import annotations
 
@@ -38,7 +39,11 @@ def engine(what: Recipe, steps: int, **options: Any) -> Engine:
 
 
 def kept(checkpoints: Checkpoints) -> list[int]:
-    return [one.step for one in (checkpoints.first, checkpoints.previous, checkpoints.good) if one is not None]
+    return [
+        one.step
+        for one in (checkpoints.first, checkpoints.previous, checkpoints.good)
+        if one is not None
+    ]
 
 
 def test_every_few_steps_where_that_is_asked_for() -> None:
@@ -106,7 +111,9 @@ def test_a_batch_that_was_written_to_is_not_run_again() -> None:
         return loss
 
     what = recipe([batch])
-    run = engine(Recipe(model=what.model, loss_fn=loss_fn, data=[batch], optimizer=what.optimizer), 4)
+    run = engine(
+        Recipe(model=what.model, loss_fn=loss_fn, data=[batch], optimizer=what.optimizer), 4
+    )
     run.run()
     assert run.checkpoints.steps_between(0, 3) is None
 
@@ -116,7 +123,9 @@ def driven() -> Recipe:
     (optimizer,) = what.optimizers
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.8)
     return Recipe(
-        **{f: getattr(what, f) for f in ("model", "loss_fn", "data", "optimizer", "clip_grad_norm")},
+        **{
+            f: getattr(what, f) for f in ("model", "loss_fn", "data", "optimizer", "clip_grad_norm")
+        },
         scheduler=scheduler,
         scheduler_interval="step",
     )
@@ -125,7 +134,9 @@ def driven() -> Recipe:
 def observed() -> Recipe:
     what = recipe()
 
-    def train_step(model: nn.Module, batch: torch.Tensor, optimizer: torch.optim.Optimizer) -> torch.Tensor:
+    def train_step(
+        model: nn.Module, batch: torch.Tensor, optimizer: torch.optim.Optimizer
+    ) -> torch.Tensor:
         optimizer.zero_grad()
         loss: torch.Tensor = model(batch).pow(2).mean()
         loss.backward()
@@ -141,7 +152,12 @@ def test_the_past_is_repeated_bitwise_and_put_back(make: Any) -> None:
     run = engine(what, 9, checkpoint_every=3)
     outcome = run.run()
     after = {name: value.clone() for name, value in what.model.state_dict().items()}
-    state = {k: v.clone() for s in what.optimizers[0].state.values() for k, v in s.items() if isinstance(v, torch.Tensor)}
+    state = {
+        k: v.clone()
+        for s in what.optimizers[0].state.values()
+        for k, v in s.items()
+        if isinstance(v, torch.Tensor)
+    }
     rate, random = what.optimizers[0].param_groups[0]["lr"], torch.get_rng_state()
     start = run.checkpoints.before(8)[-1]
     steps = run.checkpoints.steps_between(start.step, 8)
@@ -154,7 +170,10 @@ def test_the_past_is_repeated_bitwise_and_put_back(make: Any) -> None:
     assert slower.losses[1:] != again.losses[1:]
     assert all(torch.equal(value, after[name]) for name, value in what.model.state_dict().items())
     assert all(
-        torch.equal(v, state[k]) for s in [list(what.optimizers[0].state.values())[-1]] for k, v in s.items() if isinstance(v, torch.Tensor)
+        torch.equal(v, state[k])
+        for s in [list(what.optimizers[0].state.values())[-1]]
+        for k, v in s.items()
+        if isinstance(v, torch.Tensor)
     )
     assert what.optimizers[0].param_groups[0]["lr"] == rate
     assert torch.equal(torch.get_rng_state(), random)
@@ -182,14 +201,20 @@ def test_time_ends_a_stretch() -> None:
     assert run.checkpoints.first is not None
     steps = run.checkpoints.steps_between(0, 4)
     assert steps is not None
-    course = CourseRunner(StepRunner(what, torch.device("cpu"), None), run.keeper).run(run.checkpoints.first, steps, deadline=0.0)
+    course = CourseRunner(StepRunner(what, torch.device("cpu"), None), run.keeper).run(
+        run.checkpoints.first, steps, deadline=0.0
+    )
     assert course.reason == "time"
     assert not course.complete
 
 
-def test_too_little_memory_is_said_in_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_memory_is_said_in_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("nanodoc.replay.weight_history.free_host_memory", lambda: 100)
     patient = find_patient("half-epsilon")
-    report = run_training(patient.entrypoint(healthy=True), Config(device="cpu", snapshot_dir=str(tmp_path)))
+    report = run_training(
+        patient.entrypoint(healthy=True), Config(device="cpu", snapshot_dir=str(tmp_path))
+    )
     (why,) = [why for what, why in report.not_checked if what == "earlier weights"]
     assert "an eighth of the free memory holds 0" in why

@@ -1,4 +1,5 @@
-"""A fix in its place: brackets where an operator of the line would tear it apart, every kind of file left as it was."""
+"""A fix in its place: brackets where an operator of the line would tear it apart, every kind of
+file left as it was."""
 
 from __future__ import annotations
 
@@ -16,20 +17,40 @@ def finding(line: str, old: str, patch: str, file: str = "train.py") -> Finding:
     first = line.index(old) + 1
     stripped = line.strip()
     span = SourceSpan(
-        file=file, line=1, end_line=1, column=first, end_column=first + len(old), function="f", code=stripped, indent=line.index(stripped)
+        file=file,
+        line=1,
+        end_line=1,
+        column=first,
+        end_column=first + len(old),
+        function="f",
+        code=stripped,
+        indent=line.index(stripped),
     )
     fix = Fix(title="t", patch=patch, verified=True)
     return Finding(
-        code="ND106", name="empty-reduction", severity="critical", confidence=1.0, title="t", explanation="e",
-        culprit=Culprit(kind="op", location=span), phase="forward", step=0, fixes=(fix,),
-    )  # fmt: skip
+        code="ND106",
+        name="empty-reduction",
+        severity="critical",
+        confidence=1.0,
+        title="t",
+        explanation="e",
+        culprit=Culprit(kind="op", location=span),
+        phase="forward",
+        step=0,
+        fixes=(fix,),
+    )
 
 
 @pytest.mark.parametrize(
     ("line", "old", "patch", "new"),
     [
         ("    return e.mean()", "e.mean()", "e.sum() / n", "return e.sum() / n"),
-        ("    loss = 2.0 * e.mean() ** 2", "e.mean()", "e.sum() / n", "loss = 2.0 * (e.sum() / n) ** 2"),
+        (
+            "    loss = 2.0 * e.mean() ** 2",
+            "e.mean()",
+            "e.sum() / n",
+            "loss = 2.0 * (e.sum() / n) ** 2",
+        ),
         ("    loss = f(e.mean(), 1)", "e.mean()", "e.sum() / n", "loss = f(e.sum() / n, 1)"),
         ("    loss = -e.mean()", "e.mean()", "e.sum() / n", "loss = -(e.sum() / n)"),
         ("    y = e.mean().log()", "e.mean()", "e.sum() / n", "y = (e.sum() / n).log()"),
@@ -46,7 +67,16 @@ def test_brackets(line: str, old: str, patch: str, new: str) -> None:
 
 def report(one: Finding) -> Report:
     info = RunInfo(
-        entrypoint="t", command="run", config={}, device="cpu", amp=None, seed=None, steps_requested=1, steps_run=1, torch="2", python="3"
+        entrypoint="t",
+        command="run",
+        config={},
+        device="cpu",
+        amp=None,
+        seed=None,
+        steps_requested=1,
+        steps_run=1,
+        torch="2",
+        python="3",
     )
     return Report(nanodoc="0", run=info, findings=(one,))
 
@@ -56,7 +86,10 @@ def report(one: Finding) -> Report:
     [
         (b"y = a / b\r\nz = 1\r\n", b"+y = a / c\r\n"),
         (b"\xef\xbb\xbfy = a / b\n", b"+\xef\xbb\xbfy = a / c\n"),
-        ("y = a / b  # Größe".encode(), "+y = a / c  # Größe\n\\ No newline at end of file\n".encode()),
+        (
+            "y = a / b  # Größe".encode(),
+            "+y = a / c  # Größe\n\\ No newline at end of file\n".encode(),
+        ),
         (b"y = a / b\nz = '\x0c'\n", b"+y = a / c\n"),
     ],
 )

@@ -47,7 +47,11 @@ def report(tmp_path: Path) -> Report:
     made = run_training("train.py:build", Config(device="cpu"))
     # what differs between machines and releases is no part of the golden text
     return replace(
-        made, nanodoc="0.0", vitals=replace(made.vitals, overhead=1.0, load_share=0.02, samples_per_second=None, peak_memory=None)
+        made,
+        nanodoc="0.0",
+        vitals=replace(
+            made.vitals, overhead=1.0, load_share=0.02, samples_per_second=None, peak_memory=None
+        ),
     )
 
 
@@ -68,7 +72,10 @@ def test_the_github_annotations(report: Report, golden: Callable[[str, str], Non
 def test_the_json_report(report: Report, golden: Callable[[str, str], None]) -> None:
     content = json.loads(render_json(report))
     content["run"] |= {"torch": "", "python": "", "device": ""}
-    text = re.sub(r"\d\.\d{5,}(e-?\d+)?", "0.0", json.dumps(content, indent=1, ensure_ascii=False)) + "\n"
+    text = (
+        re.sub(r"\d\.\d{5,}(e-?\d+)?", "0.0", json.dumps(content, indent=1, ensure_ascii=False))
+        + "\n"
+    )
     golden("json", re.sub(r'"seconds": [\d.e-]+', '"seconds": 0.0', text))
 
 
@@ -115,7 +122,9 @@ def test_plain_text_has_no_escape_codes(report: Report) -> None:
 
 
 def test_hostile_text_cannot_reach_the_terminal(report: Report) -> None:
-    finding = replace(report.findings[0], title="\x1b[2Jgone\r::error::x", explanation="a\x07b\x1b]0;t\x07")
+    finding = replace(
+        report.findings[0], title="\x1b[2Jgone\r::error::x", explanation="a\x07b\x1b]0;t\x07"
+    )
     hostile = replace(report, findings=(finding,))
     for text in (render(hostile), render(hostile, concise=True), render_github(hostile)):
         assert "\x1b" not in text

@@ -15,13 +15,21 @@ from nanodoc.diagnosis.finding import Finding
 from tests.helpers import diagnose
 
 
-def run(x: torch.Tensor, y: torch.Tensor, model: nn.Module | None = None, data: Any = None, steps: int = 12) -> tuple[Finding, ...]:
+def run(
+    x: torch.Tensor,
+    y: torch.Tensor,
+    model: nn.Module | None = None,
+    data: Any = None,
+    steps: int = 12,
+) -> tuple[Finding, ...]:
     torch.manual_seed(0)
     model = model or nn.Sequential(nn.Linear(x.shape[1], 16), nn.ReLU(), nn.Linear(16, 3))
     recipe = Recipe(
-        model=model, loss_fn=lambda model, batch: F.cross_entropy(model(batch[0]), batch[1]), data=data or DataLoader(TensorDataset(x, y), batch_size=16),
+        model=model,
+        loss_fn=lambda model, batch: F.cross_entropy(model(batch[0]), batch[1]),
+        data=data or DataLoader(TensorDataset(x, y), batch_size=16),
         optimizer=torch.optim.Adam(model.parameters(), 1e-3),
-    )  # fmt: skip
+    )
     return diagnose(recipe, steps)
 
 
@@ -35,7 +43,9 @@ def table(rows: int = 128) -> tuple[torch.Tensor, torch.Tensor]:
     return x, x[:, :3].argmax(1)
 
 
-@pytest.mark.parametrize("change", [lambda x: 255 * torch.rand_like(x), lambda x: x + 40, lambda x: 1e4 * x])
+@pytest.mark.parametrize(
+    "change", [lambda x: 255 * torch.rand_like(x), lambda x: x + 40, lambda x: 1e4 * x]
+)
 def test_raw_inputs(change: Any) -> None:
     x, y = table()
     found = run(change(x), y)
@@ -108,7 +118,7 @@ def test_padding_that_nothing_masks() -> None:
     assert codes(run(ids, y, Words(masked=False))) == []
 
 
-# -- indices and labels ----------------------------------------------------------------------------------------------------
+# -- indices and labels ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("step", [0, 2])

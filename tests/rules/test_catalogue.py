@@ -12,7 +12,9 @@ from nanodoc.rules.catalogue import RULES, find_rule, matches
 SECTIONS = ["What it checks", "Why it matters", "Fix", "Options", "See also"]
 
 
-@pytest.mark.parametrize("code", ["101", "105", "106", *map(str, range(201, 213)), "301", "302", "303", "304", "616"])
+@pytest.mark.parametrize(
+    "code", ["101", "105", "106", *map(str, range(201, 213)), "301", "302", "303", "304", "616"]
+)
 def test_the_first_slice_of_rules_is_there(code: str) -> None:
     assert find_rule(f"ND{code}").code == f"ND{code}"
 

@@ -135,7 +135,12 @@ def first(name: str) -> Finding:
         ("too_long", "ND102", "cut the sequences to 6", "tokenizer"),
         ("new_token", "ND102", "num_embeddings of at least 44", "positions"),
         ("half_in_a_bank", "ND707", "bfloat16, the first float32", "int64"),
-        ("state_of_the_batch_before", "ND705", "a tensor kept from the batch before", "in_channels"),
+        (
+            "state_of_the_batch_before",
+            "ND705",
+            "a tensor kept from the batch before",
+            "in_channels",
+        ),
         ("shorter_rows_in_a_smaller_batch", "ND705", "an input of 5 features", "drop_last"),
         ("nested", "ND104", "a collate function of your own", "collate_fn=collate"),
     ],
@@ -163,12 +168,19 @@ def test_what_an_exception_was_raised_from_is_told(tmp_path: Path) -> None:
 
 def test_the_lines_below_the_first_of_a_message_are_told() -> None:
     messages = [text for key, text in first("other_layers").evidence if key == "message"]
-    assert messages == ['Missing key(s) in state_dict: "bias".', 'Unexpected key(s) in state_dict: "old_bias".']
+    assert messages == [
+        'Missing key(s) in state_dict: "bias".',
+        'Unexpected key(s) in state_dict: "old_bias".',
+    ]
 
 
 def test_an_optimizers_state_of_other_parameters(tmp_path: Path) -> None:
     finding = first("state_of_others")
-    assert (finding.code, finding.culprit.kind, finding.culprit.parameter) == ("ND705", "optimizer", "0.weight")
+    assert (finding.code, finding.culprit.kind, finding.culprit.parameter) == (
+        "ND705",
+        "optimizer",
+        "0.weight",
+    )
     assert finding.culprit.location is not None
     assert finding.culprit.location.line == marked(tmp_path / "train.py", "made in order")
     assert "by position" in finding.explanation

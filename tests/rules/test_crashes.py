@@ -1,4 +1,5 @@
-"""Trainings that end in an exception: which tensors, which samples, which line, and what would help."""
+"""Trainings that end in an exception: which tensors, which samples, which line, and what would
+help."""
 
 from __future__ import annotations
 
@@ -185,7 +186,9 @@ def first(name: str) -> Finding:
         ("python_index", "ND709", "too far", "len(self.rows)"),
     ],
 )
-def test_the_cause_its_line_and_what_helps(tmp_path: Path, name: str, code: str, line: str | None, help_: str | None) -> None:
+def test_the_cause_its_line_and_what_helps(
+    tmp_path: Path, name: str, code: str, line: str | None, help_: str | None
+) -> None:
     if name == "checkpoint":
         _save_as_from(tmp_path / "on-a-gpu.pt", "cuda:2")
     finding = first(name)
@@ -200,7 +203,10 @@ def test_the_cause_its_line_and_what_helps(tmp_path: Path, name: str, code: str,
 def test_both_shapes_with_the_lines_that_made_them(tmp_path: Path) -> None:
     finding = first("linear")
     evidence = dict(finding.evidence)
-    assert evidence["argument 1"] == f"[4, 144], made by flatten at train.py:{marked(tmp_path / 'train.py', 'flattens')}"
+    assert (
+        evidence["argument 1"]
+        == f"[4, 144], made by flatten at train.py:{marked(tmp_path / 'train.py', 'flattens')}"
+    )
     assert evidence["argument 2"].startswith("[3, 400], parameter head.weight")
     assert (finding.culprit.module, finding.culprit.module_type) == ("head", "Linear")
 
@@ -261,7 +267,9 @@ def test_what_could_not_be_looked_at_is_said() -> None:
 
 @pytest.mark.parametrize("name", ["new_head", "loaded_twice"])
 def test_loads_that_are_meant_to_be_partial(name: str) -> None:
-    assert not [one for one in run_training(f"train.py:{name}", Config()).findings if one.code == "ND710"]
+    assert not [
+        one for one in run_training(f"train.py:{name}", Config()).findings if one.code == "ND710"
+    ]
 
 
 def test_the_renamed_keys_are_a_change_of_the_line() -> None:
@@ -276,11 +284,16 @@ def test_a_lost_device_is_looked_at_again_on_the_cpu() -> None:
     from nanodoc.progress import Progress
     from nanodoc.supervise.job import Job
 
-    report = supervised(Job(command="run", target="train.py:device_lost", config=Config()), Progress())
+    report = supervised(
+        Job(command="run", target="train.py:device_lost", config=Config()), Progress()
+    )
     finding = report.findings[0]
     assert (finding.code, finding.step, finding.culprit.samples) == ("ND103", 3, (2,))
     assert "label 7 at [2]" in finding.title
-    assert ("on the GPU", "RuntimeError: CUDA error: device-side assert triggered") in finding.evidence
+    assert (
+        "on the GPU",
+        "RuntimeError: CUDA error: device-side assert triggered",
+    ) in finding.evidence
     assert report.artifacts["batch"] == "nanodoc-step3-batch.pt"
 
 
@@ -294,5 +307,8 @@ def _save_as_from(path: Path, device: str) -> None:
     with zipfile.ZipFile(path, "w") as archive:
         for name, content in members.items():
             if name.endswith("data.pkl"):
-                content = content.replace(b"X\x03\x00\x00\x00cpu", b"X" + len(device).to_bytes(4, "little") + device.encode())
+                content = content.replace(
+                    b"X\x03\x00\x00\x00cpu",
+                    b"X" + len(device).to_bytes(4, "little") + device.encode(),
+                )
             archive.writestr(name, content)

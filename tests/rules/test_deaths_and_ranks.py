@@ -1,4 +1,5 @@
-"""What the rules make of facts that no test can bring about on one machine: memory that runs out, ranks on other hosts, networks."""
+"""What the rules make of facts that no test can bring about on one machine: memory that runs out,
+ranks on other hosts, networks."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ from nanodoc.report.report import Report, RunInfo
 from nanodoc.rules.catalogue import claims
 
 GIB = 1 << 30
-LINE = SourceSpan(file="train.py", line=3, end_line=3, column=1, end_column=5, function="f", code="f(x)")
+LINE = SourceSpan(
+    file="train.py", line=3, end_line=3, column=1, end_column=5, function="f", code="f(x)"
+)
 
 
 def findings(evidence: Evidence) -> tuple[Finding, ...]:
@@ -29,12 +32,46 @@ def findings(evidence: Evidence) -> tuple[Finding, ...]:
     ("death", "code"),
     [
         (
-            DeathFacts(signal="SIGKILL", step=3, phase="forward", killed_for_memory=True, peak_memory=2 * GIB, memory_limit=16 * GIB),
+            DeathFacts(
+                signal="SIGKILL",
+                step=3,
+                phase="forward",
+                killed_for_memory=True,
+                peak_memory=2 * GIB,
+                memory_limit=16 * GIB,
+            ),
             "ND704",
         ),
-        (DeathFacts(signal="SIGKILL", step=3, phase="forward", peak_memory=15 * GIB, memory_limit=16 * GIB), "ND704"),
-        (DeathFacts(signal="SIGKILL", step=3, phase="forward", peak_memory=2 * GIB, memory_limit=16 * GIB), "ND711"),
-        (DeathFacts(signal="SIGSEGV", step=3, phase="forward", peak_memory=15 * GIB, memory_limit=16 * GIB), "ND711"),
+        (
+            DeathFacts(
+                signal="SIGKILL",
+                step=3,
+                phase="forward",
+                peak_memory=15 * GIB,
+                memory_limit=16 * GIB,
+            ),
+            "ND704",
+        ),
+        (
+            DeathFacts(
+                signal="SIGKILL",
+                step=3,
+                phase="forward",
+                peak_memory=2 * GIB,
+                memory_limit=16 * GIB,
+            ),
+            "ND711",
+        ),
+        (
+            DeathFacts(
+                signal="SIGSEGV",
+                step=3,
+                phase="forward",
+                peak_memory=15 * GIB,
+                memory_limit=16 * GIB,
+            ),
+            "ND711",
+        ),
         (DeathFacts(silent_for=30.0, step=3, phase="data"), "ND712"),
     ],
 )
@@ -53,7 +90,9 @@ def test_a_line_seen_twice_is_surer_than_one_seen_once_than_none() -> None:
 
 
 def outcome(number: int, ended: str, **more: object) -> RankOutcome:
-    return RankOutcome(rank=number, ended=ended, **{"steps": 3, "step": 3, "phase": "forward", **more})  # type: ignore[arg-type]  # by name
+    return RankOutcome(
+        rank=number, ended=ended, **{"steps": 3, "step": 3, "phase": "forward", **more}
+    )  # type: ignore[arg-type]  # by name
 
 
 def test_a_trouble_of_all_ranks_is_no_question_of_ranks() -> None:
@@ -62,25 +101,43 @@ def test_a_trouble_of_all_ranks_is_no_question_of_ranks() -> None:
 
 
 def test_the_first_rank_by_step_is_named() -> None:
-    (finding,) = findings(Evidence(ranks=(outcome(0, CLEAN, step=5), outcome(1, SICK, step=5), outcome(2, SICK, step=4))))
+    (finding,) = findings(
+        Evidence(
+            ranks=(outcome(0, CLEAN, step=5), outcome(1, SICK, step=5), outcome(2, SICK, step=4))
+        )
+    )
     assert (finding.code, finding.rank, finding.step) == ("ND801", 2, 4)
     assert finding.title == "ranks 1, 2 of 3 failed, rank 0 did not"
 
 
 def test_a_rank_that_was_never_heard_of() -> None:
-    (finding,) = findings(Evidence(ranks=(outcome(0, ENDED), outcome(1, LOST, step=None, phase="", why="it never showed itself"))))
+    (finding,) = findings(
+        Evidence(
+            ranks=(
+                outcome(0, ENDED),
+                outcome(1, LOST, step=None, phase="", why="it never showed itself"),
+            )
+        )
+    )
     assert (finding.code, finding.rank, finding.culprit.kind) == ("ND801", 1, "environment")
 
 
 def test_ranks_that_all_stand_still_at_one_place() -> None:
     (finding,) = findings(Evidence(ranks=(outcome(0, HUNG), outcome(1, HUNG))))
     assert (finding.code, finding.title) == ("ND804", "all ranks stand still at the same place")
-    (finding,) = findings(Evidence(ranks=(outcome(0, HUNG, waits=True), outcome(1, HUNG, location=LINE))))
+    (finding,) = findings(
+        Evidence(ranks=(outcome(0, HUNG, waits=True), outcome(1, HUNG, location=LINE)))
+    )
     assert (finding.code, finding.rank) == ("ND804", 1)
 
 
-@pytest.mark.parametrize("change", [{"wrapped": False}, {"steps": 2}, {"fingerprints": ()}, {"fingerprints": (("other", "b"),)}])
-def test_replicas_are_compared_only_where_they_are_meant_to_be_alike(change: dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    "change",
+    [{"wrapped": False}, {"steps": 2}, {"fingerprints": ()}, {"fingerprints": (("other", "b"),)}],
+)
+def test_replicas_are_compared_only_where_they_are_meant_to_be_alike(
+    change: dict[str, object],
+) -> None:
     one = outcome(0, WELL, fingerprints=(("w", "a"),), wrapped=True)
     other = replace(one, rank=1, fingerprints=(("w", "b"),))
     assert [finding.code for finding in findings(Evidence(ranks=(one, other)))] == ["ND802"]
@@ -91,10 +148,15 @@ def test_replicas_are_compared_only_where_they_are_meant_to_be_alike(change: dic
     ("message", "code"),
     [
         (
-            "The server socket has failed to listen on any local network address. port: 29500, useIpv6: false, code: -98, name: EADDRINUSE",
+            "The server socket has failed to listen on any local network address. port: 29500, "
+            "useIpv6: false, code: -98, name: EADDRINUSE",
             "ND805",
         ),
-        ("Error initializing torch.distributed using env:// rendezvous: environment variable RANK expected, but not set", "ND805"),
+        (
+            "Error initializing torch.distributed using env:// rendezvous: environment variable "
+            "RANK expected, but not set",
+            "ND805",
+        ),
         ("Timed out after 31 seconds waiting for clients. 1/2 clients joined.", "ND805"),
         ("my own words: nothing of that kind", "ND709"),
     ],
@@ -114,7 +176,16 @@ def test_ranks_that_do_not_find_each_other(message: str, code: str) -> None:
 
 def test_the_merged_report_tells_each_cause_once() -> None:
     info = RunInfo(
-        entrypoint="t:b", command="run", config={}, device="cpu", amp=None, seed=None, steps_requested=5, steps_run=3, torch="2", python="3"
+        entrypoint="t:b",
+        command="run",
+        config={},
+        device="cpu",
+        amp=None,
+        seed=None,
+        steps_requested=5,
+        steps_run=3,
+        torch="2",
+        python="3",
     )
     cause = Finding(
         code="ND101",
@@ -128,7 +199,10 @@ def test_the_merged_report_tells_each_cause_once() -> None:
         step=3,
     )
     effect = replace(cause, code="ND901", name="not-reproduced")
-    local, given = Report(nanodoc="0", run=info, findings=(cause,)), Report(nanodoc="0", run=info, findings=(effect,))
+    local, given = (
+        Report(nanodoc="0", run=info, findings=(cause,)),
+        Report(nanodoc="0", run=info, findings=(effect,)),
+    )
     outcomes = (outcome(0, CLEAN), outcome(1, SICK), outcome(2, SICK))
     across = findings(Evidence(ranks=outcomes))
     merged = merge([(outcomes[0], given), (outcomes[1], local), (outcomes[2], local)], across)

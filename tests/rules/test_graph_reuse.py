@@ -1,4 +1,5 @@
-"""Graphs used twice and tensors overwritten: both ends are named, by errors that the current torch really raises."""
+"""Graphs used twice and tensors overwritten: both ends are named, by errors that the current torch
+really raises."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ def recipe(model: nn.Module, step: Any = None, optimizers: Any = None) -> Recipe
     optimizers = optimizers or torch.optim.SGD(model.parameters(), lr=0.01)
     if step is not None:
         return Recipe(model=model, train_step=step, data=data, optimizer=optimizers)
-    return Recipe(model=model, loss_fn=lambda m, b: F.mse_loss(m(b[0]), b[1]), data=data, optimizer=optimizers)
+    return Recipe(
+        model=model, loss_fn=lambda m, b: F.mse_loss(m(b[0]), b[1]), data=data, optimizer=optimizers
+    )
 
 
 def first(model: nn.Module, **more: Any) -> Finding:
@@ -138,7 +141,10 @@ def impatient(model: Any, batch: Any, optimizers: Any, scaler: Any) -> torch.Ten
 
 def test_an_optimizer_that_steps_before_backward() -> None:
     model = Two()
-    both = [torch.optim.SGD(model.a.parameters(), lr=0.1), torch.optim.SGD(model.b.parameters(), lr=0.1)]
+    both = [
+        torch.optim.SGD(model.a.parameters(), lr=0.1),
+        torch.optim.SGD(model.b.parameters(), lr=0.1),
+    ]
     finding = first(model, step=impatient, optimizers=both)
     assert finding.name == "in-place-overwrite"
     assert blamed(finding, "too early")

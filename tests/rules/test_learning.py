@@ -17,15 +17,22 @@ from tests.helpers import diagnose, marked
 
 
 def run(
-    model: nn.Module, *, steps: int = 20, lr: float = 1e-2, loss: Callable[..., torch.Tensor] = F.cross_entropy, target: Any = None
+    model: nn.Module,
+    *,
+    steps: int = 20,
+    lr: float = 1e-2,
+    loss: Callable[..., torch.Tensor] = F.cross_entropy,
+    target: Any = None,
 ) -> tuple[Finding, ...]:
     torch.manual_seed(1)
     x = torch.randn(6, 32, 10)
     y = target(x) if target is not None else x[:, :, :3].argmax(2)
     recipe = Recipe(
-        model=model, loss_fn=lambda model, batch: loss(model(batch[0]), batch[1]), optimizer=torch.optim.Adam(model.parameters(), lr=lr),
+        model=model,
+        loss_fn=lambda model, batch: loss(model(batch[0]), batch[1]),
+        optimizer=torch.optim.Adam(model.parameters(), lr=lr),
         data=list(zip(x, y, strict=True)),
-    )  # fmt: skip
+    )
     return diagnose(recipe, steps)
 
 
@@ -73,7 +80,16 @@ def test_targets_that_an_output_cannot_reach() -> None:
     assert serious(run(Head(1.0), loss=F.mse_loss, target=lambda x: column(x).abs())) == []
     sigmoid = nn.Sequential(nn.Linear(10, 1), nn.Sigmoid())
     assert serious(run(sigmoid, loss=F.mse_loss, target=lambda x: 40 + column(x))) == ["ND629"]
-    assert serious(run(nn.Sequential(nn.Linear(10, 1), nn.Sigmoid()), loss=F.mse_loss, target=lambda x: torch.sigmoid(column(x)))) == []
+    assert (
+        serious(
+            run(
+                nn.Sequential(nn.Linear(10, 1), nn.Sigmoid()),
+                loss=F.mse_loss,
+                target=lambda x: torch.sigmoid(column(x)),
+            )
+        )
+        == []
+    )
 
 
 def test_classes_that_relu_keeps_at_zero() -> None:
@@ -139,9 +155,11 @@ def test_updates_that_bfloat16_rounds_away() -> None:
             layer.weight.add_(4.0 * torch.sign(layer.weight))
     x = torch.randn(6, 32, 10).bfloat16()
     recipe = Recipe(
-        model=model, loss_fn=lambda model, batch: F.cross_entropy(model(batch[0]).float(), batch[1]),
-        optimizer=torch.optim.SGD(model.parameters(), lr=1e-4), data=list(zip(x, x[:, :, :3].argmax(2), strict=True)),
-    )  # fmt: skip
+        model=model,
+        loss_fn=lambda model, batch: F.cross_entropy(model(batch[0]).float(), batch[1]),
+        optimizer=torch.optim.SGD(model.parameters(), lr=1e-4),
+        data=list(zip(x, x[:, :, :3].argmax(2), strict=True)),
+    )
     found = [one for one in diagnose(recipe, 20) if one.code == "ND605"]
     assert found
     assert found[0].culprit.parameter == "0.weight"
@@ -155,7 +173,9 @@ def test_a_bias_before_batch_norm_need_not_move() -> None:
 
 def test_batch_norm_without_momentum() -> None:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(10, 16), nn.BatchNorm1d(16, momentum=0.0), nn.ReLU(), nn.Linear(16, 3))
+    model = nn.Sequential(
+        nn.Linear(10, 16), nn.BatchNorm1d(16, momentum=0.0), nn.ReLU(), nn.Linear(16, 3)
+    )
     first = run(model)[0]
     assert (first.code, first.culprit.module) == ("ND625", "1")
 
@@ -213,9 +233,11 @@ def test_the_mode_that_a_model_trains_in(eval_at: str) -> None:
 
     x = torch.randn(6, 32, 10)
     recipe = Recipe(
-        model=model, train_step=step, optimizer=torch.optim.Adam([p for p in model.parameters() if p.requires_grad], 1e-3),
+        model=model,
+        train_step=step,
+        optimizer=torch.optim.Adam([p for p in model.parameters() if p.requires_grad], 1e-3),
         data=list(zip(x, x[:, :, :3].argmax(2), strict=True)),
-    )  # fmt: skip
+    )
     found = diagnose(recipe, 12)
     if eval_at == "frozen":
         assert serious(found) == []
@@ -229,7 +251,11 @@ def test_the_mode_that_a_model_trains_in(eval_at: str) -> None:
 def test_a_signal_that_shrinks_from_layer_to_layer() -> None:
     torch.manual_seed(0)
     widths = [10, *[64] * 7, 3]
-    model = nn.Sequential(*[layer for a, b in itertools.pairwise(widths) for layer in (nn.Linear(a, b), nn.Tanh())][:-1])
+    model = nn.Sequential(
+        *[layer for a, b in itertools.pairwise(widths) for layer in (nn.Linear(a, b), nn.Tanh())][
+            :-1
+        ]
+    )
     for layer in model:
         if isinstance(layer, nn.Linear):
             nn.init.normal_(layer.weight, std=0.01)

@@ -1,4 +1,5 @@
-"""What is wired to the loss: each silent mistake is named at its line, and what looks like it is left alone."""
+"""What is wired to the loss: each silent mistake is named at its line, and what looks like it is
+left alone."""
 
 from __future__ import annotations
 
@@ -17,11 +18,24 @@ from tests.helpers import diagnose, marked
 Loss = Callable[[nn.Module, Any], torch.Tensor]
 
 
-def run(loss_fn: Loss, *, outputs: int = 4, model: nn.Module | None = None, steps: int = 6) -> tuple[Finding, ...]:
+def run(
+    loss_fn: Loss, *, outputs: int = 4, model: nn.Module | None = None, steps: int = 6
+) -> tuple[Finding, ...]:
     torch.manual_seed(0)
     model = model or nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, outputs))
-    data = [(torch.randn(8, 6), torch.randint(0, max(outputs, 2), (8,)), torch.randn(8)) for _ in range(4)]
-    return diagnose(Recipe(model=model, loss_fn=loss_fn, optimizer=torch.optim.Adam(model.parameters(), 1e-3), data=data), steps)
+    data = [
+        (torch.randn(8, 6), torch.randint(0, max(outputs, 2), (8,)), torch.randn(8))
+        for _ in range(4)
+    ]
+    return diagnose(
+        Recipe(
+            model=model,
+            loss_fn=loss_fn,
+            optimizer=torch.optim.Adam(model.parameters(), 1e-3),
+            data=data,
+        ),
+        steps,
+    )
 
 
 def serious(findings: tuple[Finding, ...]) -> list[str]:
@@ -43,7 +57,9 @@ def sigmoid_then_ce(model: nn.Module, batch: Any) -> torch.Tensor:
 
 
 def sigmoid_then_logits(model: nn.Module, batch: Any) -> torch.Tensor:
-    return F.binary_cross_entropy_with_logits(torch.sigmoid(model(batch[0])), F.one_hot(batch[1], 4).float())
+    return F.binary_cross_entropy_with_logits(
+        torch.sigmoid(model(batch[0])), F.one_hot(batch[1], 4).float()
+    )
 
 
 def twice_by_hand(model: nn.Module, batch: Any) -> torch.Tensor:
@@ -61,7 +77,15 @@ def kl_of_probabilities(model: nn.Module, batch: Any) -> torch.Tensor:
 
 @pytest.mark.parametrize(
     "loss_fn",
-    [softmax_method, softmax_reshaped, sigmoid_then_ce, sigmoid_then_logits, twice_by_hand, nll_of_probabilities, kl_of_probabilities],
+    [
+        softmax_method,
+        softmax_reshaped,
+        sigmoid_then_ce,
+        sigmoid_then_logits,
+        twice_by_hand,
+        nll_of_probabilities,
+        kl_of_probabilities,
+    ],
     ids=lambda one: one.__name__,
 )
 def test_normalised_before_a_loss_that_normalises(loss_fn: Loss) -> None:
@@ -72,7 +96,8 @@ def test_the_softmax_is_the_line_and_the_lowest_loss_is_told() -> None:
     first = run(softmax_method)[0]
     assert first.culprit.location is not None
     assert first.culprit.location.line == marked(__file__, "a method")
-    assert dict(first.evidence)["lowest loss possible"] == pytest.approx(0.7437, abs=1e-3)  # ln(3 + e) − 1
+    # ln(3 + e) − 1
+    assert dict(first.evidence)["lowest loss possible"] == pytest.approx(0.7437, abs=1e-3)
 
 
 def test_nll_of_raw_outputs() -> None:
@@ -90,7 +115,9 @@ def soft_targets(model: nn.Module, batch: Any) -> torch.Tensor:
 def distillation(model: nn.Module, batch: Any) -> torch.Tensor:
     with torch.no_grad():
         teacher = F.softmax(model(batch[0]) / 2, dim=1)
-    return F.kl_div(F.log_softmax(model(batch[0]) / 2, dim=1), teacher, reduction="batchmean") + F.cross_entropy(model(batch[0]), batch[1])
+    return F.kl_div(
+        F.log_softmax(model(batch[0]) / 2, dim=1), teacher, reduction="batchmean"
+    ) + F.cross_entropy(model(batch[0]), batch[1])
 
 
 def attention_inside(model: nn.Module, batch: Any) -> torch.Tensor:
@@ -110,14 +137,21 @@ def entropy_bonus(model: nn.Module, batch: Any) -> torch.Tensor:
 
 @pytest.mark.parametrize(
     "loss_fn",
-    [log_softmax_then_ce, soft_targets, distillation, attention_inside, probabilities_scaled, entropy_bonus],
+    [
+        log_softmax_then_ce,
+        soft_targets,
+        distillation,
+        attention_inside,
+        probabilities_scaled,
+        entropy_bonus,
+    ],
     ids=lambda one: one.__name__,
 )
 def test_softmax_where_it_belongs(loss_fn: Loss) -> None:
     assert serious(run(loss_fn)) == []
 
 
-# -- shapes ----------------------------------------------------------------------------------------------------------------
+# -- shapes ----------------------------------------------------------------------------------------
 
 
 def column_minus_row(model: nn.Module, batch: Any) -> torch.Tensor:
@@ -139,7 +173,9 @@ def weighted(model: nn.Module, batch: Any) -> torch.Tensor:
     return (each * weights).mean()
 
 
-@pytest.mark.parametrize("loss_fn", [column_minus_row, row_minus_column, huber, weighted], ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+    "loss_fn", [column_minus_row, row_minus_column, huber, weighted], ids=lambda one: one.__name__
+)
 @pytest.mark.filterwarnings("ignore:Using a target size.*:UserWarning")
 def test_predictions_broadcast_against_targets(loss_fn: Loss) -> None:
     found = run(loss_fn, outputs=1)
@@ -191,7 +227,11 @@ class Frequencies(nn.Module):
         return self.head(torch.sin(x[:, :1] * self.frequencies))
 
 
-@pytest.mark.parametrize("loss_fn", [columns, scalar_target, all_pairs, distances, masked_map], ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+    "loss_fn",
+    [columns, scalar_target, all_pairs, distances, masked_map],
+    ids=lambda one: one.__name__,
+)
 def test_shapes_that_are_meant(loss_fn: Loss) -> None:
     assert serious(run(loss_fn, outputs=1)) == []
 
@@ -200,7 +240,7 @@ def test_learnt_frequencies_are_no_target() -> None:
     assert serious(run(columns, model=Frequencies())) == []
 
 
-# -- a softmax of one ------------------------------------------------------------------------------------------------------
+# -- a softmax of one ------------------------------------------------------------------------------
 
 
 class Pooled(nn.Module):

@@ -191,7 +191,9 @@ def wrong_end() -> Any:
     model = net()
     for name, parameter in model.named_parameters():
         parameter.requires_grad = name.startswith("2")  # the middle only
-    return recipe(model, torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1))
+    return recipe(
+        model, torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+    )
 
 
 def test_a_fresh_head_is_frozen(tmp_path: Path) -> None:
@@ -213,7 +215,7 @@ def test_gradients_switched_off_before_training(tmp_path: Path) -> None:
         torch.set_grad_enabled(True)
 
 
-# -- on purpose ----------------------------------------------------------------------------------------------------------
+# -- on purpose ------------------------------------------------------------------------------------
 
 
 def frozen_backbone() -> Any:
@@ -261,10 +263,14 @@ def shared_on_purpose() -> Any:
     return recipe(model, torch.optim.SGD(model.parameters(), lr=0.1))
 
 
-@pytest.mark.parametrize("build", [registered, hidden_teacher, frozen_backbone, moved_by_hand, shared_on_purpose])
+@pytest.mark.parametrize(
+    "build", [registered, hidden_teacher, frozen_backbone, moved_by_hand, shared_on_purpose]
+)
 def test_what_is_meant_is_left_alone(tmp_path: Path, build: Callable[[], Any]) -> None:
     assert found(tmp_path, build) == ()
 
 
 def test_a_loaded_backbone_left_out_is_only_told(tmp_path: Path) -> None:
-    assert [(f.name, f.severity) for f in found(tmp_path, loaded_backbone)] == [("parameter-not-in-optimizer", "info")]
+    assert [(f.name, f.severity) for f in found(tmp_path, loaded_backbone)] == [
+        ("parameter-not-in-optimizer", "info")
+    ]

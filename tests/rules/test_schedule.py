@@ -20,15 +20,21 @@ from nanodoc.pipeline.run import run_training
 from tests.helpers import diagnose
 
 
-def run(make: Callable[[Any], Any] | None, *, lr: float = 0.1, steps: int = 60, every: str = "step") -> tuple[Finding, ...]:
+def run(
+    make: Callable[[Any], Any] | None, *, lr: float = 0.1, steps: int = 60, every: str = "step"
+) -> tuple[Finding, ...]:
     torch.manual_seed(0)
     x = torch.randn(8, 16, 6)
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
     recipe = Recipe(
-        model=model, loss_fn=lambda model, batch: F.cross_entropy(model(batch[0]), batch[1]), optimizer=optimizer,
-        scheduler=make(optimizer) if make else None, scheduler_interval=every, data=list(zip(x, x[:, :, :3].argmax(2), strict=True)),
-    )  # fmt: skip
+        model=model,
+        loss_fn=lambda model, batch: F.cross_entropy(model(batch[0]), batch[1]),
+        optimizer=optimizer,
+        scheduler=make(optimizer) if make else None,
+        scheduler_interval=every,
+        data=list(zip(x, x[:, :, :3].argmax(2), strict=True)),
+    )
     return diagnose(recipe, steps)
 
 
@@ -62,7 +68,7 @@ def test_schedules_that_leave_nothing(make: Any, severity: str) -> None:
         lambda o: schedules.LambdaLR(o, lambda step: min(1.0, step / 200)),
         None,
     ],
-)  # fmt: skip
+)
 def test_schedules_that_end_as_they_should(make: Any) -> None:
     assert run(make) == ()
 
@@ -72,7 +78,12 @@ def test_no_learning_rate_at_all() -> None:
 
 
 def test_one_cycle_counted_in_batches_and_stepped_by_epochs() -> None:
-    assert [one.code for one in run(lambda o: schedules.OneCycleLR(o, 0.2, epochs=10, steps_per_epoch=8), every="epoch")] == ["ND609"]
+    assert [
+        one.code
+        for one in run(
+            lambda o: schedules.OneCycleLR(o, 0.2, epochs=10, steps_per_epoch=8), every="epoch"
+        )
+    ] == ["ND609"]
     assert run(lambda o: schedules.OneCycleLR(o, 0.2, total_steps=10), every="epoch") == ()
 
 
@@ -91,7 +102,9 @@ def build():
 
 
 def test_a_learning_rate_too_high_to_learn_with_is_shown_by_a_lower_one(tmp_path: Path) -> None:
-    report = run_training(find_patient("hot-optimizer").entrypoint(), Config(device="cpu", snapshot_dir=str(tmp_path)))
+    report = run_training(
+        find_patient("hot-optimizer").entrypoint(), Config(device="cpu", snapshot_dir=str(tmp_path))
+    )
     fix = report.findings[0].fixes[0]
     assert fix.verified
     assert fix.patch == "torch.optim.Adam(model.parameters(), lr=0.03)"
@@ -100,5 +113,7 @@ def test_a_learning_rate_too_high_to_learn_with_is_shown_by_a_lower_one(tmp_path
 
 def test_random_labels_are_nobodys_learning_rate(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(RANDOM_LABELS)
-    report = run_training(f"{tmp_path / 'train.py'}:build", Config(device="cpu", snapshot_dir=str(tmp_path)))
+    report = run_training(
+        f"{tmp_path / 'train.py'}:build", Config(device="cpu", snapshot_dir=str(tmp_path))
+    )
     assert report.findings == ()

@@ -1,4 +1,5 @@
-"""Whatever happens to the training's process, there is a report: where it was, which line, and nobody is left behind."""
+"""Whatever happens to the training's process, there is a report: where it was, which line, and
+nobody is left behind."""
 
 from __future__ import annotations
 
@@ -103,7 +104,9 @@ def _train(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
 
 
-def run(folder: Path, name: str, *more: str) -> tuple[dict[str, Any], subprocess.CompletedProcess[str]]:
+def run(
+    folder: Path, name: str, *more: str
+) -> tuple[dict[str, Any], subprocess.CompletedProcess[str]]:
     done = nanodoc("run", f"train.py:{name}", "--output-format", "json", *more, cwd=folder)
     return report_of(done), done
 
@@ -116,7 +119,9 @@ def run(folder: Path, name: str, *more: str) -> tuple[dict[str, Any], subprocess
         ("left", "os._exit(7)", "ended itself with exit status 7"),
     ],
 )
-def test_a_process_that_dies_leaves_a_report(tmp_path: Path, name: str, text: str, how: str) -> None:
+def test_a_process_that_dies_leaves_a_report(
+    tmp_path: Path, name: str, text: str, how: str
+) -> None:
     report, done = run(tmp_path, name)
     assert done.returncode == 1
     (finding,) = report["findings"]
@@ -125,7 +130,9 @@ def test_a_process_that_dies_leaves_a_report(tmp_path: Path, name: str, text: st
     assert (finding["step"], finding["phase"], finding["culprit"]["module"]) == (3, "forward", "1")
     wanted = next(i for i, line in enumerate(TRAIN.splitlines(), 1) if text in line)
     assert finding["culprit"]["location"]["line"] == wanted
-    assert finding["experiments"] == [{"name": "the same run again", "outcome": "ends in the same way", "loss": None}]
+    assert finding["experiments"] == [
+        {"name": "the same run again", "outcome": "ends in the same way", "loss": None}
+    ]
     assert report["vitals"]["steps"] == 3
     assert report["vitals"]["loss_last"] is not None
     assert report["run"]["steps_requested"] == 8
@@ -137,7 +144,9 @@ def test_a_death_while_the_recipe_is_built(tmp_path: Path) -> None:
     assert done.returncode == 1
     finding = report["findings"][0]
     assert (finding["code"], finding["phase"], finding["step"]) == ("ND711", "setup", None)
-    assert finding["culprit"]["location"]["line"] == line_of(tmp_path / "train.py", "def while_built")
+    assert finding["culprit"]["location"]["line"] == line_of(
+        tmp_path / "train.py", "def while_built"
+    )
 
 
 def test_a_death_that_does_not_come_again_is_told_as_such(tmp_path: Path) -> None:
@@ -146,7 +155,9 @@ def test_a_death_that_does_not_come_again_is_told_as_such(tmp_path: Path) -> Non
     assert (finding["code"], finding["step"], finding["culprit"]["location"]) == ("ND711", 3, None)
     assert finding["experiments"][0]["outcome"] == "does not end in this way"
     again, _ = run(tmp_path, "ended")
-    assert again["findings"][0]["culprit"]["location"]["line"] == line_of(tmp_path / "train.py", 'subprocess.run(["kill"')
+    assert again["findings"][0]["culprit"]["location"]["line"] == line_of(
+        tmp_path / "train.py", 'subprocess.run(["kill"'
+    )
     assert {"label": "line known from", "value": "a second run"} in again["findings"][0]["evidence"]
     assert finding["confidence"] < again["findings"][0]["confidence"]
 
@@ -163,7 +174,9 @@ def test_a_hang_ends_in_a_report_and_nobody_is_left(tmp_path: Path) -> None:
     assert done.returncode == 1
     finding = report["findings"][0]
     assert (finding["code"], finding["step"], finding["phase"]) == ("ND712", 3, "forward")
-    assert finding["culprit"]["location"]["line"] == line_of(tmp_path / "train.py", "time.sleep(600)")
+    assert finding["culprit"]["location"]["line"] == line_of(
+        tmp_path / "train.py", "time.sleep(600)"
+    )
     assert finding["culprit"]["module"] == "1"
     assert _gone(int(done.stderr.split("helper ")[1].split()[0]))
 
@@ -173,7 +186,9 @@ def test_a_limit_of_memory(tmp_path: Path) -> None:
     assert done.returncode == 1
     finding = report["findings"][0]
     assert (finding["code"], finding["step"]) == ("ND704", 3)
-    assert finding["culprit"]["location"]["line"] == line_of(tmp_path / "train.py", "torch.ones(1 << 28)")
+    assert finding["culprit"]["location"]["line"] == line_of(
+        tmp_path / "train.py", "torch.ones(1 << 28)"
+    )
     assert {"parameters", "batch"} <= {row["label"] for row in finding["evidence"]}
     assert "1 GiB" in finding["title"]
 
@@ -182,7 +197,11 @@ def test_a_worker_that_is_killed(tmp_path: Path) -> None:
     report, done = run(tmp_path, "workers")
     assert done.returncode == 1
     finding = report["findings"][0]
-    assert (finding["code"], finding["phase"], finding["culprit"]["kind"]) == ("ND708", "data", "data")
+    assert (finding["code"], finding["phase"], finding["culprit"]["kind"]) == (
+        "ND708",
+        "data",
+        "data",
+    )
     assert finding["culprit"]["dataset_indices"] == [21]
     wanted = [i for i, line in enumerate(TRAIN.splitlines(), 1) if "os.kill(os.getpid()" in line][1]
     assert finding["culprit"]["location"]["line"] == wanted
@@ -193,21 +212,30 @@ def test_a_worker_that_hangs(tmp_path: Path) -> None:
     report, done = run(tmp_path, "remote", "--timeout", "5s")
     assert done.returncode == 1
     finding = report["findings"][0]
-    assert (finding["code"], finding["phase"], finding["culprit"]["dataset_indices"]) == ("ND712", "data", [13])
+    assert (finding["code"], finding["phase"], finding["culprit"]["dataset_indices"]) == (
+        "ND712",
+        "data",
+        [13],
+    )
     assert "a socket without a timeout" in finding["culprit"]["location"]["code"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_no_child_outlives_its_parent(tmp_path: Path, number: signal.Signals) -> None:
     with subprocess.Popen(
-        [sys.executable, "-m", "nanodoc", "run", "train.py:hung"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "nanodoc", "run", "train.py:hung"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as parent:
         assert parent.stderr is not None
         helper = int(next(line for line in parent.stderr if line.startswith("helper")).split()[1])
         children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
         assert children
         parent.send_signal(number)
-        if number == signal.SIGKILL:  # nobody is left to end what the training itself has started, and it holds our pipes
+        # nobody is left to end what the training itself has started, and it holds our pipes
+        if number == signal.SIGKILL:
             parent.wait(timeout=30)
             os.kill(helper, signal.SIGKILL)
         out, _ = parent.communicate(timeout=30)
@@ -238,8 +266,11 @@ def test_the_training_has_the_same_result_in_a_child(tmp_path: Path) -> None:
 
 def test_the_parent_never_imports_torch(tmp_path: Path) -> None:
     code = (
-        "import sys; sys.argv = ['nanodoc', 'run', 'train.py:killed']\nfrom nanodoc.cli.app import main\ntry:\n    main()\n"
-        "except SystemExit as e:\n    assert e.code == 1, e.code\nassert 'torch' not in sys.modules"
+        "import sys; sys.argv = ['nanodoc', 'run', 'train.py:killed']\nfrom nanodoc.cli.app "
+        "import main\ntry:\n    main()\nexcept SystemExit as e:\n    assert e.code == 1, "
+        "e.code\nassert 'torch' not in sys.modules"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr

@@ -151,16 +151,41 @@ def _train(tmp_path: Path) -> None:
 def launch(folder: Path, *command: str, ranks: int = 2) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     return subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), *command],
-        cwd=folder, env=environment, capture_output=True, text=True, timeout=150, check=False,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            str(ranks),
+            *command,
+        ],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
 
 
 def run(folder: Path, name: str, *more: str, ranks: int = 2) -> dict[str, Any]:
-    done = launch(folder, "-m", "nanodoc", "run", f"train.py:{name}", "--output-format", "json", *more, ranks=ranks)
+    done = launch(
+        folder,
+        "-m",
+        "nanodoc",
+        "run",
+        f"train.py:{name}",
+        "--output-format",
+        "json",
+        *more,
+        ranks=ranks,
+    )
     assert done.stdout, done.stderr
     report: dict[str, Any] = json.loads(done.stdout)  # of one rank, and whole
-    assert (done.returncode != 0) == any(one["severity"] == "critical" for one in report["findings"])
+    assert (done.returncode != 0) == any(
+        one["severity"] == "critical" for one in report["findings"]
+    )
     assert not list(folder.glob(".nanodoc-ranks-*"))
     return report
 
@@ -174,14 +199,22 @@ def test_a_healthy_run_is_healthy_and_bitwise_its_own(tmp_path: Path) -> None:
     assert (tmp_path / "rank0" / "history.jsonl").exists()
     assert launch(tmp_path, "train.py").returncode == 0
     for rank in range(2):
-        watched, bare = torch.load(tmp_path / f"after-{rank}.pt"), torch.load(tmp_path / f"bare-{rank}.pt")
+        watched, bare = (
+            torch.load(tmp_path / f"after-{rank}.pt"),
+            torch.load(tmp_path / f"bare-{rank}.pt"),
+        )
         assert all(torch.equal(one, other) for one, other in zip(watched, bare, strict=True))
 
 
 def test_the_rank_whose_batch_holds_nan(tmp_path: Path) -> None:
     report = run(tmp_path, "nan", ranks=3)
     cause, local = report["findings"]
-    assert (cause["code"], cause["rank"], cause["step"], cause["culprit"]["samples"]) == ("ND101", 1, 2, [3])
+    assert (cause["code"], cause["rank"], cause["step"], cause["culprit"]["samples"]) == (
+        "ND101",
+        1,
+        2,
+        [3],
+    )
     assert (local["code"], local["rank"], local["step"]) == ("ND801", 1, 2)
     assert "Ranks 0, 2, run again without the others, are finite" in local["explanation"]
     assert [one["ended"] for one in report["ranks"]] == ["clean", "sick", "clean"]
@@ -189,9 +222,12 @@ def test_the_rank_whose_batch_holds_nan(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "code", "text"), [("dies", "ND711", "os._exit(5)"), ("raises", "ND709", 'raise KeyError("no such label")')]
+    ("name", "code", "text"),
+    [("dies", "ND711", "os._exit(5)"), ("raises", "ND709", 'raise KeyError("no such label")')],
 )
-def test_the_rank_that_ends_and_those_that_only_waited(tmp_path: Path, name: str, code: str, text: str) -> None:
+def test_the_rank_that_ends_and_those_that_only_waited(
+    tmp_path: Path, name: str, code: str, text: str
+) -> None:
     report = run(tmp_path, name, ranks=4 if name == "dies" else 2)
     cause, local = report["findings"]
     assert (cause["code"], cause["rank"], cause["step"], cause["phase"]) == (code, 1, 2, "forward")
@@ -206,16 +242,27 @@ def test_the_rank_that_hangs(tmp_path: Path) -> None:
     report = run(tmp_path, "hangs", "--timeout", "4s")
     (finding,) = report["findings"]
     assert (finding["code"], finding["rank"], finding["step"]) == ("ND804", 1, 2)
-    assert finding["culprit"]["location"]["line"] == line_of(tmp_path / "train.py", "time.sleep(600)")
+    assert finding["culprit"]["location"]["line"] == line_of(
+        tmp_path / "train.py", "time.sleep(600)"
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "severity", "parameter"),
-    [("drifts", "critical", "module.last.bias"), ("bare", "info", "first.weight"), ("left_out", None, None), ("apart", None, None)],
+    [
+        ("drifts", "critical", "module.last.bias"),
+        ("bare", "info", "first.weight"),
+        ("left_out", None, None),
+        ("apart", None, None),
+    ],
 )
-def test_replicas_that_differ(tmp_path: Path, name: str, severity: str | None, parameter: str | None) -> None:
+def test_replicas_that_differ(
+    tmp_path: Path, name: str, severity: str | None, parameter: str | None
+) -> None:
     report = run(tmp_path, name)
-    told = [(one["code"], one["severity"], one["culprit"]["parameter"]) for one in report["findings"]]
+    told = [
+        (one["code"], one["severity"], one["culprit"]["parameter"]) for one in report["findings"]
+    ]
     assert told == ([("ND802", severity, parameter)] if severity else [])
 
 
@@ -238,7 +285,11 @@ def test_ranks_in_different_collectives(tmp_path: Path) -> None:
     told = " ".join(one["title"] + one["explanation"] for one in report["findings"])
     assert "only waited" not in told
     assert "different collectives" in told or "collectives of a different kind" in told
-    lines = {one["culprit"]["location"]["line"] for one in report["findings"] if one["culprit"]["location"]}
+    lines = {
+        one["culprit"]["location"]["line"]
+        for one in report["findings"]
+        if one["culprit"]["location"]
+    }
     assert lines & {
         line_of(tmp_path / "train.py", "dist.all_reduce(torch.zeros(7))"),
         line_of(tmp_path / "train.py", "dist.all_reduce(shared)"),

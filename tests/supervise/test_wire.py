@@ -24,8 +24,17 @@ def test_a_dataclass_arrives_as_it_was_sent() -> None:
     assert Receiver().feed(packed("report", signs)) == [("report", signs)]
 
 
-@given(st.lists(st.tuples(st.text(), st.integers() | st.text() | st.none() | st.tuples(st.floats(allow_nan=False)))), st.integers(1, 40))
-def test_messages_are_whole_however_they_are_cut(messages: list[tuple[str, object]], size: int) -> None:
+@given(
+    st.lists(
+        st.tuples(
+            st.text(), st.integers() | st.text() | st.none() | st.tuples(st.floats(allow_nan=False))
+        )
+    ),
+    st.integers(1, 40),
+)
+def test_messages_are_whole_however_they_are_cut(
+    messages: list[tuple[str, object]], size: int
+) -> None:
     receiver, found = Receiver(), []
     data = b"".join(packed(kind, value) for kind, value in messages)
     for start in range(0, len(data), size):
@@ -57,9 +66,24 @@ def test_crumbs_are_there_when_the_process_is_not() -> None:
     crumbs = Crumbs(page)
     crumbs.plan(10, "cpu")
     failure = Failure(
-        type="ValueError", message="no", phase="forward", raised_by_torch=False, torch_function=None, notes=("a note",),
-        frames=(SourceSpan(file="train.py", line=3, end_line=3, column=1, end_column=5, function="f", code="fail"),),
-    )  # fmt: skip
+        type="ValueError",
+        message="no",
+        phase="forward",
+        raised_by_torch=False,
+        torch_function=None,
+        notes=("a note",),
+        frames=(
+            SourceSpan(
+                file="train.py",
+                line=3,
+                end_line=3,
+                column=1,
+                end_column=5,
+                function="f",
+                code="fail",
+            ),
+        ),
+    )
     child = os.fork()
     if child == 0:
         for step in range(5000):
@@ -69,7 +93,13 @@ def test_crumbs_are_there_when_the_process_is_not() -> None:
         os._exit(0)
     os.waitpid(child, 0)
     trail = crumbs.trail()
-    assert (trail.step, trail.phase, trail.finished, trail.planned, trail.device) == (4999, "forward", 5000, 10, "cpu")
+    assert (trail.step, trail.phase, trail.finished, trail.planned, trail.device) == (
+        4999,
+        "forward",
+        5000,
+        10,
+        "cpu",
+    )
     assert trail.losses[-1] == 4999.0
     assert len(trail.losses) == 4096
     assert failure_of(trail.words) == failure

@@ -1,4 +1,5 @@
-"""How many samples a batch holds, and taking some of them, in the forms that collate functions give."""
+"""How many samples a batch holds, and taking some of them, in the forms that collate functions
+give."""
 
 from __future__ import annotations
 
@@ -33,12 +34,14 @@ TARGETS = [{"boxes": boxes(i), "label": torch.tensor(i)} for i in range(5)]
         (Pair(IMAGES, TARGETS), 5),
         ({"images": IMAGES, "boxes": [boxes(i) for i in range(5)]}, 5),
         ((torch.zeros(5, 3, 8, 8), [boxes(i) for i in range(5)]), 5),
-        (([torch.zeros(3, 8, 8)] * 3, [boxes(i + 1) for i in range(3)]), 3),  # as many images as channels
+        # as many images as channels
+        (([torch.zeros(3, 8, 8)] * 3, [boxes(i + 1) for i in range(3)]), 3),
         (list(zip(IMAGES, TARGETS, strict=True)), 5),  # never put together
         (TARGETS, 5),
         (([torch.zeros(6, 3), torch.zeros(6, 3)], torch.zeros(6)), 6),  # two views of six images
         ([[torch.zeros(6, 3), torch.zeros(6)], [torch.zeros(6, 3), torch.zeros(6)]], 6),
-        ((torch.zeros(8, 1, 4, 9), torch.zeros(8), torch.zeros(46), torch.zeros(8)), 8),  # labels of all samples in one row
+        # labels of all samples in one row
+        ((torch.zeros(8, 1, 4, 9), torch.zeros(8), torch.zeros(46), torch.zeros(8)), 8),
         ([torch.zeros(8, 3), torch.zeros(20, 2), torch.zeros(8)], 8),
         ([torch.zeros(3, 8, 8), torch.zeros(3, 9, 8), torch.zeros(2, 9, 8)], 3),  # ragged images
         ({"nodes": torch.zeros(4, 3), "edges": torch.zeros(2, 9)}, None),
@@ -51,7 +54,8 @@ def test_the_number_of_samples(batch: Any, size: int | None) -> None:
 
 
 def test_rows_of_fields_are_taken_from_every_field() -> None:
-    images = [torch.full((3, 4, 4 + i), float(i)) for i in range(3)]  # three images of three channels
+    # three images of three channels
+    images = [torch.full((3, 4, 4 + i), float(i)) for i in range(3)]
     part = rows_of((images, [boxes(i + 1) for i in range(3)], ["a", "b", "c"]), 3, [0, 2])
     assert [one.shape[2] for one in part[0]] == [4, 6]
     assert [len(one) for one in part[1]] == [1, 3]

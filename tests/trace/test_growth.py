@@ -12,7 +12,8 @@ from nanodoc.trace.tracer import Tracer
 
 
 def traced(ops: int, size: int) -> tuple[StepTrace, int]:
-    """A step of about `ops` ops on tensors of `size` elements, and the Python memory its trace takes."""
+    """A step of about `ops` ops on tensors of `size` elements, and the Python memory its trace
+    takes."""
     model = nn.Linear(1, 1)
     weight = torch.ones(size, requires_grad=True)
     tracemalloc.start()

@@ -1,4 +1,5 @@
-"""What float16 rounds to zero and how near it comes to its end, measured against a float64 reference."""
+"""What float16 rounds to zero and how near it comes to its end, measured against a float64
+reference."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ def test_the_share_of_a_product_that_is_flushed() -> None:
     flushed = (exact != 0) & ((a * b) == 0)
     assert op.nonzero == int((exact != 0).sum())
     assert op.flushed == int(flushed.sum()) > 0
-    assert (op.lost / op.total) ** 0.5 == pytest.approx(float(exact[flushed].norm() / exact.norm()), rel=1e-4)
+    assert (op.lost / op.total) ** 0.5 == pytest.approx(
+        float(exact[flushed].norm() / exact.norm()), rel=1e-4
+    )
     assert op.absmax == pytest.approx(float((a * b).abs().max()))
     assert len(trace.records) == 1  # what is run again is not recorded
 
@@ -83,7 +86,13 @@ def small_targets(scaler: Any) -> Recipe:
             scaler.update()
         return loss
 
-    return Recipe(model=model, train_step=step, data=[(x, y)], optimizer=torch.optim.Adam(model.parameters(), lr=1e-5), scaler=scaler)
+    return Recipe(
+        model=model,
+        train_step=step,
+        data=[(x, y)],
+        optimizer=torch.optim.Adam(model.parameters(), lr=1e-5),
+        scaler=scaler,
+    )
 
 
 def test_gradients_lost_without_a_scaler() -> None:
@@ -110,7 +119,12 @@ def test_low_headroom_is_information() -> None:
     def loss_fn(model: Any, batch: torch.Tensor) -> torch.Tensor:
         return model(batch).float().tanh().mean()  # type: ignore[no-any-return]
 
-    recipe = Recipe(model=model, loss_fn=loss_fn, data=[torch.full((2, 4), 1.0)], optimizer=torch.optim.SGD(model.parameters(), lr=1e-3))
+    recipe = Recipe(
+        model=model,
+        loss_fn=loss_fn,
+        data=[torch.full((2, 4), 1.0)],
+        optimizer=torch.optim.SGD(model.parameters(), lr=1e-3),
+    )
     found = diagnose(recipe, steps=2, amp_dtype=torch.float16)
     (headroom,) = (f for f in found if f.name == "low-headroom")
     assert headroom.severity == "info"
@@ -129,7 +143,12 @@ def test_autocast_for_another_device_is_named() -> None:
         optimizer.step()
         return loss  # type: ignore[no-any-return]
 
-    recipe = Recipe(model=model, train_step=step, data=[torch.randn(4, 4)], optimizer=torch.optim.SGD(model.parameters(), lr=1e-3))
+    recipe = Recipe(
+        model=model,
+        train_step=step,
+        data=[torch.randn(4, 4)],
+        optimizer=torch.optim.SGD(model.parameters(), lr=1e-3),
+    )
     (finding,) = diagnose(recipe, steps=2)
     assert (finding.name, finding.severity) == ("autocast-not-applied", "warning")
     assert finding.culprit.location is not None
@@ -139,8 +158,11 @@ def test_autocast_for_another_device_is_named() -> None:
 def test_bfloat16_that_is_applied_is_fine() -> None:
     model = nn.Linear(4, 2)
     recipe = Recipe(
-        model=model, loss_fn=lambda m, b: m(b).float().pow(2).mean(), data=[torch.randn(4, 4)], optimizer=torch.optim.SGD(model.parameters(), lr=0.1)
-    )  # fmt: skip
+        model=model,
+        loss_fn=lambda m, b: m(b).float().pow(2).mean(),
+        data=[torch.randn(4, 4)],
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+    )
     outcome = run_engine(recipe, steps=2, amp_dtype=torch.bfloat16)
     assert outcome.evidence.amp_facts is not None
     assert any(region.half_ops for region in outcome.evidence.amp_facts.regions)

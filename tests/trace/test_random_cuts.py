@@ -1,4 +1,5 @@
-"""Random programs of 5 to 60 ops with one planted cut: the cut reported is the planted one, with exactly its orphans."""
+"""Random programs of 5 to 60 ops with one planted cut: the cut reported is the planted one, with
+exactly its orphans."""
 
 from __future__ import annotations
 
@@ -16,7 +17,22 @@ from nanodoc.facts.graph import GraphFacts
 from tests.helpers import run_engine
 
 WIDTH = 4
-PLAIN = ["tanh", "scale", "weigh", "transpose", "slice", "reshape", "in place", "row", "fork", "join", "chunk", "log", "target", "mask"]
+PLAIN = [
+    "tanh",
+    "scale",
+    "weigh",
+    "transpose",
+    "slice",
+    "reshape",
+    "in place",
+    "row",
+    "fork",
+    "join",
+    "chunk",
+    "log",
+    "target",
+    "mask",
+]
 CUTS = {
     "detach": "x = x.detach() * 1.0  # planted",
     "data": "x = x.data + 0.0  # planted",
@@ -52,7 +68,9 @@ class Program(nn.Module):
     def __init__(self, instructions: list[str]) -> None:
         super().__init__()
         self.instructions = instructions
-        self.weights = nn.ParameterList(torch.eye(WIDTH) * (1 + 0.01 * i) + 0.02 for i, _ in enumerate([*instructions, ""]))
+        self.weights = nn.ParameterList(
+            torch.eye(WIDTH) * (1 + 0.01 * i) + 0.02 for i, _ in enumerate([*instructions, ""])
+        )
         self.seen = 0.0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -139,7 +157,11 @@ class Program(nn.Module):
 def examined(instructions: list[str]) -> tuple[Program, GraphFacts | None]:
     torch.manual_seed(0)
     model = Program(instructions)
-    used = [p for p, name in zip(model.weights, [*instructions, "weigh"], strict=True) if name == "weigh"]
+    used = [
+        p
+        for p, name in zip(model.weights, [*instructions, "weigh"], strict=True)
+        if name == "weigh"
+    ]
     extra = nn.Parameter(torch.ones(()))  # keeps the loss differentiable when all else is cut off
     model.extra = extra
     recipe = Recipe(
@@ -166,13 +188,16 @@ def planted(text: str) -> int:
 parts = st.lists(st.sampled_from(PLAIN), min_size=2, max_size=29)
 
 
-@pytest.mark.filterwarnings("ignore:.*to a scalar may lead.*:UserWarning")  # torch warns once per process
+# torch warns once per process
+@pytest.mark.filterwarnings("ignore:.*to a scalar may lead.*:UserWarning")
 @given(before=parts, after=parts, cut=st.sampled_from(sorted(CUTS)))
 @settings(max_examples=120, deadline=None)
 def test_the_planted_cut_is_found(before: list[str], after: list[str], cut: str) -> None:
     _, graph = examined([*before, cut, *after])
     assert graph is not None
-    orphans = {f"weights.{i}" for i, name in enumerate(before) if name == "weigh"} | {f"weights.{len(before) + 1 + len(after)}"}
+    orphans = {f"weights.{i}" for i, name in enumerate(before) if name == "weigh"} | {
+        f"weights.{len(before) + 1 + len(after)}"
+    }
     assert {p.name for p in graph.parameters if p.state in ("cut", "lost")} == orphans
     assert len(graph.cuts) == 1
     found = graph.cuts[0]

@@ -1,4 +1,5 @@
-"""Random programs with one planted birth: whatever surrounds it, the planted op and its line are named, and nothing else."""
+"""Random programs with one planted birth: whatever surrounds it, the planted op and its line are
+named, and nothing else."""
 
 from __future__ import annotations
 
@@ -38,7 +39,9 @@ class Program(nn.Module):
     def __init__(self, instructions: list[str]) -> None:
         super().__init__()
         self.instructions = instructions
-        self.weight = nn.Parameter(torch.eye(WIDTH) + 0.01 * torch.arange(WIDTH * WIDTH).reshape(WIDTH, WIDTH) / WIDTH)
+        self.weight = nn.Parameter(
+            torch.eye(WIDTH) + 0.01 * torch.arange(WIDTH * WIDTH).reshape(WIDTH, WIDTH) / WIDTH
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x, kept = x @ self.weight, []
@@ -68,7 +71,9 @@ class Program(nn.Module):
             elif instruction == "softmax":
                 x = torch.softmax(x, dim=1)
             elif instruction == "mask":
-                x = torch.softmax(x.masked_fill(torch.eye(WIDTH, dtype=torch.bool), float("-inf")), dim=1)
+                x = torch.softmax(
+                    x.masked_fill(torch.eye(WIDTH, dtype=torch.bool), float("-inf")), dim=1
+                )
             elif instruction == "chunk":
                 x = torch.cat(x.chunk(2, dim=1), dim=1)
             elif instruction in FORWARD + BACKWARD:
@@ -105,16 +110,24 @@ def recipe(instructions: list[str]) -> Recipe:
     model = Program(instructions)
     x = torch.rand(WIDTH, WIDTH) + 0.5
     return Recipe(
-        model=model, loss_fn=lambda model, batch: model(batch).mean(), data=[x], optimizer=torch.optim.SGD(model.parameters(), lr=0.01)
+        model=model,
+        loss_fn=lambda model, batch: model(batch).mean(),
+        data=[x],
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.01),
     )
 
 
-programs = st.tuples(st.lists(st.sampled_from(PLAIN), min_size=2, max_size=25), st.lists(st.sampled_from(PLAIN), min_size=2, max_size=25))
+programs = st.tuples(
+    st.lists(st.sampled_from(PLAIN), min_size=2, max_size=25),
+    st.lists(st.sampled_from(PLAIN), min_size=2, max_size=25),
+)
 
 
 @settings(max_examples=120, deadline=None)
 @given(programs, st.sampled_from(FORWARD + BACKWARD))
-def test_the_planted_op_and_its_line_are_named(around: tuple[list[str], list[str]], plant: str) -> None:
+def test_the_planted_op_and_its_line_are_named(
+    around: tuple[list[str], list[str]], plant: str
+) -> None:
     outcome = run_engine(recipe([*around[0], plant, *around[1]]))
     evidence = outcome.evidence
     assert evidence.trip is not None

@@ -1,4 +1,5 @@
-"""What the tracer works under: autocast, checkpointing, tied weights, repeated modules, compiled parts, custom functions."""
+"""What the tracer works under: autocast, checkpointing, tied weights, repeated modules, compiled
+parts, custom functions."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ from tests.helpers import diagnose, line_of
 
 
 def first(model: nn.Module, x: torch.Tensor, **options: Any) -> Finding:
-    recipe = Recipe(model=model, loss_fn=lambda model, batch: model(batch).float().mean(), data=[x], **options)
+    recipe = Recipe(
+        model=model, loss_fn=lambda model, batch: model(batch).float().mean(), data=[x], **options
+    )
     return diagnose(recipe)[0]
 
 
@@ -55,7 +58,9 @@ def test_a_birth_inside_activation_checkpointing(reentrant: bool) -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_a_birth_under_autocast(dtype: torch.dtype) -> None:
     model = Root()
-    finding = diagnose(Recipe(model=model, loss_fn=lambda m, b: m(b).float().mean(), data=[ZERO]), amp_dtype=dtype)[0]
+    finding = diagnose(
+        Recipe(model=model, loss_fn=lambda m, b: m(b).float().mean(), data=[ZERO]), amp_dtype=dtype
+    )[0]
     assert finding.name == "infinite-gradient"
     assert finding.culprit.samples == (1,)
 
@@ -134,7 +139,10 @@ class PartlyCompiled(nn.Module):
         return self.fast(x)  # type: ignore[no-any-return]
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning")  # dynamo's own
+# dynamo's own
+@pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning"
+)
 def test_compiled_parts_are_traced_eagerly_and_unharmed() -> None:
     model = PartlyCompiled()
     healthy = torch.ones(2, 4)
@@ -183,10 +191,18 @@ def test_a_causal_mask_upstream_is_not_blamed() -> None:
 
 def test_hooks_are_gone_after_an_exception() -> None:
     hooks = torch.nn.modules.module
-    before = (len(hooks._global_forward_hooks), len(hooks._global_forward_pre_hooks), torch.Tensor.backward)
+    before = (
+        len(hooks._global_forward_hooks),
+        len(hooks._global_forward_pre_hooks),
+        torch.Tensor.backward,
+    )
 
     def explode(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
         raise ValueError("on purpose")
 
     assert diagnose(Recipe(model=Root(), loss_fn=explode, data=[ZERO]))[0].name == "user-exception"
-    assert (len(hooks._global_forward_hooks), len(hooks._global_forward_pre_hooks), torch.Tensor.backward) == before
+    assert (
+        len(hooks._global_forward_hooks),
+        len(hooks._global_forward_pre_hooks),
+        torch.Tensor.backward,
+    ) == before

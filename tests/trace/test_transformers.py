@@ -1,4 +1,5 @@
-"""transformers' GPT-2, BERT and T5 from small configs, with a singular op planted in a random layer."""
+"""transformers' GPT-2, BERT and T5 from small configs, with a singular op planted in a random
+layer."""
 
 from __future__ import annotations
 
@@ -42,27 +43,74 @@ class SqrtOfZero(nn.Module):
         return hidden + torch.sqrt(hidden.pow(2) * hole)  # planted in backward
 
 
-def family(name: str) -> tuple[nn.Module, list[tuple[nn.Module, str, str]], dict[str, torch.Tensor]]:
+def family(
+    name: str,
+) -> tuple[nn.Module, list[tuple[nn.Module, str, str]], dict[str, torch.Tensor]]:
     """The model, its (parent, attribute, path) places for a plant, and a batch."""
     torch.manual_seed(0)
     ids = torch.randint(0, 60, (2, 8))
     if name == "gpt2":
-        config = transformers.GPT2Config(vocab_size=60, n_positions=16, n_embd=16, n_layer=LAYERS, n_head=2, bos_token_id=0, eos_token_id=0)
+        config = transformers.GPT2Config(
+            vocab_size=60,
+            n_positions=16,
+            n_embd=16,
+            n_layer=LAYERS,
+            n_head=2,
+            bos_token_id=0,
+            eos_token_id=0,
+        )
         model = transformers.GPT2LMHeadModel(config)
-        return model, [(model.transformer.h[i], "mlp", f"transformer.h.{i}.mlp") for i in range(LAYERS)], {"input_ids": ids, "labels": ids}
+        return (
+            model,
+            [(model.transformer.h[i], "mlp", f"transformer.h.{i}.mlp") for i in range(LAYERS)],
+            {"input_ids": ids, "labels": ids},
+        )
     if name == "bert":
         config = transformers.BertConfig(
-            vocab_size=60, hidden_size=16, num_hidden_layers=LAYERS, num_attention_heads=2, intermediate_size=32, max_position_embeddings=16
+            vocab_size=60,
+            hidden_size=16,
+            num_hidden_layers=LAYERS,
+            num_attention_heads=2,
+            intermediate_size=32,
+            max_position_embeddings=16,
         )
         model = transformers.BertForMaskedLM(config)
-        places = [(model.bert.encoder.layer[i], "intermediate", f"bert.encoder.layer.{i}.intermediate") for i in range(LAYERS)]
-        return model, places, {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids}
+        places = [
+            (model.bert.encoder.layer[i], "intermediate", f"bert.encoder.layer.{i}.intermediate")
+            for i in range(LAYERS)
+        ]
+        return (
+            model,
+            places,
+            {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids},
+        )
     config = transformers.T5Config(
-        vocab_size=60, d_model=16, d_kv=8, d_ff=32, num_layers=LAYERS, num_heads=2, decoder_start_token_id=0, pad_token_id=0
+        vocab_size=60,
+        d_model=16,
+        d_kv=8,
+        d_ff=32,
+        num_layers=LAYERS,
+        num_heads=2,
+        decoder_start_token_id=0,
+        pad_token_id=0,
     )
     model = transformers.T5ForConditionalGeneration(config)
-    places = [(model.encoder.block[i].layer[1], "DenseReluDense", f"encoder.block.{i}.layer.1.DenseReluDense") for i in range(LAYERS)]
-    places += [(model.decoder.block[i].layer[2], "DenseReluDense", f"decoder.block.{i}.layer.2.DenseReluDense") for i in range(LAYERS)]
+    places = [
+        (
+            model.encoder.block[i].layer[1],
+            "DenseReluDense",
+            f"encoder.block.{i}.layer.1.DenseReluDense",
+        )
+        for i in range(LAYERS)
+    ]
+    places += [
+        (
+            model.decoder.block[i].layer[2],
+            "DenseReluDense",
+            f"decoder.block.{i}.layer.2.DenseReluDense",
+        )
+        for i in range(LAYERS)
+    ]
     return model, places, {"input_ids": ids, "labels": ids}
 
 
@@ -88,7 +136,9 @@ def test_the_planted_layer_and_line_are_named(seed: int) -> None:
     first = findings[0].culprit
     assert first.module == path
     assert first.location is not None
-    assert first.location.line == line_of(__file__, "# planted in forward" if kind is LogOfZero else "# planted in backward")
+    assert first.location.line == line_of(
+        __file__, "# planted in forward" if kind is LogOfZero else "# planted in backward"
+    )
 
 
 @pytest.mark.parametrize("name", FAMILIES)

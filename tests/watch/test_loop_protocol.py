@@ -1,4 +1,5 @@
-"""The order of a loop's calls: what is wrong is named with its line, and what only looks odd is left alone."""
+"""The order of a loop's calls: what is wrong is named with its line, and what only looks odd is
+left alone."""
 
 from __future__ import annotations
 
@@ -17,12 +18,17 @@ from tests.helpers import diagnose, marked
 Step = Callable[..., Any]
 
 
-def run(step: Step, *, steps: int = 12, optimizer: Callable[..., Any] | None = None) -> tuple[Finding, ...]:
+def run(
+    step: Step, *, steps: int = 12, optimizer: Callable[..., Any] | None = None
+) -> tuple[Finding, ...]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
     x, y = torch.randn(8, 16, 6), torch.randint(0, 3, (8, 16))
     made = (optimizer or torch.optim.SGD)(model.parameters(), lr=0.01)
-    return diagnose(Recipe(model=model, train_step=step, optimizer=made, data=list(zip(x, y, strict=True))), steps)
+    return diagnose(
+        Recipe(model=model, train_step=step, optimizer=made, data=list(zip(x, y, strict=True))),
+        steps,
+    )
 
 
 def loss_of(model: nn.Module, batch: Any) -> torch.Tensor:
@@ -113,7 +119,11 @@ def two_losses(model: nn.Module, batch: Any, optimizer: Any) -> torch.Tensor:
     return first
 
 
-@pytest.mark.parametrize("step", [clears_to_zero, clears_by_hand, clears_afterwards, two_losses], ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+    "step",
+    [clears_to_zero, clears_by_hand, clears_afterwards, two_losses],
+    ids=lambda one: one.__name__,
+)
 def test_loops_in_order_are_left_alone(step: Step) -> None:
     assert run(step) == ()
     assert run(step, optimizer=lambda p, lr: torch.optim.SGD(p, lr=lr, momentum=0.9)) == ()
@@ -126,7 +136,10 @@ def test_accumulation_that_clears_is_left_alone() -> None:
 def test_a_generator_step_that_leaves_gradients_in_the_critic_is_left_alone() -> None:
     torch.manual_seed(0)
     model = nn.ModuleDict({"made": nn.Linear(4, 2), "critic": nn.Linear(2, 1)})
-    one, other = torch.optim.Adam(model["made"].parameters()), torch.optim.Adam(model["critic"].parameters())
+    one, other = (
+        torch.optim.Adam(model["made"].parameters()),
+        torch.optim.Adam(model["critic"].parameters()),
+    )
 
     def step(model: Any, batch: Any, optimizer: Any) -> torch.Tensor:
         made = model["made"](torch.randn(8, 4))
@@ -139,7 +152,12 @@ def test_a_generator_step_that_leaves_gradients_in_the_critic_is_left_alone() ->
         one.step()
         return loss
 
-    recipe = Recipe(model=model, train_step=step, optimizer=[one, other], data=[torch.randn(8, 2) for _ in range(4)])
+    recipe = Recipe(
+        model=model,
+        train_step=step,
+        optimizer=[one, other],
+        data=[torch.randn(8, 2) for _ in range(4)],
+    )
     assert [f.code for f in diagnose(recipe, 16) if f.severity != "info"] == []
 
 

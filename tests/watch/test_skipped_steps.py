@@ -1,4 +1,5 @@
-"""What the GradScaler skips: calibration is healthy and said to be, a value that overflows at every scale is not."""
+"""What the GradScaler skips: calibration is healthy and said to be, a value that overflows at every
+scale is not."""
 
 from __future__ import annotations
 
@@ -27,7 +28,11 @@ def driven(scale: float, *, factor: float = 1.0, growth_interval: int = 2000) ->
 
     scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=growth_interval)
     return Recipe(
-        model=model, loss_fn=loss_fn, data=[torch.randn(4, 8)], optimizer=torch.optim.SGD(model.parameters(), lr=1e-3), scaler=scaler
+        model=model,
+        loss_fn=loss_fn,
+        data=[torch.randn(4, 8)],
+        optimizer=torch.optim.SGD(model.parameters(), lr=1e-3),
+        scaler=scaler,
     )
 
 
@@ -44,13 +49,24 @@ def observed(scale: float, **options: Any) -> Recipe:
         scaler.update()
         return loss
 
-    return Recipe(model=plain.model, train_step=step, data=plain.data, optimizer=plain.optimizer, scaler=plain.scaler)
+    return Recipe(
+        model=plain.model,
+        train_step=step,
+        data=plain.data,
+        optimizer=plain.optimizer,
+        scaler=plain.scaler,
+    )
 
 
 def test_calibration_is_healthy_and_counted(tmp_path: Path) -> None:
     for build in (driven, observed):
         history = History(tmp_path / build.__name__)
-        outcome = run_engine(build(2.0**24), steps=20, amp_dtype=torch.float16 if build is driven else None, history=history)
+        outcome = run_engine(
+            build(2.0**24),
+            steps=20,
+            amp_dtype=torch.float16 if build is driven else None,
+            history=history,
+        )
         history.close()
         facts = outcome.evidence.amp_facts
         assert facts is not None
@@ -101,7 +117,13 @@ def test_one_bad_batch_among_good_ones_is_found() -> None:
     data = [torch.randn(4, 8) for _ in range(9)]
     data[5][2] = 0.0
     scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
-    recipe = Recipe(model=model, loss_fn=loss_fn, data=data, optimizer=torch.optim.SGD(model.parameters(), lr=1e-3), scaler=scaler)
+    recipe = Recipe(
+        model=model,
+        loss_fn=loss_fn,
+        data=data,
+        optimizer=torch.optim.SGD(model.parameters(), lr=1e-3),
+        scaler=scaler,
+    )
     (finding,) = diagnose(recipe, steps=9, amp_dtype=torch.float16)
     assert finding.name == "infinite-gradient"
     assert finding.step == 5
@@ -119,13 +141,25 @@ def test_state_outside_the_model_is_not_run_twice() -> None:
         return plain.loss_fn(model, batch)
 
     seen: list[int] = []
-    recipe = Recipe(model=plain.model, loss_fn=loss_fn, data=plain.data, optimizer=plain.optimizer, scaler=plain.scaler)
-    run_engine(recipe, steps=8, amp_dtype=torch.float16, progress=lambda step, loss: seen.append(len(calls)))
+    recipe = Recipe(
+        model=plain.model,
+        loss_fn=loss_fn,
+        data=plain.data,
+        optimizer=plain.optimizer,
+        scaler=plain.scaler,
+    )
+    run_engine(
+        recipe,
+        steps=8,
+        amp_dtype=torch.float16,
+        progress=lambda step, loss: seen.append(len(calls)),
+    )
     assert seen == list(range(1, 9))
 
 
 def test_accumulation_over_several_calls() -> None:
-    """Only every third train_step steps: the others are no steps of the scaler, and their gradients are shown unscaled."""
+    """Only every third train_step steps: the others are no steps of the scaler, and their gradients
+    are shown unscaled."""
     plain = driven(2.0**18)
     calls = 0
 
@@ -142,7 +176,13 @@ def test_accumulation_over_several_calls() -> None:
             optimizer.zero_grad()
         return loss
 
-    recipe = Recipe(model=plain.model, train_step=step, data=plain.data, optimizer=plain.optimizer, scaler=plain.scaler)
+    recipe = Recipe(
+        model=plain.model,
+        train_step=step,
+        data=plain.data,
+        optimizer=plain.optimizer,
+        scaler=plain.scaler,
+    )
     outcome = run_engine(recipe, steps=18)
     facts = outcome.evidence.amp_facts
     assert facts is not None
@@ -157,15 +197,15 @@ def test_the_report_says_that_calibration_is_healthy(tmp_path: Path) -> None:
     from nanodoc.report.terminal import render
 
     (tmp_path / "train.py").write_text(
-        "import torch\n"
-        "def build():\n"
-        "    torch.manual_seed(0)\n"
-        "    model = torch.nn.Linear(4, 2)\n"
-        "    return {'model': model, 'loss_fn': lambda m, b: m(b).float().pow(2).mean(), 'data': [torch.randn(8, 4)],\n"
-        "            'optimizer': torch.optim.SGD(model.parameters(), lr=0.1),\n"
-        "            'amp': {'dtype': 'float16', 'scaler': True, 'init_scale': 2.0 ** 24}}\n"
+        "import torch\ndef build():\n    torch.manual_seed(0)\n    model = torch.nn.Linear(4, 2)\n"
+        "    return {'model': model, 'loss_fn': lambda m, b: m(b).float().pow(2).mean(), 'data': "
+        "[torch.randn(8, 4)],\n            'optimizer': torch.optim.SGD(model.parameters(), "
+        "lr=0.1),\n            'amp': {'dtype': 'float16', 'scaler': True, 'init_scale': 2.0 ** "
+        "24}}\n"
     )
-    report = run_training(f"{tmp_path / 'train.py'}:build", Config(steps=20, device="cpu", snapshot_dir=str(tmp_path)))
+    report = run_training(
+        f"{tmp_path / 'train.py'}:build", Config(steps=20, device="cpu", snapshot_dir=str(tmp_path))
+    )
     text = render(report)
     assert "the loss scale was calibrating, which is healthy" in text
     assert "loss scale     █" in text

@@ -1,4 +1,5 @@
-"""The order of GradScaler calls in a train_step: each mistake is named at its line, and healthy orders are left alone."""
+"""The order of GradScaler calls in a train_step: each mistake is named at its line, and healthy
+orders are left alone."""
 
 from __future__ import annotations
 
@@ -28,15 +29,22 @@ def recipe(train_step: Callable[..., Any], **more: Any) -> Recipe:
     batches = [(x[i : i + 8], y[i : i + 8]) for i in range(0, 48, 8)]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     return Recipe(
-        model=model, train_step=train_step, data=batches, optimizer=optimizer, scaler=GradScaler("cpu", init_scale=1024.0), **more
-    )  # fmt: skip
+        model=model,
+        train_step=train_step,
+        data=batches,
+        optimizer=optimizer,
+        scaler=GradScaler("cpu", init_scale=1024.0),
+        **more,
+    )
 
 
 def findings(train_step: Callable[..., Any], steps: int = 6) -> tuple[Finding, ...]:
     return tuple(f for f in diagnose(recipe(train_step), steps=steps) if f.severity != "info")
 
 
-def check(train_step: Callable[..., Any], name: str, line: int, severity: str = "critical") -> Finding:
+def check(
+    train_step: Callable[..., Any], name: str, line: int, severity: str = "critical"
+) -> Finding:
     (finding,) = findings(train_step)
     assert (finding.name, finding.severity) == (name, severity)
     assert finding.culprit.location is not None
@@ -45,7 +53,7 @@ def check(train_step: Callable[..., Any], name: str, line: int, severity: str = 
     return finding
 
 
-# -- sick --------------------------------------------------------------------------------------------------------------
+# -- sick ------------------------------------------------------------------------------------------
 
 
 def test_clip_grad_norm_before_unscale() -> None:
@@ -224,15 +232,27 @@ def test_update_between_backward_and_step() -> None:
         return loss
 
     sick = recipe(step)
-    optimizers = [torch.optim.SGD(sick.model[0].parameters(), lr=0.1), torch.optim.SGD(sick.model[2].parameters(), lr=0.1)]  # type: ignore[index]
-    found = diagnose(Recipe(model=sick.model, train_step=step, data=sick.data, optimizer=optimizers, scaler=sick.scaler), steps=4)
+    optimizers = [
+        torch.optim.SGD(sick.model[0].parameters(), lr=0.1),
+        torch.optim.SGD(sick.model[2].parameters(), lr=0.1),
+    ]  # type: ignore[index]
+    found = diagnose(
+        Recipe(
+            model=sick.model,
+            train_step=step,
+            data=sick.data,
+            optimizer=optimizers,
+            scaler=sick.scaler,
+        ),
+        steps=4,
+    )
     (finding,) = (f for f in found if f.severity != "info")
     assert (finding.name, finding.severity) == ("scaler-call-order", "warning")
     assert finding.culprit.location is not None
     assert finding.culprit.location.line == marked(__file__, "in between")
 
 
-# -- healthy -----------------------------------------------------------------------------------------------------------
+# -- healthy ---------------------------------------------------------------------------------------
 
 
 def in_order(model: Any, batch: Any, optimizer: Any, scaler: Any) -> Any:
@@ -302,7 +322,10 @@ def switched_off(model: Any, batch: Any, optimizer: Any, scaler: Any) -> Any:
     return loss
 
 
-@pytest.mark.parametrize("step", [in_order, accumulated, unscaled_by_hand, logs_and_measures, gradient_penalty, switched_off])
+@pytest.mark.parametrize(
+    "step",
+    [in_order, accumulated, unscaled_by_hand, logs_and_measures, gradient_penalty, switched_off],
+)
 def test_healthy_orders(step: Callable[..., Any]) -> None:
     assert findings(step, steps=8) == ()
 
@@ -313,30 +336,49 @@ def test_two_models_taking_turns_at_one_scaler() -> None:
         d_optimizer.zero_grad()
         fake = model["g"](batch)
         with torch.autocast("cpu", dtype=torch.float16):
-            d_loss = F.softplus(-model["d"](batch)).mean() + F.softplus(model["d"](fake.detach())).mean()
+            d_loss = (
+                F.softplus(-model["d"](batch)).mean() + F.softplus(model["d"](fake.detach())).mean()
+            )
         scaler.scale(d_loss).backward()
         scaler.step(d_optimizer)
         scaler.update()
         g_optimizer.zero_grad()
         with torch.autocast("cpu", dtype=torch.float16):
             g_loss = F.softplus(-model["d"](fake)).mean()
-        scaler.scale(g_loss).backward()  # reaches the discriminator too, which clears it in the next step
+        # reaches the discriminator too, which clears it in the next step
+        scaler.scale(g_loss).backward()
         scaler.step(g_optimizer)
         scaler.update()
         return d_loss
 
     torch.manual_seed(0)
     model = nn.ModuleDict({"g": nn.Linear(4, 4), "d": nn.Linear(4, 1)})
-    optimizers = [torch.optim.SGD(model["d"].parameters(), lr=0.1), torch.optim.SGD(model["g"].parameters(), lr=0.1)]
+    optimizers = [
+        torch.optim.SGD(model["d"].parameters(), lr=0.1),
+        torch.optim.SGD(model["g"].parameters(), lr=0.1),
+    ]
     data = [torch.randn(8, 4) for _ in range(3)]
     found = diagnose(
-        Recipe(model=model, train_step=step, data=data, optimizer=optimizers, scaler=GradScaler("cpu", init_scale=1024.0)), steps=6
+        Recipe(
+            model=model,
+            train_step=step,
+            data=data,
+            optimizer=optimizers,
+            scaler=GradScaler("cpu", init_scale=1024.0),
+        ),
+        steps=6,
     )
     assert [f.name for f in found if f.severity != "info"] == []
 
 
 def test_everything_is_put_back() -> None:
-    before = (GradScaler.scale, GradScaler.step, GradScaler.update, torch.autograd.backward, torch.optim.Optimizer.zero_grad)
+    before = (
+        GradScaler.scale,
+        GradScaler.step,
+        GradScaler.update,
+        torch.autograd.backward,
+        torch.optim.Optimizer.zero_grad,
+    )
     clips = vars(torch.nn.utils.clip_grad).copy()
 
     def step(model: Any, batch: Any, optimizer: Any, scaler: Any) -> Any:
@@ -345,6 +387,12 @@ def test_everything_is_put_back() -> None:
 
     run_engine(recipe(in_order), steps=2)
     run_engine(recipe(step), steps=2)
-    assert before == (GradScaler.scale, GradScaler.step, GradScaler.update, torch.autograd.backward, torch.optim.Optimizer.zero_grad)
+    assert before == (
+        GradScaler.scale,
+        GradScaler.step,
+        GradScaler.update,
+        torch.autograd.backward,
+        torch.optim.Optimizer.zero_grad,
+    )
     assert vars(torch.nn.utils.clip_grad) == clips
     assert line_of(__file__, 'raise ValueError("in the')

@@ -1,1 +1,2 @@
-"""Sick training scripts, each with `sick()` and `healthy()`: what users write, not part of the library."""
+"""Sick training scripts, each with `sick()` and `healthy()`: what users write, not part of the
+library."""

@@ -1,4 +1,5 @@
-"""A GRU that wants time first and is given the batch first: every sample reads the ones before it."""
+"""A GRU that wants time first and is given the batch first: every sample reads the ones before
+it."""
 
 import torch
 import torch.nn.functional as F

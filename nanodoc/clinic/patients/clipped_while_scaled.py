@@ -1,5 +1,5 @@
-"""The user's own mixed-precision step clips gradients that are still multiplied by the loss scale; the healthy twin begins with a scale
-that is too high, skips its first steps, and recovers."""
+"""The user's own mixed-precision step clips gradients that are still multiplied by the loss scale;
+the healthy twin begins with a scale that is too high, skips its first steps, and recovers."""
 
 import torch
 import torch.nn.functional as F
@@ -27,7 +27,14 @@ def recipe(unscale, init_scale):
         return loss
 
     batches = [(x[i : i + 16], y[i : i + 16]) for i in range(0, 128, 16)]
-    return {"model": model, "train_step": train_step, "data": batches, "optimizer": optimizer, "scaler": scaler, "max_steps": 24}
+    return {
+        "model": model,
+        "train_step": train_step,
+        "data": batches,
+        "optimizer": optimizer,
+        "scaler": scaler,
+        "max_steps": 24,
+    }
 
 
 def sick():

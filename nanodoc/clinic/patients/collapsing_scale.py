@@ -1,4 +1,5 @@
-"""Disparity as one over depth in float16: its gradient passes 65504 at any loss scale, so the scaler skips every step."""
+"""Disparity as one over depth in float16: its gradient passes 65504 at any loss scale, so the
+scaler skips every step."""
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +22,12 @@ def recipe(nearest):
     x, y = torch.randn(64, 8), torch.rand(64, 16)
 
     def loss_fn(model, batch):
-        return F.smooth_l1_loss(model(batch[0]).float() / 100.0, batch[1], reduction="none").sum(1).mean() * 50.0
+        return (
+            F.smooth_l1_loss(model(batch[0]).float() / 100.0, batch[1], reduction="none")
+            .sum(1)
+            .mean()
+            * 50.0
+        )
 
     batches = [(x[i : i + 16], y[i : i + 16]) for i in range(0, 64, 16)]
     return {

@@ -1,4 +1,5 @@
-"""Two-tower matching under float16 autocast: rooted energies, then a cosine similarity; one item is empty."""
+"""Two-tower matching under float16 autocast: rooted energies, then a cosine similarity; one item is
+empty."""
 
 import torch
 import torch.nn.functional as F

@@ -1,4 +1,5 @@
-"""Handwritten digits (scikit-learn's, 1797 images of 8×8) classified with generalised-mean pooling."""
+"""Handwritten digits (scikit-learn's, 1797 images of 8×8) classified with generalised-mean
+pooling."""
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +23,9 @@ class GeneralisedMean(nn.Module):
 class DigitNet(nn.Module):
     def __init__(self, floor):
         super().__init__()
-        self.body = nn.Sequential(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1), nn.ReLU())
+        self.body = nn.Sequential(
+            nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1), nn.ReLU()
+        )
         self.pool, self.head = GeneralisedMean(floor), nn.Linear(16, 10)
         nn.init.constant_(self.body[2].bias, 0.5)
 

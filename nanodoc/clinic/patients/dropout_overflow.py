@@ -1,4 +1,5 @@
-"""A T5-like gated feed-forward in float16: its output stays just below 65504, and dropout's rescaling lifts it beyond."""
+"""A T5-like gated feed-forward in float16: its output stays just below 65504, and dropout's
+rescaling lifts it beyond."""
 
 import torch
 import torch.nn.functional as F
@@ -8,7 +9,10 @@ from torch import nn
 class GatedFeedForward(nn.Module):
     def __init__(self, width, inner):
         super().__init__()
-        self.wi_0, self.wi_1 = nn.Linear(width, inner, bias=False), nn.Linear(width, inner, bias=False)
+        self.wi_0, self.wi_1 = (
+            nn.Linear(width, inner, bias=False),
+            nn.Linear(width, inner, bias=False),
+        )
         self.wo, self.dropout = nn.Linear(inner, width, bias=False), nn.Dropout(0.5)
 
     def forward(self, x):
@@ -24,7 +28,12 @@ class Encoder(nn.Module):
     def __init__(self, width=32, inner=64):
         super().__init__()
         self.embed = nn.Embedding(24, width)
-        self.norm, self.ff, self.final, self.head = RMSNorm(), GatedFeedForward(width, inner), RMSNorm(), nn.Linear(width, 4)
+        self.norm, self.ff, self.final, self.head = (
+            RMSNorm(),
+            GatedFeedForward(width, inner),
+            RMSNorm(),
+            nn.Linear(width, 4),
+        )
 
     def forward(self, tokens):
         x = self.embed(tokens)

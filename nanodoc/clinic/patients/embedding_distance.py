@@ -21,7 +21,13 @@ def recipe(eps):
         return (distance(model(a), model(b), eps) - 1.0).pow(2).mean()
 
     data = DataLoader(TensorDataset(left, right), batch_size=16)
-    return {"model": model, "loss_fn": loss_fn, "data": data, "optimizer": torch.optim.Adam(model.parameters()), "max_steps": 6}
+    return {
+        "model": model,
+        "loss_fn": loss_fn,
+        "data": data,
+        "optimizer": torch.optim.Adam(model.parameters()),
+        "max_steps": 6,
+    }
 
 
 def sick():

@@ -20,8 +20,16 @@ def recipe(safe):
         chosen = (p.gather(1, action[:, None]) + 1e-6).log()
         return -chosen.mean() - 0.01 * entropy.sum(-1).mean()
 
-    batches = [(states[i : i + 16], actions[i : i + 16], mask[i : i + 16]) for i in range(0, 64, 16)]
-    return {"model": policy, "loss_fn": loss_fn, "data": batches, "optimizer": torch.optim.Adam(policy.parameters()), "max_steps": 4}
+    batches = [
+        (states[i : i + 16], actions[i : i + 16], mask[i : i + 16]) for i in range(0, 64, 16)
+    ]
+    return {
+        "model": policy,
+        "loss_fn": loss_fn,
+        "data": batches,
+        "optimizer": torch.optim.Adam(policy.parameters()),
+        "max_steps": 4,
+    }
 
 
 def sick():

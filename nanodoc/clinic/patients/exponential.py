@@ -18,7 +18,13 @@ def recipe(bounded):
         return (precision * (mean - batch[1]).pow(2) - spread).mean()
 
     batches = [(x[i : i + 20], y[i : i + 20]) for i in range(0, 60, 20)]
-    return {"model": model, "loss_fn": loss_fn, "data": batches, "optimizer": torch.optim.SGD(model.parameters(), lr=1e-5), "max_steps": 3}
+    return {
+        "model": model,
+        "loss_fn": loss_fn,
+        "data": batches,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=1e-5),
+        "max_steps": 3,
+    }
 
 
 def sick():

@@ -1,4 +1,5 @@
-"""A compander that guards its square root with where(), which guards the value and not the gradient."""
+"""A compander that guards its square root with where(), which guards the value and not the
+gradient."""
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +22,13 @@ def recipe(inside):
         return F.mse_loss(compand(model(batch[0]), inside), batch[1])
 
     batches = [(x[i : i + 10], y[i : i + 10]) for i in range(0, 40, 10)]
-    return {"model": model, "loss_fn": loss_fn, "data": batches, "optimizer": torch.optim.SGD(model.parameters(), lr=0.01), "max_steps": 4}
+    return {
+        "model": model,
+        "loss_fn": loss_fn,
+        "data": batches,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.01),
+        "max_steps": 4,
+    }
 
 
 def sick():

@@ -15,7 +15,13 @@ def recipe(half):
         return (model(batch[0]).squeeze(1) - batch[1]).pow(2).mean()
 
     batches = [(x[i : i + 16], y[i : i + 16]) for i in range(0, 64, 16)]
-    return {"model": model, "loss_fn": loss_fn, "data": batches, "optimizer": torch.optim.Adam(model.parameters(), lr=1e-3), "max_steps": 8}
+    return {
+        "model": model,
+        "loss_fn": loss_fn,
+        "data": batches,
+        "optimizer": torch.optim.Adam(model.parameters(), lr=1e-3),
+        "max_steps": 8,
+    }
 
 
 def sick():

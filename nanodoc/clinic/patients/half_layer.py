@@ -7,7 +7,9 @@ from torch import nn
 
 def recipe(cast):
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(10, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 3))
+    model = nn.Sequential(
+        nn.Linear(10, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 3)
+    )
     if cast:
         model[2].half()
     x, y = torch.randn(48, 10), torch.randint(0, 3, (48,))

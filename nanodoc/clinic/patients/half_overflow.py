@@ -8,7 +8,11 @@ from torch import nn
 class FeedForward(nn.Module):
     def __init__(self, width, wide):
         super().__init__()
-        self.up, self.gate, self.down = nn.Linear(width, 4 * width), nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.up, self.gate, self.down = (
+            nn.Linear(width, 4 * width),
+            nn.Linear(width, 4 * width),
+            nn.Linear(4 * width, width),
+        )
         with torch.no_grad():
             self.down.weight.mul_(60.0 if wide else 0.1)
 
@@ -18,7 +22,14 @@ class FeedForward(nn.Module):
 
 def recipe(wide):
     torch.manual_seed(0)
-    model = nn.ModuleDict({"embed": nn.Embedding(20, 32), "ff": FeedForward(32, wide), "norm": nn.LayerNorm(32), "head": nn.Linear(32, 3)})
+    model = nn.ModuleDict(
+        {
+            "embed": nn.Embedding(20, 32),
+            "ff": FeedForward(32, wide),
+            "norm": nn.LayerNorm(32),
+            "head": nn.Linear(32, 3),
+        }
+    )
     with torch.no_grad():
         model["embed"].weight[19].mul_(100.0)  # a rare token with a long embedding
     tokens, y = torch.randint(0, 19, (48, 7)), torch.randint(0, 3, (48,))

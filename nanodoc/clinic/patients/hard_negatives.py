@@ -20,7 +20,13 @@ def recipe(guarded):
         return per_item.mean() + negatives.mean()
 
     batches = [(x[i : i + 8], y[i : i + 8]) for i in range(0, 48, 8)]
-    return {"model": model, "loss_fn": loss_fn, "data": batches, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1), "max_steps": 6}
+    return {
+        "model": model,
+        "loss_fn": loss_fn,
+        "data": batches,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+        "max_steps": 6,
+    }
 
 
 def sick():

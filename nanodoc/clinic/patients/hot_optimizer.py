@@ -1,4 +1,5 @@
-"""An Adam ten times too hot: nothing overflows, the loss jumps, comes back to where it began and stays there."""
+"""An Adam ten times too hot: nothing overflows, the loss jumps, comes back to where it began and
+stays there."""
 
 import torch
 import torch.nn.functional as F
@@ -10,7 +11,9 @@ def recipe(optimizer):
     torch.manual_seed(0)
     x = torch.randn(512, 20)
     y = x[:, :5].argmax(1)
-    model = nn.Sequential(nn.Linear(20, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 5))
+    model = nn.Sequential(
+        nn.Linear(20, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 5)
+    )
     return {
         "model": model,
         "loss_fn": lambda model, batch: F.cross_entropy(model(batch[0]), batch[1]),

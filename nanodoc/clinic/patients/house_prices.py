@@ -1,4 +1,5 @@
-"""Prices from areas in square metres: the learning rate that suits normalised features is far too high for these."""
+"""Prices from areas in square metres: the learning rate that suits normalised features is far too
+high for these."""
 
 import torch
 import torch.nn.functional as F

@@ -22,7 +22,13 @@ def recipe(safe):
         return F.cross_entropy(logits, labels.flatten())
 
     batches = [(tokens[i : i + 1], labels[i : i + 1]) for i in range(20)]
-    return {"model": model, "loss_fn": loss_fn, "data": batches, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1), "max_steps": 20}
+    return {
+        "model": model,
+        "loss_fn": loss_fn,
+        "data": batches,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+        "max_steps": 20,
+    }
 
 
 def sick():

@@ -16,7 +16,13 @@ def recipe(drop_last):
         return (model(x).squeeze(1) - target).pow(2).mean()
 
     data = DataLoader(TensorDataset(x, returns), batch_size=8, drop_last=drop_last)
-    return {"model": model, "loss_fn": loss_fn, "data": data, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1), "max_steps": 6}
+    return {
+        "model": model,
+        "loss_fn": loss_fn,
+        "data": data,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+        "max_steps": 6,
+    }
 
 
 def sick():

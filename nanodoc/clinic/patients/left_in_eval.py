@@ -32,7 +32,9 @@ def recipe(back):
     torch.manual_seed(0)
     x = torch.randn(256, 12)
     y = x[:, :4].argmax(1)
-    model = nn.Sequential(nn.Linear(12, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 4))
+    model = nn.Sequential(
+        nn.Linear(12, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 4)
+    )
     return {
         "model": model,
         "train_step": Trainer(x[:32], back).train_step,

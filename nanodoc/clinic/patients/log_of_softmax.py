@@ -18,7 +18,13 @@ def recipe(fused):
         return -logp.gather(1, y[:, None]).mean()
 
     batches = [(x[i : i + 20], y[i : i + 20]) for i in range(0, 60, 20)]
-    return {"model": model, "loss_fn": loss_fn, "data": batches, "optimizer": torch.optim.SGD(model.parameters(), lr=1e-4), "max_steps": 6}
+    return {
+        "model": model,
+        "loss_fn": loss_fn,
+        "data": batches,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=1e-4),
+        "max_steps": 6,
+    }
 
 
 def sick():

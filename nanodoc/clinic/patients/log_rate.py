@@ -19,7 +19,13 @@ def recipe(floor):
 
     torch.nn.init.uniform_(model[2].weight, -0.2, 0.0)
     batches = [(x[i : i + 20], counts[i : i + 20]) for i in range(0, 80, 20)]
-    return {"model": model, "loss_fn": loss_fn, "data": batches, "optimizer": torch.optim.Adam(model.parameters(), lr=1e-3), "max_steps": 4}
+    return {
+        "model": model,
+        "loss_fn": loss_fn,
+        "data": batches,
+        "optimizer": torch.optim.Adam(model.parameters(), lr=1e-3),
+        "max_steps": 4,
+    }
 
 
 def sick():

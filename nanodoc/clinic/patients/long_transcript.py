@@ -22,7 +22,13 @@ def recipe(drop_long):
 
     tensors = (audio, texts, frames, lengths)
     batches = [tuple(t[i : i + 8] for t in tensors) for i in range(0, 24, 8)]
-    return {"model": encoder, "loss_fn": loss_fn, "data": batches, "optimizer": torch.optim.Adam(encoder.parameters()), "max_steps": 3}
+    return {
+        "model": encoder,
+        "loss_fn": loss_fn,
+        "data": batches,
+        "optimizer": torch.optim.Adam(encoder.parameters()),
+        "max_steps": 3,
+    }
 
 
 def sick():
@@ -31,6 +37,7 @@ def sick():
 
 def healthy():
     texts = recipe(drop_long=True)
-    for batch in texts["data"]:  # distinct neighbours: repeated labels would need frames for the blanks between them
+    # distinct neighbours: repeated labels would need frames for the blanks between them
+    for batch in texts["data"]:
         batch[1][:] = torch.arange(1, 11)
     return texts

@@ -18,7 +18,13 @@ def recipe(eps):
         return -(y * p.log() + (1 - y) * torch.log(1 - p)).mean()
 
     batches = [(x[i : i + 16], y[i : i + 16]) for i in range(0, 64, 16)]
-    return {"model": model, "loss_fn": loss_fn, "data": batches, "optimizer": torch.optim.SGD(model.parameters(), lr=1e-3), "max_steps": 4}
+    return {
+        "model": model,
+        "loss_fn": loss_fn,
+        "data": batches,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=1e-3),
+        "max_steps": 4,
+    }
 
 
 def sick():

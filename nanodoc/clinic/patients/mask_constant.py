@@ -22,7 +22,13 @@ def recipe(fitting):
         return F.mse_loss((weights @ x).mean(1), y)
 
     batches = [(x[i : i + 8], keep[i : i + 8], y[i : i + 8]) for i in range(0, 32, 8)]
-    return {"model": model, "loss_fn": loss_fn, "data": batches, "optimizer": torch.optim.SGD(model.parameters(), lr=0.01), "max_steps": 4}
+    return {
+        "model": model,
+        "loss_fn": loss_fn,
+        "data": batches,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.01),
+        "max_steps": 4,
+    }
 
 
 def sick():

@@ -21,7 +21,13 @@ def recipe(guarded):
         return (error * mask).sum() / foreground
 
     batches = [(images[i : i + 4], masks[i : i + 4]) for i in range(0, 24, 4)]
-    return {"model": model, "loss_fn": loss_fn, "data": batches, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1), "max_steps": 6}
+    return {
+        "model": model,
+        "loss_fn": loss_fn,
+        "data": batches,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+        "max_steps": 6,
+    }
 
 
 def sick():

@@ -24,7 +24,8 @@ def recipe(stable):
     model = nn.Sequential(Standardise(stable), nn.Linear(33, 1))
     x = 1000.0 + 0.5 * torch.randn(64, 33)
     x[:, :] += torch.arange(64.0)[:, None] * 30
-    x[37] = x[37, 0] + 1e-3 * torch.randn(33)  # a sensor that hardly moved: its variance is below rounding
+    # a sensor that hardly moved: its variance is below rounding
+    x[37] = x[37, 0] + 1e-3 * torch.randn(33)
     y = torch.randn(64)
     batches = [(x[i : i + 16], y[i : i + 16]) for i in range(0, 64, 16)]
     return {

@@ -1,4 +1,5 @@
-"""float16 without a loss scale: the errors of a regression to small targets are below what float16 can hold on their way back."""
+"""float16 without a loss scale: the errors of a regression to small targets are below what float16
+can hold on their way back."""
 
 import torch
 import torch.nn.functional as F
@@ -26,7 +27,14 @@ def recipe(scaled):
         return loss
 
     batches = [(x[i : i + 64], y[i : i + 64]) for i in range(0, 256, 64)]
-    return {"model": model, "train_step": train_step, "data": batches, "optimizer": optimizer, "scaler": scaler, "max_steps": 12}
+    return {
+        "model": model,
+        "train_step": train_step,
+        "data": batches,
+        "optimizer": optimizer,
+        "scaler": scaler,
+        "max_steps": 12,
+    }
 
 
 def sick():

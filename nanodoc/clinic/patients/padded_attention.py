@@ -34,7 +34,13 @@ def recipe(keep_first):
         return F.mse_loss(model(items, absent), y)
 
     batches = [(items[i : i + 12], absent[i : i + 12], y[i : i + 12]) for i in range(0, 48, 12)]
-    return {"model": model, "loss_fn": loss_fn, "data": batches, "optimizer": torch.optim.AdamW(model.parameters()), "max_steps": 4}
+    return {
+        "model": model,
+        "loss_fn": loss_fn,
+        "data": batches,
+        "optimizer": torch.optim.AdamW(model.parameters()),
+        "max_steps": 4,
+    }
 
 
 def sick():

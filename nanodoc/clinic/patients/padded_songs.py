@@ -11,7 +11,11 @@ END, NOTES, LONGEST = 0, 24, 28
 class Melody(nn.Module):
     def __init__(self):
         super().__init__()
-        self.notes, self.memory, self.head = nn.Embedding(NOTES, 16), nn.GRU(16, 32, batch_first=True), nn.Linear(32, NOTES)
+        self.notes, self.memory, self.head = (
+            nn.Embedding(NOTES, 16),
+            nn.GRU(16, 32, batch_first=True),
+            nn.Linear(32, NOTES),
+        )
 
     def forward(self, ids):
         return self.head(self.memory(self.notes(ids))[0])

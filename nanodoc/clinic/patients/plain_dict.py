@@ -17,7 +17,9 @@ class Fusion(nn.Module):
         self.head = nn.Linear(8, 2)
 
     def forward(self, sound, image):
-        return self.head(torch.relu(self.branches["sound"](sound)) + torch.relu(self.branches["image"](image)))
+        return self.head(
+            torch.relu(self.branches["sound"](sound)) + torch.relu(self.branches["image"](image))
+        )
 
 
 def loss_fn(model, batch):

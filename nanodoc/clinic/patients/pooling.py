@@ -18,9 +18,12 @@ class GeneralisedMean(nn.Module):
 
 def recipe(floor):
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Conv2d(1, 12, 3, padding=1), nn.ReLU(), GeneralisedMean(floor), nn.Linear(12, 4))
+    model = nn.Sequential(
+        nn.Conv2d(1, 12, 3, padding=1), nn.ReLU(), GeneralisedMean(floor), nn.Linear(12, 4)
+    )
     images, labels = torch.rand(64, 1, 6, 6), torch.randint(0, 4, (64,))
-    images[20] = -3.0 * torch.ones(1, 6, 6)  # an underexposed picture: some channels are zero everywhere after ReLU
+    # an underexposed picture: some channels are zero everywhere after ReLU
+    images[20] = -3.0 * torch.ones(1, 6, 6)
     batches = [(images[i : i + 16], labels[i : i + 16]) for i in range(0, 64, 16)]
     return {
         "model": model,

@@ -1,4 +1,5 @@
-"""A scorer that walks over its candidates one by one, under a GradScaler: the scores are put together from a list."""
+"""A scorer that walks over its candidates one by one, under a GradScaler: the scores are put
+together from a list."""
 
 import torch
 import torch.nn.functional as F
@@ -36,7 +37,10 @@ def recipe(keeps_graph):
     def loss(model, batch):
         return loss_fn(model, batch) + model.anchor(batch[0]).square().mean()
 
-    optimizers = [torch.optim.Adam([*model.embed.parameters(), *model.rank.parameters()]), torch.optim.Adam(anchor.parameters())]
+    optimizers = [
+        torch.optim.Adam([*model.embed.parameters(), *model.rank.parameters()]),
+        torch.optim.Adam(anchor.parameters()),
+    ]
     return {
         "model": model,
         "loss_fn": loss,

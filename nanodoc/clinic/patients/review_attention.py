@@ -1,4 +1,5 @@
-"""Attention pooling over the words of a review, normalised over the one score that each word has."""
+"""Attention pooling over the words of a review, normalised over the one score that each word
+has."""
 
 import torch
 import torch.nn.functional as F

@@ -9,7 +9,13 @@ from torch.utils.data import DataLoader, TensorDataset
 class Masks(nn.Module):
     def __init__(self, last):
         super().__init__()
-        self.net = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 1, 3, padding=1), last)
+        self.net = nn.Sequential(
+            nn.Conv2d(1, 8, 3, padding=1),
+            nn.BatchNorm2d(8),
+            nn.ReLU(),
+            nn.Conv2d(8, 1, 3, padding=1),
+            last,
+        )
 
     def forward(self, x):
         return self.net(x)
@@ -22,7 +28,9 @@ def recipe(last):
     model = Masks(last)
     return {
         "model": model,
-        "loss_fn": lambda model, batch: F.binary_cross_entropy_with_logits(model(batch[0]), batch[1]),
+        "loss_fn": lambda model, batch: F.binary_cross_entropy_with_logits(
+            model(batch[0]), batch[1]
+        ),
         "data": DataLoader(TensorDataset(x, y), batch_size=16),
         "optimizer": torch.optim.Adam(model.parameters(), lr=1e-2),
         "max_steps": 30,

@@ -1,4 +1,5 @@
-"""A recurrent net written by hand, with transition weights that make gradients grow from step to step of the sequence."""
+"""A recurrent net written by hand, with transition weights that make gradients grow from step to
+step of the sequence."""
 
 import torch
 import torch.nn.functional as F
@@ -8,7 +9,11 @@ from torch import nn
 class Memory(nn.Module):
     def __init__(self, width, gain):
         super().__init__()
-        self.take, self.carry, self.read = nn.Linear(2, width), nn.Linear(width, width, bias=False), nn.Linear(width, 1)
+        self.take, self.carry, self.read = (
+            nn.Linear(2, width),
+            nn.Linear(width, width, bias=False),
+            nn.Linear(width, 1),
+        )
         nn.init.normal_(self.carry.weight, std=gain / width**0.5)
 
     def forward(self, sequence):

@@ -1,4 +1,5 @@
-"""Whitening with an eigendecomposition of a covariance that starts as a multiple of the identity."""
+"""Whitening with an eigendecomposition of a covariance that starts as a multiple of the
+identity."""
 
 import torch
 from torch import nn
@@ -7,7 +8,9 @@ from torch import nn
 class Whiten(nn.Module):
     def __init__(self, width, jitter):
         super().__init__()
-        self.factor = nn.Parameter(torch.eye(width) + jitter * torch.diag(torch.arange(width, dtype=torch.float32)))
+        self.factor = nn.Parameter(
+            torch.eye(width) + jitter * torch.diag(torch.arange(width, dtype=torch.float32))
+        )
 
     def forward(self, x):
         values, vectors = torch.linalg.eigh(self.factor @ self.factor.T)

@@ -20,7 +20,13 @@ def recipe(late):
         return (total - y).pow(2).mean()
 
     batches = [(x[i : i + 6], real[i : i + 6], y[i : i + 6]) for i in range(0, 24, 6)]
-    return {"model": model, "loss_fn": loss_fn, "data": batches, "optimizer": torch.optim.SGD(model.parameters(), lr=0.01), "max_steps": 4}
+    return {
+        "model": model,
+        "loss_fn": loss_fn,
+        "data": batches,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.01),
+        "max_steps": 4,
+    }
 
 
 def sick():

@@ -1,4 +1,5 @@
-"""The entries of the knowledge base: read when first needed, checked when read, searched by how much of a message they match."""
+"""The entries of the knowledge base: read when first needed, checked when read, searched by how
+much of a message they match."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ _ARTICLE = re.compile(r"\b([Aa]) (?=\{([a-z_]\w*)\})")
 _SIZE = re.compile(r"(\d{1,20}(?:\.\d{1,9})?) ?([KMGT]?)i?B?")
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 _ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
-# What a pattern sees of a text: quantifiers in the patterns are bounded, and so is what they run over.
+# What a pattern sees of a text: quantifiers in the patterns are bounded, and so is what they run
+# over.
 _LONGEST_LINE, _LONGEST_TEXT = 2_000, 64_000
 # A value of a message that is put into a sentence: a shape or a name, not a page.
 _LONGEST_VALUE = 160
@@ -26,13 +28,14 @@ _LONGEST_VALUE = 160
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:
-    """One kind of message. Of all entries that match, the one with the highest priority wins, then one that needs `context`, then the one
-    whose pattern matches the longest text."""
+    """One kind of message. Of all entries that match, the one with the highest priority wins, then
+    one that needs `context`, then the one whose pattern matches the longest text."""
 
     id: str
     patterns: tuple[re.Pattern[str], ...]
     context: tuple[re.Pattern[str], ...]
-    """One of these must be found somewhere in the whole paste, such as the kernel's assertion above a CUDA error."""
+    """One of these must be found somewhere in the whole paste, such as the kernel's assertion above
+    a CUDA error."""
     title: str
     means: str
     causes: tuple[str, ...]
@@ -42,12 +45,14 @@ class Entry:
     examples: tuple[str, ...]
     priority: int
     effect: bool
-    """The message tells that something else had failed before: a lost peer, a timeout, a launcher's summary."""
+    """The message tells that something else had failed before: a lost peer, a timeout, a launcher's
+    summary."""
     outer: bool
-    """Of a chain, this message says more than the one it was raised from: a framework's own words for an error below it."""
+    """Of a chain, this message says more than the one it was raised from: a framework's own words
+    for an error below it."""
     larger: tuple[str, tuple[tuple[float, str], ...]] | None
-    """A group of the pattern whose size must be larger than a weighted sum of others, such as memory that is free against what was asked
-    for."""
+    """A group of the pattern whose size must be larger than a weighted sum of others, such as
+    memory that is free against what was asked for."""
     unsaid: Mapping[str, str]
     """What stands in a sentence for a part of the message that this variant of it does not have."""
 
@@ -74,7 +79,8 @@ class Explanation:
 def explained(text: str, *, context: str = "", effects: bool = True) -> Explanation | None:
     """What is known about a message such as "RuntimeError: …"; None where nothing is.
 
-    `context` is what surrounds it (a log). Without `effects`, entries that only tell of another failure are left out.
+    `context` is what surrounds it (a log). Without `effects`, entries that only tell of another
+    failure are left out.
     """
     seen = _bounded(text)
     around = f"{seen}\n{_bounded(context)}" if context else seen
@@ -82,8 +88,14 @@ def explained(text: str, *, context: str = "", effects: bool = True) -> Explanat
     for entry in entries():
         if entry.effect and not effects:
             continue
-        found = [match for pattern in entry.patterns if (match := pattern.search(seen)) and _is_larger(entry, match)]
-        if not found or (entry.context and not any(pattern.search(around) for pattern in entry.context)):
+        found = [
+            match
+            for pattern in entry.patterns
+            if (match := pattern.search(seen)) and _is_larger(entry, match)
+        ]
+        if not found or (
+            entry.context and not any(pattern.search(around) for pattern in entry.context)
+        ):
             continue
         longest = max(found, key=_length)
         rank = (entry.priority, bool(entry.context), _length(longest))
@@ -120,8 +132,14 @@ def _spoken(entry: Entry, match: re.Match[str]) -> Explanation:
     said = {name: value for name, value in match.groupdict().items() if value}
 
     def filled(text: str) -> str:
-        # only the pattern's own groups are replaced, by their text: the message is data, never a format
-        text = _ARTICLE.sub(lambda article: article[1] + ("n " if _value(article[2], said, entry)[:1] in "AEIOaeio" else " "), text)
+        # only the pattern's own groups are replaced, by their text: the message is data, never a
+        # format
+        text = _ARTICLE.sub(
+            lambda article: (
+                article[1] + ("n " if _value(article[2], said, entry)[:1] in "AEIOaeio" else " ")
+            ),
+            text,
+        )
         return _PLACE.sub(lambda place: _value(place[1], said, entry), text).strip()
 
     return Explanation(
@@ -157,11 +175,14 @@ def _value(name: str, said: Mapping[str, str], entry: Entry) -> str:
 
 @lru_cache(maxsize=1)
 def entries() -> tuple[Entry, ...]:
-    """Every entry, in the order of its file's name. Raises `ValueError` that names the file and entry at fault."""
+    """Every entry, in the order of its file's name. Raises `ValueError` that names the file and
+    entry at fault."""
     found: list[Entry] = []
     for path in sorted(_FOLDER.glob("*.yaml")):
         found.extend(read(path.read_text(encoding="utf-8"), path.name))
-    for first, second in zip(sorted(entry.id for entry in found), sorted(entry.id for entry in found)[1:], strict=False):
+    for first, second in zip(
+        sorted(entry.id for entry in found), sorted(entry.id for entry in found)[1:], strict=False
+    ):
         if first == second:
             raise ValueError(f"two entries are called {first}")
     return tuple(found)
@@ -217,7 +238,11 @@ def _entry(row: Any, where: str) -> Entry:
 
 
 def _texts(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(one, str) and one.strip() for one in value)
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(one, str) and one.strip() for one in value)
+    )
 
 
 def _comparison(value: Any, where: str) -> tuple[str, tuple[tuple[float, str], ...]] | None:
@@ -239,11 +264,18 @@ def _compiled(patterns: list[str], where: str) -> tuple[re.Pattern[str], ...]:
 
 
 def _check_places(entry: Entry, where: str) -> None:
-    """Every `{name}` that some pattern knows has a value for all of them; a command to copy holds no text of a message."""
+    """Every `{name}` that some pattern knows has a value for all of them; a command to copy holds
+    no text of a message."""
     known = {name for pattern in entry.patterns for name in pattern.groupindex}
     for text in (entry.title, entry.means, entry.fix, *entry.causes):
         for name in _PLACE.findall(text):
-            if name in known and name not in entry.unsaid and any(name not in pattern.groupindex for pattern in entry.patterns):
-                raise ValueError(f"{where}: {{{name}}} is not in every pattern, and unsaid has nothing for it")
+            if (
+                name in known
+                and name not in entry.unsaid
+                and any(name not in pattern.groupindex for pattern in entry.patterns)
+            ):
+                raise ValueError(
+                    f"{where}: {{{name}}} is not in every pattern, and unsaid has nothing for it"
+                )
     if any(name in known for name in _PLACE.findall(entry.next)):
         raise ValueError(f"{where}: next must hold nothing of the message")

@@ -38,12 +38,28 @@ _DERIVATIVES = {
     "erfinv": ("±1", "sqrt(π)/2·exp(erfinv(x)²)"),
     "logit": ("0 or 1", "1/(x·(1 − x))"),
 }
-_DECOMPOSITIONS = ("eigh", "eig", "svd", "qr", "inv", "cholesky", "solve", "lu", "slogdet", "pinv", "lstsq", "det", "lobpcg")
+_DECOMPOSITIONS = (
+    "eigh",
+    "eig",
+    "svd",
+    "qr",
+    "inv",
+    "cholesky",
+    "solve",
+    "lu",
+    "slogdet",
+    "pinv",
+    "lstsq",
+    "det",
+    "lobpcg",
+)
 
 
 def _is_decomposition(birth: Birth) -> bool:
     name = birth.site.short
-    return (name.startswith("linalg_") and any(part in name for part in _DECOMPOSITIONS)) or name in (
+    return (
+        name.startswith("linalg_") and any(part in name for part in _DECOMPOSITIONS)
+    ) or name in (
         "cholesky",
         "logdet",
         "inverse",
@@ -53,7 +69,8 @@ def _is_decomposition(birth: Birth) -> bool:
 
 
 def _singular_share(birth: Birth) -> float:
-    """How many of the failing elements had a zero (or inf) at hand: 1 when one input of the failing op is all zero there."""
+    """How many of the failing elements had a zero (or inf) at hand: 1 when one input of the failing
+    op is all zero there."""
     shares = [at.zeros / at.count for at in birth.op.values_at if at is not None and at.count]
     return max(shares, default=0.0)
 
@@ -62,7 +79,8 @@ def _infinite_gradient(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     for birth in evidence.births:
         if birth.phase != "backward" or birth.saved_nonfinite or _is_decomposition(birth):
             continue
-        if birth.op.upcast_absmax is not None:  # finite in float32: the dtype is at fault (ND305), not the derivative
+        # finite in float32: the dtype is at fault (ND305), not the derivative
+        if birth.op.upcast_absmax is not None:
             continue
         site = birth.site
         known = _DERIVATIVES.get(site.short) if birth.forward is not None else None
@@ -73,24 +91,40 @@ def _infinite_gradient(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         zeros = _zeros(site)
         title = f"keep the argument of {site.short} away from {point}"
         yield birth_claim(
-            rule, evidence, birth,
-            title=f"{site.short} of {point} has an infinite gradient" if point != "a zero divisor" else "division by zero has an infinite gradient",
+            rule,
+            evidence,
+            birth,
+            title=f"{site.short} of {point} has an infinite gradient"
+            if point != "a zero divisor"
+            else "division by zero has an infinite gradient",
             explanation=f"The derivative {derivative} is infinite at {point}. {zeros}"
-            + (" The gradient that arrives there is 0, and 0 · inf = NaN." if birth.zero_gradient else ""),
+            + (
+                " The gradient that arrives there is 0, and 0 · inf = NaN."
+                if birth.zero_gradient
+                else ""
+            ),
             exact=max(_singular_share(birth), 0.5),
-            extra=[*_input_evidence(site), ("autograd node", birth.op.node), ("bad gradient elements", sum(f.nonfinite for f in birth.op.outputs))],
+            extra=[
+                *_input_evidence(site),
+                ("autograd node", birth.op.node),
+                ("bad gradient elements", sum(f.nonfinite for f in birth.op.outputs)),
+            ],
             fixes=guards(site, title) or [Fix(title=title, confidence="likely")],
-        )  # fmt: skip
+        )
 
 
 def _unnamed(rule: Rule, evidence: Evidence, birth: Birth, site: OpFacts) -> Claim:
     return birth_claim(
-        rule, evidence, birth,
+        rule,
+        evidence,
+        birth,
         title=f"the backward of {site.short} makes a non-finite gradient",
-        explanation=f"{birth.op.short} under {birth.op.node} gets finite values and gives {birth.kind}; the forward pass is finite throughout.",
-        exact=_singular_share(birth) * 0.5, fit=1,
+        explanation=f"{birth.op.short} under {birth.op.node} gets finite values and gives {birth.kind}; "
+        "the forward pass is finite throughout.",
+        exact=_singular_share(birth) * 0.5,
+        fit=1,
         extra=_input_evidence(birth.op),
-    )  # fmt: skip
+    )
 
 
 def _zeros(site: OpFacts) -> str:
@@ -131,32 +165,63 @@ def _masked_branch_gradient(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             mask = "a later op"
         if source is not None and source.kind == "batch":
             title = f"{site.short} meets NaN in {source.name} that is masked only afterwards"
-            text = f"{source.name} holds {count(source.facts.nonfinite, 'non-finite value')}. They are masked out of the loss after {site.short}, but its gradient there is 0 · NaN = NaN."
+            text = (
+                f"{source.name} holds {count(source.facts.nonfinite, 'non-finite value')}. They "
+                f"are masked out of the loss after {site.short}, but its gradient there is 0 · NaN "
+                "= NaN."
+            )
             fixes = [
                 *_without_nan(site, source.name),
-                Fix(title=f"select the valid elements before {site.short}, not after it", confidence="likely"),
+                Fix(
+                    title=f"select the valid elements before {site.short}, not after it",
+                    confidence="likely",
+                ),
             ]
         else:
-            title = f"{site.short} sends NaN back from elements that {mask.split(' at ')[0]} discards"
+            title = (
+                f"{site.short} sends NaN back from elements that {mask.split(' at ')[0]} discards"
+            )
             bad = sum(fact.nonfinite for fact in birth.op.outputs)
             text = (
-                f"{mask} discards the elements where {site.short} is singular, so the loss is finite. Backward multiplies their zero gradient "
-                f"by the infinite derivative of {site.short}: 0 · inf = NaN at {count(bad, 'element')}."
+                f"{mask} discards the elements where {site.short} is singular, so the loss is "
+                "finite. Backward multiplies their zero gradient by the infinite derivative of "
+                f"{site.short}: 0 · inf = NaN at {count(bad, 'element')}."
             )
-            title_ = f"replace the argument of {site.short} by a harmless value where it is masked, before {site.short} (a where inside and outside)"
+            title_ = (
+                f"replace the argument of {site.short} by a harmless value where it is masked, "
+                f"before {site.short} (a where inside and outside)"
+            )
             fixes = guards(site, title_) or [Fix(title=title_, confidence="likely")]
         yield birth_claim(
-            rule, evidence, birth, title=title, explanation=text,
-            exact=1.0 if masked or source is not None else 0.7, fit=20,
+            rule,
+            evidence,
+            birth,
+            title=title,
+            explanation=text,
+            exact=1.0 if masked or source is not None else 0.7,
+            fit=20,
             extra=[*_input_evidence(site), ("discarded by", mask)],
             fixes=fixes,
-        )  # fmt: skip
+        )
 
 
 def _without_nan(site: OpFacts, name: str) -> list[Fix]:
-    """NaN of the batch replaced by 0 in the argument that it reaches: it is masked afterwards anyway."""
-    at = next((i for i, fact in enumerate(site.inputs) if fact.label == name and fact.nonfinite), None)
-    return [] if at is None else [harmless(site, at, f"give {site.short} a harmless value where {name} is NaN: it is masked afterwards")]
+    """NaN of the batch replaced by 0 in the argument that it reaches: it is masked afterwards
+    anyway."""
+    at = next(
+        (i for i, fact in enumerate(site.inputs) if fact.label == name and fact.nonfinite), None
+    )
+    return (
+        []
+        if at is None
+        else [
+            harmless(
+                site,
+                at,
+                f"give {site.short} a harmless value where {name} is NaN: it is masked afterwards",
+            )
+        ]
+    )
 
 
 def _degenerate_decomposition(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
@@ -165,37 +230,70 @@ def _degenerate_decomposition(rule: Rule, evidence: Evidence) -> Iterable[Claim]
             continue
         site = birth.site
         yield birth_claim(
-            rule, evidence, birth,
-            title=f"{site.short} of a degenerate matrix " + ("has no finite gradient" if birth.phase == "backward" else "has no finite result"),
-            explanation="The gradient divides by differences of eigenvalues or singular values (or by the values themselves); equal, zero or nearly equal ones make it infinite."
-            if birth.phase == "backward" else f"{site.short} gives {birth.kind} for finite input: the matrix is singular or nearly so.",
-            exact=0.8, fit=20,
+            rule,
+            evidence,
+            birth,
+            title=f"{site.short} of a degenerate matrix "
+            + ("has no finite gradient" if birth.phase == "backward" else "has no finite result"),
+            explanation="The gradient divides by differences of eigenvalues or singular values (or by the "
+            "values themselves); equal, zero or nearly equal ones make it infinite."
+            if birth.phase == "backward"
+            else f"{site.short} gives {birth.kind} for finite input: the matrix is singular or "
+            "nearly so.",
+            exact=0.8,
+            fit=20,
             extra=_input_evidence(site),
             fixes=_jitter(site),
-        )  # fmt: skip
+        )
     failure = evidence.failure
     if failure is not None and failure.type in ("LinAlgError", "_LinAlgError"):
         yield failure_claim(
-            rule, evidence,
+            rule,
+            evidence,
             title=f"the decomposition failed: {failure.message.splitlines()[0][:120]}",
             explanation=f"torch.linalg refused the matrix: {failure.message.splitlines()[0]}",
             fixes=_jitter_at_failure(failure),
             fit=20,
-        )  # fmt: skip
+        )
 
 
 def _jitter_at_failure(failure: Failure) -> list[Fix]:
     name, where = failure.torch_function, failure.frames[-1] if failure.frames else None
-    remedy = Remedy(kind="argument", location=where, op=name, template="{x} + 1e-4 * torch.eye({x}.shape[-1])") if name and where else None
-    return [Fix(title="add a small multiple of the identity (1e-4) to the matrix", confidence="maybe", remedy=remedy)]
+    remedy = (
+        Remedy(
+            kind="argument",
+            location=where,
+            op=name,
+            template="{x} + 1e-4 * torch.eye({x}.shape[-1])",
+        )
+        if name and where
+        else None
+    )
+    return [
+        Fix(
+            title="add a small multiple of the identity (1e-4) to the matrix",
+            confidence="maybe",
+            remedy=remedy,
+        )
+    ]
 
 
 def _jitter(site: OpFacts) -> list[Fix]:
-    """Eigenvalues and singular values must be distinct for a gradient; an inverse or a factor only needs them away from zero."""
+    """Eigenvalues and singular values must be distinct for a gradient; an inverse or a factor only
+    needs them away from zero."""
     if any(name in site.short for name in ("eig", "svd")):
-        title, templates = "add small distinct numbers to the diagonal of the matrix", ("{x} + torch.diag(torch.linspace(1e-5, 1e-4, {x}.shape[-1]))", "{x} + torch.diag(torch.linspace(1e-3, 1e-2, {x}.shape[-1]))")  # fmt: skip
+        title, templates = (
+            "add small distinct numbers to the diagonal of the matrix",
+            (
+                "{x} + torch.diag(torch.linspace(1e-5, 1e-4, {x}.shape[-1]))",
+                "{x} + torch.diag(torch.linspace(1e-3, 1e-2, {x}.shape[-1]))",
+            ),
+        )
     else:
-        title, templates = "add a small multiple of the identity to the matrix", ("{x} + 1e-6 * torch.eye({x}.shape[-1])", "{x} + 1e-4 * torch.eye({x}.shape[-1])")  # fmt: skip
+        title, templates = (
+            "add a small multiple of the identity to the matrix",
+            ("{x} + 1e-6 * torch.eye({x}.shape[-1])", "{x} + 1e-4 * torch.eye({x}.shape[-1])"),
+        )
     return [guard(title, site, template, confidence="maybe") for template in templates]
 
 

@@ -1,4 +1,5 @@
-"""ND703 and ND710: checkpoints that name a device which is not there, and weights that were never loaded."""
+"""ND703 and ND710: checkpoints that name a device which is not there, and weights that were never
+loaded."""
 
 from __future__ import annotations
 
@@ -13,8 +14,11 @@ from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import count, location_key
 from nanodoc.rules.crash.failures import failure_claim
 
-_DEVICE = re.compile(r"Attempting to deserialize object on (?:a )?(?P<kind>\w+) ?(?:device(?: (?P<number>\d+))?)?")
-# Below half of both sides a load did not do what a load is for; most of a backbone fits, or most of a checkpoint is used, where it did.
+_DEVICE = re.compile(
+    r"Attempting to deserialize object on (?:a )?(?P<kind>\w+) ?(?:device(?: (?P<number>\d+))?)?"
+)
+# Below half of both sides a load did not do what a load is for; most of a backbone fits, or most of
+# a checkpoint is used, where it did.
 _LITTLE = 0.5
 _SHOWN = 3
 
@@ -26,13 +30,26 @@ def _checkpoint_device(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         return
     number = match["number"]
     saved = f"{match['kind']} device{' ' + number if number else ''}"
-    where = next((span for span in reversed(failure.frames) if "load(" in span.code), failure.frames[-1] if failure.frames else None)
+    where = next(
+        (span for span in reversed(failure.frames) if "load(" in span.code),
+        failure.frames[-1] if failure.frames else None,
+    )
     claim = failure_claim(
-        rule, evidence, title=f"the checkpoint was saved on {saved}, which is not here", fit=15,
-        explanation="torch.load puts every tensor back on the device it was saved from, unless it is told where else.",
-        fixes=[Fix(title="load to the CPU, or to the device at hand; load_state_dict copies from there", patch=_mapped(where.expression or "") if where is not None else None, confidence="likely")],
+        rule,
+        evidence,
+        title=f"the checkpoint was saved on {saved}, which is not here",
+        fit=15,
+        explanation="torch.load puts every tensor back on the device it was saved from, unless it is told "
+        "where else.",
+        fixes=[
+            Fix(
+                title="load to the CPU, or to the device at hand; load_state_dict copies from there",
+                patch=_mapped(where.expression or "") if where is not None else None,
+                confidence="likely",
+            )
+        ],
         extra=[("saved on", saved)],
-    )  # fmt: skip
+    )
     yield claim
 
 
@@ -51,16 +68,27 @@ def _mapped(code: str) -> str | None:
 
 def _unloaded_checkpoint(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     for load in evidence.loads:
-        if not load.given or not load.left or load.matched >= _LITTLE * load.own or load.matched >= _LITTLE * load.given:
+        if (
+            not load.given
+            or not load.left
+            or load.matched >= _LITTLE * load.own
+            or load.matched >= _LITTLE * load.given
+        ):
             continue
-        if not load.matched or load.would_match > load.matched:  # else a part was meant, as far as anybody can tell
+        # else a part was meant, as far as anybody can tell
+        if not load.matched or load.would_match > load.matched:
             yield _unloaded(rule, load)
 
 
 def _unloaded(rule: Rule, load: LoadFacts) -> Claim:
     matched = "none" if not load.matched else f"only {load.matched}"
     mended = ""
-    fixes = [Fix(title="load with strict=True, which raises where a name does not fit", confidence="likely")]
+    fixes = [
+        Fix(
+            title="load with strict=True, which raises where a name does not fit",
+            confidence="likely",
+        )
+    ]
     if load.would_match > load.matched:
         how = (
             f"prefix {load.prefix!r} taken off"
@@ -70,7 +98,10 @@ def _unloaded(rule: Rule, load: LoadFacts) -> Claim:
             else f"prefix {load.instead!r} put before them"
         )
         mended = f" With the {how}, {load.would_match} of them fit by name and shape."
-        fixes.insert(0, Fix(title="rename the keys before loading", patch=_renamed(load), confidence="likely"))
+        fixes.insert(
+            0,
+            Fix(title="rename the keys before loading", patch=_renamed(load), confidence="likely"),
+        )
     return Claim(
         root=("load", *location_key(load.location)),
         fit=10,
@@ -78,26 +109,40 @@ def _unloaded(rule: Rule, load: LoadFacts) -> Claim:
             code=rule.code,
             name=rule.name,
             severity=rule.severity,
-            confidence=confidence(0.6, 0.5 if not load.matched else 0.2, 0.5 if load.would_match > load.matched else 0.0),
-            title=f"of {count(load.given, 'tensor')} in the checkpoint {matched} went into {load.module_type}",
-            explanation=f"load_state_dict(strict=False) says nothing of names that do not fit: {count(len(load.left), 'parameter')} of {load.own} tensors "
-            f"keep the values they were made with.{mended}",
-            culprit=Culprit(kind="op" if load.location else "parameter", parameter=load.left[0], module_type=load.module_type, location=load.location),
+            confidence=confidence(
+                0.6,
+                0.5 if not load.matched else 0.2,
+                0.5 if load.would_match > load.matched else 0.0,
+            ),
+            title=f"of {count(load.given, 'tensor')} in the checkpoint {matched} went into "
+            f"{load.module_type}",
+            explanation="load_state_dict(strict=False) says nothing of names that do not fit: "
+            f"{count(len(load.left), 'parameter')} of {load.own} tensors keep the values they "
+            f"were made with.{mended}",
+            culprit=Culprit(
+                kind="op" if load.location else "parameter",
+                parameter=load.left[0],
+                module_type=load.module_type,
+                location=load.location,
+            ),
             phase="setup",
             step=None,
             evidence=(
-                ("in the checkpoint", ", ".join(load.unexpected[:_SHOWN])), ("in the model", ", ".join(load.left[:_SHOWN])),
+                ("in the checkpoint", ", ".join(load.unexpected[:_SHOWN])),
+                ("in the model", ", ".join(load.left[:_SHOWN])),
                 ("matched", f"{load.matched} of {load.own}"),
             ),
             fixes=tuple(fixes),
         ),
-    )  # fmt: skip
+    )
 
 
 def _renamed(load: LoadFacts) -> str | None:
     """The call with its keys renamed, where the span is that call."""
     try:
-        call = ast.parse((load.location.expression if load.location else None) or "", mode="eval").body
+        call = ast.parse(
+            (load.location.expression if load.location else None) or "", mode="eval"
+        ).body
     except SyntaxError:
         return None
     if not isinstance(call, ast.Call) or not call.args:
@@ -111,8 +156,14 @@ def _renamed(load: LoadFacts) -> str | None:
         else bare
     )
     state = ast.unparse(call.args[0])
-    state = state if isinstance(call.args[0], (ast.Name, ast.Attribute, ast.Call, ast.Subscript)) else f"({state})"
-    call.args[0] = ast.parse(f"{{{change}: value for key, value in {state}.items()}}", mode="eval").body
+    state = (
+        state
+        if isinstance(call.args[0], (ast.Name, ast.Attribute, ast.Call, ast.Subscript))
+        else f"({state})"
+    )
+    call.args[0] = ast.parse(
+        f"{{{change}: value for key, value in {state}.items()}}", mode="eval"
+    ).body
     return ast.unparse(call)
 
 

@@ -11,23 +11,37 @@ from nanodoc.facts.evidence import Evidence
 
 MEANS = {
     "SIGSEGV": "Code that is not Python read or wrote memory that is not the process's own.",
-    "SIGBUS": "A page of a mapped file was not there: a file that was cut short, or shared memory (/dev/shm) that is full.",
-    "SIGABRT": "Code that is not Python called abort(): a C++ exception nobody caught, or a failed assertion; it says so on stderr.",
+    "SIGBUS": "A page of a mapped file was not there: a file that was cut short, or shared memory "
+    "(/dev/shm) that is full.",
+    "SIGABRT": "Code that is not Python called abort(): a C++ exception nobody caught, or a failed "
+    "assertion; it says so on stderr.",
     "SIGFPE": "Code that is not Python divided an integer by zero.",
     "SIGILL": "The processor does not know an instruction: a library built for another one.",
     "SIGKILL": "Somebody else ended it: the kernel for want of memory, a scheduler, or a person.",
     "SIGTERM": "Somebody else ended it: a scheduler, or a person.",
 }
 _SELF = "It sent the signal to itself."
-_OWN_SIGNALS = ("os.kill", "posix.kill", "os.abort", "posix.abort", "signal.raise_signal", "_signal.raise_signal")
-_FULL = 0.85  # of the memory there is; beyond it, want of memory is the likeliest reason of a SIGKILL that nobody explains
+_OWN_SIGNALS = (
+    "os.kill",
+    "posix.kill",
+    "os.abort",
+    "posix.abort",
+    "signal.raise_signal",
+    "_signal.raise_signal",
+)
+# of the memory there is; beyond it, want of memory is the likeliest reason of a SIGKILL that nobody
+# explains
+_FULL = 0.85
 
 
 def short_of_memory(death: DeathFacts) -> bool:
-    """The process was ended for want of memory: the kernel counted it, or it held nearly all there is."""
+    """The process was ended for want of memory: the kernel counted it, or it held nearly all there
+    is."""
     if death.signal != "SIGKILL":
         return False
-    return death.killed_for_memory or bool(death.peak_memory and death.memory_limit and death.peak_memory > _FULL * death.memory_limit)
+    return death.killed_for_memory or bool(
+        death.peak_memory and death.memory_limit and death.peak_memory > _FULL * death.memory_limit
+    )
 
 
 def meaning(death: DeathFacts) -> str:
@@ -44,11 +58,24 @@ def place_of(death: DeathFacts) -> str:
     return f"in the {death.phase} of step {death.step}"
 
 
-def death_claim(rule: Rule, death: DeathFacts, *, title: str, explanation: str, fixes: Iterable[Fix] = (), fit: int = 10) -> Claim:
-    """The claim of `rule` on the end of the process, at the innermost line of the user's that is known."""
+def death_claim(
+    rule: Rule,
+    death: DeathFacts,
+    *,
+    title: str,
+    explanation: str,
+    fixes: Iterable[Fix] = (),
+    fit: int = 10,
+) -> Claim:
+    """The claim of `rule` on the end of the process, at the innermost line of the user's that is
+    known."""
     where = death.frames[-1] if death.frames else None
     evidence = [
-        (f"frame {i}", f"{span.file}:{span.line} in {span.function}: {span.code.splitlines()[0] if span.code else ''}")
+        (
+            f"frame {i}",
+            f"{span.file}:{span.line} in {span.function}: "
+            f"{span.code.splitlines()[0] if span.code else ''}",
+        )
         for i, span in enumerate(death.frames)
     ]
     if death.known_from:
@@ -70,13 +97,25 @@ def death_claim(rule: Rule, death: DeathFacts, *, title: str, explanation: str, 
             code=rule.code,
             name=rule.name,
             severity=rule.severity,
-            # that it ended is a fact; its line is as sure as it was seen, and surer where it was seen twice
-            confidence=confidence(0.3 if death.again is False else 0.45, 0.25 if where is not None else 0.0, 0.2 if death.again else 0.0),
+            # that it ended is a fact; its line is as sure as it was seen, and surer where it was
+            # seen twice
+            confidence=confidence(
+                0.3 if death.again is False else 0.45,
+                0.25 if where is not None else 0.0,
+                0.2 if death.again else 0.0,
+            ),
             title=title,
             explanation=explanation,
             culprit=Culprit(
-                kind="data" if death.item is not None else "op" if where is not None else "environment",
-                op=death.call, module=death.module, module_type=death.module_type, location=where,
+                kind="data"
+                if death.item is not None
+                else "op"
+                if where is not None
+                else "environment",
+                op=death.call,
+                module=death.module,
+                module_type=death.module_type,
+                location=where,
                 dataset_indices=(death.item,) if death.item is not None else (),
             ),
             phase=death.phase,
@@ -85,14 +124,17 @@ def death_claim(rule: Rule, death: DeathFacts, *, title: str, explanation: str, 
             experiments=experiments,
             fixes=tuple(fixes),
         ),
-    )  # fmt: skip
+    )
 
 
 def _process_died(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     death = evidence.death
     if death is None or death.silent_for is not None or death.in_worker or short_of_memory(death):
         return
-    means = meaning(death) or "Whoever called it meant to: no report, no exit handler and no `finally` runs after os._exit."
+    means = meaning(death) or (
+        "Whoever called it meant to: no report, no exit handler and no `finally` runs after "
+        "os._exit."
+    )
     where = "" if death.frames else " Nothing was left that tells the line."
     yield death_claim(
         rule,
@@ -108,13 +150,23 @@ def _hung_step(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         return
     said = f"The training {death.how}, {place_of(death)}, and was ended."
     waits = "" if death.frames else " It did not say where it is."
-    fixes = [Fix(title="where a step takes that long by nature, give it more with --timeout", confidence="maybe")]
+    fixes = [
+        Fix(
+            title="where a step takes that long by nature, give it more with --timeout",
+            confidence="maybe",
+        )
+    ]
     if death.phase == "data" and not death.frames:
         title = "where the loader has workers, num_workers=0 shows which sample hangs"
         if death.again is False:
-            title = "it hangs in workers only: a lock that was held, or a thread that ran, before the fork; multiprocessing_context='spawn' starts workers without them"
+            title = (
+                "it hangs in workers only: a lock that was held, or a thread that ran, before the "
+                "fork; multiprocessing_context='spawn' starts workers without them"
+            )
         fixes.insert(0, Fix(title=title, confidence="maybe"))
-    yield death_claim(rule, death, title=f"the training {death.how}", explanation=said + waits, fixes=fixes)
+    yield death_claim(
+        rule, death, title=f"the training {death.how}", explanation=said + waits, fixes=fixes
+    )
 
 
 RULES = (

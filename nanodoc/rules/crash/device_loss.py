@@ -1,4 +1,5 @@
-"""ND701 and ND702: errors of a GPU that say neither what nor where, before a look at the same step elsewhere has told."""
+"""ND701 and ND702: errors of a GPU that say neither what nor where, before a look at the same step
+elsewhere has told."""
 
 from __future__ import annotations
 
@@ -18,12 +19,20 @@ def _device_side_assert(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         return
     ways = ["CUDA_LAUNCH_BLOCKING=1 names the call"] if names_cuda(failure.message) else []
     spread = evidence.crash is not None and evidence.crash.spread
-    ways.append("check ids and labels before they are looked up" if spread else "on the CPU the same step names the index: --device cpu")
+    ways.append(
+        "check ids and labels before they are looked up"
+        if spread
+        else "on the CPU the same step names the index: --device cpu"
+    )
     yield failure_claim(
-        rule, evidence, title=failure.first_line, fit=5,
-        explanation="Kernels run later than they are called: the line is the one that noticed, not the one that is wrong. An index or a label out of range is the usual cause.",
+        rule,
+        evidence,
+        title=failure.first_line,
+        fit=5,
+        explanation="Kernels run later than they are called: the line is the one that noticed, not the "
+        "one that is wrong. An index or a label out of range is the usual cause.",
         fixes=[Fix(title="; ".join(ways), confidence="likely")],
-    )  # fmt: skip
+    )
 
 
 def _cublas_failure(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
@@ -33,11 +42,22 @@ def _cublas_failure(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         return
     alloc = status == "CUBLAS_STATUS_ALLOC_FAILED"
     yield failure_claim(
-        rule, evidence, title=f"cuBLAS gave {status}", fit=5,
-        explanation="An index out of range in an earlier kernel leaves the device in a state in which cuBLAS can't start; else memory is full." if alloc
+        rule,
+        evidence,
+        title=f"cuBLAS gave {status}",
+        fit=5,
+        explanation="An index out of range in an earlier kernel leaves the device in a state in which "
+        "cuBLAS can't start; else memory is full."
+        if alloc
         else "An earlier kernel left the device broken, or cuBLAS was given what it does not take.",
-        fixes=[Fix(title="CUDA_LAUNCH_BLOCKING=1 names the first kernel that fails; on the CPU the same step names an index: --device cpu", confidence="likely")],
-    )  # fmt: skip
+        fixes=[
+            Fix(
+                title="CUDA_LAUNCH_BLOCKING=1 names the first kernel that fails; on the CPU the "
+                "same step names an index: --device cpu",
+                confidence="likely",
+            )
+        ],
+    )
 
 
 RULES = (

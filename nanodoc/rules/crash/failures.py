@@ -25,14 +25,19 @@ def failure_claim(
     fit: int = 10,
     extra: Iterable[tuple[str, Any]] = (),
 ) -> Claim:
-    """The claim of `rule` on the exception that ended the run, at the innermost frame of the user's code."""
+    """The claim of `rule` on the exception that ended the run, at the innermost frame of the user's
+    code."""
     failure = evidence.failure
     assert failure is not None
     # nanodoc itself calls the recipe's criterion: its own line is what the user can change
     outside = (
         failure.phase == "forward"
         and failure.raised_by_torch
-        and (evidence.crash is None or evidence.crash.call is None or evidence.crash.call.module is None)
+        and (
+            evidence.crash is None
+            or evidence.crash.call is None
+            or evidence.crash.call.module is None
+        )
     )
     where = failure.frames[-1] if failure.frames else evidence.criterion_site if outside else None
     if where is None and failure.phase == "data":
@@ -40,7 +45,8 @@ def failure_claim(
     if where is None and failure.origin.startswith("optim/lr_scheduler"):
         where = next((site for site in evidence.scheduler_sites if site is not None), None)
     trace = [
-        (f"frame {i}", f"{span.file}:{span.line} in {span.function}: {span.code.splitlines()[0]}") for i, span in enumerate(failure.frames)
+        (f"frame {i}", f"{span.file}:{span.line} in {span.function}: {span.code.splitlines()[0]}")
+        for i, span in enumerate(failure.frames)
     ]
     return Claim(
         root=("failure",),
@@ -50,21 +56,36 @@ def failure_claim(
             name=rule.name,
             severity=rule.severity,
             # an exception is a fact; what is uncertain is whether its line is its cause
-            confidence=confidence(0.5, 0.4 if where is not None else 0.0, 0.4 if not failure.raised_by_torch else 0.0),
+            confidence=confidence(
+                0.5, 0.4 if where is not None else 0.0, 0.4 if not failure.raised_by_torch else 0.0
+            ),
             title=title,
             explanation=explanation,
-            culprit=Culprit(kind="op", op=failure.torch_function, location=where, dataset_indices=_only(evidence)),
+            culprit=Culprit(
+                kind="op",
+                op=failure.torch_function,
+                location=where,
+                dataset_indices=_only(evidence),
+            ),
             phase=failure.phase,
             step=evidence.failure_step if failure.phase != "setup" else None,
-            evidence=(*extra, *_further_lines(failure), *trace, *(("note", note) for note in failure.notes)),
+            evidence=(
+                *extra,
+                *_further_lines(failure),
+                *trace,
+                *(("note", note) for note in failure.notes),
+            ),
             fixes=tuple(fixes),
         ),
     )
 
 
 def _further_lines(failure: Failure) -> Iterable[tuple[str, str]]:
-    """What the message says below its first line: the keys of a checkpoint that do not fit, how to go on."""
-    lines = [" ".join(line.split()) for line in failure.message.strip().split("\n")[1:] if line.strip()]
+    """What the message says below its first line: the keys of a checkpoint that do not fit, how to
+    go on."""
+    lines = [
+        " ".join(line.split()) for line in failure.message.strip().split("\n")[1:] if line.strip()
+    ]
     for line in lines[:_MOST_LINES]:
         yield "message", line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]} …"
 
@@ -86,10 +107,20 @@ def _user_exception(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     # what the user's own code raises it words itself; torch's and Python's messages are known
     known = explained(f"{failure.type}: {failure.message}") if failure.raised_by_torch else None
     means = f" {known.means}" if known is not None else ""
-    fixes = [Fix(title=known.fix.strip().splitlines()[0], confidence="maybe")] if known is not None else []
+    fixes = (
+        [Fix(title=known.fix.strip().splitlines()[0], confidence="maybe")]
+        if known is not None
+        else []
+    )
     usual = [("usual cause", known.causes[0])] if known is not None and known.causes else []
     yield failure_claim(
-        rule, evidence, title=title, explanation=f"The code raised {failure.type} {where}.{means}", fixes=fixes, extra=usual, fit=0
+        rule,
+        evidence,
+        title=title,
+        explanation=f"The code raised {failure.type} {where}.{means}",
+        fixes=fixes,
+        extra=usual,
+        fit=0,
     )
 
 

@@ -12,7 +12,22 @@ from nanodoc.rules.base import birth_claim, count, effects, link, replay_row
 from nanodoc.rules.rewrite import sum_over_count, sum_over_kept
 
 # Ops whose result over no element is 0/0.
-_REDUCTIONS = ("mean", "std", "var", "std_mean", "var_mean", "median", "nanmean", "l1_loss", "mse_loss", "huber_loss", "smooth_l1_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits", "kl_div")  # fmt: skip
+_REDUCTIONS = (
+    "mean",
+    "std",
+    "var",
+    "std_mean",
+    "var_mean",
+    "median",
+    "nanmean",
+    "l1_loss",
+    "mse_loss",
+    "huber_loss",
+    "smooth_l1_loss",
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+    "kl_div",
+)
 
 
 def _non_finite_input(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
@@ -21,7 +36,12 @@ def _non_finite_input(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             continue
         facts = leaf.facts
         what = " and ".join(
-            part for part in (count(facts.nan, "NaN") if facts.nan else "", f"{facts.inf} inf" if facts.inf else "") if part
+            part
+            for part in (
+                count(facts.nan, "NaN") if facts.nan else "",
+                f"{facts.inf} inf" if facts.inf else "",
+            )
+            if part
         )
         name = leaf.name if leaf.kind == "batch" else "a tensor made outside the step"
         who = ""
@@ -29,7 +49,10 @@ def _non_finite_input(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             shown = ", ".join(map(str, leaf.samples[:8])) + (", …" if len(leaf.samples) > 8 else "")
             who = f" Sample{'s' if len(leaf.samples) > 1 else ''} {shown} of the batch"
             if leaf.dataset_indices:
-                who += f" (data set ind{'ices' if len(leaf.dataset_indices) > 1 else 'ex'} {', '.join(map(str, leaf.dataset_indices[:8]))})"
+                who += (
+                    f" (data set ind{'ices' if len(leaf.dataset_indices) > 1 else 'ex'} "
+                    f"{', '.join(map(str, leaf.dataset_indices[:8]))})"
+                )
             who += f" {'hold' if len(leaf.samples) > 1 else 'holds'} them."
         yield Claim(
             root=("leaf", leaf.name),
@@ -40,11 +63,13 @@ def _non_finite_input(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 name=rule.name,
                 severity=rule.severity,
                 confidence=confidence(
-                    0.5 if evidence.reproduced == "bitwise" else 0.2, 0.8 if facts.nonfinite else 0.0, 0.5 if leaf.samples else 0.0
+                    0.5 if evidence.reproduced == "bitwise" else 0.2,
+                    0.8 if facts.nonfinite else 0.0,
+                    0.5 if leaf.samples else 0.0,
                 ),
                 title=f"{name} holds {what or 'non-finite values'}",
-                explanation=f"{name} ({facts.dtype}, shape {list(facts.shape)}) comes in with {what} among {facts.numel} elements, "
-                f"and they reach the loss.{who}",
+                explanation=f"{name} ({facts.dtype}, shape {list(facts.shape)}) comes in with {what} "
+                f"among {facts.numel} elements, and they reach the loss.{who}",
                 culprit=_data_culprit(leaf),
                 phase="data" if leaf.kind == "batch" else "forward",
                 step=evidence.trip.step if evidence.trip else evidence.failure_step,
@@ -95,23 +120,37 @@ def _all_targets_ignored(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         if kept == 0:
             ignored = int(notes["ignore_index"])
             title = f"every target of this batch is ignored (ignore_index={ignored})"
-            text = f"All {int(notes['targets'])} targets equal ignore_index={ignored}, so the mean is taken over no element: 0/0 = NaN."
+            text = (
+                f"All {int(notes['targets'])} targets equal ignore_index={ignored}, so the mean is "
+                "taken over no element: 0/0 = NaN."
+            )
         elif weight == 0:
             title = "every kept target has class weight zero"
-            text = f"The class weights of the {int(kept or 0)} kept targets sum to 0, so the weighted mean is 0/0 = NaN."
+            text = (
+                f"The class weights of the {int(kept or 0)} kept targets sum to 0, so the weighted "
+                "mean is 0/0 = NaN."
+            )
         else:
             continue
         yield birth_claim(
-            rule, evidence, birth, title=title, explanation=text, exact=1.0, fit=30,
+            rule,
+            evidence,
+            birth,
+            title=title,
+            explanation=text,
+            exact=1.0,
+            fit=30,
             extra=[("targets", int(notes["targets"])), ("kept targets", int(kept or 0))],
             fixes=[
                 Fix(
-                    title='use reduction="sum" and divide by max(number of kept targets, 1), or skip a batch without targets', confidence="likely",
+                    title='use reduction="sum" and divide by max(number of kept targets, 1), or '
+                    "skip a batch without targets",
+                    confidence="likely",
                     patch=sum_over_kept(site, int(notes["ignore_index"])) if kept == 0 else None,
                     remedy=Remedy(kind="kept-mean", location=site.location),
                 )
             ],
-        )  # fmt: skip
+        )
 
 
 def _empty_reduction(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
@@ -120,18 +159,25 @@ def _empty_reduction(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         empty = [fact for fact in site.inputs if fact.numel == 0]
         if site.short in _REDUCTIONS and empty and birth.kind == "nan":
             yield birth_claim(
-                rule, evidence, birth,
+                rule,
+                evidence,
+                birth,
                 title=f"{site.short} of an empty tensor is NaN",
-                explanation=f"The input of {site.short} has shape {list(empty[0].shape)}: nothing was selected in this step, and the mean of nothing is 0/0.",
-                exact=1.0, fit=30,
+                explanation=f"The input of {site.short} has shape {list(empty[0].shape)}: nothing was "
+                "selected in this step, and the mean of nothing is 0/0.",
+                exact=1.0,
+                fit=30,
                 extra=[("input shape", list(empty[0].shape)), ("made by", empty[0].label)],
                 fixes=[
                     Fix(
-                        title="divide a sum by max(count, 1), or skip the term when nothing is selected", confidence="likely",
-                        patch=sum_over_count(site), remedy=Remedy(kind="empty-mean", location=site.location),
+                        title="divide a sum by max(count, 1), or skip the term when nothing is "
+                        "selected",
+                        confidence="likely",
+                        patch=sum_over_count(site),
+                        remedy=Remedy(kind="empty-mean", location=site.location),
                     )
                 ],
-            )  # fmt: skip
+            )
 
 
 RULES = (

@@ -24,17 +24,26 @@ def _ragged_batch(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if failure is None or (ragged is None and not is_ragged(failure)):
         return
     if ragged is None:
-        if evidence.crash is not None and evidence.crash.indices:  # its samples were looked at, and do not differ
+        # its samples were looked at, and do not differ
+        if evidence.crash is not None and evidence.crash.indices:
             return
         claim = failure_claim(
-            rule, evidence, title="the samples of a batch do not fit together", fit=12,
-            explanation="The loader could not put its samples together; which of them differ could not be told (an iterable data set, or samples that are not the same twice).",
-        )  # fmt: skip
+            rule,
+            evidence,
+            title="the samples of a batch do not fit together",
+            fit=12,
+            explanation="The loader could not put its samples together; which of them differ could not be "
+            "told (an iterable data set, or samples that are not the same twice).",
+        )
         yield replace(
             claim,
             finding=replace(
                 claim.finding,
-                culprit=replace(claim.finding.culprit, kind="data", location=claim.finding.culprit.location or evidence.data_site),
+                culprit=replace(
+                    claim.finding.culprit,
+                    kind="data",
+                    location=claim.finding.culprit.location or evidence.data_site,
+                ),
             ),
         )
         return
@@ -43,33 +52,73 @@ def _ragged_batch(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     odd = _odd_samples(worst)
     named = f"field {worst.path} of the samples" if worst.path else "the samples"
     sizes = Counter(worst.sizes)
-    title = f"{named} differ{'s' if worst.path else ''} in {'shape' if all(isinstance(size, tuple) for size in worst.sizes) else 'kind'}, and cannot be stacked"
+    title = (
+        f"{named} differ{'s' if worst.path else ''} in "
+        f"{'shape' if all(isinstance(size, tuple) for size in worst.sizes) else 'kind'}, and "
+        "cannot be stacked"
+    )
     first = odd[0]
     explanation = (
-        f"Sample {first} of the batch (data set {ragged.indices[first]}) has {_shown(worst.sizes[first])} where {'most have' if len(set(worst.sizes)) > 1 and sizes[worst.usual] > 1 else 'sample 0 has'} "
+        f"Sample {first} of the batch (data set {ragged.indices[first]}) has "
+        f"{_shown(worst.sizes[first])} where "
+        f"{'most have' if len(set(worst.sizes)) > 1 and sizes[worst.usual] > 1 else 'sample 0 has'} "
         f"{_shown(worst.usual if sizes[worst.usual] > 1 else worst.sizes[0])}. "
-        + ("The collate function stacks" if ragged.own_collate else "The loader's default collate stacks")
+        + (
+            "The collate function stacks"
+            if ragged.own_collate
+            else "The loader's default collate stacks"
+        )
         + " samples, which needs equal shapes."
-    )  # fmt: skip
+    )
     extra = [
-        ("field", f"{one.path or 'the sample'}: " + ", ".join(f"{_shown(size)} ×{number}" for size, number in Counter(one.sizes).items()))
+        (
+            "field",
+            f"{one.path or 'the sample'}: "
+            + ", ".join(f"{_shown(size)} ×{number}" for size, number in Counter(one.sizes).items()),
+        )
         for one in fields[:4]
     ]
-    extra.append(("samples", ", ".join(f"{i} (data set {ragged.indices[i]}) {_shown(worst.sizes[i])}" for i in odd[:_SHOWN])))
+    extra.append(
+        (
+            "samples",
+            ", ".join(
+                f"{i} (data set {ragged.indices[i]}) {_shown(worst.sizes[i])}" for i in odd[:_SHOWN]
+            ),
+        )
+    )
     if ragged.made_at is not None:
         extra.append(("samples come from", f"{ragged.made_at.file}:{ragged.made_at.line}"))
-    claim = failure_claim(rule, evidence, title=title, explanation=explanation, fixes=_fixes(ragged, worst), fit=20, extra=extra)
+    claim = failure_claim(
+        rule,
+        evidence,
+        title=title,
+        explanation=explanation,
+        fixes=_fixes(ragged, worst),
+        fit=20,
+        extra=extra,
+    )
     own = claim.finding.culprit.location if ragged.own_collate else None
     culprit = Culprit(
-        kind="data", op="stack", batch_path=f"batch{worst.path}", samples=odd, dataset_indices=tuple(ragged.indices[i] for i in odd),
+        kind="data",
+        op="stack",
+        batch_path=f"batch{worst.path}",
+        samples=odd,
+        dataset_indices=tuple(ragged.indices[i] for i in odd),
         location=own or ragged.loader_at or claim.finding.culprit.location,
-    )  # fmt: skip
+    )
     experiments: tuple[dict[str, str | float | None], ...] = ()
     if ragged.padded is not None:
         outcome = "the step runs" if ragged.padded == "runs" else f"the step raises {ragged.padded}"
-        experiments = ({"name": "the field padded with zeros", "outcome": outcome, "loss": ragged.padded_loss},)
+        experiments = (
+            {"name": "the field padded with zeros", "outcome": outcome, "loss": ragged.padded_loss},
+        )
     sure = confidence(0.8, 0.5, 0.4 if culprit.location is not None else 0.0)
-    yield replace(claim, finding=replace(claim.finding, culprit=culprit, confidence=sure, experiments=experiments, phase="data"))
+    yield replace(
+        claim,
+        finding=replace(
+            claim.finding, culprit=culprit, confidence=sure, experiments=experiments, phase="data"
+        ),
+    )
 
 
 def _odd_samples(field: FieldFacts) -> tuple[int, ...]:
@@ -84,27 +133,38 @@ def _fixes(ragged: RaggedFacts, worst: FieldFacts) -> Iterable[Fix]:
     sizes = [size for size in worst.sizes if isinstance(size, tuple)]
     if len(sizes) < len(worst.sizes):
         yield Fix(
-            title=f"give every sample the same kind of value in {worst.path or 'its place'}, or leave the field out of what is collated",
+            title=f"give every sample the same kind of value in {worst.path or 'its place'}, or "
+            "leave the field out of what is collated",
             confidence="likely",
         )
         return
     images = worst.images
     if images and len({size[0] for size in sizes}) > 1 and len({size[1:] for size in sizes}) == 1:
         yield Fix(
-            title='some images have another number of channels: open them all alike, such as Image.open(path).convert("RGB")',
+            title="some images have another number of channels: open them all alike, such as "
+            'Image.open(path).convert("RGB")',
             confidence="likely",
         )
         return
     if images:
         yield Fix(
-            title="images of different size: resize or crop them in the data set's transform (transforms.Resize((h, w)))",
+            title="images of different size: resize or crop them in the data set's transform "
+            "(transforms.Resize((h, w)))",
             confidence="likely",
         )
         return
-    runs = ragged.padded == "runs" and ragged.padded_loss is not None and ragged.padded_loss - ragged.padded_loss == 0
+    runs = (
+        ragged.padded == "runs"
+        and ragged.padded_loss is not None
+        and ragged.padded_loss - ragged.padded_loss == 0
+    )
     patch = collate_for(ragged)
     if ragged.own_collate:
-        yield Fix(title="pad in your collate function: torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True)", confidence="likely")
+        yield Fix(
+            title="pad in your collate function: torch.nn.utils.rnn.pad_sequence(tensors, "
+            "batch_first=True)",
+            confidence="likely",
+        )
     elif len({len(size) for size in sizes}) == 1:
         whose = (
             "a collate function that pads with zeros: DataLoader(..., collate_fn=collate)"
@@ -112,10 +172,17 @@ def _fixes(ragged: RaggedFacts, worst: FieldFacts) -> Iterable[Fix]:
             else "a collate function of your own that pads with zeros"
         )
         yield Fix(
-            title=f"{whose}; where 0 means something (labels), pad with what stands for none, such as -100" + ("" if runs else "; look at what reads the padding"),
-            patch=patch, verified=runs, confidence="likely", outcome="the step runs with the padded batch" if runs else "",
-        )  # fmt: skip
-    yield Fix(title="or keep the field as a list: a collate function that does not stack it", confidence="maybe")
+            title=f"{whose}; where 0 means something (labels), pad with what stands for none, such "
+            "as -100" + ("" if runs else "; look at what reads the padding"),
+            patch=patch,
+            verified=runs,
+            confidence="likely",
+            outcome="the step runs with the padded batch" if runs else "",
+        )
+    yield Fix(
+        title="or keep the field as a list: a collate function that does not stack it",
+        confidence="maybe",
+    )
 
 
 def _shown(size: tuple[int, ...] | str) -> str:
@@ -129,22 +196,39 @@ def _loader_worker_died(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         return
     seen = evidence.death if evidence.death is not None and evidence.death.in_worker else None
     death = seen if seen is not None and seen.again else None
-    well = " Loading the same batches without workers went well." if seen is not None and not seen.again else ""
+    well = (
+        " Loading the same batches without workers went well."
+        if seen is not None and not seen.again
+        else ""
+    )
     signal = match["signal"]
     fixes = []
     if signal == "Bus error":
-        explanation = "A worker ran out of shared memory (/dev/shm), through which batches travel to the training process."
-        fixes.append(Fix(title="more shared memory (docker run --shm-size=8g, or --ipc=host), or fewer workers", confidence="likely"))
-    elif death is not None:
-        explanation = f"Loading the batches without workers ends in the same way: the process {death.how}. {meaning(death)}".strip()
-    elif signal == "Killed":
         explanation = (
-            "A worker was killed from outside, most often by the kernel for want of memory: every worker holds the data set and the batches it has ahead."
-            + well
+            "A worker ran out of shared memory (/dev/shm), through which batches travel to the "
+            "training process."
         )
         fixes.append(
             Fix(
-                title="fewer workers, a smaller prefetch_factor, and a data set that does not hold everything in Python lists",
+                title="more shared memory (docker run --shm-size=8g, or --ipc=host), or fewer "
+                "workers",
+                confidence="likely",
+            )
+        )
+    elif death is not None:
+        explanation = (
+            f"Loading the batches without workers ends in the same way: the process {death.how}. "
+            f"{meaning(death)}"
+        ).strip()
+    elif signal == "Killed":
+        explanation = (
+            "A worker was killed from outside, most often by the kernel for want of memory: every "
+            "worker holds the data set and the batches it has ahead." + well
+        )
+        fixes.append(
+            Fix(
+                title="fewer workers, a smaller prefetch_factor, and a data set that does not hold "
+                "everything in Python lists",
                 confidence="likely",
             )
         )
@@ -152,8 +236,9 @@ def _loader_worker_died(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         explanation = "A worker process ended without an exception." + well
         fixes.append(
             Fix(
-                title="it happens in workers only: open files, connections and native libraries in the worker (worker_init_fn, or on first use), not "
-                "before the fork, or start workers with multiprocessing_context='spawn'",
+                title="it happens in workers only: open files, connections and native libraries in "
+                "the worker (worker_init_fn, or on first use), not before the fork, or start "
+                "workers with multiprocessing_context='spawn'",
                 confidence="maybe",
             )
         )
@@ -161,7 +246,8 @@ def _loader_worker_died(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         explanation = "A worker process ended without an exception."
         fixes.append(
             Fix(
-                title="num_workers=0 shows the error where it happens; threads or locks from before the fork are the likeliest reason",
+                title="num_workers=0 shows the error where it happens; threads or locks from before "
+                "the fork are the likeliest reason",
                 confidence="maybe",
             )
         )
@@ -171,10 +257,13 @@ def _loader_worker_died(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             extra.append(("sample of the data set", str(death.item)))
         if death.call is not None:
             extra.append(("last call", death.call))
-    title = f"a worker of the data loader {'was killed (' + signal + ')' if signal else 'ended'}" + (
-        f" at sample {death.item}" if death is not None and death.item is not None else ""
+    title = (
+        f"a worker of the data loader {'was killed (' + signal + ')' if signal else 'ended'}"
+        + (f" at sample {death.item}" if death is not None and death.item is not None else "")
     )
-    claim = failure_claim(rule, evidence, title=title, explanation=explanation, fixes=fixes, fit=20, extra=extra)
+    claim = failure_claim(
+        rule, evidence, title=title, explanation=explanation, fixes=fixes, fit=20, extra=extra
+    )
     where = death.frames[-1] if death is not None and death.frames else evidence.data_site
     culprit = Culprit(
         kind="data",
@@ -184,12 +273,25 @@ def _loader_worker_died(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     )
     experiments: tuple[dict[str, str | None], ...] = ()
     if seen is not None:
-        experiments = ({"name": "loaded without workers", "outcome": "ends in the same way" if seen.again else "goes well", "loss": None},)
+        experiments = (
+            {
+                "name": "loaded without workers",
+                "outcome": "ends in the same way" if seen.again else "goes well",
+                "loss": None,
+            },
+        )
     sure = confidence(0.6, 0.6 if death is not None else 0.0, 0.3 if signal == "Bus error" else 0.0)
     # the signal that reports it comes at any moment of the step
     yield replace(
         claim,
-        finding=replace(claim.finding, culprit=culprit, confidence=sure, experiments=experiments, phase="data", evidence=tuple(extra)),
+        finding=replace(
+            claim.finding,
+            culprit=culprit,
+            confidence=sure,
+            experiments=experiments,
+            phase="data",
+            evidence=tuple(extra),
+        ),
     )
 
 

@@ -14,30 +14,54 @@ from nanodoc.rules.rewrite import with_keyword
 def _impossible_ctc_alignment(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     for birth in evidence.births:
         site = birth.site
-        if "ctc_loss" not in site.short or not (site.notes.get("too_long") or site.notes.get("tight") or birth.kind == "inf"):
+        if "ctc_loss" not in site.short or not (
+            site.notes.get("too_long") or site.notes.get("tight") or birth.kind == "inf"
+        ):
             continue
         notes = site.notes
         too_long = int(notes.get("too_long", 0))
         if too_long:
             text = (
-                f"{too_long} of {int(notes['targets'])} targets are longer than their input: sample {int(notes['first_sample'])} has "
-                f"{int(notes['first_labels'])} labels and {int(notes['first_frames'])} frames. No alignment exists, and −log(0) = inf."
+                f"{too_long} of {int(notes['targets'])} targets are longer than their input: "
+                f"sample {int(notes['first_sample'])} has {int(notes['first_labels'])} labels and "
+                f"{int(notes['first_frames'])} frames. No alignment exists, and −log(0) = inf."
             )
         else:
-            text = "A target with repeated labels needs a blank between them, hence more frames than its input has. No alignment exists, and −log(0) = inf."
+            text = (
+                "A target with repeated labels needs a blank between them, hence more frames than "
+                "its input has. No alignment exists, and −log(0) = inf."
+            )
         yield birth_claim(
-            rule, evidence, birth,
+            rule,
+            evidence,
+            birth,
             title="a CTC target that no alignment can reach has an infinite loss",
-            explanation=text, exact=1.0 if too_long else 0.6, fit=20,
-            extra=[("targets", int(notes.get("targets", 0))), ("longer than their input", too_long)],
+            explanation=text,
+            exact=1.0 if too_long else 0.6,
+            fit=20,
+            extra=[
+                ("targets", int(notes.get("targets", 0))),
+                ("longer than their input", too_long),
+            ],
             fixes=[
                 Fix(
-                    title="pass zero_infinity=True, which leaves such samples out of the loss", patch=with_keyword(site, "zero_infinity", True),
-                    remedy=Remedy(kind="keyword", location=site.location, op="ctc_loss", keyword="zero_infinity", value=1.0),
+                    title="pass zero_infinity=True, which leaves such samples out of the loss",
+                    patch=with_keyword(site, "zero_infinity", True),
+                    remedy=Remedy(
+                        kind="keyword",
+                        location=site.location,
+                        op="ctc_loss",
+                        keyword="zero_infinity",
+                        value=1.0,
+                    ),
                 ),
-                Fix(title="drop samples whose target is longer than its frames", confidence="likely", remedy=Remedy(kind="without-samples")),
+                Fix(
+                    title="drop samples whose target is longer than its frames",
+                    confidence="likely",
+                    remedy=Remedy(kind="without-samples"),
+                ),
             ],
-        )  # fmt: skip
+        )
 
 
 RULES = (

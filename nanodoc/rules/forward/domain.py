@@ -1,4 +1,5 @@
-"""ND201, ND202, ND206, ND303: a function asked for a value it doesn't have. Logs, roots, divisions."""
+"""ND201, ND202, ND206, ND303: a function asked for a value it doesn't have. Logs, roots,
+divisions."""
 
 from __future__ import annotations
 
@@ -37,17 +38,25 @@ _DOMAINS: dict[str, tuple[Callable[[float, float], bool], str]] = {
 
 
 def _at_failure(op: OpFacts, position: int = 0) -> ValuesAt | None:
-    """The values of one input where the output is bad; the whole input's range where that wasn't looked at."""
+    """The values of one input where the output is bad; the whole input's range where that wasn't
+    looked at."""
     if position < len(op.values_at) and op.values_at[position] is not None:
         return op.values_at[position]
     if position < len(op.inputs):
         fact = op.inputs[position]
-        return ValuesAt(minimum=fact.minimum, maximum=fact.maximum, zeros=fact.zeros, count=fact.numel, inf=fact.inf)
+        return ValuesAt(
+            minimum=fact.minimum,
+            maximum=fact.maximum,
+            zeros=fact.zeros,
+            count=fact.numel,
+            inf=fact.inf,
+        )
     return None
 
 
 def _forward(evidence: Evidence) -> Iterable[Birth]:
-    # a hook or a custom backward is the user's code too: no derivative, but an op with a line of its own
+    # a hook or a custom backward is the user's code too: no derivative, but an op with a line of
+    # its own
     return (birth for birth in evidence.births if birth.phase == "forward" or birth.forward is None)
 
 
@@ -58,21 +67,33 @@ def _domain_error(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             continue
         at = _at_failure(site, 1 if site.short == "xlogy" else 0)
         outside, domain = _DOMAINS[site.short]
-        if at is None or at.minimum is None or at.maximum is None or not outside(at.minimum, at.maximum):
+        if (
+            at is None
+            or at.minimum is None
+            or at.maximum is None
+            or not outside(at.minimum, at.maximum)
+        ):
             continue
         yield birth_claim(
-            rule, evidence, birth,
+            rule,
+            evidence,
+            birth,
             title=f"{site.short} of a value outside its domain",
-            explanation=f"{site.short} needs {domain}, but got {values(at.minimum, at.maximum)} at the {count(at.count, 'element')} that became {birth.kind}"
-            f" (input from {site.inputs[0].label}).",
+            explanation=f"{site.short} needs {domain}, but got {values(at.minimum, at.maximum)} at the "
+            f"{count(at.count, 'element')} that became {birth.kind} (input from "
+            f"{site.inputs[0].label}).",
             exact=1.0,
-            extra=[("input at the bad elements", values(at.minimum, at.maximum)), ("bad elements", at.count)],
+            extra=[
+                ("input at the bad elements", values(at.minimum, at.maximum)),
+                ("bad elements", at.count),
+            ],
             fixes=[*guards(site, f"keep the argument of {site.short} inside its domain")],
-        )  # fmt: skip
+        )
 
 
 def _fractional_power(birth: Birth) -> bool:
-    """A negative base is outside the domain of a fractional exponent only, and gives NaN there; a whole power overflows."""
+    """A negative base is outside the domain of a fractional exponent only, and gives NaN there; a
+    whole power overflows."""
     exponent = birth.site.scalars.get("exponent")
     whole = isinstance(exponent, (int, float)) and float(exponent).is_integer()
     return birth.kind == "nan" and not whole
@@ -81,9 +102,13 @@ def _fractional_power(birth: Birth) -> bool:
 def _division_by_zero(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     for birth in _forward(evidence):
         site = birth.site
-        if site.short in ("div", "true_divide", "remainder", "fmod") and (len(site.inputs) > 1 or site.scalars.get("other") == 0):
+        if site.short in ("div", "true_divide", "remainder", "fmod") and (
+            len(site.inputs) > 1 or site.scalars.get("other") == 0
+        ):
             position = 1
-        elif site.short in ("reciprocal", "rsqrt") or (site.short == "pow" and _negative(site.scalars.get("exponent"))):
+        elif site.short in ("reciprocal", "rsqrt") or (
+            site.short == "pow" and _negative(site.scalars.get("exponent"))
+        ):
             position = 0
         else:
             continue
@@ -97,23 +122,33 @@ def _division_by_zero(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         divisor = site.inputs[position].label if len(site.inputs) > position else "the number 0"
         zero_over_zero = birth.kind == "nan" and position == 1
         yield birth_claim(
-            rule, evidence, birth,
+            rule,
+            evidence,
+            birth,
             title="0/0 is NaN" if zero_over_zero else "division by zero",
             explanation=f"The divisor (from {divisor}) is exactly 0 at {count(at.zeros, 'element')}"
-            + (", and so is the dividend there." if zero_over_zero else ", which makes the quotient infinite."),
+            + (
+                ", and so is the dividend there."
+                if zero_over_zero
+                else ", which makes the quotient infinite."
+            ),
             exact=at.zeros / at.count if at.count else 0.0,
             extra=[("zero divisors at the bad elements", at.zeros), ("bad elements", at.count)],
             fixes=[*guards(site, "keep the divisor away from zero"), *_at_the_root(birth)],
-        )  # fmt: skip
+        )
 
 
 def _at_the_root(birth: Birth) -> list[Fix]:
-    """A divisor that is the root of zero has an infinite gradient, too: the constant belongs under the root."""
+    """A divisor that is the root of zero has an infinite gradient, too: the constant belongs under
+    the root."""
     for op in birth.upstream:
         if op.short == "sqrt" and any(fact.zeros for fact in op.outputs):
             return [
                 replace(fix, replaces=op.location)
-                for fix in guards(op, "keep the argument of the sqrt away from zero: its gradient there is infinite")
+                for fix in guards(
+                    op,
+                    "keep the argument of the sqrt away from zero: its gradient there is infinite",
+                )
             ]
     return []
 
@@ -127,16 +162,30 @@ def _log_of_zero(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         if at is None or not _is_log_pole(site, at):
             continue
         source = _probability_source(birth)
-        advice = [Fix(title="use the loss that takes logits (binary_cross_entropy_with_logits, logsigmoid)", confidence="likely")]
+        advice = [
+            Fix(
+                title="use the loss that takes logits (binary_cross_entropy_with_logits, logsigmoid)",
+                confidence="likely",
+            )
+        ]
         yield birth_claim(
-            rule, evidence, birth,
+            rule,
+            evidence,
+            birth,
             title=f"{site.short} of zero is −inf",
-            explanation=f"The argument of {site.short} (from {site.inputs[0].label}) is exactly {'−1' if site.short == 'log1p' else '0'} at {count(at.count, 'element')}"
+            explanation=f"The argument of {site.short} (from {site.inputs[0].label}) is exactly "
+            f"{'−1' if site.short == 'log1p' else '0'} at {count(at.count, 'element')}"
             + (f"; it comes from {source}, which underflows or rounds there." if source else "."),
             exact=1.0,
-            extra=[("bad elements", at.count), ("input at the bad elements", values(at.minimum, at.maximum))],
-            fixes=[*(advice if source == "sigmoid" else []), *guards(site, f"keep the argument of {site.short} away from its pole")],
-        )  # fmt: skip
+            extra=[
+                ("bad elements", at.count),
+                ("input at the bad elements", values(at.minimum, at.maximum)),
+            ],
+            fixes=[
+                *(advice if source == "sigmoid" else []),
+                *guards(site, f"keep the argument of {site.short} away from its pole"),
+            ],
+        )
 
 
 def _log_of_softmax(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
@@ -146,22 +195,32 @@ def _log_of_softmax(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             continue
         at = _at_failure(site)
         if site.short == "xlogy" or _masked_before(birth):
-            continue  # p·log(p) is 0 where p is; and where −inf was put into the scores, log_softmax gives it back
+            # p·log(p) is 0 where p is; and where −inf was put into the scores, log_softmax gives it
+            # back
+            continue
         if at is None or not (at.zeros or (at.maximum is not None and abs(at.maximum) < 1e-30)):
             continue
         yield birth_claim(
-            rule, evidence, birth,
+            rule,
+            evidence,
+            birth,
             title="log of softmax collapses where a probability underflows to zero",
-            explanation=f"softmax gave exactly 0 at {count(at.zeros or at.count, 'element')}, and its log is −inf; log_softmax computes the same in one step and stays finite.",
-            exact=1.0, fit=20,
+            explanation=f"softmax gave exactly 0 at {count(at.zeros or at.count, 'element')}, and its log "
+            "is −inf; log_softmax computes the same in one step and stays finite.",
+            exact=1.0,
+            fit=20,
             extra=[("probabilities that are 0", at.zeros)],
             fixes=[
                 Fix(
-                    title="use log_softmax", patch=log_softmax(site), confidence="machine" if log_softmax(site) else "likely",
-                    remedy=Remedy(kind="log-softmax", location=site.location) if site.location is not None else None,
+                    title="use log_softmax",
+                    patch=log_softmax(site),
+                    confidence="machine" if log_softmax(site) else "likely",
+                    remedy=Remedy(kind="log-softmax", location=site.location)
+                    if site.location is not None
+                    else None,
                 )
             ],
-        )  # fmt: skip
+        )
 
 
 def _masked_before(birth: Birth) -> bool:
@@ -179,7 +238,8 @@ def _is_log_pole(site: OpFacts, at: ValuesAt) -> bool:
 
 
 def _probability_source(birth: Birth) -> str | None:
-    """ "softmax" or "sigmoid" if that is what, up to clamps, casts and tiny offsets, made the log's argument."""
+    """ "softmax" or "sigmoid" if that is what, up to clamps, casts and tiny offsets, made the log's
+    argument."""
     passed = (
         "clamp",
         "clamp_min",

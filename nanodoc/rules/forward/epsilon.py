@@ -14,7 +14,22 @@ from nanodoc.rules.forward.floats import rounded
 # A constant this small next to values of order 1 is there to stabilise, not to compute.
 _TINY = 1e-3
 _NEAREST = 6  # ancestors of the failing op that can have shaped its argument
-_SINGULAR = ("log", "log2", "log10", "log1p", "logit", "div", "reciprocal", "rsqrt", "sqrt", "pow", "acos", "asin", "atanh", "xlogy")
+_SINGULAR = (
+    "log",
+    "log2",
+    "log10",
+    "log1p",
+    "logit",
+    "div",
+    "reciprocal",
+    "rsqrt",
+    "sqrt",
+    "pow",
+    "acos",
+    "asin",
+    "atanh",
+    "xlogy",
+)
 
 
 def _vanishing_epsilon(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
@@ -29,36 +44,83 @@ def _vanishing_epsilon(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             name, value, becomes, dtype = lost
             where = f"{op.location.file}:{op.location.line}" if op.location else "an op before"
             yield birth_claim(
-                rule, evidence, birth,
+                rule,
+                evidence,
+                birth,
                 title=f"the epsilon that guards {site.short} is rounded away in {dtype}",
-                explanation=f"{op.short} at {where} is given {name}={value!r}, which is exactly {becomes:g} in {dtype}, so nothing keeps the argument of {site.short} away from its singular point.",
-                exact=1.0, fit=20,
-                extra=[("constant", value), (f"as {dtype}", becomes), ("given to", f"{op.short} at {where}")],
+                explanation=f"{op.short} at {where} is given {name}={value!r}, which is exactly "
+                f"{becomes:g} in {dtype}, so nothing keeps the argument of {site.short} away "
+                "from its singular point.",
+                exact=1.0,
+                fit=20,
+                extra=[
+                    ("constant", value),
+                    (f"as {dtype}", becomes),
+                    ("given to", f"{op.short} at {where}"),
+                ],
                 fixes=[
                     Fix(
-                        title=f"use an epsilon that {dtype} can hold ({_smallest(dtype, becomes)})", confidence="likely",
-                        remedy=Remedy(kind="constant", location=op.location, value=value, replacement=_larger(value, dtype, becomes)),
+                        title=f"use an epsilon that {dtype} can hold ({_smallest(dtype, becomes)})",
+                        confidence="likely",
+                        remedy=Remedy(
+                            kind="constant",
+                            location=op.location,
+                            value=value,
+                            replacement=_larger(value, dtype, becomes),
+                        ),
                     ),
-                    *([Fix(title="compute this in float32", confidence="maybe", remedy=Remedy(kind="float32-call", location=op.location))] if dtype != "float32" else []),
+                    *(
+                        [
+                            Fix(
+                                title="compute this in float32",
+                                confidence="maybe",
+                                remedy=Remedy(kind="float32-call", location=op.location),
+                            )
+                        ]
+                        if dtype != "float32"
+                        else []
+                    ),
                 ],
-            )  # fmt: skip
+            )
             break
 
 
 def _lost_constant(op: OpFacts, birth: Birth) -> tuple[str, float, float, str] | None:
-    """(argument, value, what it became, dtype) of a stabilising constant of `op` that its dtype can't hold."""
-    if not op.outputs or op.short not in ("add", "sub", "rsub", "clamp", "clamp_min", "clamp_max", "mul", "div", "maximum", "minimum"):
+    """(argument, value, what it became, dtype) of a stabilising constant of `op` that its dtype
+    can't hold."""
+    if not op.outputs or op.short not in (
+        "add",
+        "sub",
+        "rsub",
+        "clamp",
+        "clamp_min",
+        "clamp_max",
+        "mul",
+        "div",
+        "maximum",
+        "minimum",
+    ):
         return None
     dtype = op.outputs[0].dtype
     if dtype not in ("float16", "bfloat16", "float32"):
         return None
     for name, value in op.scalars.items():
-        if name == "alpha" or isinstance(value, bool) or not isinstance(value, (int, float)) or value == 0:
+        if (
+            name == "alpha"
+            or isinstance(value, bool)
+            or not isinstance(value, (int, float))
+            or value == 0
+        ):
             continue
         becomes = rounded(float(value), dtype)
         if 0 < abs(value) < _TINY and becomes == 0:
             return name, value, becomes, dtype
-        if abs(value) != 1 and abs(abs(value) - 1) < _TINY and abs(becomes) == 1 and _met(op, becomes):
+        if (
+            abs(value) != 1
+            and abs(abs(value) - 1) < _TINY
+            and abs(becomes) == 1
+            and _met(op, becomes)
+        ):
             return name, value, becomes, dtype
     return None
 
@@ -79,7 +141,9 @@ def _larger(value: float, dtype: str, near: float) -> float:
 
 def _smallest(dtype: str, near: float) -> str:
     if near == 0:
-        return {"float16": "at least 1e-4 for a safe reciprocal", "bfloat16": "at least 1e-30"}.get(dtype, "at least 1e-30")
+        return {"float16": "at least 1e-4 for a safe reciprocal", "bfloat16": "at least 1e-30"}.get(
+            dtype, "at least 1e-30"
+        )
     return {"float16": "1e-3 below 1", "bfloat16": "1e-2 below 1"}.get(dtype, "1e-6 below 1")
 
 

@@ -10,7 +10,8 @@ HALF_MAX = 65504.0  # largest finite float16
 
 
 def rounded(value: float, dtype: str) -> float:
-    """`value` rounded to the nearest number of `dtype` (IEEE 754 binary16/32/64, bfloat16); inf where it overflows."""
+    """`value` rounded to the nearest number of `dtype` (IEEE 754 binary16/32/64, bfloat16); inf
+    where it overflows."""
     try:
         if dtype == "float16":
             return float(struct.unpack("<e", struct.pack("<e", value))[0])

@@ -1,6 +1,8 @@
-"""What keeps the argument of a function away from where it, or its derivative, has no finite value: candidates to be tried.
+"""What keeps the argument of a function away from where it, or its derivative, has no finite value:
+candidates to be tried.
 
-Several are proposed for one function; which of them cures the step and moves the healthy samples least, the replay decides.
+Several are proposed for one function; which of them cures the step and moves the healthy samples
+least, the replay decides.
 """
 
 from __future__ import annotations
@@ -32,7 +34,10 @@ _CANDIDATES: dict[str, tuple[int, tuple[str, ...]]] = {
     "acosh": (0, ("{x}.clamp_min(1 + 1e-6)",)),
     "atan2": (0, ("{x}.masked_fill({x} == 0, 1e-12)", "{x} + 1e-12")),
     "hypot": (0, ("{x} + 1e-12",)),
-    "div": (1, ("{x}.masked_fill({x} == 0, 1)", "{x}.clamp_min(1)", "{x}.clamp_min(1e-12)", "{x} + 1e-12")),
+    "div": (
+        1,
+        ("{x}.masked_fill({x} == 0, 1)", "{x}.clamp_min(1)", "{x}.clamp_min(1e-12)", "{x} + 1e-12"),
+    ),
     "reciprocal": (0, ("{x}.masked_fill({x} == 0, 1)", "{x}.clamp_min(1e-12)", "{x} + 1e-12")),
     "norm": (0, ("{x} + 1e-12",)),
     "linalg_vector_norm": (0, ("{x} + 1e-12",)),
@@ -48,7 +53,11 @@ _CANDIDATES: dict[str, tuple[int, tuple[str, ...]]] = {
 def guards(op: OpFacts, title: str) -> list[Fix]:
     """The candidates for the argument of `op`; [] for a function without any."""
     name = "div" if op.short in ("true_divide", "divide") else op.short
-    if name == "pow" and isinstance(exponent := op.scalars.get("exponent"), (int, float)) and exponent < 0:
+    if (
+        name == "pow"
+        and isinstance(exponent := op.scalars.get("exponent"), (int, float))
+        and exponent < 0
+    ):
         candidates: tuple[int, tuple[str, ...]] = (0, _POSITIVE)
     else:
         candidates = _CANDIDATES.get(name, (0, ()))

@@ -18,16 +18,29 @@ _CONSTANTS = ("constant", "full", "full_like", "scalar_tensor", "masked_fill", "
 
 
 def half_fixes(site: OpFacts) -> list[Fix]:
-    """What helps against a value that half precision can't hold: the module alone in float32, or bfloat16."""
+    """What helps against a value that half precision can't hold: the module alone in float32, or
+    bfloat16."""
     island = (
         Fix(
-            title=f"run {site.module} in float32 (autocast disabled around it, its input cast up)", confidence="likely",
+            title=f"run {site.module} in float32 (autocast disabled around it, its input cast up)",
+            confidence="likely",
             remedy=Remedy(kind="float32-module", module=site.module),
         )
         if site.module
-        else Fix(title="compute this in float32 (autocast disabled, arguments cast up)", confidence="likely", remedy=Remedy(kind="float32-call", location=site.location))
-    )  # fmt: skip
-    return [island, Fix(title="use bfloat16, which has float32's range", confidence="maybe", remedy=Remedy(kind="bfloat16"))]
+        else Fix(
+            title="compute this in float32 (autocast disabled, arguments cast up)",
+            confidence="likely",
+            remedy=Remedy(kind="float32-call", location=site.location),
+        )
+    )
+    return [
+        island,
+        Fix(
+            title="use bfloat16, which has float32's range",
+            confidence="maybe",
+            remedy=Remedy(kind="bfloat16"),
+        ),
+    ]
 
 
 def _dtype(op: OpFacts) -> str | None:
@@ -50,53 +63,93 @@ def _low_precision_overflow(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     for birth in evidence.births:
         site = birth.site
         dtype = _bad_dtype(site)
-        if birth.phase != "forward" or not is_half(dtype) or site.upcast_absmax is None or not _finite_inputs(birth):
+        if (
+            birth.phase != "forward"
+            or not is_half(dtype)
+            or site.upcast_absmax is None
+            or not _finite_inputs(birth)
+        ):
             continue
         limit = LARGEST[str(dtype)]
         if site.upcast_absmax <= limit:
             continue
         largest = _largest_input(site)
         yield birth_claim(
-            rule, evidence, birth,
+            rule,
+            evidence,
+            birth,
             title=f"{site.short} overflows {dtype}",
-            explanation=f"The result reaches {site.upcast_absmax:.4g} when the same op runs in float32, but {dtype} ends at {limit:.5g}. "
-            f"Its largest input is {largest:.4g}." if largest is not None else f"The result reaches {site.upcast_absmax:.4g} in float32; {dtype} ends at {limit:.5g}.",
-            exact=1.0, growth=True,
-            extra=[("largest result in float32", site.upcast_absmax), (f"largest {dtype}", limit), ("largest input", largest)],
+            explanation=f"The result reaches {site.upcast_absmax:.4g} when the same op runs in float32, "
+            f"but {dtype} ends at {limit:.5g}. Its largest input is {largest:.4g}."
+            if largest is not None
+            else f"The result reaches {site.upcast_absmax:.4g} in float32; {dtype} ends at "
+            f"{limit:.5g}.",
+            exact=1.0,
+            growth=True,
+            extra=[
+                ("largest result in float32", site.upcast_absmax),
+                (f"largest {dtype}", limit),
+                ("largest input", largest),
+            ],
             fixes=half_fixes(site),
-        )  # fmt: skip
+        )
 
 
 def _overflow(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     for birth in evidence.births:
         site = birth.site
         dtype, largest = _bad_dtype(site), _largest_input(site)
-        if birth.inf_inputs or birth.phase == "backward" or largest is None or not overflowed(birth):
+        if (
+            birth.inf_inputs
+            or birth.phase == "backward"
+            or largest is None
+            or not overflowed(birth)
+        ):
             continue
         limit = LARGEST.get(str(dtype), 0.0)
         growth = _growth(evidence)
         yield birth_claim(
-            rule, evidence, birth,
+            rule,
+            evidence,
+            birth,
             title=f"{site.short} overflows {dtype}",
-            explanation=f"Finite inputs of up to {largest:.4g} give a result beyond {limit:.4g}, the largest {dtype}." + growth,
-            exact=1.0 if site.short in ("exp", "expm1", "pow", "cosh", "sinh", "mul", "square", "exp2") else 0.5,
-            fit=5, growth=True,
+            explanation=f"Finite inputs of up to {largest:.4g} give a result beyond {limit:.4g}, the "
+            f"largest {dtype}." + growth,
+            exact=1.0
+            if site.short in ("exp", "expm1", "pow", "cosh", "sinh", "mul", "square", "exp2")
+            else 0.5,
+            fit=5,
+            growth=True,
             extra=[("largest input", largest), (f"largest {dtype}", limit)],
             fixes=_bounded(site) if not growth else [],
-        )  # fmt: skip
+        )
 
 
 def _bounded(site: OpFacts) -> list[Fix]:
-    advice = Fix(title="bound the argument, or work with logarithms (logsumexp, logaddexp)", confidence="maybe")
+    advice = Fix(
+        title="bound the argument, or work with logarithms (logsumexp, logaddexp)",
+        confidence="maybe",
+    )
     if site.short != "exp":
         return [*guards(site, f"bound the argument of {site.short}"), advice]
-    logs = Fix(title="take log(sum(exp(x))) in one step: torch.logsumexp", remedy=Remedy(kind="logsumexp", location=site.location))
+    logs = Fix(
+        title="take log(sum(exp(x))) in one step: torch.logsumexp",
+        remedy=Remedy(kind="logsumexp", location=site.location),
+    )
     shifted, *bounded = guards(site, "bound the argument of exp")
-    return [logs, replace(shifted, title="subtract the largest entry of each row before exp, as softmax does"), *bounded, advice]
+    return [
+        logs,
+        replace(
+            shifted, title="subtract the largest entry of each row before exp, as softmax does"
+        ),
+        *bounded,
+        advice,
+    ]
 
 
 def overflowed(birth: Birth) -> bool:
-    """Finite inputs gave inf; or NaN, with inputs so large that an intermediate (a product, a square) must have overflowed."""
+    """Finite inputs gave inf; or NaN, with inputs so large that an intermediate (a product, a
+    square) must have overflowed."""
     if not _finite_inputs(birth):
         return False
     largest = _largest_input(birth.op)
@@ -105,11 +158,13 @@ def overflowed(birth: Birth) -> bool:
 
 
 def _growth(evidence: Evidence) -> str:
-    """Says so when the loss had been growing before: then the op is where it ended, not where it began."""
+    """Says so when the loss had been growing before: then the op is where it ended, not where it
+    began."""
     finite = [loss for loss in evidence.losses if loss - loss == 0]
     if len(finite) >= 2 and abs(finite[-1]) > 100 * max(abs(finite[0]), 1e-6):
         return (
-            f" The loss had grown from {finite[0]:.4g} to {finite[-1]:.4g} before: look at the learning rate and the initialisation first."
+            f" The loss had grown from {finite[0]:.4g} to {finite[-1]:.4g} before: look at the "
+            "learning rate and the initialisation first."
         )
     return ""
 
@@ -118,66 +173,102 @@ def _mask_constant_overflow(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     for birth in evidence.births:
         site = birth.site
         dtype = _bad_dtype(site)
-        if birth.phase != "forward" or not is_half(dtype) or site.short not in ("to_copy", "copy", "add", "mul", "sub", "masked_fill"):
+        if (
+            birth.phase != "forward"
+            or not is_half(dtype)
+            or site.short not in ("to_copy", "copy", "add", "mul", "sub", "masked_fill")
+        ):
             continue
         limit = LARGEST[str(dtype)]
         huge = [
             f
             for f in site.inputs
-            if f.minimum is not None and f.minimum <= -limit / 4 and (f.label in _CONSTANTS or f.label.startswith("buffer:"))
+            if f.minimum is not None
+            and f.minimum <= -limit / 4
+            and (f.label in _CONSTANTS or f.label.startswith("buffer:"))
         ]
         scalar = [v for v in site.scalars.values() if isinstance(v, float) and v <= -limit / 4]
         same = [
             at.minimum
             for at in site.values_at
-            if at is not None and _is_one_value(at) and at.minimum is not None and at.minimum <= -limit / 4
+            if at is not None
+            and _is_one_value(at)
+            and at.minimum is not None
+            and at.minimum <= -limit / 4
         ]
         if not (huge or scalar or same):
             continue
         value = huge[0].minimum if huge else [*scalar, *same][0]
         yield birth_claim(
-            rule, evidence, birth,
+            rule,
+            evidence,
+            birth,
             title=f"the mask constant {value:.4g} becomes −inf in {dtype}",
-            explanation=f"{dtype} ends at ±{limit:.5g}; the constant, or a sum of two of them, is beyond it, and a row that is all −inf has no softmax.",
-            exact=1.0, fit=20,
+            explanation=f"{dtype} ends at ±{limit:.5g}; the constant, or a sum of two of them, is beyond "
+            "it, and a row that is all −inf has no softmax.",
+            exact=1.0,
+            fit=20,
             extra=[("mask constant", value), (f"largest {dtype}", limit)],
             fixes=[
                 Fix(
-                    title="mask with torch.finfo(scores.dtype).min, once, or with a boolean mask", confidence="likely",
-                    remedy=Remedy(kind="constant", location=site.location, value=value, replacement=-limit / 2) if value is not None else None,
+                    title="mask with torch.finfo(scores.dtype).min, once, or with a boolean mask",
+                    confidence="likely",
+                    remedy=Remedy(
+                        kind="constant", location=site.location, value=value, replacement=-limit / 2
+                    )
+                    if value is not None
+                    else None,
                 )
             ],
-        )  # fmt: skip
+        )
     failure = evidence.failure
-    if failure is not None and "cannot be converted to type" in failure.message and "without overflow" in failure.message:
+    if (
+        failure is not None
+        and "cannot be converted to type" in failure.message
+        and "without overflow" in failure.message
+    ):
         yield failure_claim(
-            rule, evidence,
+            rule,
+            evidence,
             title="a mask constant does not fit into half precision",
             explanation=f"torch refused it: {failure.message.splitlines()[0]}",
             fixes=[Fix(title="mask with torch.finfo(scores.dtype).min", confidence="likely")],
             fit=20,
-        )  # fmt: skip
+        )
 
 
 def _is_one_value(at: ValuesAt) -> bool:
-    """Several elements overflow and all hold the very same number: a constant, not an activation."""
+    """Several elements overflow and all hold the very same number: a constant, not an
+    activation."""
     return at.count > 1 and at.minimum == at.maximum
 
 
 def _backward_overflow(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     for birth in evidence.births:
-        if birth.phase != "backward" or not is_half(_bad_dtype(birth.op)) or birth.saved_nonfinite or birth.op.upcast_absmax is None:
+        if (
+            birth.phase != "backward"
+            or not is_half(_bad_dtype(birth.op))
+            or birth.saved_nonfinite
+            or birth.op.upcast_absmax is None
+        ):
             continue
         limit = LARGEST[str(_bad_dtype(birth.op))]
         yield birth_claim(
-            rule, evidence, birth,
-            title=f"a gradient overflows {_bad_dtype(birth.op)} in the backward of {birth.site.short}",
-            explanation=f"The gradient reaches {birth.op.upcast_absmax:.4g} when the same op runs in float32; {_bad_dtype(birth.op)} ends at {limit:.5g}.",
+            rule,
+            evidence,
+            birth,
+            title=f"a gradient overflows {_bad_dtype(birth.op)} in the backward of "
+            f"{birth.site.short}",
+            explanation=f"The gradient reaches {birth.op.upcast_absmax:.4g} when the same op runs in "
+            f"float32; {_bad_dtype(birth.op)} ends at {limit:.5g}.",
             exact=1.0 if birth.op.upcast_absmax > limit else 0.3,
             fit=8,
-            extra=[("largest gradient in float32", birth.op.upcast_absmax), ("largest value", limit)],
+            extra=[
+                ("largest gradient in float32", birth.op.upcast_absmax),
+                ("largest value", limit),
+            ],
             fixes=half_fixes(birth.site),
-        )  # fmt: skip
+        )
 
 
 RULES = (

@@ -13,10 +13,17 @@ from nanodoc.rules.base import effects, link, replay_row, values
 
 def _uninitialised_parameter(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     for order, sick in enumerate(evidence.sick_parameters):
-        yield _before_start(rule, sick, order, tuple(one.name for one in evidence.sick_parameters if one.kind == "parameter"))
+        yield _before_start(
+            rule,
+            sick,
+            order,
+            tuple(one.name for one in evidence.sick_parameters if one.kind == "parameter"),
+        )
     hurt = {name for optimizer in evidence.optimizers for name in optimizer.parameters}
     for leaf in evidence.leaves:
-        if leaf.kind == "uninitialised" or (leaf.kind in ("parameter", "buffer") and leaf.name not in hurt):
+        if leaf.kind == "uninitialised" or (
+            leaf.kind in ("parameter", "buffer") and leaf.name not in hurt
+        ):
             yield _during_step(rule, evidence, leaf)
 
 
@@ -26,7 +33,11 @@ def _before_start(rule: Rule, sick: ParameterFacts, order: int, every: tuple[str
         what = f"holds {facts.nonfinite} non-finite values of {facts.numel} before the first step"
     else:
         what = "was never written to: its memory is what torch.empty left there"
-    why = " Its memory came from torch.empty and nothing filled it during build()." if sick.never_written else ""
+    why = (
+        " Its memory came from torch.empty and nothing filled it during build()."
+        if sick.never_written
+        else ""
+    )
     return Claim(
         root=("sick", sick.name),
         fit=20,
@@ -35,11 +46,18 @@ def _before_start(rule: Rule, sick: ParameterFacts, order: int, every: tuple[str
             code=rule.code,
             name=rule.name,
             severity=rule.severity,
-            confidence=confidence(0.9 if facts.nonfinite else 0.4, 0.9 if sick.never_written else 0.0),
+            confidence=confidence(
+                0.9 if facts.nonfinite else 0.4, 0.9 if sick.never_written else 0.0
+            ),
             title=f"{sick.kind} {sick.name} {what}",
-            explanation=f"{sick.name} ({facts.dtype}, shape {list(facts.shape)}) has {facts.nan} NaN, {facts.inf} inf and finite values {values(facts.minimum, facts.maximum)}.{why}",
+            explanation=f"{sick.name} ({facts.dtype}, shape {list(facts.shape)}) has {facts.nan} NaN, "
+            f"{facts.inf} inf and finite values {values(facts.minimum, facts.maximum)}.{why}",
             culprit=Culprit(
-                kind="parameter", module=sick.module, module_type=sick.module_type, parameter=sick.name, location=sick.registered_at
+                kind="parameter",
+                module=sick.module,
+                module_type=sick.module_type,
+                parameter=sick.name,
+                location=sick.registered_at,
             ),
             phase="setup",
             step=None,
@@ -58,7 +76,11 @@ def _before_start(rule: Rule, sick: ParameterFacts, order: int, every: tuple[str
 def _initialised(name: str, every: tuple[str, ...]) -> Fix:
     """Tried with all sick parameters initialised: one alone would not make the step healthy."""
     remedy = Remedy(kind="initialise", parameters=every) if every else None
-    return Fix(title=f"initialise {name} (torch.nn.init, or torch.zeros instead of torch.empty)", confidence="likely", remedy=remedy)
+    return Fix(
+        title=f"initialise {name} (torch.nn.init, or torch.zeros instead of torch.empty)",
+        confidence="likely",
+        remedy=remedy,
+    )
 
 
 def _during_step(rule: Rule, evidence: Evidence, leaf: LeafRoot) -> Claim:
@@ -79,7 +101,8 @@ def _during_step(rule: Rule, evidence: Evidence, leaf: LeafRoot) -> Claim:
             severity=rule.severity,
             confidence=confidence(0.5 if evidence.reproduced == "bitwise" else 0.2, 0.6),
             title=title,
-            explanation=f"{title[0].upper()}{title[1:]}, and it reaches the loss: {leaf.facts.nan} NaN and {leaf.facts.inf} inf among {leaf.facts.numel} elements.",
+            explanation=f"{title[0].upper()}{title[1:]}, and it reaches the loss: {leaf.facts.nan} NaN "
+            f"and {leaf.facts.inf} inf among {leaf.facts.numel} elements.",
             culprit=Culprit(
                 kind="op" if raw else "parameter",
                 op=consumer.op if consumer else None,
@@ -94,7 +117,13 @@ def _during_step(rule: Rule, evidence: Evidence, leaf: LeafRoot) -> Claim:
             chain=tuple(link(op) for op in leaf.chain),
             effects=effects(evidence),
             experiments=replay_row(evidence),
-            fixes=(Fix(title="write every element before it is read (torch.zeros instead of torch.empty)", confidence="likely"),)
+            fixes=(
+                Fix(
+                    title="write every element before it is read (torch.zeros instead of "
+                    "torch.empty)",
+                    confidence="likely",
+                ),
+            )
             if raw
             else (),
         ),

@@ -28,16 +28,34 @@ def _fully_masked_softmax(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         total = int(site.notes.get("rows", 0))
         who = ""
         if birth.samples:
-            who = f" The rows belong to sample{'s' if len(birth.samples) > 1 else ''} {', '.join(map(str, birth.samples[:8]))} of the batch"
-            who += f" (data set {', '.join(map(str, birth.dataset_indices[:8]))})." if birth.dataset_indices else "."
+            who = (
+                f" The rows belong to sample{'s' if len(birth.samples) > 1 else ''} "
+                f"{', '.join(map(str, birth.samples[:8]))} of the batch"
+            )
+            who += (
+                f" (data set {', '.join(map(str, birth.dataset_indices[:8]))})."
+                if birth.dataset_indices
+                else "."
+            )
         yield birth_claim(
-            rule, evidence, birth,
+            rule,
+            evidence,
+            birth,
             title=f"{count(rows, 'softmax row')} with every entry masked",
-            explanation=f"{rows} of {total} rows are all −inf, and the softmax of such a row is 0/0 = NaN.{who}",
-            exact=1.0, fit=20,
+            explanation=f"{rows} of {total} rows are all −inf, and the softmax of such a row is 0/0 = "
+            f"NaN.{who}",
+            exact=1.0,
+            fit=20,
             extra=[("fully masked rows", rows), ("rows", total)],
-            fixes=[_unmasked(site), Fix(title="drop samples that consist of padding only", confidence="likely", remedy=Remedy(kind="without-samples"))],
-        )  # fmt: skip
+            fixes=[
+                _unmasked(site),
+                Fix(
+                    title="drop samples that consist of padding only",
+                    confidence="likely",
+                    remedy=Remedy(kind="without-samples"),
+                ),
+            ],
+        )
 
 
 def _indeterminate_form(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
@@ -46,40 +64,80 @@ def _indeterminate_form(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         if birth.inf_inputs:
             form = _form(site.short)
             yield birth_claim(
-                rule, evidence, birth,
-                title=f"{form} is NaN in {site.short}" if birth.kind == "nan" else f"a masked −inf reaches the loss through {site.short}",
-                explanation=f"{site.short} met an inf that was put there on purpose (from {', '.join(birth.inf_inputs)})"
-                + (f", and {form} has no value." if birth.kind == "nan" else ", and nothing after it takes it away."),
-                exact=0.8, fit=8,
+                rule,
+                evidence,
+                birth,
+                title=f"{form} is NaN in {site.short}"
+                if birth.kind == "nan"
+                else f"a masked −inf reaches the loss through {site.short}",
+                explanation=f"{site.short} met an inf that was put there on purpose (from "
+                f"{', '.join(birth.inf_inputs)})"
+                + (
+                    f", and {form} has no value."
+                    if birth.kind == "nan"
+                    else ", and nothing after it takes it away."
+                ),
+                exact=0.8,
+                fit=8,
                 extra=[("inf comes from", ", ".join(birth.inf_inputs))],
-                fixes=[*_without_inf(birth), Fix(title="apply the mask where its inf is taken away again (before a softmax), or mask with where() on the result", confidence="maybe")],
-            )  # fmt: skip
+                fixes=[
+                    *_without_inf(birth),
+                    Fix(
+                        title="apply the mask where its inf is taken away again (before a softmax), "
+                        "or mask with where() on the result",
+                        confidence="maybe",
+                    ),
+                ],
+            )
         elif birth.kind == "nan" and birth.phase == "forward":
             yield birth_claim(
-                rule, evidence, birth,
+                rule,
+                evidence,
+                birth,
                 title=f"{site.short} turns finite inputs into NaN",
-                explanation=f"All inputs of {site.short} are finite, its output is not; an intermediate of the op has no finite value.",
-                exact=0.3, fit=1,
-            )  # fmt: skip
+                explanation=f"All inputs of {site.short} are finite, its output is not; an intermediate "
+                "of the op has no finite value.",
+                exact=0.3,
+                fit=1,
+            )
 
 
 def _unmasked(site: OpFacts) -> Fix:
     remedy = Remedy(kind="unmask-row", location=site.location)
-    patch = on_argument(site, "{x}.masked_fill({x}.isneginf().all(-1, keepdim=True), 0.0)") if site.short in _SOFTMAXES else None
+    patch = (
+        on_argument(site, "{x}.masked_fill({x}.isneginf().all(-1, keepdim=True), 0.0)")
+        if site.short in _SOFTMAXES
+        else None
+    )
     patch = patch or on_keyword(site, ("key_padding_mask",), "{x} & ~{x}.all(-1, keepdim=True)")
-    return Fix(title="leave the rows unmasked in which everything is masked", patch=patch, remedy=remedy)
+    return Fix(
+        title="leave the rows unmasked in which everything is masked", patch=patch, remedy=remedy
+    )
 
 
 def _without_inf(birth: Birth) -> list[Fix]:
     """The masked −inf replaced by 0 where it enters the op that has no use for it."""
     at = next((i for i, fact in enumerate(birth.site.inputs) if fact.inf), None)
-    return [] if at is None else [harmless(birth.site, at, f"give {birth.site.short} 0 where the mask put −inf", nan=False)]
+    return (
+        []
+        if at is None
+        else [
+            harmless(
+                birth.site, at, f"give {birth.site.short} 0 where the mask put −inf", nan=False
+            )
+        ]
+    )
 
 
 def _form(short: str) -> str:
-    return {"mul": "0 · inf", "add": "inf − inf", "sub": "inf − inf", "div": "inf/inf", "sum": "inf − inf", "mean": "inf − inf"}.get(
-        short, "a form such as 0 · inf or inf − inf"
-    )
+    return {
+        "mul": "0 · inf",
+        "add": "inf − inf",
+        "sub": "inf − inf",
+        "div": "inf/inf",
+        "sum": "inf − inf",
+        "mean": "inf − inf",
+    }.get(short, "a form such as 0 · inf or inf − inf")
 
 
 RULES = (

@@ -26,24 +26,44 @@ def _gradient_shape(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 name=rule.name,
                 severity="critical" if evidence.failure is not None else "warning",
                 confidence=confidence(0.8, 0.4 if where else 0.0),
-                title=f"a custom backward returns a gradient that does not fit its input: {mismatch.got} for {mismatch.expected}",
-                explanation=f"Input {mismatch.position} of {mismatch.node} is {mismatch.expected}; the gradient returned for it is {mismatch.got}. "
-                + ("autograd refuses it." if evidence.failure else "autograd sums or casts it silently, which is rarely what was meant."),
+                title="a custom backward returns a gradient that does not fit its input: "
+                f"{mismatch.got} for {mismatch.expected}",
+                explanation=f"Input {mismatch.position} of {mismatch.node} is {mismatch.expected}; the "
+                f"gradient returned for it is {mismatch.got}. "
+                + (
+                    "autograd refuses it."
+                    if evidence.failure
+                    else "autograd sums or casts it silently, which is rarely what was meant."
+                ),
                 culprit=Culprit(
-                    kind="op", node=mismatch.node, module=mismatch.op.module if mismatch.op else None,
-                    module_type=mismatch.op.module_type if mismatch.op else None, location=where,
+                    kind="op",
+                    node=mismatch.node,
+                    module=mismatch.op.module if mismatch.op else None,
+                    module_type=mismatch.op.module_type if mismatch.op else None,
+                    location=where,
                 ),
                 phase="backward",
                 step=graph.step,
                 effects=effects(evidence),
-                fixes=(Fix(title="return a gradient of the shape and dtype of each input", confidence="likely"),),
+                fixes=(
+                    Fix(
+                        title="return a gradient of the shape and dtype of each input",
+                        confidence="likely",
+                    ),
+                ),
             ),
-        )  # fmt: skip
+        )
     if not graph.mismatches and family == "gradient-shape":
         yield both_ends(
-            rule, evidence, innermost(evidence), title="a custom backward returns a gradient that does not fit its input",
-            explanation="As torch's message says; the function could not be told by running the step again.", sure=0.2, fit=10,
-        )  # fmt: skip
+            rule,
+            evidence,
+            innermost(evidence),
+            title="a custom backward returns a gradient that does not fit its input",
+            explanation="As torch's message says; the function could not be told by running the step "
+            "again.",
+            sure=0.2,
+            fit=10,
+        )
 
 
 RULES = (

@@ -1,4 +1,5 @@
-"""ND401, ND501, ND502, ND505, ND509: gradient paths that end too early, and what they leave without a gradient."""
+"""ND401, ND501, ND502, ND505, ND509: gradient paths that end too early, and what they leave without
+a gradient."""
 
 from __future__ import annotations
 
@@ -8,7 +9,16 @@ from dataclasses import replace
 from nanodoc.diagnosis.claim import Claim, Rule, confidence
 from nanodoc.diagnosis.finding import Culprit, Finding, Fix
 from nanodoc.facts.evidence import Evidence
-from nanodoc.facts.graph import CUT, LOST, UNREACHED, UNUSED, CutFacts, GraphFacts, ParameterState, graph_failure
+from nanodoc.facts.graph import (
+    CUT,
+    LOST,
+    UNREACHED,
+    UNUSED,
+    CutFacts,
+    GraphFacts,
+    ParameterState,
+    graph_failure,
+)
 from nanodoc.facts.source import SourceSpan
 from nanodoc.rules.base import count, effects, location_key
 from nanodoc.rules.graph.graph_docs import CUT_DOC, NO_INF_DOC, NO_LOSS_DOC, REGION_DOC, UNUSED_DOC
@@ -22,17 +32,20 @@ _SHOWN = 4
 def names(parameters: Iterable[str], most: int = _SHOWN) -> str:
     """The first few names, and how many more there are."""
     listed = list(parameters)
-    return ", ".join(listed[:most]) + (f" and {len(listed) - most} more" if len(listed) > most else "")
+    return ", ".join(listed[:most]) + (
+        f" and {len(listed) - most} more" if len(listed) > most else ""
+    )
 
 
 def placed(graph: GraphFacts) -> tuple[CutFacts, ...]:
-    """The cuts but for those of a region that nobody opened during the step: gradients were off before it began."""
+    """The cuts but for those of a region that nobody opened during the step: gradients were off
+    before it began."""
     return tuple(cut for cut in graph.cuts if cut.kind != "region" or cut.region is not None)
 
 
 def damage(evidence: Evidence, cut: CutFacts) -> tuple[str, ...]:
-    """The parameters that a cut keeps from learning: handed to an optimizer, without a gradient in every step that was
-    run, and moved by nothing else."""
+    """The parameters that a cut keeps from learning: handed to an optimizer, without a gradient in
+    every step that was run, and moved by nothing else."""
     graph = evidence.graph
     assert graph is not None
     failed = evidence.failure is not None
@@ -42,18 +55,29 @@ def damage(evidence: Evidence, cut: CutFacts) -> tuple[str, ...]:
     for name in cut.orphans:
         state = states[name]
         lasting = failed or name in evidence.never_got_gradient or cut.kind == "flat"
-        if lasting and (state.optimizers or not held_somewhere) and name not in evidence.moved_by_hand:
+        if (
+            lasting
+            and (state.optimizers or not held_somewhere)
+            and name not in evidence.moved_by_hand
+        ):
             hurt.append(name)
     return tuple(hurt)
 
 
 def is_teacher(graph: GraphFacts, cut: CutFacts) -> bool:
-    """A branch run without gradients on purpose: every orphan began as the copy of a parameter that learns, and whatever else is trainable learns."""
+    """A branch run without gradients on purpose: every orphan began as the copy of a parameter that
+    learns, and whatever else is trainable learns."""
     states = {p.name: p for p in graph.parameters}
     orphans = set(cut.orphans)
     others_learn = all(p.state not in (CUT, LOST) or p.name in orphans for p in graph.parameters)
-    telling = any(len(states[name].shape) > 1 for name in orphans)  # vectors often begin alike: biases at zero, norms at one
-    return cut.kind in ("region", "detach") and others_learn and telling and all(states[name].copied for name in orphans)
+    # vectors often begin alike: biases at zero, norms at one
+    telling = any(len(states[name].shape) > 1 for name in orphans)
+    return (
+        cut.kind in ("region", "detach")
+        and others_learn
+        and telling
+        and all(states[name].copied for name in orphans)
+    )
 
 
 def _family(evidence: Evidence) -> str | None:
@@ -83,8 +107,15 @@ def _cut_graph(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
 def _dead_term(rule: Rule, evidence: Evidence, cut: CutFacts) -> Claim:
     claim = cut_claim(rule, evidence, cut, cut.orphans)
     where = cut.added_at
-    added = (("added to the loss at", f"{where.file}:{where.line}: {where.code.splitlines()[0]}"),) if where is not None else ()
-    explanation = f"{EXPLANATIONS[cut.kind](cut)} The term changes the loss that is printed and nothing else: through it no gradient reaches {names(cut.orphans)}."
+    added = (
+        (("added to the loss at", f"{where.file}:{where.line}: {where.code.splitlines()[0]}"),)
+        if where is not None
+        else ()
+    )
+    explanation = (
+        f"{EXPLANATIONS[cut.kind](cut)} The term changes the loss that is printed and nothing "
+        f"else: through it no gradient reaches {names(cut.orphans)}."
+    )
     finding = replace(
         claim.finding,
         severity="info" if cut.kind == "detach" else "warning",
@@ -106,7 +137,11 @@ def _sometimes(rule: Rule, evidence: Evidence, cut: CutFacts) -> Iterable[Claim]
     claim = cut_claim(rule, evidence, cut, cut.orphans)
     where = f"on step{'s' if len(lacking) > 1 else ''} {ranges(lacking)} of {evidence.steps_run}"
     title = f"{claim.finding.title} {where} only"
-    yield replace(claim, fit=5, finding=replace(claim.finding, severity="info", title=title, fixes=(), experiments=()))
+    yield replace(
+        claim,
+        fit=5,
+        finding=replace(claim.finding, severity="info", title=title, fixes=(), experiments=()),
+    )
 
 
 def _trainable_inside(cut: CutFacts) -> bool:
@@ -114,18 +149,31 @@ def _trainable_inside(cut: CutFacts) -> bool:
     return bool(cut.op.module) and cut.region_kind != "checkpoint"
 
 
-def cut_claim(rule: Rule, evidence: Evidence, cut: CutFacts, hurt: tuple[str, ...], *, fit: int = 10, note: str = "") -> Claim:
+def cut_claim(
+    rule: Rule,
+    evidence: Evidence,
+    cut: CutFacts,
+    hurt: tuple[str, ...],
+    *,
+    fit: int = 10,
+    note: str = "",
+) -> Claim:
     """The claim of `rule` on one cut, at the line that makes it."""
     graph = evidence.graph
     assert graph is not None
     where = blamed(cut)
     fixes, tried = fixes_for(graph, cut)
-    every = len(hurt) == sum(1 for p in graph.parameters if p.state in (CUT, LOST) or p.norm is not None)
+    every = len(hurt) == sum(
+        1 for p in graph.parameters if p.state in (CUT, LOST) or p.norm is not None
+    )
     whom = "every trainable parameter" if every else count(len(hurt), "parameter")
     title = f"{TITLES[cut.kind](cut)} keeps gradient from {whom}"
     explanation = f"{note}{EXPLANATIONS[cut.kind](cut)} Left without a gradient: {names(hurt)}."
     if graph.loss_rewrapped:
-        explanation += " The loss is wrapped as a new leaf, so backward() succeeds and reaches nothing: drop that as well."
+        explanation += (
+            " The loss is wrapped as a new leaf, so backward() succeeds and reaches nothing: drop "
+            "that as well."
+        )
     return Claim(
         root=location_key(where) or ("op", cut.op.index),
         fit=fit,
@@ -135,7 +183,10 @@ def cut_claim(rule: Rule, evidence: Evidence, cut: CutFacts, hurt: tuple[str, ..
             name=rule.name,
             severity="critical",
             confidence=confidence(
-                0.6, 0.3 if where else 0.0, 0.4 if evidence.failure else 0.0, 0.6 if any(f.verified for f in fixes) else 0.0
+                0.6,
+                0.3 if where else 0.0,
+                0.4 if evidence.failure else 0.0,
+                0.6 if any(f.verified for f in fixes) else 0.0,
             ),
             title=title,
             explanation=explanation,
@@ -158,33 +209,45 @@ def cut_claim(rule: Rule, evidence: Evidence, cut: CutFacts, hurt: tuple[str, ..
 
 
 def blamed(cut: CutFacts) -> SourceSpan | None:
-    """The line to change: the one that opened the region, the backward that returns nothing, else the op itself."""
+    """The line to change: the one that opened the region, the backward that returns nothing, else
+    the op itself."""
     return cut.region or cut.returned_at or cut.op.location
 
 
-def _evidence(evidence: Evidence, cut: CutFacts, hurt: tuple[str, ...], where: SourceSpan | None) -> tuple[tuple[str, object], ...]:
+def _evidence(
+    evidence: Evidence, cut: CutFacts, hurt: tuple[str, ...], where: SourceSpan | None
+) -> tuple[tuple[str, object], ...]:
     graph = evidence.graph
     assert graph is not None
     found: list[tuple[str, object]] = [("parameters without gradient", len(hurt))]
     first = cut.op.location
     if where is not first and first is not None:
-        found.append(("first op inside" if cut.region else "applied at", f"{first.file}:{first.line}"))
+        found.append(
+            ("first op inside" if cut.region else "applied at", f"{first.file}:{first.line}")
+        )
     if hurt and set(hurt) <= set(evidence.never_got_gradient) and evidence.failure is None:
         found.append(("steps without gradient", f"{evidence.steps_run} of {evidence.steps_run}"))
     return tuple(found)
 
 
-# -- ND401 -------------------------------------------------------------------------------------------------------------
+# -- ND401 -----------------------------------------------------------------------------------------
 
 
 def _no_inf_checks(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if _family(evidence) != "no-inf-checks":
         return
     graph, step = evidence.graph, evidence.failure_step
-    note = f"GradScaler.step() found no gradient in this optimizer at step {step}, so it has checked nothing. "
+    note = (
+        f"GradScaler.step() found no gradient in this optimizer at step {step}, so it has checked "
+        "nothing. "
+    )
     if graph is None:
         return
-    empty = [n for n in _optimizers(graph) if all(p.norm is None for p in graph.parameters if n in p.optimizers)]
+    empty = [
+        n
+        for n in _optimizers(graph)
+        if all(p.norm is None for p in graph.parameters if n in p.optimizers)
+    ]
     theirs = {p.name for p in graph.parameters if set(p.optimizers) & set(empty)}
     claimed = False
     for cut in graph.cuts:
@@ -197,13 +260,19 @@ def _no_inf_checks(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     first = next((p for p in graph.parameters if p.name in theirs), None)
     states = {p.state for p in graph.parameters if p.name in theirs}
     why = (
-        "its parameters are frozen" if states == {"frozen"}
-        else "none of its parameters is read in this step" if states <= {UNUSED, UNREACHED} and states
+        "its parameters are frozen"
+        if states == {"frozen"}
+        else "none of its parameters is read in this step"
+        if states <= {UNUSED, UNREACHED} and states
         else "its tensors are not the model's"
-    )  # fmt: skip
+    )
     position = empty[0] if empty else None
     sites = evidence.optimizer_sites
-    where = sites[position] if position is not None and position < len(sites) else (sites[0] if sites else None)
+    where = (
+        sites[position]
+        if position is not None and position < len(sites)
+        else (sites[0] if sites else None)
+    )
     yield Claim(
         root=("failure",),
         fit=20,
@@ -215,22 +284,30 @@ def _no_inf_checks(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             title=f"the GradScaler has no gradient to check: {why}",
             explanation=f"{note}{why[0].upper()}{why[1:]}{': ' + names(sorted(theirs)) if theirs else ''}.",
             culprit=Culprit(
-                kind="optimizer", module=first.module if first else None, parameter=first.name if first else None,
+                kind="optimizer",
+                module=first.module if first else None,
+                parameter=first.name if first else None,
                 location=first.registered_at if first and first.registered_at else where,
             ),
             phase="optimizer",
             step=step,
             effects=effects(evidence),
-            fixes=(Fix(title="call scaler.step() only for optimizers whose parameters got a gradient in this step", confidence="likely"),),
+            fixes=(
+                Fix(
+                    title="call scaler.step() only for optimizers whose parameters got a gradient "
+                    "in this step",
+                    confidence="likely",
+                ),
+            ),
         ),
-    )  # fmt: skip
+    )
 
 
 def _optimizers(graph: GraphFacts) -> list[int]:
     return sorted({n for p in graph.parameters for n in p.optimizers})
 
 
-# -- ND502 -------------------------------------------------------------------------------------------------------------
+# -- ND502 -----------------------------------------------------------------------------------------
 
 
 def _loss_without_grad(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
@@ -242,16 +319,28 @@ def _loss_without_grad(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     trainable = [p for p in graph.parameters if p.state != "frozen"]
     if not trainable and graph.parameters:
         return  # ND508 says who froze them
-    if evidence.failure is None and evidence.stats is not None and any(p.moved for p in evidence.stats.parameters):
+    if (
+        evidence.failure is None
+        and evidence.stats is not None
+        and any(p.moved for p in evidence.stats.parameters)
+    ):
         return  # gradients come from elsewhere: torch.func
-    if evidence.failure is None and evidence.loop is not None and evidence.loop.observed and not graph.losses:
+    if (
+        evidence.failure is None
+        and evidence.loop is not None
+        and evidence.loop.observed
+        and not graph.losses
+    ):
         return  # nothing was differentiated: a buffer that fills first
     site = graph.loss_site
     off = evidence.grad_switched_off_at
     if evidence.grad_off_since_build or off is not None:
         where = off or (site.location if site else None)
         title = "gradients were switched off before training began"
-        why = "torch.set_grad_enabled(False) was called outside of any `with`, so it holds for everything that follows."
+        why = (
+            "torch.set_grad_enabled(False) was called outside of any `with`, so it holds for "
+            "everything that follows."
+        )
         fix = "use `with torch.no_grad():` around the code that needs it"
     else:
         where = site.location if site else None
@@ -269,8 +358,14 @@ def _loss_without_grad(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             severity=rule.severity,
             confidence=confidence(0.7, 0.4 if where else 0.0, 0.4 if evidence.failure else 0.0),
             title=title,
-            explanation=why + (f" Read, but without effect on the loss: {names(used)}." if used else ""),
-            culprit=Culprit(kind="op", op=site.op if site else None, module=site.module if site else None, location=where),
+            explanation=why
+            + (f" Read, but without effect on the loss: {names(used)}." if used else ""),
+            culprit=Culprit(
+                kind="op",
+                op=site.op if site else None,
+                module=site.module if site else None,
+                location=where,
+            ),
             phase="forward",
             step=graph.step,
             effects=effects(evidence),
@@ -279,18 +374,23 @@ def _loss_without_grad(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     )
 
 
-# -- ND505 -------------------------------------------------------------------------------------------------------------
+# -- ND505 -----------------------------------------------------------------------------------------
 
 
 def _unused_parameter(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
-    """Only warns where there is evidence of a slip: a sibling of the same kind was called in its place."""
+    """Only warns where there is evidence of a slip: a sibling of the same kind was called in its
+    place."""
     graph = evidence.graph
     if graph is None or evidence.failure is not None or not graph.loss_needs_grad:
         return
     hidden = {u.owner for u in evidence.ownership.unregistered} if evidence.ownership else set()
     groups: dict[str, list[ParameterState]] = {}
     for p in graph.parameters:
-        idle = p.state in (UNUSED, UNREACHED) and p.optimizers and p.name in evidence.never_got_gradient
+        idle = (
+            p.state in (UNUSED, UNREACHED)
+            and p.optimizers
+            and p.name in evidence.never_got_gradient
+        )
         if idle and p.name not in evidence.moved_by_hand and p.module not in hidden:
             groups.setdefault(_top(graph, p.module), []).append(p)
     for module, members in groups.items():
@@ -307,8 +407,13 @@ def _unused_parameter(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 severity="warning" if slip else "info",
                 confidence=confidence(0.6, 0.3 if evidence.steps_run > 1 else 0.0),
                 title=f"{count(len(members), 'parameter')} of {module or 'the model'} "
-                + ("never used in the forward pass" if unread else "used, but the loss does not depend on them"),
-                explanation=f"In {count(evidence.steps_run, 'step')} no gradient reached {names([p.name for p in members])}; "
+                + (
+                    "never used in the forward pass"
+                    if unread
+                    else "used, but the loss does not depend on them"
+                ),
+                explanation=f"In {count(evidence.steps_run, 'step')} no gradient reached "
+                f"{names([p.name for p in members])}; "
                 "the optimizer holds them, and they stay at their initial values.",
                 culprit=Culprit(
                     kind="parameter",

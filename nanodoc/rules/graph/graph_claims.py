@@ -1,4 +1,5 @@
-"""What the rules about failing graphs share: the claim on a failure whose two ends are known, and rewrites of a line."""
+"""What the rules about failing graphs share: the claim on a failure whose two ends are known, and
+rewrites of a line."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ def both_ends(
     sure: float = 0.5,
     fit: int = 20,
 ) -> Claim:
-    """The claim of `rule` on a failing step, at the one end that is to be changed; `other` is the other end, with its label."""
+    """The claim of `rule` on a failing step, at the one end that is to be changed; `other` is the
+    other end, with its label."""
     failure = evidence.failure
     assert failure is not None
     notes: list[tuple[str, object]] = []
@@ -62,7 +64,11 @@ def both_ends(
             step=evidence.failure_step,
             evidence=tuple(notes),
             effects=effects(evidence),
-            experiments=tuple({"name": "the fix", "outcome": "the step succeeds", "loss": None} for fix in fixes if fix.verified),
+            experiments=tuple(
+                {"name": "the fix", "outcome": "the step succeeds", "loss": None}
+                for fix in fixes
+                if fix.verified
+            ),
             fixes=fixes,
         ),
     )
@@ -75,31 +81,49 @@ def innermost(evidence: Evidence) -> SourceSpan | None:
 
 
 _SIGNS: dict[type, str] = {
-    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%", ast.Pow: "**", ast.MatMult: "@",
-}  # fmt: skip
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.Div: "/",
+    ast.FloorDiv: "//",
+    ast.Mod: "%",
+    ast.Pow: "**",
+    ast.MatMult: "@",
+}
 
 
 def detached_assignment(span: SourceSpan | None) -> str | None:
     """`self.h = h` as `self.h = h.detach()`; None where the line is more than that."""
     tree = _statement(span)
-    if not isinstance(tree, ast.Assign) or len(tree.targets) != 1 or not isinstance(tree.value, (ast.Name, ast.Attribute)):
+    if (
+        not isinstance(tree, ast.Assign)
+        or len(tree.targets) != 1
+        or not isinstance(tree.value, (ast.Name, ast.Attribute))
+    ):
         return None
     return f"{ast.unparse(tree.targets[0])} = {ast.unparse(tree.value)}.detach()"
 
 
 def out_of_place(span: SourceSpan | None) -> str | None:
-    """`x /= n` as `x = x / n`, `x.mul_(2)` as `x = x.mul(2)`; None where the line is neither, or writes to a part of `x`."""
+    """`x /= n` as `x = x / n`, `x.mul_(2)` as `x = x.mul(2)`; None where the line is neither, or
+    writes to a part of `x`."""
     tree = _statement(span)
     whole = (ast.Name, ast.Attribute)
     if isinstance(tree, ast.AugAssign) and isinstance(tree.target, whole):
         assert span is not None
         target, sign = ast.unparse(tree.target), _SIGNS.get(type(tree.op))
         value = ast.get_source_segment(span.code.strip(), tree.value)
-        if not isinstance(tree.value, (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Constant)):
+        if not isinstance(
+            tree.value, (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Constant)
+        ):
             value = f"({value})"
         return f"{target} = {target} {sign} {value}" if sign is not None else None
     call = tree.value if isinstance(tree, ast.Expr) else None
-    if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and isinstance(call.func.value, whole):
+    if (
+        isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and isinstance(call.func.value, whole)
+    ):
         name = call.func.attr
         if name.endswith("_") and not name.endswith("__"):
             call.func.attr = name.rstrip("_")

@@ -19,16 +19,28 @@ _ADVICE = {
     "custom-function": "return the gradient of this input from backward()",
     "rewrapped": "return the loss itself; do not wrap it in a new tensor that requires gradient",
 }
-_INDICES = "compute the loss on the scores themselves (cross entropy), or on a softmax-weighted mean instead"
+_INDICES = (
+    "compute the loss on the scores themselves (cross entropy), or on a softmax-weighted mean "
+    "instead"
+)
 
 
-def fixes_for(graph: GraphFacts, cut: CutFacts) -> tuple[tuple[Fix, ...], tuple[dict[str, Any], ...]]:
-    """The fixes of one cut, with the outcome of each that was tried, and the rows of the experiments."""
+def fixes_for(
+    graph: GraphFacts, cut: CutFacts
+) -> tuple[tuple[Fix, ...], tuple[dict[str, Any], ...]]:
+    """The fixes of one cut, with the outcome of each that was tried, and the rows of the
+    experiments."""
     key = fix_key(cut.op.location, cut.region)
     verified = [kind for where, kind in graph.verified if where == key]
     refuted = [kind for where, kind in graph.refuted if where == key]
-    rows = [{"name": _NAMES[kind], "outcome": "every parameter gets its gradient", "loss": None} for kind in verified]
-    rows += [{"name": _NAMES[kind], "outcome": "the parameters still get none", "loss": None} for kind in refuted]
+    rows = [
+        {"name": _NAMES[kind], "outcome": "every parameter gets its gradient", "loss": None}
+        for kind in verified
+    ]
+    rows += [
+        {"name": _NAMES[kind], "outcome": "the parameters still get none", "loss": None}
+        for kind in refuted
+    ]
     worked = verified[0] if verified else None
     return (_fix(cut, worked),), tuple(rows)
 
@@ -48,10 +60,20 @@ def _fix(cut: CutFacts, worked: str | None) -> Fix:
     verified = True if worked else None
     sure = "machine" if worked else "likely"
     if cut.kind in ("detach", "data"):
-        return Fix(title="keep the graph", patch=_without_detach(cut.op.location), verified=verified, confidence=sure)
+        return Fix(
+            title="keep the graph",
+            patch=_without_detach(cut.op.location),
+            verified=verified,
+            confidence=sure,
+        )
     if cut.kind == "rebuilt":
         joined = f"torch.{worked or 'stack'}"
-        return Fix(title="join the tensors themselves", patch=_joined(cut.op.location, joined), verified=verified, confidence=sure)
+        return Fix(
+            title="join the tensors themselves",
+            patch=_joined(cut.op.location, joined),
+            verified=verified,
+            confidence=sure,
+        )
     if cut.kind == "region":
         if cut.region_kind == "checkpoint":
             return Fix(title="checkpoint with use_reentrant=False", confidence="likely")
@@ -65,7 +87,11 @@ def _without_detach(span: SourceSpan | None) -> str | None:
     tree = _parsed(span)
     if isinstance(tree, ast.Attribute) and tree.attr == "data":
         return ast.unparse(tree.value)
-    if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Attribute) and tree.func.attr == "detach":
+    if (
+        isinstance(tree, ast.Call)
+        and isinstance(tree.func, ast.Attribute)
+        and tree.func.attr == "detach"
+    ):
         return ast.unparse(tree.args[0] if tree.args else tree.func.value)
     return None
 

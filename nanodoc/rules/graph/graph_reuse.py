@@ -14,8 +14,14 @@ from nanodoc.rules.graph.graph_claims import both_ends, detached_assignment, fam
 def _backward_twice(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     graph = evidence.graph
     family = family_of(evidence)
-    # a kept buffer written in place at the start of a step: torch meets the write before the freed graph
-    kept = family == "overwritten" and graph is not None and graph.overwrite is None and bool(graph.carried)
+    # a kept buffer written in place at the start of a step: torch meets the write before the freed
+    # graph
+    kept = (
+        family == "overwritten"
+        and graph is not None
+        and graph.overwrite is None
+        and bool(graph.carried)
+    )
     if family != "backward-twice" and not kept:
         return
     detached = graph is not None and ("carried", "detach") in graph.verified
@@ -29,8 +35,10 @@ def _backward_twice(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             evidence,
             where,
             title=f"{name} carries the graph of an earlier step into this one",
-            explanation=f"The {what} {name} still hangs on the graph that made it ({carried.node}). This step's loss depends on it, so backward() "
-            "walks into that graph, which the step before has already freed. retain_graph=True would only make every step slower than the last.",
+            explanation=f"The {what} {name} still hangs on the graph that made it ({carried.node}). This "
+            "step's loss depends on it, so backward() walks into that graph, which the step "
+            "before has already freed. retain_graph=True would only make every step slower "
+            "than the last.",
             op=carried.reader,
             other=("read at", carried.reader.location) if carried.kept_at else None,
             fixes=(
@@ -53,7 +61,8 @@ def _backward_twice(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 evidence,
                 last or innermost(evidence),
                 title="backward() is called twice on one loss",
-                explanation="The first call freed the graph; the gradients it left are already those of this loss.",
+                explanation="The first call freed the graph; the gradients it left are already those of "
+                "this loss.",
                 other=("first call", first),
                 fixes=(Fix(title="call backward() once per loss", confidence="likely"),),
             )
@@ -63,11 +72,19 @@ def _backward_twice(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 evidence,
                 shared.location or first,
                 title="two losses share a graph that the first backward() frees",
-                explanation="The first loss is computed through ops that the second loss needs as well. If the first is not meant to train "
-                "what lies before this line (a discriminator's step), detach its input; else add the losses and call backward() once.",
+                explanation="The first loss is computed through ops that the second loss needs as well. "
+                "If the first is not meant to train what lies before this line (a "
+                "discriminator's step), detach its input; else add the losses and call "
+                "backward() once.",
                 op=shared,
                 other=("freed at", first),
-                fixes=(Fix(title="detach the input here, or call backward() once on the sum of the losses", confidence="likely"),),
+                fixes=(
+                    Fix(
+                        title="detach the input here, or call backward() once on the sum of the "
+                        "losses",
+                        confidence="likely",
+                    ),
+                ),
             )
         return
     yield both_ends(
@@ -75,8 +92,9 @@ def _backward_twice(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         evidence,
         innermost(evidence),
         title="backward() walks through a graph that was already freed",
-        explanation="Something this step used was computed before it, with a graph that an earlier backward() or autograd.grad() freed. "
-        "What kept it was not found among the model's attributes and the variables of the loss function.",
+        explanation="Something this step used was computed before it, with a graph that an earlier "
+        "backward() or autograd.grad() freed. What kept it was not found among the model's "
+        "attributes and the variables of the loss function.",
         sure=0.2,
         fit=10,
     )
@@ -98,14 +116,17 @@ def _growing_graph(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 severity=rule.severity,
                 confidence=confidence(0.7, 0.3 if where else 0.0),
                 title=f"{growing.name} keeps the graph of every step",
-                explanation=f"Behind {growing.name} hang more autograd nodes after each step ({nodes}), and with them whatever those steps saved.",
+                explanation=f"Behind {growing.name} hang more autograd nodes after each step ({nodes}), "
+                "and with them whatever those steps saved.",
                 culprit=Culprit(kind="op", location=where),
                 phase="forward",
                 step=None,
                 evidence=(("autograd nodes, step by step", nodes),),
                 fixes=(
                     Fix(
-                        title=f"keep numbers, not graphs: add .detach() (or .item()) to what goes into {growing.name}", confidence="likely"
+                        title="keep numbers, not graphs: add .detach() (or .item()) to what goes "
+                        f"into {growing.name}",
+                        confidence="likely",
                     ),
                 ),
             ),

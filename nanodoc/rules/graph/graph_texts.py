@@ -27,15 +27,23 @@ def _region(cut: CutFacts) -> str:
 
 def _region_why(cut: CutFacts) -> str:
     if cut.region_kind == "checkpoint":
-        return "A reentrant checkpoint runs its function with gradients off and only records it if one of its inputs requires gradient; none does here."
-    return f"Everything inside {_region(cut)} is computed without a graph, so nothing leads back from what comes out."
+        return (
+            "A reentrant checkpoint runs its function with gradients off and only records it if "
+            "one of its inputs requires gradient; none does here."
+        )
+    return (
+        f"Everything inside {_region(cut)} is computed without a graph, so nothing leads back from "
+        "what comes out."
+    )
 
 
 TITLES: dict[str, Text] = {
     "detach": lambda cut: "detach()",
     "data": lambda cut: ".data",
     "rewrapped": lambda cut: "wrapping the loss anew",
-    "item": lambda cut: f"{'tolist()' if 'tolist' in cut.op.op else 'turning a tensor into a Python number'}",
+    "item": lambda cut: (
+        f"{'tolist()' if 'tolist' in cut.op.op else 'turning a tensor into a Python number'}"
+    ),
     "numpy": lambda cut: "a detour through NumPy",
     "rebuilt": lambda cut: f"rebuilding tensors with {cut.op.op}",
     "no-derivative": lambda cut: f"{_op(cut)} has no derivative and",
@@ -49,22 +57,52 @@ TITLES: dict[str, Text] = {
 }
 
 EXPLANATIONS: dict[str, Text] = {
-    "detach": lambda cut: "detach() returns the same values without their graph; on the way to the loss that ends the gradient's path.",
-    "data": lambda cut: ".data returns the same values without their graph; on the way to the loss that ends the gradient's path.",
-    "rewrapped": lambda cut: "A new tensor that requires gradient is a leaf: backward() starts and ends there.",
-    "item": lambda cut: "A Python number carries no graph; a tensor made of it again starts from nothing.",
-    "numpy": lambda cut: "A NumPy array carries no graph; a tensor made of it again starts from nothing.",
-    "rebuilt": lambda cut: f"{cut.op.op} copies the numbers of the tensors it is given into a new tensor, without their graphs.",
-    "no-derivative": lambda cut: f"The result of {_op(cut)} does not change smoothly with its input, so autograd stops there.",
-    "integer": lambda cut: "An integer tensor carries no gradient; casting it back to floating point does not bring it back.",
+    "detach": lambda cut: (
+        "detach() returns the same values without their graph; on the way to the loss that ends "
+        "the gradient's path."
+    ),
+    "data": lambda cut: (
+        ".data returns the same values without their graph; on the way to the loss that ends the "
+        "gradient's path."
+    ),
+    "rewrapped": lambda cut: (
+        "A new tensor that requires gradient is a leaf: backward() starts and ends there."
+    ),
+    "item": lambda cut: (
+        "A Python number carries no graph; a tensor made of it again starts from nothing."
+    ),
+    "numpy": lambda cut: (
+        "A NumPy array carries no graph; a tensor made of it again starts from nothing."
+    ),
+    "rebuilt": lambda cut: (
+        f"{cut.op.op} copies the numbers of the tensors it is given into a new tensor, without "
+        "their graphs."
+    ),
+    "no-derivative": lambda cut: (
+        f"The result of {_op(cut)} does not change smoothly with its input, so autograd stops "
+        "there."
+    ),
+    "integer": lambda cut: (
+        "An integer tensor carries no gradient; casting it back to floating point does not bring "
+        "it back."
+    ),
     "comparison": lambda cut: (
-        "A comparison gives booleans, which carry no gradient; casting them to floating point does not bring it back."
+        "A comparison gives booleans, which carry no gradient; casting them to floating point "
+        "does not bring it back."
     ),
     "region": _region_why,
-    "frozen-midway": lambda cut: "The parameter was trainable when the step began; this line froze it before it was used.",
-    "in-place": lambda cut: (
-        "The values are written through an alias that autograd does not follow, so the tensor that is read later has no graph."
+    "frozen-midway": lambda cut: (
+        "The parameter was trainable when the step began; this line froze it before it was used."
     ),
-    "flat": lambda cut: "Its output is constant between jumps: gradient flows through it and is exactly zero.",
-    "custom-function": lambda cut: "Its backward returns None for an input that needs a gradient, which tells autograd that there is none.",
+    "in-place": lambda cut: (
+        "The values are written through an alias that autograd does not follow, so the tensor "
+        "that is read later has no graph."
+    ),
+    "flat": lambda cut: (
+        "Its output is constant between jumps: gradient flows through it and is exactly zero."
+    ),
+    "custom-function": lambda cut: (
+        "Its backward returns None for an input that needs a gradient, which tells autograd that "
+        "there is none."
+    ),
 }

@@ -1,4 +1,5 @@
-"""ND504, ND511: tensors overwritten in place. Both ends are named: the op that needs the value and the one that wrote."""
+"""ND504, ND511: tensors overwritten in place. Both ends are named: the op that needs the value and
+the one that wrote."""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ def _in_place_overwrite(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if family == "view-write":
         yield _view_write(rule, evidence)
         return
-    if family != "overwritten" or (evidence.graph is not None and evidence.graph.overwrite is None and evidence.graph.carried):
+    if family != "overwritten" or (
+        evidence.graph is not None and evidence.graph.overwrite is None and evidence.graph.carried
+    ):
         return
     found = evidence.graph.overwrite if evidence.graph is not None else None
     if found is None or found.overwritten_by is None:
@@ -24,7 +27,8 @@ def _in_place_overwrite(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             evidence,
             innermost(evidence),
             title="a tensor that backward needs was overwritten in place",
-            explanation="When the step was run again the write was not seen; torch's message names the tensor.",
+            explanation="When the step was run again the write was not seen; torch's message names the "
+            "tensor.",
             sure=0.1,
             fit=10,
         )
@@ -36,15 +40,28 @@ def _in_place_overwrite(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if found.optimizer_call is not None:
         title = "the optimizer stepped between a forward pass and its backward"
         explanation = (
-            f"{saver} saved {found.leaf.removeprefix('param:') if found.leaf else 'a parameter'} {shape} for its derivative, and this step() "
+            f"{saver} saved {found.leaf.removeprefix('param:') if found.leaf else 'a parameter'} "
+            f"{shape} for its derivative, and this step() "
             "overwrote it before the derivative was taken."
         )
-        fixes = (Fix(title="call every backward() first, or run the forward pass again after step()", confidence="likely"),)
+        fixes = (
+            Fix(
+                title="call every backward() first, or run the forward pass again after step()",
+                confidence="likely",
+            ),
+        )
     else:
         writer = found.overwritten_by
         title = f"{writer.short}_ overwrites a tensor that backward needs"
-        explanation = f"{saver} saved this tensor {shape} for its derivative; the in-place {writer.short}_ then changed it."
-        verified = any(kind == "out-of-place" for _, kind in evidence.graph.verified) if evidence.graph else False
+        explanation = (
+            f"{saver} saved this tensor {shape} for its derivative; the in-place {writer.short}_ "
+            "then changed it."
+        )
+        verified = (
+            any(kind == "out-of-place" for _, kind in evidence.graph.verified)
+            if evidence.graph
+            else False
+        )
         fixes = (
             Fix(
                 title="write the result to a new tensor",
@@ -73,9 +90,16 @@ def _view_write(rule: Rule, evidence: Evidence) -> Claim:
         evidence,
         where,
         title="an in-place write to a view that autograd cannot follow",
-        explanation="Views that come out of one call together (unbind, split, chunk, iteration over a tensor), or that were made under no_grad, "
-        "can't be written to in place where gradients are needed.",
-        fixes=(Fix(title="write the result to a new tensor", patch=out_of_place(where), confidence="likely"),),
+        explanation="Views that come out of one call together (unbind, split, chunk, iteration over a "
+        "tensor), or that were made under no_grad, can't be written to in place where "
+        "gradients are needed.",
+        fixes=(
+            Fix(
+                title="write the result to a new tensor",
+                patch=out_of_place(where),
+                confidence="likely",
+            ),
+        ),
     )
 
 
@@ -84,18 +108,27 @@ def _in_place_on_leaf(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         return
     graph = evidence.graph
     name = graph.leaf_write if graph is not None else None
-    registered = next((p.registered_at for p in graph.parameters if p.name == name), None) if graph is not None else None
+    registered = (
+        next((p.registered_at for p in graph.parameters if p.name == name), None)
+        if graph is not None
+        else None
+    )
     what = f"parameter {name}" if name else "a leaf tensor that requires gradient"
     yield both_ends(
         rule,
         evidence,
         innermost(evidence),
         title=f"{what} is written to in place",
-        explanation="A leaf's own values are what the optimizer updates; autograd refuses to change them inside a graph.",
+        explanation="A leaf's own values are what the optimizer updates; autograd refuses to change them "
+        "inside a graph.",
         parameter=name,
         other=("made at", registered),
         fixes=(
-            Fix(title="write to a new tensor, or under torch.no_grad() where the value itself is meant to change", confidence="likely"),
+            Fix(
+                title="write to a new tensor, or under torch.no_grad() where the value itself is "
+                "meant to change",
+                confidence="likely",
+            ),
         ),
         sure=0.8 if name else 0.5,
     )

@@ -22,7 +22,8 @@ def _cross_sample_leak(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if leak is None or leak.kind not in _HOW:
         return
     layered = leak.kind in ("recurrent", "attention")
-    # a lone sequence, or a batch given as one on purpose, comes without a batch dimension or as a batch of one
+    # a lone sequence, or a batch given as one on purpose, comes without a batch dimension or as a
+    # batch of one
     first = leak.shapes[0] if leak.shapes else ()
     sequence = len(first) < 3 or 1 in first[:2]
     if sequence if layered else not leak.independent:
@@ -37,7 +38,11 @@ def _cross_sample_leak(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     ]
     if leak.built_at is not None and call is not None:
         notes.append(("called at", f"{call.file}:{call.line}: {call.code.splitlines()[0]}"))
-    fix = "batch_first=True, or put time first: x.transpose(0, 1)" if layered else "work along the dimension that is not the batch"
+    fix = (
+        "batch_first=True, or put time first: x.transpose(0, 1)"
+        if layered
+        else "work along the dimension that is not the batch"
+    )
     yield Claim(
         root=location_key(where) or ("leak",),
         fit=20,
@@ -48,13 +53,27 @@ def _cross_sample_leak(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             severity=rule.severity,
             confidence=confidence(0.7, 0.4 if layered else 0.1, 0.4 if leak.independent else 0.0),
             title=f"samples of one batch influence each other through {layer}",
-            explanation=f"{_HOW[leak.kind]}: when sample {leak.sample} alone was changed, the model's output changed for {count(leak.affected, 'other sample')} "
-            f"of {leak.batch_size - 1} too, first behind this call, whose input is {list(first)} with the batch of {leak.batch_size} in the wrong place.",
-            culprit=Culprit(kind="op", op=leak.op.op, module=leak.op.module, module_type=leak.op.module_type, location=where),
+            explanation=f"{_HOW[leak.kind]}: when sample {leak.sample} alone was changed, the model's "
+            f"output changed for {count(leak.affected, 'other sample')} of "
+            f"{leak.batch_size - 1} too, first behind this call, whose input is {list(first)} "
+            f"with the batch of {leak.batch_size} in the wrong place.",
+            culprit=Culprit(
+                kind="op",
+                op=leak.op.op,
+                module=leak.op.module,
+                module_type=leak.op.module_type,
+                location=where,
+            ),
             phase="forward",
             step=0,
             evidence=tuple(notes),
-            experiments=({"name": f"sample {leak.sample} changed", "outcome": f"{leak.affected} other outputs change", "loss": None},),
+            experiments=(
+                {
+                    "name": f"sample {leak.sample} changed",
+                    "outcome": f"{leak.affected} other outputs change",
+                    "loss": None,
+                },
+            ),
             fixes=(Fix(title=fix, confidence="likely"),),
         ),
     )

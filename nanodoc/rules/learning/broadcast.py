@@ -49,9 +49,11 @@ def _padded(shape: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
     return (1,) * (len(other) - len(shape)) + shape
 
 
-def _by_accident(calls: StepCalls, call: CallFacts, first: ArgumentFacts, second: ArgumentFacts) -> bool:
-    """One side learns, the other comes from the batch, and nobody put the extra dimension there in the same line: who writes
-    `a[:, None] - b` means all pairs."""
+def _by_accident(
+    calls: StepCalls, call: CallFacts, first: ArgumentFacts, second: ArgumentFacts
+) -> bool:
+    """One side learns, the other comes from the batch, and nobody put the extra dimension there in
+    the same line: who writes `a[:, None] - b` means all pairs."""
     if first.requires_grad == second.requires_grad:
         return False
     learns, given = (first, second) if first.requires_grad else (second, first)
@@ -65,7 +67,10 @@ def _by_accident(calls: StepCalls, call: CallFacts, first: ArgumentFacts, second
 def _on_purpose(calls: StepCalls, call: CallFacts) -> bool:
     """The extra dimension was put there in the same line."""
     return any(
-        step.name in ("unsqueeze", "getitem") and step.view and _same_line(step, call) and len(step.shape) > len(step.arguments[0].shape)
+        step.name in ("unsqueeze", "getitem")
+        and step.view
+        and _same_line(step, call)
+        and len(step.shape) > len(step.arguments[0].shape)
         for argument in call.arguments[:2]
         for step in calls.path(argument)
     )
@@ -81,9 +86,17 @@ def _broadcast(rule: Rule, evidence: Evidence, call: CallFacts) -> Claim:
     one, other = list(first.shape), list(second.shape)
     rows = math.prod(first.shape)
     learns = first if first.requires_grad or not second.requires_grad else second
-    wide, name = (first, "the first argument") if len(first.shape) > len(second.shape) else (second, "the second argument")
+    wide, name = (
+        (first, "the first argument")
+        if len(first.shape) > len(second.shape)
+        else (second, "the second argument")
+    )
     warned = _warned(evidence, "target size")
-    cure = "squeeze(-1)" if wide.shape[-1:] == (1,) else f"view({', '.join(map(str, other if wide is first else one))})"
+    cure = (
+        "squeeze(-1)"
+        if wide.shape[-1:] == (1,)
+        else f"view({', '.join(map(str, other if wide is first else one))})"
+    )
     which = "the prediction" if wide is learns else "the target"
     return Claim(
         root=location_key(call.site) or ("broadcast",),
@@ -93,17 +106,31 @@ def _broadcast(rule: Rule, evidence: Evidence, call: CallFacts) -> Claim:
             code=rule.code,
             name=rule.name,
             severity=rule.severity,
-            confidence=confidence(0.8, 0.5 if call.name in REGRESSION else 0.2, 0.5 if warned else 0.0),
-            title=f"{call.name} of shapes {tuple(one)} and {tuple(other)} compares every prediction with every target",
-            explanation=f"The two broadcast against each other to {rows}×{rows} pairs instead of {rows}: the loss is lowest where every prediction "
-            "is the mean of all targets, so the model learns that mean and nothing else.",
+            confidence=confidence(
+                0.8, 0.5 if call.name in REGRESSION else 0.2, 0.5 if warned else 0.0
+            ),
+            title=f"{call.name} of shapes {tuple(one)} and {tuple(other)} compares every prediction "
+            "with every target",
+            explanation=f"The two broadcast against each other to {rows}×{rows} pairs instead of {rows}: "
+            "the loss is lowest where every prediction is the mean of all targets, so the "
+            "model learns that mean and nothing else.",
             culprit=at_call(call, evidence),
             phase="forward",
             step=0,
-            evidence=(("shapes", f"{one} and {other}"), *((("torch warned", warned),) if warned else ())),
-            fixes=(_same_shape(call, 0 if wide is first else 1, cure, f"give both the same shape: .{cure} on {which} ({name})"),),
+            evidence=(
+                ("shapes", f"{one} and {other}"),
+                *((("torch warned", warned),) if warned else ()),
+            ),
+            fixes=(
+                _same_shape(
+                    call,
+                    0 if wide is first else 1,
+                    cure,
+                    f"give both the same shape: .{cure} on {which} ({name})",
+                ),
+            ),
         ),
-    )  # fmt: skip
+    )
 
 
 def _same_shape(call: CallFacts, position: int, cure: str, title: str) -> Fix:
@@ -111,8 +138,20 @@ def _same_shape(call: CallFacts, position: int, cure: str, title: str) -> Fix:
         return Fix(title=title, confidence="likely")
     template = f"{{x}}.{cure}"
     patch = on_argument(op_of(call), template, position=position)
-    remedy = Remedy(kind="argument", location=call.site, op=call.name, position=position, template=template, whole_run=True)
-    return Fix(title=title, patch=patch, confidence="likely", remedy=remedy if call.site is not None else None)
+    remedy = Remedy(
+        kind="argument",
+        location=call.site,
+        op=call.name,
+        position=position,
+        template=template,
+        whole_run=True,
+    )
+    return Fix(
+        title=title,
+        patch=patch,
+        confidence="likely",
+        remedy=remedy if call.site is not None else None,
+    )
 
 
 def _warned(evidence: Evidence, words: str) -> str:

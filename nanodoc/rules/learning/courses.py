@@ -14,7 +14,8 @@ from nanodoc.facts.evidence import Evidence
 _LATE = 9_900
 _AROUND = 10
 _SHORTEST = 40
-_LARGE = 100.0  # a gradient norm at which clipping and weight decay stop meaning what they usually do
+# a gradient norm at which clipping and weight decay stop meaning what they usually do
+_LARGE = 100.0
 
 
 def _loss_spike(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
@@ -22,7 +23,10 @@ def _loss_spike(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if len(losses) < _SHORTEST or not all(math.isfinite(loss) and loss > 0 for loss in losses):
         return
     for step in range(_AROUND, len(losses) - _AROUND):
-        before, after = statistics.median(losses[step - _AROUND : step]), statistics.median(losses[step + 1 : step + 1 + _AROUND])
+        before, after = (
+            statistics.median(losses[step - _AROUND : step]),
+            statistics.median(losses[step + 1 : step + 1 + _AROUND]),
+        )
         if losses[step] > limit(evidence, "loss-spike.times") * max(before, after):
             yield Claim(
                 root=("spike",),
@@ -30,13 +34,27 @@ def _loss_spike(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 order=_LATE,
                 symptom=2,
                 finding=Finding(
-                    code=rule.code, name=rule.name, severity=rule.severity, confidence=confidence(0.6, 0.5 if losses[step] > 100 * max(before, after) else 0.1),
+                    code=rule.code,
+                    name=rule.name,
+                    severity=rule.severity,
+                    confidence=confidence(
+                        0.6, 0.5 if losses[step] > 100 * max(before, after) else 0.1
+                    ),
                     title=f"the loss jumped to {losses[step]:.3g} at step {step} and came back",
-                    explanation=f"The steps around it are at {before:.3g} and {after:.3g}: one batch that is unlike the others, or one update that was too large.",
-                    culprit=Culprit(kind="data"), phase="forward", step=step, evidence=(("loss", losses[step]), ("before", before), ("after", after)),
-                    fixes=(Fix(title=f"look at the batch of step {step}; clip the gradient norm", confidence="maybe"),),
+                    explanation=f"The steps around it are at {before:.3g} and {after:.3g}: one batch that "
+                    "is unlike the others, or one update that was too large.",
+                    culprit=Culprit(kind="data"),
+                    phase="forward",
+                    step=step,
+                    evidence=(("loss", losses[step]), ("before", before), ("after", after)),
+                    fixes=(
+                        Fix(
+                            title=f"look at the batch of step {step}; clip the gradient norm",
+                            confidence="maybe",
+                        ),
+                    ),
                 ),
-            )  # fmt: skip
+            )
             return
 
 
@@ -54,14 +72,27 @@ def _sum_reduction(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         order=_LATE,
         symptom=2,
         finding=Finding(
-            code=rule.code, name=rule.name, severity=rule.severity, confidence=confidence(0.5, 0.5 if loss.options.get("reduction") == "sum" else 0.1),
-            title=f"the loss is a sum over the batch, and the gradient norm is {statistics.median(norms):.3g}",
-            explanation="A summed loss and its gradients grow with the batch: learning rate and clipping mean something else for every batch size.",
-            culprit=Culprit(kind="op", op=loss.name, module=loss.module, module_type=loss.module_type, location=loss.site),
-            phase="forward", step=0, evidence=(("median gradient norm", statistics.median(norms)),),
+            code=rule.code,
+            name=rule.name,
+            severity=rule.severity,
+            confidence=confidence(0.5, 0.5 if loss.options.get("reduction") == "sum" else 0.1),
+            title="the loss is a sum over the batch, and the gradient norm is "
+            f"{statistics.median(norms):.3g}",
+            explanation="A summed loss and its gradients grow with the batch: learning rate and clipping "
+            "mean something else for every batch size.",
+            culprit=Culprit(
+                kind="op",
+                op=loss.name,
+                module=loss.module,
+                module_type=loss.module_type,
+                location=loss.site,
+            ),
+            phase="forward",
+            step=0,
+            evidence=(("median gradient norm", statistics.median(norms)),),
             fixes=(Fix(title="divide by the batch size (reduction='mean')", confidence="maybe"),),
         ),
-    )  # fmt: skip
+    )
 
 
 RULES = (

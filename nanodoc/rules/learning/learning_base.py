@@ -1,4 +1,5 @@
-"""What the rules about learning share: the calls of the last step, and claims on what does not learn."""
+"""What the rules about learning share: the calls of the last step, and claims on what does not
+learn."""
 
 from __future__ import annotations
 
@@ -30,9 +31,22 @@ def loss_call(calls: StepCalls, names: tuple[str, ...]) -> CallFacts | None:
 
 
 def learning_claim(
-    rule: Rule, root: tuple[object, ...], *, title: str, explanation: str, culprit: Culprit, weight: float, fix: str, step: int | None = None,
-    phase: str = "forward", severity: str | None = None, notes: Iterable[tuple[str, object]] = (), fit: int = 20, order: int = LATE, symptom: int = 0,
-) -> Claim:  # fmt: skip
+    rule: Rule,
+    root: tuple[object, ...],
+    *,
+    title: str,
+    explanation: str,
+    culprit: Culprit,
+    weight: float,
+    fix: str,
+    step: int | None = None,
+    phase: str = "forward",
+    severity: str | None = None,
+    notes: Iterable[tuple[str, object]] = (),
+    fit: int = 20,
+    order: int = LATE,
+    symptom: int = 0,
+) -> Claim:
     """A claim with one fix; notes without a value are left out."""
     return Claim(
         root=root,
@@ -40,24 +54,50 @@ def learning_claim(
         order=order,
         symptom=symptom,
         finding=Finding(
-            code=rule.code, name=rule.name, severity=severity or rule.severity, confidence=weight, title=title, explanation=explanation,
-            culprit=culprit, phase=phase, step=step, evidence=tuple((label, value) for label, value in notes if value is not None),
+            code=rule.code,
+            name=rule.name,
+            severity=severity or rule.severity,
+            confidence=weight,
+            title=title,
+            explanation=explanation,
+            culprit=culprit,
+            phase=phase,
+            step=step,
+            evidence=tuple((label, value) for label, value in notes if value is not None),
             fixes=(Fix(title=fix, confidence="likely"),),
         ),
-    )  # fmt: skip
+    )
 
 
 def at_call(call: CallFacts, evidence: Evidence) -> Culprit:
-    """The user's line of a call as the culprit; where nanodoc itself calls the criterion, the line that made it."""
+    """The user's line of a call as the culprit; where nanodoc itself calls the criterion, the line
+    that made it."""
     site: SourceSpan | None = call.site or (evidence.criterion_site if not call.module else None)
-    return Culprit(kind="op", op=call.name, module=call.module, module_type=call.module_type, location=site)
+    return Culprit(
+        kind="op", op=call.name, module=call.module, module_type=call.module_type, location=site
+    )
 
 
 def op_of(call: CallFacts) -> OpFacts:
     """A call as an op, for what rewrites the user's expression."""
-    return OpFacts(index=call.index, op=call.name, phase="forward", module=call.module, module_type=call.module_type, location=call.site)
+    return OpFacts(
+        index=call.index,
+        op=call.name,
+        phase="forward",
+        module=call.module,
+        module_type=call.module_type,
+        location=call.site,
+    )
 
 
-def learning_rule(code: str, name: str, severity: str, summary: str, check: Callable[[Rule, Evidence], Iterable[Claim]]) -> Rule:
+def learning_rule(
+    code: str,
+    name: str,
+    severity: str,
+    summary: str,
+    check: Callable[[Rule, Evidence], Iterable[Claim]],
+) -> Rule:
     """A rule whose text is in `learning_docs`."""
-    return Rule(code=code, name=name, severity=severity, summary=summary, check=check, doc=DOCS[code])
+    return Rule(
+        code=code, name=name, severity=severity, summary=summary, check=check, doc=DOCS[code]
+    )

@@ -1,6 +1,9 @@
 """What `nanodoc explain` prints for the rules about what does not learn."""
 
-_LOOKED = "When the run is over its last batch and up to three earlier ones are run once more with the weights it ended with."
+_LOOKED = (
+    "When the run is over its last batch and up to three earlier ones are run once more with the "
+    "weights it ended with."
+)
 
 DOCS = {
     "ND602": """\

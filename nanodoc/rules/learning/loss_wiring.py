@@ -1,4 +1,5 @@
-"""ND612, ND620, ND627: what is wired to the loss in a way that computes, falls, and means something else."""
+"""ND612, ND620, ND627: what is wired to the loss in a way that computes, falls, and means something
+else."""
 
 from __future__ import annotations
 
@@ -23,12 +24,24 @@ _APPLIES = {
     "sigmoid_focal_loss": "sigmoid",
 }
 _WANTS_LOGS = ("nll_loss", "kl_div")
-_LAYERS = ("linear", "matmul", "conv1d", "conv2d", "conv3d", "bilinear", "addmm", "mm", "bmm", "einsum")
+_LAYERS = (
+    "linear",
+    "matmul",
+    "conv1d",
+    "conv2d",
+    "conv3d",
+    "bilinear",
+    "addmm",
+    "mm",
+    "bmm",
+    "einsum",
+)
 _PROBABLE = 0.1
-"""A log-probability exceeds zero by no more than rounding, or the constant that keeps its log finite, does."""
+"""A log-probability exceeds zero by no more than rounding, or the constant that keeps its log
+finite, does."""
 
 
-# -- ND612, ND627 --------------------------------------------------------------------------------------------------------
+# -- ND612, ND627 ----------------------------------------------------------------------------------
 
 
 def _double_softmax(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
@@ -57,33 +70,52 @@ def _double_softmax(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         if call.name in (*_WANTS_LOGS, "cross_entropy") and _over_the_batch(made, call):
             yield _wrong_dimension(rule, evidence, call, made)
             return
-        if call.name == "log_softmax" and made.name == "softmax" and call.options.get("dim") == made.options.get("dim"):
+        if (
+            call.name == "log_softmax"
+            and made.name == "softmax"
+            and call.options.get("dim") == made.options.get("dim")
+        ):
             yield _normalised_twice(rule, evidence, call, made, "softmax")
             return
 
 
-def _normalised_twice(rule: Rule, evidence: Evidence, call: CallFacts, made: CallFacts, applies: str) -> Claim:
+def _normalised_twice(
+    rule: Rule, evidence: Evidence, call: CallFacts, made: CallFacts, applies: str
+) -> Claim:
     classes = call.notes.get("classes")
     floor = None
     if classes and made.name == "softmax" and classes > 1:
         floor = math.log(classes - 1 + math.e) - 1  # all probability on the right class
     elif classes and made.name == "sigmoid" and classes > 1:
-        floor = math.log(1 + (classes - 1) * math.exp(-1))  # 1 for the right class, 0 for the others
-    notes: list[tuple[str, object]] = [(f"{made.name} at", _where(made)), ("given to", f"{call.name} at {_where(call)}")]
+        # 1 for the right class, 0 for the others
+        floor = math.log(1 + (classes - 1) * math.exp(-1))
+    notes: list[tuple[str, object]] = [
+        (f"{made.name} at", _where(made)),
+        ("given to", f"{call.name} at {_where(call)}"),
+    ]
     if floor is not None:
         notes.append(("lowest loss possible", round(floor, 4)))
     shape, dim = made.arguments[0].shape, made.options.get("dim")
     if made.name == "softmax" and len(shape) > 1 and dim == 0:
         notes.append(("softmax over", f"dimension 0 of {list(shape)}, the batch"))
-    cap = f" The loss cannot fall below {floor:.3g}, however right the model is." if floor is not None else ""
+    cap = (
+        f" The loss cannot fall below {floor:.3g}, however right the model is."
+        if floor is not None
+        else ""
+    )
     return _claim(
-        rule, evidence, call, made,
+        rule,
+        evidence,
+        call,
+        made,
         title=f"{made.name} before {call.name}, which applies {applies} itself",
-        explanation=f"{call.name} takes the model's raw outputs (logits). Given probabilities between 0 and 1 it sees almost no difference between "
-        f"classes, and gradients pass through two of them.{cap}",
+        explanation=f"{call.name} takes the model's raw outputs (logits). Given probabilities between 0 "
+        "and 1 it sees almost no difference between classes, and gradients pass through two "
+        f"of them.{cap}",
         notes=notes,
-        fix=f"leave the {made.name} out in training and return the logits; apply it where probabilities are read",
-    )  # fmt: skip
+        fix=f"leave the {made.name} out in training and return the logits; apply it where "
+        "probabilities are read",
+    )
 
 
 def _over_the_batch(made: CallFacts, call: CallFacts) -> bool:
@@ -100,25 +132,40 @@ def _over_the_batch(made: CallFacts, call: CallFacts) -> bool:
 def _wrong_dimension(rule: Rule, evidence: Evidence, call: CallFacts, made: CallFacts) -> Claim:
     shape = list(made.arguments[0].shape)
     return _claim(
-        rule, evidence, call, made,
+        rule,
+        evidence,
+        call,
+        made,
         title=f"log_softmax over dimension 0, the batch, before {call.name}",
-        explanation=f"Its input is {shape}: the probabilities of one class over all samples add up to 1, not those of one sample over the classes. Samples compete "
-        "with each other.",
-        notes=[("input shape", str(shape)), ("dim", made.options.get("dim")), ("given to", f"{call.name} at {_where(call)}")],
+        explanation=f"Its input is {shape}: the probabilities of one class over all samples add up to 1, "
+        "not those of one sample over the classes. Samples compete with each other.",
+        notes=[
+            ("input shape", str(shape)),
+            ("dim", made.options.get("dim")),
+            ("given to", f"{call.name} at {_where(call)}"),
+        ],
         fix="dim=1 (or -1): normalise over the classes",
-    )  # fmt: skip
+    )
 
 
 def _log_missing(rule: Rule, evidence: Evidence, call: CallFacts, made: CallFacts) -> Claim:
     return _claim(
-        rule, evidence, call, made,
+        rule,
+        evidence,
+        call,
+        made,
         title=f"{call.name} is given the {made.name}'s probabilities, and wants their logarithm",
-        explanation=f"{call.name} expects log-probabilities. With probabilities it is linear in them: the loss is negative or nearly flat, and the "
-        "gradient vanishes exactly where the model is most wrong.",
-        notes=[(f"{made.name} at", _where(made)), ("given to", f"{call.name} at {_where(call)}"), ("its value", call.notes.get("value"))],
+        explanation=f"{call.name} expects log-probabilities. With probabilities it is linear in them: the "
+        "loss is negative or nearly flat, and the gradient vanishes exactly where the model "
+        "is most wrong.",
+        notes=[
+            (f"{made.name} at", _where(made)),
+            ("given to", f"{call.name} at {_where(call)}"),
+            ("its value", call.notes.get("value")),
+        ],
         fix=f"{'log_softmax' if made.name == 'softmax' else 'logsigmoid'} instead of {made.name}"
         + (", or cross_entropy on the logits" if call.name == "nll_loss" else ""),
-    )  # fmt: skip
+    )
 
 
 def _claim(
@@ -165,9 +212,18 @@ def _differentiated(evidence: Evidence) -> tuple[int, ...]:
 
 def _without(call: CallFacts, title: str) -> Fix:
     """The fix that takes the call out, where what comes instead needs no other call."""
-    remedy = Remedy(kind="identity", location=call.site, op=call.name, whole_run=True) if call.site is not None else None
+    remedy = (
+        Remedy(kind="identity", location=call.site, op=call.name, whole_run=True)
+        if call.site is not None
+        else None
+    )
     leaves = title.startswith("leave")
-    return Fix(title=title, patch=unwrapped(op_of(call)) if leaves else None, confidence="likely", remedy=remedy if leaves else None)
+    return Fix(
+        title=title,
+        patch=unwrapped(op_of(call)) if leaves else None,
+        confidence="likely",
+        remedy=remedy if leaves else None,
+    )
 
 
 def _not_log_probabilities(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
@@ -176,11 +232,20 @@ def _not_log_probabilities(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         return
     reaching = calls.reaching_the_loss()
     for call in calls.calls:
-        if call.index not in reaching or call.name != "nll_loss" or not call.arguments or not call.arguments[0].requires_grad:
+        if (
+            call.index not in reaching
+            or call.name != "nll_loss"
+            or not call.arguments
+            or not call.arguments[0].requires_grad
+        ):
             continue
         largest = call.notes.get("input_max")
         made = calls.origin(call.arguments[0])
-        if largest is None or largest <= _PROBABLE or (isinstance(made, CallFacts) and made.name in _NORMALISERS):
+        if (
+            largest is None
+            or largest <= _PROBABLE
+            or (isinstance(made, CallFacts) and made.name in _NORMALISERS)
+        ):
             continue
         yield Claim(
             root=location_key(call.site) or ("logs", call.index),
@@ -190,9 +255,15 @@ def _not_log_probabilities(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 code=rule.code,
                 name=rule.name,
                 severity=rule.severity,
-                confidence=confidence(0.6, 0.6 if largest > 1 else 0.2, 0.5 if call.notes.get("value", 0.0) < 0 else 0.0),
-                title=f"{call.name} is given values up to {largest:.3g}; log-probabilities are at most 0",
-                explanation=f"{call.name} applies no softmax. On raw outputs it has no lower bound: they grow for ever, right or wrong.",
+                confidence=confidence(
+                    0.6,
+                    0.6 if largest > 1 else 0.2,
+                    0.5 if call.notes.get("value", 0.0) < 0 else 0.0,
+                ),
+                title=f"{call.name} is given values up to {largest:.3g}; log-probabilities are at "
+                "most 0",
+                explanation=f"{call.name} applies no softmax. On raw outputs it has no lower bound: they "
+                "grow for ever, right or wrong.",
                 culprit=at_call(call, evidence),
                 phase="forward",
                 step=evidence.inspection.step if evidence.inspection else None,
@@ -203,7 +274,7 @@ def _not_log_probabilities(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         return
 
 
-# -- ND620 ---------------------------------------------------------------------------------------------------------------
+# -- ND620 -----------------------------------------------------------------------------------------
 
 
 def _singleton_softmax(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
@@ -212,15 +283,33 @@ def _singleton_softmax(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         return
     reaching = calls.reaching_the_loss()
     for call in calls.calls:
-        if call.index not in reaching or call.name not in ("softmax", "log_softmax") or not call.arguments:
+        if (
+            call.index not in reaching
+            or call.name not in ("softmax", "log_softmax")
+            or not call.arguments
+        ):
             continue
         shape, dim = call.arguments[0].shape, call.options.get("dim")
-        if not isinstance(dim, int) or not shape or not -len(shape) <= dim < len(shape) or not call.arguments[0].requires_grad:
+        if (
+            not isinstance(dim, int)
+            or not shape
+            or not -len(shape) <= dim < len(shape)
+            or not call.arguments[0].requires_grad
+        ):
             continue
-        if call.notes.get("largest", 1) > 1 or shape[dim] != 1 or math.prod(shape) == 1 or not _made_by_a_layer(calls, call.arguments[0]):
+        if (
+            call.notes.get("largest", 1) > 1
+            or shape[dim] != 1
+            or math.prod(shape) == 1
+            or not _made_by_a_layer(calls, call.arguments[0])
+        ):
             continue
         others = [f"dim={i} ({size})" for i, size in enumerate(shape) if size > 1 and i > 0]
-        fix = f"normalise over the dimension that holds what competes: {', '.join(others)}" if others else "sigmoid for a single output"
+        fix = (
+            f"normalise over the dimension that holds what competes: {', '.join(others)}"
+            if others
+            else "sigmoid for a single output"
+        )
         yield Claim(
             root=location_key(call.site) or ("softmax", call.index),
             fit=30,
@@ -229,14 +318,22 @@ def _singleton_softmax(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 code=rule.code,
                 name=rule.name,
                 severity=rule.severity,
-                confidence=confidence(0.8, 0.6 if evidence.always_zero else 0.1, 0.3 if call.site is not None else 0.0),
-                title=f"{call.name} over a dimension of size 1 is always {1 if call.name == 'softmax' else 0}",
-                explanation=f"Its input is {list(shape)} and dim={dim} has one element: whatever the layers before it compute, the result is the same, "
-                "and no gradient comes back to them.",
+                confidence=confidence(
+                    0.8, 0.6 if evidence.always_zero else 0.1, 0.3 if call.site is not None else 0.0
+                ),
+                title=f"{call.name} over a dimension of size 1 is always "
+                f"{1 if call.name == 'softmax' else 0}",
+                explanation=f"Its input is {list(shape)} and dim={dim} has one element: whatever the "
+                "layers before it compute, the result is the same, and no gradient comes back "
+                "to them.",
                 culprit=at_call(call, evidence),
                 phase="forward",
                 step=0,
-                evidence=(("input shape", str(list(shape))), ("dim", dim), *_zero_gradients(evidence)),
+                evidence=(
+                    ("input shape", str(list(shape))),
+                    ("dim", dim),
+                    *_zero_gradients(evidence),
+                ),
                 fixes=(Fix(title=fix, confidence="likely"),),
             ),
         )
@@ -245,7 +342,11 @@ def _singleton_softmax(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
 def _made_by_a_layer(calls: StepCalls, argument: ArgumentFacts) -> bool:
     """The dimension is a layer's one output. Attention over a single key is no mistake."""
     made = calls.origin(argument, elementwise=True)
-    return isinstance(made, CallFacts) and made.name in _LAYERS and any(one.made_by is None and one.requires_grad for one in made.arguments)
+    return (
+        isinstance(made, CallFacts)
+        and made.name in _LAYERS
+        and any(one.made_by is None and one.requires_grad for one in made.arguments)
+    )
 
 
 def _zero_gradients(evidence: Evidence) -> Iterator[tuple[str, object]]:
@@ -253,11 +354,13 @@ def _zero_gradients(evidence: Evidence) -> Iterator[tuple[str, object]]:
         yield "gradient exactly zero in every step", ", ".join(evidence.always_zero[:4])
 
 
-# -- shared --------------------------------------------------------------------------------------------------------------
+# -- shared ----------------------------------------------------------------------------------------
 
 
 def _where(call: CallFacts) -> str:
-    return f"{call.site.file}:{call.site.line}" if call.site is not None else "the recipe's criterion"
+    return (
+        f"{call.site.file}:{call.site.line}" if call.site is not None else "the recipe's criterion"
+    )
 
 
 RULES = (

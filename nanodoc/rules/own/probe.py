@@ -12,14 +12,25 @@ from nanodoc.rules.base import effects, replay_row
 
 def _not_reproduced(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     trip = evidence.trip
-    if trip is None or evidence.births or evidence.leaves or evidence.optimizers or evidence.failure is not None or evidence.probed:
+    if (
+        trip is None
+        or evidence.births
+        or evidence.leaves
+        or evidence.optimizers
+        or evidence.failure is not None
+        or evidence.probed
+    ):
         return
     if evidence.reproduced == "no":
         text = (
-            f"Step {trip.step} tripped, but the replay from its start was healthy or ran differently. {evidence.reproduction_note}".strip()
+            f"Step {trip.step} tripped, but the replay from its start was healthy or ran "
+            f"differently. {evidence.reproduction_note}".strip()
         )
     else:
-        text = f"Step {trip.step} tripped and the replay did too, but no op could be named. {evidence.reproduction_note}".strip()
+        text = (
+            f"Step {trip.step} tripped and the replay did too, but no op could be named. "
+            f"{evidence.reproduction_note}"
+        ).strip()
     yield Claim(
         root=("not-reproduced",),
         fit=0,
@@ -27,11 +38,13 @@ def _not_reproduced(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             code=rule.code,
             name=rule.name,
             severity=rule.severity,
-            # it is certain that the step went wrong; that nothing in it can be named is only as sure as the replay was exact
+            # it is certain that the step went wrong; that nothing in it can be named is only as
+            # sure as the replay was exact
             confidence=confidence(0.3, 0.3 if evidence.reproduced == "bitwise" else 0.0),
             title="a step went wrong and could not be traced to an op",
             explanation=text
-            + " Causes: state outside the model and the batch, a nondeterministic op, or a compiled part that fails only when compiled.",
+            + " Causes: state outside the model and the batch, a nondeterministic op, or a "
+            "compiled part that fails only when compiled.",
             culprit=Culprit(kind="environment"),
             phase=trip.phase,
             step=trip.step,
@@ -42,11 +55,16 @@ def _not_reproduced(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
 
 
 def _nonfinite_probe(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
-    """The label at which NaN or +inf was seen; what made it is another rule's finding, and then this one is its effect."""
+    """The label at which NaN or +inf was seen; what made it is another rule's finding, and then
+    this one is its effect."""
     bad = next((probe for probe in evidence.probed if probe.bad), None)
     if bad is None or evidence.trip is None:
         return
-    finite = evidence.trip.loss is not None and evidence.trip.loss - evidence.trip.loss == 0 and evidence.trip.gradients_finite
+    finite = (
+        evidence.trip.loss is not None
+        and evidence.trip.loss - evidence.trip.loss == 0
+        and evidence.trip.gradients_finite
+    )
     yield Claim(
         root=("probe",),
         fit=0,
@@ -56,10 +74,13 @@ def _nonfinite_probe(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             name=rule.name,
             severity=rule.severity,
             confidence=confidence(
-                0.5, 0.4 if bad.location is not None else 0.0, {"bitwise": 0.5, "tolerance": 0.3}.get(evidence.reproduced, 0.0)
+                0.5,
+                0.4 if bad.location is not None else 0.0,
+                {"bitwise": 0.5, "tolerance": 0.3}.get(evidence.reproduced, 0.0),
             ),
             title=f"probe {bad.label!r} saw {'NaN' if bad.maximum != bad.maximum else '+inf'}",
-            explanation=f"{bad.dtype} of shape {list(bad.shape)}." + (" Loss and gradients of the step are finite." if finite else ""),
+            explanation=f"{bad.dtype} of shape {list(bad.shape)}."
+            + (" Loss and gradients of the step are finite." if finite else ""),
             culprit=Culprit(kind="op", location=bad.location),
             phase="forward",
             step=evidence.trip.step,

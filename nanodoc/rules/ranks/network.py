@@ -11,9 +11,11 @@ from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.crash.failures import failure_claim
 
 _UNREACHED = re.compile(
-    r"client socket has (?:timed out|failed)|[Tt]imed out after \d+ seconds waiting for clients|The server socket has failed to listen|[Aa]ddress already in use"
-    r"|NCCL error.*unhandled system error|Socket Timeout|failed to connect|Connection refused|[Nn]etwork is unreachable|Gloo connectFullMesh failed"
-    r"|environment variable (?:MASTER_ADDR|MASTER_PORT|RANK|WORLD_SIZE) expected",
+    r"client socket has (?:timed out|failed)|[Tt]imed out after \d+ seconds waiting for clients"
+    r"|The server socket has failed to listen|[Aa]ddress already in use|NCCL error.*unhandled "
+    r"system error|Socket Timeout|failed to connect|Connection refused|[Nn]etwork is unreachable"
+    r"|Gloo connectFullMesh failed|environment variable (?:MASTER_ADDR|MASTER_PORT|RANK"
+    r"|WORLD_SIZE) expected",
 )
 _TAKEN = re.compile(r"failed to listen|[Aa]ddress already in use")
 _UNSET = re.compile(r"environment variable (?P<name>\w+) expected")
@@ -29,16 +31,34 @@ def _network(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         return
     unset = _UNSET.search(failure.message)
     if unset is not None:
-        explanation = f"init_process_group reads {unset['name']} from the environment, which a launcher sets."
+        explanation = (
+            f"init_process_group reads {unset['name']} from the environment, which a launcher sets."
+        )
         fix = "torchrun --nproc-per-node N -m nanodoc run FILE.py:NAME"
     elif _TAKEN.search(failure.message):
-        explanation = "Another process listens on the port that the ranks are to meet at: an earlier run that is still there, or a second one on this machine."
-        fix = "end the earlier run, or choose another port: torchrun --master-port 0, or --rdzv-endpoint=localhost:0"
+        explanation = (
+            "Another process listens on the port that the ranks are to meet at: an earlier run "
+            "that is still there, or a second one on this machine."
+        )
+        fix = (
+            "end the earlier run, or choose another port: torchrun --master-port 0, or "
+            "--rdzv-endpoint=localhost:0"
+        )
     else:
-        explanation = "A rank did not reach the others: one is missing, an address or interface is wrong, or a firewall stands between."
+        explanation = (
+            "A rank did not reach the others: one is missing, an address or interface is wrong, or "
+            "a firewall stands between."
+        )
         fix = "torchrun --nproc-per-node N -m nanodoc net names the rank and the link"
     title = failure.first_line[:160]
-    yield failure_claim(rule, evidence, title=title, explanation=explanation, fixes=[Fix(title=fix, confidence="likely")], fit=12)
+    yield failure_claim(
+        rule,
+        evidence,
+        title=title,
+        explanation=explanation,
+        fixes=[Fix(title=fix, confidence="likely")],
+        fit=12,
+    )
 
 
 RULES = (

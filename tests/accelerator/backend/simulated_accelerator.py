@@ -1,7 +1,9 @@
-"""The simulated accelerator as torch sees it: the device type `sim`, and what `torch.get_device_module("sim")` offers.
+"""The simulated accelerator as torch sees it: the device type `sim`, and what
+`torch.get_device_module("sim")` offers.
 
-`build()` compiles `simulated.cpp` once per environment and source; `register()` loads it. A process with `environment()` registers it when
-torch is imported: the folder `autoload` holds an entry point of `torch.backends`, as the packages of makers of accelerators do.
+`build()` compiles `simulated.cpp` once per environment and source; `register()` loads it. A process
+with `environment()` registers it when torch is imported: the folder `autoload` holds an entry point
+of `torch.backends`, as the packages of makers of accelerators do.
 """
 
 from __future__ import annotations
@@ -44,11 +46,22 @@ def missing() -> str | None:
     """Why it can't be built here; None where it can."""
     if sys.platform != "linux":
         return "the simulated accelerator is built on Linux only"
-    return None if _compiler() else "no C++ compiler (c++, g++ or clang++) to build the simulated accelerator"
+    return (
+        None
+        if _compiler()
+        else "no C++ compiler (c++, g++ or clang++) to build the simulated accelerator"
+    )
 
 
 def _compiler() -> str | None:
-    return next((path for name in (os.environ.get("CXX", ""), "c++", "g++", "clang++") if name and (path := shutil.which(name))), None)
+    return next(
+        (
+            path
+            for name in (os.environ.get("CXX", ""), "c++", "g++", "clang++")
+            if name and (path := shutil.which(name))
+        ),
+        None,
+    )
 
 
 def library_path() -> Path:
@@ -56,11 +69,17 @@ def library_path() -> Path:
     import torch
 
     told = f"{torch.__version__} {sysconfig.get_platform()} {sys.version_info[:2]}".encode()
-    return Path(sys.prefix) / "share" / "nanodoc-tests" / f"simulated-{hashlib.sha256(SOURCE.read_bytes() + told).hexdigest()[:16]}.so"
+    return (
+        Path(sys.prefix)
+        / "share"
+        / "nanodoc-tests"
+        / f"simulated-{hashlib.sha256(SOURCE.read_bytes() + told).hexdigest()[:16]}.so"
+    )
 
 
 def build() -> Path:
-    """Compiles the library where it is not there yet, one process at a time. Raises `CalledProcessError`, its stderr the compiler's."""
+    """Compiles the library where it is not there yet, one process at a time. Raises
+    `CalledProcessError`, its stderr the compiler's."""
     import torch
 
     target = library_path()
@@ -72,9 +91,32 @@ def build() -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not target.exists():
             made = target.with_suffix(f".{os.getpid()}")
-            libraries = ["-L", str(root / "lib"), "-lc10", "-ltorch", "-ltorch_cpu", f"-Wl,-rpath,{root / 'lib'}"]
-            flags = ["-std=c++20", "-shared", "-fPIC", "-O0", f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}", "-w"]
-            command = [str(_compiler()), *flags, "-I", str(root / "include"), str(SOURCE), "-o", str(made), *libraries]
+            libraries = [
+                "-L",
+                str(root / "lib"),
+                "-lc10",
+                "-ltorch",
+                "-ltorch_cpu",
+                f"-Wl,-rpath,{root / 'lib'}",
+            ]
+            flags = [
+                "-std=c++20",
+                "-shared",
+                "-fPIC",
+                "-O0",
+                f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
+                "-w",
+            ]
+            command = [
+                str(_compiler()),
+                *flags,
+                "-I",
+                str(root / "include"),
+                str(SOURCE),
+                "-o",
+                str(made),
+                *libraries,
+            ]
             subprocess.run(command, check=True, capture_output=True, text=True)
             made.replace(target)
     return target
@@ -181,13 +223,16 @@ def register() -> None:
     _library.sim_register()
     torch.utils.rename_privateuse1_backend("sim")
     torch._register_device_module("sim", SimulatedModule)
-    torch.utils.generate_methods_for_privateuse1_backend(for_tensor=True, for_module=True, for_storage=True)
+    torch.utils.generate_methods_for_privateuse1_backend(
+        for_tensor=True, for_module=True, for_storage=True
+    )
     configure(os.environ)
 
 
 def configure(settings: Any) -> None:
-    """SIM_MEMORY (bytes a device), SIM_PLANT ("aten::relu 3": the third relu loses the device), SIM_SHARE_GENERATOR (draws come from the
-    CPU's generator, so that values are the CPU's), SIM_WITHOUT_FLOAT64 (as Apple's GPUs)."""
+    """SIM_MEMORY (bytes a device), SIM_PLANT ("aten::relu 3": the third relu loses the device),
+    SIM_SHARE_GENERATOR (draws come from the CPU's generator, so that values are the CPU's),
+    SIM_WITHOUT_FLOAT64 (as Apple's GPUs)."""
     for device in range(2):
         _library.sim_limit(device, int(settings.get("SIM_MEMORY", 1 << 40)))
     op, _, call = settings.get("SIM_PLANT", "").partition(" ")
