@@ -12,7 +12,7 @@ from typing import Annotated, BinaryIO
 import typer
 
 from nanodoc.cli.common import in_color
-from nanodoc.diagnosis.claim import Rule
+from nanodoc.diagnosis.rule import Rule
 from nanodoc.diagnosis.thresholds import described
 from nanodoc.errors import UsageError
 from nanodoc.rules.catalogue import RULES, find_rule

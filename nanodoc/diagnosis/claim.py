@@ -1,44 +1,76 @@
-"""A rule, and its claim on a root cause."""
+"""A claim on a root cause, and the confidence it earns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from enum import IntEnum, auto
 from typing import Any
 
 from nanodoc.diagnosis.finding import Finding
-from nanodoc.facts.evidence import Evidence
 
 RootKey = tuple[Any, ...]
 
 
+class Stage(IntEnum):
+    """Where in a training a root cause lies. Of findings of one severity the earlier stage comes
+    first: values that are not finite and exceptions before mistakes of the loop that only cost
+    progress, and these before what the training came to."""
+
+    WEIGHTS = auto()
+    """What was wrong before the step's first op: weights, or calls that make every value wrong."""
+    STEP = auto()
+    """An op, a call or an exception of one step; `Claim.position` is its index."""
+    LOOP = auto()
+    """The order in which the loop clears, differentiates and steps."""
+    SCHEDULE = auto()
+    WIRING = auto()
+    """What is compared with what, and what goes into what."""
+    DATA = auto()
+    PRECISION = auto()
+    LEARNING = auto()
+    """What does not learn, and why."""
+    OUTCOME = auto()
+    """What the loss did over the whole run."""
+    OWNERSHIP = auto()
+    """Which optimizer holds which parameter."""
+    NOTE = auto()
+    """Said after everything else."""
+
+
+class Specificity(IntEnum):
+    """How specific an explanation is. Of several claims on one root the most specific wins, then
+    the one with the higher confidence."""
+
+    FALLBACK = auto()
+    """Says what happened where no other rule knows why."""
+    FAMILY = auto()
+    """The general case."""
+    SPECIAL = auto()
+    """A named case of it."""
+    EXACT = auto()
+    """A case whose cause was seen itself: the index, the sample, the call."""
+
+
+class Scope(IntEnum):
+    """How much of the training shows it. What layers or the model came to is no finding beside a
+    cause of it."""
+
+    CAUSE = auto()
+    LAYERS = auto()
+    MODEL = auto()
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Claim:
-    """A rule's word on one root cause. Of all claims on a root the best fitting one becomes the
-    finding."""
+    """What a rule says of one root cause."""
 
     root: RootKey
-    fit: int
-    """How specific the explanation is: 0 a fallback, 10 the generic family, 20 a named special case
-    of it."""
+    specificity: Specificity
     finding: Finding
-    order: int = 0
-    """Position of the root in the step; of equal findings the earlier cause comes first."""
-    symptom: int = 0
-    """0 a cause; 1 what some layers came to; 2 what the model as a whole came to. A symptom is no
-    finding beside a cause of not learning."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rule:
-    """One entry of the catalogue. `doc` is exactly what `nanodoc explain CODE` prints."""
-
-    code: str
-    name: str
-    severity: str
-    summary: str
-    doc: str
-    check: Callable[[Rule, Evidence], Iterable[Claim]]
+    stage: Stage = Stage.STEP
+    position: int = 0
+    """Orders the claims of one stage; in `Stage.STEP` the index of the op."""
+    scope: Scope = Scope.CAUSE
 
 
 def confidence(*confirmations: float) -> float:

@@ -112,6 +112,8 @@ class Finding:
     phase: str
     step: int | None
     rank: int = 0
+    family: str = ""
+    """Of the rule; not part of the public report."""
     evidence: tuple[tuple[str, Any], ...] = ()
     chain: tuple[ChainLink, ...] = ()
     effects: tuple[tuple[str, int | None], ...] = ()

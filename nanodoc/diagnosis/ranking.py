@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
+from nanodoc.diagnosis.claim import Claim, Scope, Specificity, Stage
 from nanodoc.diagnosis.finding import SEVERITIES, Finding
 from nanodoc.facts.amp import BACKWARD_AFTER_UNSCALE, STEPPED_SCALED
-
-if TYPE_CHECKING:
-    from nanodoc.diagnosis.claim import Claim
 
 _MOST_FINDINGS = 20
 _CAUSES = (
@@ -37,16 +34,19 @@ def rank(claims: Iterable[Claim]) -> tuple[Finding, ...]:
     best: dict[tuple[object, ...], Claim] = {}
     for claim in claims:
         known = best.get(claim.root)
-        if known is None or (claim.fit, claim.finding.confidence) > (
-            known.fit,
-            known.finding.confidence,
-        ):
+        if known is None or _fitness(claim) > _fitness(known):
             best[claim.root] = claim
     roots = _without_effects(list(best.values()))
-    ordered = sorted(
-        roots, key=lambda c: (SEVERITIES.index(c.finding.severity), c.order, -c.finding.confidence)
-    )
-    return tuple(claim.finding for claim in ordered)[:_MOST_FINDINGS]
+    return tuple(claim.finding for claim in sorted(roots, key=_order))[:_MOST_FINDINGS]
+
+
+def _fitness(claim: Claim) -> tuple[Specificity, float]:
+    return claim.specificity, claim.finding.confidence
+
+
+def _order(claim: Claim) -> tuple[int, Stage, int, float]:
+    finding = claim.finding
+    return SEVERITIES.index(finding.severity), claim.stage, claim.position, -finding.confidence
 
 
 def _without_effects(claims: list[Claim]) -> list[Claim]:
@@ -63,12 +63,15 @@ def _without_effects(claims: list[Claim]) -> list[Claim]:
     # what layers came to has its cause in the loop, the loss, the data; what the model as a whole
     # came to, in any of these
     serious = [claim for claim in claims if claim.finding.severity != "info"]
-    if any(claim.symptom == 0 and claim.root[0] in _CAUSES for claim in serious):
-        claims = [claim for claim in claims if claim.symptom == 0]
-    elif any(claim.symptom < 2 for claim in serious):
-        claims = [claim for claim in claims if claim.symptom < 2]
+    if any(claim.scope is Scope.CAUSE and claim.root[0] in _CAUSES for claim in serious):
+        claims = [claim for claim in claims if claim.scope is Scope.CAUSE]
+    elif any(claim.scope < Scope.MODEL for claim in serious):
+        claims = [claim for claim in claims if claim.scope < Scope.MODEL]
     if kinds & {"line", "op", "leaf"}:
-        claims = [
-            claim for claim in claims if claim.root[0] not in ("failure", "probe") or claim.fit > 0
-        ]
+        claims = [claim for claim in claims if not _is_mere_symptom(claim)]
     return claims
+
+
+def _is_mere_symptom(claim: Claim) -> bool:
+    """An exception or a probe's word of which no rule knows more than that it came."""
+    return claim.root[0] in ("failure", "probe") and claim.specificity is Specificity.FALLBACK

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from nanodoc.diagnosis.claim import Claim, RootKey, Rule, confidence
+from nanodoc.diagnosis.claim import Claim, RootKey, Specificity, confidence
 from nanodoc.diagnosis.finding import GROWTH, ChainLink, Culprit, Finding, Fix
+from nanodoc.diagnosis.rule import Rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.ops import Birth, OpFacts
 from nanodoc.facts.source import SourceSpan
@@ -44,7 +45,7 @@ def birth_claim(
     title: str,
     explanation: str,
     exact: float,
-    fit: int = 10,
+    specificity: Specificity = Specificity.FAMILY,
     extra: Iterable[tuple[str, Any]] = (),
     fixes: Iterable[Fix] = (),
     growth: bool = False,
@@ -56,8 +57,8 @@ def birth_claim(
     step = trip.step if trip else evidence.failure_step
     return Claim(
         root=root_of(birth),
-        fit=fit,
-        order=site.index,
+        specificity=specificity,
+        position=site.index,
         finding=Finding(
             code=rule.code,
             name=rule.name,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 
-from nanodoc.diagnosis.claim import Claim, Rule
+from nanodoc.diagnosis.claim import Claim
+from nanodoc.diagnosis.rule import Rule
 from nanodoc.errors import UsageError
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.amp import half, scaler

@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from nanodoc.diagnosis.claim import Claim, Rule, confidence
+from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
 from nanodoc.diagnosis.finding import Culprit, Finding, Fix
+from nanodoc.diagnosis.rule import Rule
 from nanodoc.facts.amp import Flushed, HalfParameter
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.source import SourceSpan
@@ -24,7 +25,6 @@ _LOST_NORM = 0.1
 _DONE = 0.01
 _NEAR = 4.0  # RULES: within 4x of the dtype's largest number
 _SHOWN = 4
-_ORDER = 9_100
 
 
 def hurt_by_underflow(evidence: Evidence) -> list[Flushed]:
@@ -120,8 +120,8 @@ def _underflow_claim(
     listed = "; ".join(f"{one.name} {one.share:.0%}" for one in hurt[:_SHOWN])
     return Claim(
         root=("underflow",),
-        fit=10,
-        order=_ORDER,
+        specificity=Specificity.FAMILY,
+        stage=Stage.PRECISION,
         finding=Finding(
             code=rule.code,
             name=rule.name,
@@ -181,7 +181,7 @@ def _half_parameters(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         "unscale",
         explanation=f"{names}: autocast wants float32 parameters and casts them for each op. A float16 "
         "gradient would lose in unscaling just what the scale had saved.",
-        fit=20,
+        specificity=Specificity.SPECIAL,
         extra=[("float16 parameters", [one.name for one in half[:16]])],
         fixes=[
             Fix(
@@ -240,8 +240,8 @@ def _autocast_not_applied(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         return  # nothing that autocast would cast
     yield Claim(
         root=("autocast",),
-        fit=10,
-        order=_ORDER,
+        specificity=Specificity.FAMILY,
+        stage=Stage.PRECISION,
         finding=Finding(
             code=rule.code,
             name=rule.name,
@@ -286,8 +286,9 @@ def _low_headroom(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     listed = "; ".join(f"{one.module or 'the model'} {one.absmax:.4g}" for one in near[:_SHOWN])
     yield Claim(
         root=("headroom",),
-        fit=10,
-        order=_ORDER + 1,
+        specificity=Specificity.FAMILY,
+        stage=Stage.PRECISION,
+        position=1,
         finding=Finding(
             code=rule.code,
             name=rule.name,

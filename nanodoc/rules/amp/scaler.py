@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from nanodoc.diagnosis.claim import Claim, Rule, confidence
+from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
 from nanodoc.diagnosis.finding import Culprit, Finding, Fix, Remedy
+from nanodoc.diagnosis.rule import Rule
 from nanodoc.facts.amp import (
     BACKWARD_AFTER_UNSCALE,
     CLIPPED_SCALED,
@@ -30,7 +31,6 @@ from nanodoc.rules.forward.overflow import half_fixes
 # After the calibration, GradScaler's documentation expects a skip once every few hundred or
 # thousand steps.
 _STREAK = 5
-_ORDER = 9_000
 _AFTER = "Skips in the first steps are the scale's calibration; these came after it."
 
 
@@ -67,8 +67,8 @@ def _collapsing_scale(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     )
     yield Claim(
         root=("scaler",),
-        fit=5,
-        order=_ORDER,
+        specificity=Specificity.FALLBACK,
+        stage=Stage.PRECISION,
         finding=Finding(
             code=rule.code,
             name=rule.name,
@@ -129,7 +129,7 @@ def _persistent_overflow(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             explanation=f"{facts.story}, and the gradients of {where} are not finite without any scale "
             "either. The scaler skips the step each time, so nothing is learned.",
             exact=0.8,
-            fit=9,
+            specificity=Specificity.FAMILY,
             extra=[
                 ("loss scale at first", scales[0]),
                 ("loss scale at last", scales[-1]),
@@ -267,8 +267,8 @@ def _misuse_claim(
     )
     return Claim(
         root=("scaler-call", misuse.kind),
-        fit=10,
-        order=-1,  # a wrong order of calls explains whatever values it leads to
+        specificity=Specificity.FAMILY,
+        stage=Stage.WEIGHTS,  # a wrong order of calls explains whatever values it leads to
         finding=Finding(
             code=rule.code,
             name=rule.name,
@@ -420,7 +420,14 @@ def _call_claim(
     fix: Fix,
 ) -> Claim:
     """Like `failure_claim`, at the call that is to blame instead of the one that raised."""
-    claim = failure_claim(rule, evidence, title=title, explanation=explanation, fixes=[fix], fit=20)
+    claim = failure_claim(
+        rule,
+        evidence,
+        title=title,
+        explanation=explanation,
+        fixes=[fix],
+        specificity=Specificity.SPECIAL,
+    )
     if place is None:
         return claim
     finding = replace(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nanodoc.diagnosis.claim import Claim, Rule
+from nanodoc.diagnosis.claim import Claim, Specificity
 from nanodoc.diagnosis.finding import Fix, Remedy
+from nanodoc.diagnosis.rule import Rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.failure import Failure
 from nanodoc.facts.ops import Birth, OpFacts
@@ -122,7 +123,7 @@ def _unnamed(rule: Rule, evidence: Evidence, birth: Birth, site: OpFacts) -> Cla
         explanation=f"{birth.op.short} under {birth.op.node} gets finite values and gives {birth.kind}; "
         "the forward pass is finite throughout.",
         exact=_singular_share(birth) * 0.5,
-        fit=1,
+        specificity=Specificity.FALLBACK,
         extra=_input_evidence(birth.op),
     )
 
@@ -199,7 +200,7 @@ def _masked_branch_gradient(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             title=title,
             explanation=text,
             exact=1.0 if masked or source is not None else 0.7,
-            fit=20,
+            specificity=Specificity.SPECIAL,
             extra=[*_input_evidence(site), ("discarded by", mask)],
             fixes=fixes,
         )
@@ -241,7 +242,7 @@ def _degenerate_decomposition(rule: Rule, evidence: Evidence) -> Iterable[Claim]
             else f"{site.short} gives {birth.kind} for finite input: the matrix is singular or "
             "nearly so.",
             exact=0.8,
-            fit=20,
+            specificity=Specificity.SPECIAL,
             extra=_input_evidence(site),
             fixes=_jitter(site),
         )
@@ -253,7 +254,7 @@ def _degenerate_decomposition(rule: Rule, evidence: Evidence) -> Iterable[Claim]
             title=f"the decomposition failed: {failure.message.splitlines()[0][:120]}",
             explanation=f"torch.linalg refused the matrix: {failure.message.splitlines()[0]}",
             fixes=_jitter_at_failure(failure),
-            fit=20,
+            specificity=Specificity.SPECIAL,
         )
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from nanodoc.diagnosis.claim import Claim, Rule, confidence
+from nanodoc.diagnosis.claim import Claim, Specificity, confidence
 from nanodoc.diagnosis.finding import Culprit, Finding, Fix, Remedy
+from nanodoc.diagnosis.rule import Rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.ops import OptimizerFacts
 from nanodoc.rules.base import effects
@@ -26,7 +27,7 @@ def _optimizer_made_nan(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             # the weights are the root: every non-finite value of the next step is an effect of
             # theirs
             root=("optimizer", facts.index),
-            fit=20,
+            specificity=Specificity.SPECIAL,
             finding=Finding(
                 code=rule.code,
                 name=rule.name,

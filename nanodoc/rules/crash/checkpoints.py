@@ -7,8 +7,9 @@ import ast
 import re
 from collections.abc import Iterable
 
-from nanodoc.diagnosis.claim import Claim, Rule, confidence
+from nanodoc.diagnosis.claim import Claim, Specificity, confidence
 from nanodoc.diagnosis.finding import Culprit, Finding, Fix
+from nanodoc.diagnosis.rule import Rule
 from nanodoc.facts.crash import LoadFacts
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import count, location_key
@@ -38,7 +39,7 @@ def _checkpoint_device(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         rule,
         evidence,
         title=f"the checkpoint was saved on {saved}, which is not here",
-        fit=15,
+        specificity=Specificity.SPECIAL,
         explanation="torch.load puts every tensor back on the device it was saved from, unless it is told "
         "where else.",
         fixes=[
@@ -104,7 +105,7 @@ def _unloaded(rule: Rule, load: LoadFacts) -> Claim:
         )
     return Claim(
         root=("load", *location_key(load.location)),
-        fit=10,
+        specificity=Specificity.FAMILY,
         finding=Finding(
             code=rule.code,
             name=rule.name,

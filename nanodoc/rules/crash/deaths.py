@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nanodoc.diagnosis.claim import Claim, Rule, confidence
+from nanodoc.diagnosis.claim import Claim, Specificity, confidence
 from nanodoc.diagnosis.finding import Culprit, Finding, Fix
+from nanodoc.diagnosis.rule import Rule
 from nanodoc.facts.death import DeathFacts
 from nanodoc.facts.evidence import Evidence
 
@@ -65,7 +66,7 @@ def death_claim(
     title: str,
     explanation: str,
     fixes: Iterable[Fix] = (),
-    fit: int = 10,
+    specificity: Specificity = Specificity.FAMILY,
 ) -> Claim:
     """The claim of `rule` on the end of the process, at the innermost line of the user's that is
     known."""
@@ -92,7 +93,7 @@ def death_claim(
         evidence.append(("second run", death.again_note))
     return Claim(
         root=("death",),
-        fit=fit,
+        specificity=specificity,
         finding=Finding(
             code=rule.code,
             name=rule.name,

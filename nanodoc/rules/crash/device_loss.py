@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nanodoc.diagnosis.claim import Claim, Rule
+from nanodoc.diagnosis.claim import Claim, Specificity
 from nanodoc.diagnosis.finding import Fix
+from nanodoc.diagnosis.rule import Rule
 from nanodoc.facts.cuda_errors import cublas_status, names_cuda
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.failure_kinds import device_is_lost
@@ -28,7 +29,7 @@ def _device_side_assert(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         rule,
         evidence,
         title=failure.first_line,
-        fit=5,
+        specificity=Specificity.FAMILY,
         explanation="Kernels run later than they are called: the line is the one that noticed, not the "
         "one that is wrong. An index or a label out of range is the usual cause.",
         fixes=[Fix(title="; ".join(ways), confidence="likely")],
@@ -45,7 +46,7 @@ def _cublas_failure(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         rule,
         evidence,
         title=f"cuBLAS gave {status}",
-        fit=5,
+        specificity=Specificity.FAMILY,
         explanation="An index out of range in an earlier kernel leaves the device in a state in which "
         "cuBLAS can't start; else memory is full."
         if alloc

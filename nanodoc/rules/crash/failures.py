@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from nanodoc.diagnosis.claim import Claim, Rule, confidence
+from nanodoc.diagnosis.claim import Claim, Specificity, confidence
 from nanodoc.diagnosis.finding import Culprit, Finding, Fix
+from nanodoc.diagnosis.rule import Rule
 from nanodoc.explain.knowledge import explained
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.failure import Failure
@@ -22,7 +23,7 @@ def failure_claim(
     title: str,
     explanation: str,
     fixes: Iterable[Fix] = (),
-    fit: int = 10,
+    specificity: Specificity = Specificity.FAMILY,
     extra: Iterable[tuple[str, Any]] = (),
 ) -> Claim:
     """The claim of `rule` on the exception that ended the run, at the innermost frame of the user's
@@ -50,7 +51,7 @@ def failure_claim(
     ]
     return Claim(
         root=("failure",),
-        fit=fit,
+        specificity=specificity,
         finding=Finding(
             code=rule.code,
             name=rule.name,
@@ -120,7 +121,7 @@ def _user_exception(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         explanation=f"The code raised {failure.type} {where}.{means}",
         fixes=fixes,
         extra=usual,
-        fit=0,
+        specificity=Specificity.FALLBACK,
     )
 
 

@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
-from nanodoc.diagnosis.claim import Claim, Rule
+from nanodoc.diagnosis.claim import Claim, Specificity
 from nanodoc.diagnosis.finding import Fix
+from nanodoc.diagnosis.rule import Rule
 from nanodoc.facts.crash import CrashFacts, MemoryFacts
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.failure import Failure
@@ -75,7 +76,7 @@ def _out_of_memory(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             title="the kernel ended the training for want of memory",
             explanation=f"The training was killed {place_of(death)}.{held}{of}.{counted}",
             fixes=_ways_out(None),
-            fit=20,
+            specificity=Specificity.SPECIAL,
         )
     if failure is None or not out_of_memory(failure):
         return
@@ -126,7 +127,7 @@ def _out_of_memory(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         title=title,
         explanation=explanation.strip(),
         fixes=fixes,
-        fit=15,
+        specificity=Specificity.SPECIAL,
         extra=extra,
     )
     where = claim.finding.culprit.location

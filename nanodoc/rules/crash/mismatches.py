@@ -8,8 +8,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
-from nanodoc.diagnosis.claim import Claim, Rule, confidence
+from nanodoc.diagnosis.claim import Claim, Specificity, confidence
 from nanodoc.diagnosis.finding import Culprit, Fix
+from nanodoc.diagnosis.rule import Rule
 from nanodoc.facts.crash import CrashFacts, FailedCall, GivenFacts, StateFacts
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.failure import Failure
@@ -132,7 +133,7 @@ def _state_of_others(rule: Rule, evidence: Evidence, state: StateFacts) -> Claim
     claim = failure_claim(
         rule,
         evidence,
-        fit=20,
+        specificity=Specificity.SPECIAL,
         title=f"the optimizer's {state.key} of {state.parameter} is {list(state.shape)}, and the "
         f"parameter {list(state.wanted)}",
         explanation=f"{state.odd} of {state.count} parameters have state of another shape. "
@@ -186,7 +187,7 @@ def _claim(
         title=title,
         explanation=(what + said).strip() or title,
         fixes=fixes,
-        fit=12,
+        specificity=Specificity.FAMILY,
         extra=extra,
     )
     finding = claim.finding

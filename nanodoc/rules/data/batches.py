@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from nanodoc.diagnosis.claim import Claim, Rule, confidence
+from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
 from nanodoc.diagnosis.finding import Culprit, Finding, Fix
+from nanodoc.diagnosis.rule import Rule
 from nanodoc.diagnosis.thresholds import limit
 from nanodoc.facts.calls import CLASSIFICATION, ArgumentFacts, CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
@@ -14,7 +15,6 @@ from nanodoc.facts.loop import BatchLeaf
 from nanodoc.rules.data.batch_docs import DOCS
 from nanodoc.rules.learning.learning_base import calls_of
 
-_LATE = 8_500
 _STD = 100.0  # RULES, ND107
 _FEWEST = 5
 """Samples of the rarest class: fewer are chance."""
@@ -48,13 +48,13 @@ def _claim(
     fix: str,
     notes: Iterable[tuple[str, object]] = (),
     severity: str | None = None,
-    fit: int = 10,
+    specificity: Specificity = Specificity.FAMILY,
     root: str = "",
 ) -> Claim:
     return Claim(
         root=("data", root or rule.name, leaf),
-        fit=fit,
-        order=_LATE,
+        specificity=specificity,
+        stage=Stage.DATA,
         finding=Finding(
             code=rule.code,
             name=rule.name,
@@ -301,7 +301,7 @@ def _counted(
         leaf.path,
         root="padding",
         severity="critical",
-        fit=20,
+        specificity=Specificity.SPECIAL,
         title=f"{share:.0%} of the targets are padding, and the loss counts them",
         explanation=f"The token {leaf.top_value:.0f} fills the ends of the rows of {leaf.path} and "
         f"{share:.0%} of what {loss.name} compares with: predicting padding is "

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nanodoc.diagnosis.claim import Claim, Rule, confidence
+from nanodoc.diagnosis.claim import Claim, Specificity, confidence
 from nanodoc.diagnosis.finding import Culprit, Finding, Fix, Remedy
+from nanodoc.diagnosis.rule import Rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.ops import LeafRoot
 from nanodoc.rules.base import birth_claim, count, effects, link, replay_row
@@ -56,8 +57,8 @@ def _non_finite_input(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             who += f" {'hold' if len(leaf.samples) > 1 else 'holds'} them."
         yield Claim(
             root=("leaf", leaf.name),
-            fit=20,
-            order=leaf.consumer.index if leaf.consumer else 0,
+            specificity=Specificity.SPECIAL,
+            position=leaf.consumer.index if leaf.consumer else 0,
             finding=Finding(
                 code=rule.code,
                 name=rule.name,
@@ -139,7 +140,7 @@ def _all_targets_ignored(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             title=title,
             explanation=text,
             exact=1.0,
-            fit=30,
+            specificity=Specificity.EXACT,
             extra=[("targets", int(notes["targets"])), ("kept targets", int(kept or 0))],
             fixes=[
                 Fix(
@@ -166,7 +167,7 @@ def _empty_reduction(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 explanation=f"The input of {site.short} has shape {list(empty[0].shape)}: nothing was "
                 "selected in this step, and the mean of nothing is 0/0.",
                 exact=1.0,
-                fit=30,
+                specificity=Specificity.EXACT,
                 extra=[("input shape", list(empty[0].shape)), ("made by", empty[0].label)],
                 fixes=[
                     Fix(

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
-from nanodoc.diagnosis.claim import Claim, Rule, confidence
+from nanodoc.diagnosis.claim import Claim, Specificity, confidence
 from nanodoc.diagnosis.finding import Culprit, Fix
+from nanodoc.diagnosis.rule import Rule
 from nanodoc.facts.crash import FieldFacts, RaggedFacts
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.failure_kinds import is_ragged, worker_died
@@ -31,7 +32,7 @@ def _ragged_batch(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             rule,
             evidence,
             title="the samples of a batch do not fit together",
-            fit=12,
+            specificity=Specificity.FAMILY,
             explanation="The loader could not put its samples together; which of them differ could not be "
             "told (an iterable data set, or samples that are not the same twice).",
         )
@@ -94,7 +95,7 @@ def _ragged_batch(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         title=title,
         explanation=explanation,
         fixes=_fixes(ragged, worst),
-        fit=20,
+        specificity=Specificity.SPECIAL,
         extra=extra,
     )
     own = claim.finding.culprit.location if ragged.own_collate else None
@@ -262,7 +263,13 @@ def _loader_worker_died(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         + (f" at sample {death.item}" if death is not None and death.item is not None else "")
     )
     claim = failure_claim(
-        rule, evidence, title=title, explanation=explanation, fixes=fixes, fit=20, extra=extra
+        rule,
+        evidence,
+        title=title,
+        explanation=explanation,
+        fixes=fixes,
+        specificity=Specificity.SPECIAL,
+        extra=extra,
     )
     where = death.frames[-1] if death is not None and death.frames else evidence.data_site
     culprit = Culprit(

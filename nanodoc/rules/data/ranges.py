@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from nanodoc.diagnosis.claim import Claim, Rule, confidence
+from nanodoc.diagnosis.claim import Claim, Specificity, confidence
 from nanodoc.diagnosis.finding import Culprit, Finding, Fix
+from nanodoc.diagnosis.rule import Rule
 from nanodoc.facts.calls import RangeFacts
 from nanodoc.facts.crash import CrashFacts
 from nanodoc.facts.evidence import Evidence
@@ -106,7 +107,7 @@ def _claim(
             title=title,
             explanation=explanation,
             fixes=[Fix(title=fix, confidence="likely")],
-            fit=30,
+            specificity=Specificity.EXACT,
             extra=notes,
         )
         finding = replace(
@@ -120,7 +121,7 @@ def _claim(
         return replace(claim, finding=finding)
     return Claim(
         root=("failure",),
-        fit=30,
+        specificity=Specificity.EXACT,
         finding=Finding(
             code=rule.code,
             name=rule.name,

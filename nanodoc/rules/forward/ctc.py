@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nanodoc.diagnosis.claim import Claim, Rule
+from nanodoc.diagnosis.claim import Claim, Specificity
 from nanodoc.diagnosis.finding import Fix, Remedy
+from nanodoc.diagnosis.rule import Rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import birth_claim
 from nanodoc.rules.rewrite import with_keyword
@@ -38,7 +39,7 @@ def _impossible_ctc_alignment(rule: Rule, evidence: Evidence) -> Iterable[Claim]
             title="a CTC target that no alignment can reach has an infinite loss",
             explanation=text,
             exact=1.0 if too_long else 0.6,
-            fit=20,
+            specificity=Specificity.SPECIAL,
             extra=[
                 ("targets", int(notes.get("targets", 0))),
                 ("longer than their input", too_long),

@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from nanodoc.diagnosis.claim import Claim, Rule
+from nanodoc.diagnosis.claim import Claim, Specificity
 from nanodoc.diagnosis.finding import Fix, Remedy
+from nanodoc.diagnosis.rule import Rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.ops import Birth, OpFacts, ValuesAt
 from nanodoc.rules.base import birth_claim, count, values
@@ -208,7 +209,7 @@ def _log_of_softmax(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             explanation=f"softmax gave exactly 0 at {count(at.zeros or at.count, 'element')}, and its log "
             "is −inf; log_softmax computes the same in one step and stays finite.",
             exact=1.0,
-            fit=20,
+            specificity=Specificity.SPECIAL,
             extra=[("probabilities that are 0", at.zeros)],
             fixes=[
                 Fix(

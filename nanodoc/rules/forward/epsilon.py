@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nanodoc.diagnosis.claim import Claim, Rule
+from nanodoc.diagnosis.claim import Claim, Specificity
 from nanodoc.diagnosis.finding import Fix, Remedy
+from nanodoc.diagnosis.rule import Rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.ops import Birth, OpFacts
 from nanodoc.rules.base import birth_claim
@@ -52,7 +53,7 @@ def _vanishing_epsilon(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 f"{becomes:g} in {dtype}, so nothing keeps the argument of {site.short} away "
                 "from its singular point.",
                 exact=1.0,
-                fit=20,
+                specificity=Specificity.SPECIAL,
                 extra=[
                     ("constant", value),
                     (f"as {dtype}", becomes),

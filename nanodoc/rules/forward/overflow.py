@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from nanodoc.diagnosis.claim import Claim, Rule
+from nanodoc.diagnosis.claim import Claim, Specificity
 from nanodoc.diagnosis.finding import Fix, Remedy
+from nanodoc.diagnosis.rule import Rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.ops import Birth, OpFacts, ValuesAt
 from nanodoc.rules.base import birth_claim
@@ -118,7 +119,7 @@ def _overflow(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             exact=1.0
             if site.short in ("exp", "expm1", "pow", "cosh", "sinh", "mul", "square", "exp2")
             else 0.5,
-            fit=5,
+            specificity=Specificity.FALLBACK,
             growth=True,
             extra=[("largest input", largest), (f"largest {dtype}", limit)],
             fixes=_bounded(site) if not growth else [],
@@ -207,7 +208,7 @@ def _mask_constant_overflow(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             explanation=f"{dtype} ends at ±{limit:.5g}; the constant, or a sum of two of them, is beyond "
             "it, and a row that is all −inf has no softmax.",
             exact=1.0,
-            fit=20,
+            specificity=Specificity.SPECIAL,
             extra=[("mask constant", value), (f"largest {dtype}", limit)],
             fixes=[
                 Fix(
@@ -233,7 +234,7 @@ def _mask_constant_overflow(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             title="a mask constant does not fit into half precision",
             explanation=f"torch refused it: {failure.message.splitlines()[0]}",
             fixes=[Fix(title="mask with torch.finfo(scores.dtype).min", confidence="likely")],
-            fit=20,
+            specificity=Specificity.SPECIAL,
         )
 
 
@@ -262,7 +263,7 @@ def _backward_overflow(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             explanation=f"The gradient reaches {birth.op.upcast_absmax:.4g} when the same op runs in "
             f"float32; {_bad_dtype(birth.op)} ends at {limit:.5g}.",
             exact=1.0 if birth.op.upcast_absmax > limit else 0.3,
-            fit=8,
+            specificity=Specificity.FAMILY,
             extra=[
                 ("largest gradient in float32", birth.op.upcast_absmax),
                 ("largest value", limit),

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nanodoc.diagnosis.claim import Claim, Rule, confidence
+from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
 from nanodoc.diagnosis.finding import Culprit, Finding, Fix, Remedy
+from nanodoc.diagnosis.rule import Rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.ops import LeafRoot, ParameterFacts
 from nanodoc.rules.base import effects, link, replay_row, values
 
 
 def _uninitialised_parameter(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
-    for order, sick in enumerate(evidence.sick_parameters):
+    for position, sick in enumerate(evidence.sick_parameters):
         yield _before_start(
             rule,
             sick,
-            order,
+            position,
             tuple(one.name for one in evidence.sick_parameters if one.kind == "parameter"),
         )
     hurt = {name for optimizer in evidence.optimizers for name in optimizer.parameters}
@@ -27,7 +28,7 @@ def _uninitialised_parameter(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             yield _during_step(rule, evidence, leaf)
 
 
-def _before_start(rule: Rule, sick: ParameterFacts, order: int, every: tuple[str, ...]) -> Claim:
+def _before_start(rule: Rule, sick: ParameterFacts, position: int, every: tuple[str, ...]) -> Claim:
     facts = sick.facts
     if facts.nonfinite:
         what = f"holds {facts.nonfinite} non-finite values of {facts.numel} before the first step"
@@ -40,8 +41,9 @@ def _before_start(rule: Rule, sick: ParameterFacts, order: int, every: tuple[str
     )
     return Claim(
         root=("sick", sick.name),
-        fit=20,
-        order=order,
+        specificity=Specificity.SPECIAL,
+        stage=Stage.WEIGHTS,
+        position=position,
         finding=Finding(
             code=rule.code,
             name=rule.name,
@@ -93,8 +95,8 @@ def _during_step(rule: Rule, evidence: Evidence, leaf: LeafRoot) -> Claim:
     )
     return Claim(
         root=("leaf", leaf.name),
-        fit=10,
-        order=consumer.index if consumer else 0,
+        specificity=Specificity.FAMILY,
+        position=consumer.index if consumer else 0,
         finding=Finding(
             code=rule.code,
             name=rule.name,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nanodoc.diagnosis.claim import Claim, Rule
+from nanodoc.diagnosis.claim import Claim, Specificity
 from nanodoc.diagnosis.finding import Fix, Remedy
+from nanodoc.diagnosis.rule import Rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.ops import Birth, OpFacts
 from nanodoc.rules.base import birth_claim, count
@@ -45,7 +46,7 @@ def _fully_masked_softmax(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             explanation=f"{rows} of {total} rows are all −inf, and the softmax of such a row is 0/0 = "
             f"NaN.{who}",
             exact=1.0,
-            fit=20,
+            specificity=Specificity.SPECIAL,
             extra=[("fully masked rows", rows), ("rows", total)],
             fixes=[
                 _unmasked(site),
@@ -78,7 +79,7 @@ def _indeterminate_form(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                     else ", and nothing after it takes it away."
                 ),
                 exact=0.8,
-                fit=8,
+                specificity=Specificity.FAMILY,
                 extra=[("inf comes from", ", ".join(birth.inf_inputs))],
                 fixes=[
                     *_without_inf(birth),
@@ -98,7 +99,7 @@ def _indeterminate_form(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 explanation=f"All inputs of {site.short} are finite, its output is not; an intermediate "
                 "of the op has no finite value.",
                 exact=0.3,
-                fit=1,
+                specificity=Specificity.FALLBACK,
             )
 
 

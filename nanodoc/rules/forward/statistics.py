@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nanodoc.diagnosis.claim import Claim, Rule
+from nanodoc.diagnosis.claim import Claim, Specificity
 from nanodoc.diagnosis.finding import Fix, Remedy
+from nanodoc.diagnosis.rule import Rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import birth_claim
 from nanodoc.rules.crash.failures import failure_claim
@@ -37,7 +38,7 @@ def _degenerate_statistics(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             f"element{'s' if n > 1 else ''} in this step (input shape "
             f"{list(site.inputs[0].shape)}), typically the last, smaller batch.",
             exact=1.0,
-            fit=20,
+            specificity=Specificity.SPECIAL,
             extra=[("values", int(n)), ("correction", int(correction))],
             fixes=[
                 Fix(
@@ -81,7 +82,7 @@ def _degenerate_statistics(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                     remedy=Remedy(kind="without-batch"),
                 )
             ],
-            fit=20,
+            specificity=Specificity.SPECIAL,
         )
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nanodoc.diagnosis.claim import Claim, Rule, confidence
+from nanodoc.diagnosis.claim import Claim, Specificity, confidence
 from nanodoc.diagnosis.finding import Culprit, Finding, Fix
+from nanodoc.diagnosis.rule import Rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import effects, location_key
 from nanodoc.rules.graph.graph_claims import both_ends, family_of, innermost
@@ -20,7 +21,7 @@ def _gradient_shape(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         where = mismatch.returned_at or (mismatch.op.location if mismatch.op else None)
         yield Claim(
             root=location_key(where) or ("failure",),
-            fit=20,
+            specificity=Specificity.SPECIAL,
             finding=Finding(
                 code=rule.code,
                 name=rule.name,
@@ -62,7 +63,7 @@ def _gradient_shape(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             explanation="As torch's message says; the function could not be told by running the step "
             "again.",
             sure=0.2,
-            fit=10,
+            specificity=Specificity.FAMILY,
         )
 
 

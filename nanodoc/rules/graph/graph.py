@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from nanodoc.diagnosis.claim import Claim, Rule, confidence
+from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
 from nanodoc.diagnosis.finding import Culprit, Finding, Fix
+from nanodoc.diagnosis.rule import Rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.graph import (
     CUT,
@@ -125,7 +126,9 @@ def _dead_term(rule: Rule, evidence: Evidence, cut: CutFacts) -> Claim:
         experiments=(),
         confidence=confidence(0.6, 0.3 if claim.finding.culprit.location else 0.0),
     )
-    return replace(claim, fit=8, order=9_200, finding=finding)
+    return replace(
+        claim, specificity=Specificity.FAMILY, stage=Stage.LEARNING, position=-1, finding=finding
+    )
 
 
 def _sometimes(rule: Rule, evidence: Evidence, cut: CutFacts) -> Iterable[Claim]:
@@ -139,7 +142,7 @@ def _sometimes(rule: Rule, evidence: Evidence, cut: CutFacts) -> Iterable[Claim]
     title = f"{claim.finding.title} {where} only"
     yield replace(
         claim,
-        fit=5,
+        specificity=Specificity.FALLBACK,
         finding=replace(claim.finding, severity="info", title=title, fixes=(), experiments=()),
     )
 
@@ -155,7 +158,7 @@ def cut_claim(
     cut: CutFacts,
     hurt: tuple[str, ...],
     *,
-    fit: int = 10,
+    specificity: Specificity = Specificity.FAMILY,
     note: str = "",
 ) -> Claim:
     """The claim of `rule` on one cut, at the line that makes it."""
@@ -176,8 +179,8 @@ def cut_claim(
         )
     return Claim(
         root=location_key(where) or ("op", cut.op.index),
-        fit=fit,
-        order=cut.op.index,
+        specificity=specificity,
+        position=cut.op.index,
         finding=Finding(
             code=rule.code,
             name=rule.name,
@@ -254,7 +257,7 @@ def _no_inf_checks(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         hurt = tuple(name for name in cut.orphans if name in theirs)
         if hurt:
             claimed = True
-            yield cut_claim(rule, evidence, cut, hurt, fit=20, note=note)
+            yield cut_claim(rule, evidence, cut, hurt, specificity=Specificity.SPECIAL, note=note)
     if claimed:
         return
     first = next((p for p in graph.parameters if p.name in theirs), None)
@@ -275,7 +278,7 @@ def _no_inf_checks(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     )
     yield Claim(
         root=("failure",),
-        fit=20,
+        specificity=Specificity.SPECIAL,
         finding=Finding(
             code=rule.code,
             name=rule.name,
@@ -350,8 +353,8 @@ def _loss_without_grad(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     used = [p.name for p in trainable if p.state != UNUSED]
     yield Claim(
         root=location_key(where) or ("failure",),
-        fit=12,
-        order=site.index if site else 0,
+        specificity=Specificity.FAMILY,
+        position=site.index if site else 0,
         finding=Finding(
             code=rule.code,
             name=rule.name,
@@ -399,8 +402,9 @@ def _unused_parameter(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         slip = unread and first.twin is not None and bool(graph.fresh_parameters)
         yield Claim(
             root=("unused", module),
-            fit=5,
-            order=20_000,
+            specificity=Specificity.FALLBACK,
+            stage=Stage.NOTE,
+            position=-1,
             finding=Finding(
                 code=rule.code,
                 name=rule.name,

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import ast
 
-from nanodoc.diagnosis.claim import Claim, Rule, confidence
+from nanodoc.diagnosis.claim import Claim, Specificity, confidence
 from nanodoc.diagnosis.finding import Culprit, Finding, Fix
+from nanodoc.diagnosis.rule import Rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.graph import graph_failure
 from nanodoc.facts.ops import OpFacts
@@ -31,7 +32,7 @@ def both_ends(
     parameter: str | None = None,
     fixes: tuple[Fix, ...] = (),
     sure: float = 0.5,
-    fit: int = 20,
+    specificity: Specificity = Specificity.SPECIAL,
 ) -> Claim:
     """The claim of `rule` on a failing step, at the one end that is to be changed; `other` is the
     other end, with its label."""
@@ -44,7 +45,7 @@ def both_ends(
     verified = any(fix.verified for fix in fixes)
     return Claim(
         root=location_key(where) or ("failure",),
-        fit=fit,
+        specificity=specificity,
         finding=Finding(
             code=rule.code,
             name=rule.name,

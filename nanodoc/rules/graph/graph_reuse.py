@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nanodoc.diagnosis.claim import Claim, Rule, confidence
+from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
 from nanodoc.diagnosis.finding import Culprit, Finding, Fix
+from nanodoc.diagnosis.rule import Rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.graph.graph_claims import both_ends, detached_assignment, family_of, innermost
@@ -96,7 +97,7 @@ def _backward_twice(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         "backward() or autograd.grad() freed. What kept it was not found among the model's "
         "attributes and the variables of the loss function.",
         sure=0.2,
-        fit=10,
+        specificity=Specificity.FAMILY,
     )
 
 
@@ -108,8 +109,8 @@ def _growing_graph(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         nodes = " → ".join(map(str, growing.nodes))
         yield Claim(
             root=location_key(where) or ("growing", growing.name),
-            fit=15,
-            order=9_500,
+            specificity=Specificity.SPECIAL,
+            stage=Stage.LEARNING,
             finding=Finding(
                 code=rule.code,
                 name=rule.name,

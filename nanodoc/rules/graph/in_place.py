@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nanodoc.diagnosis.claim import Claim, Rule
+from nanodoc.diagnosis.claim import Claim, Specificity
 from nanodoc.diagnosis.finding import Fix
+from nanodoc.diagnosis.rule import Rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.graph.graph_claims import both_ends, family_of, innermost, out_of_place
 
@@ -30,7 +31,7 @@ def _in_place_overwrite(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             explanation="When the step was run again the write was not seen; torch's message names the "
             "tensor.",
             sure=0.1,
-            fit=10,
+            specificity=Specificity.FAMILY,
         )
         return
     saved = found.saved_by

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nanodoc.diagnosis.claim import Claim, Rule, confidence
+from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
 from nanodoc.diagnosis.finding import Culprit, Finding, Fix
+from nanodoc.diagnosis.rule import Rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import count, location_key
 
@@ -45,8 +46,8 @@ def _cross_sample_leak(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     )
     yield Claim(
         root=location_key(where) or ("leak",),
-        fit=20,
-        order=9_000,
+        specificity=Specificity.SPECIAL,
+        stage=Stage.WIRING,
         finding=Finding(
             code=rule.code,
             name=rule.name,

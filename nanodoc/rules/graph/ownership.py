@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nanodoc.diagnosis.claim import Claim, Rule, confidence
+from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
 from nanodoc.diagnosis.finding import Culprit, Finding, Fix
+from nanodoc.diagnosis.rule import Rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.graph import (
     FROZEN,
@@ -17,8 +18,6 @@ from nanodoc.facts.graph import (
 from nanodoc.rules.base import count, effects
 from nanodoc.rules.graph.graph import names
 from nanodoc.rules.graph.ownership_docs import DOCS
-
-_LATE = 10_000  # after every finding about values: what is not a number comes first
 
 
 def _neglected(facts: OwnershipFacts) -> list[OwnedParameter]:
@@ -45,8 +44,8 @@ def _parameter_not_in_optimizer(rule: Rule, evidence: Evidence) -> Iterable[Clai
     tops = list(dict.fromkeys(p.module or p.name for p in missing))
     yield Claim(
         root=("owner", "missing"),
-        fit=10,
-        order=_LATE,
+        specificity=Specificity.FAMILY,
+        stage=Stage.OWNERSHIP,
         finding=Finding(
             code=rule.code,
             name=rule.name,
@@ -105,8 +104,8 @@ def _stale_optimizer(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     )
     yield Claim(
         root=("owner", "missing"),
-        fit=20,
-        order=_LATE,
+        specificity=Specificity.SPECIAL,
+        stage=Stage.OWNERSHIP,
         finding=Finding(
             code=rule.code,
             name=rule.name,
@@ -175,8 +174,9 @@ def _unexpectedly_frozen(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         root=("failure",)
         if evidence.failure is not None and severity == "critical"
         else ("owner", "frozen"),
-        fit=15,
-        order=_LATE - 1,
+        specificity=Specificity.SPECIAL,
+        stage=Stage.OWNERSHIP,
+        position=-1,
         finding=Finding(
             code=rule.code,
             name=rule.name,
@@ -224,8 +224,9 @@ def _unregistered_module(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             root=("failure",)
             if left
             else ("owner", "unregistered", hidden.owner, hidden.attribute),
-            fit=20,
-            order=0 if left else _LATE - 2,
+            specificity=Specificity.SPECIAL,
+            stage=Stage.STEP if left else Stage.OWNERSHIP,
+            position=0 if left else -2,
             finding=Finding(
                 code=rule.code,
                 name=rule.name,
@@ -292,8 +293,9 @@ def _repeated_module(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         times = len(repeated.positions)
         yield Claim(
             root=("owner", "repeated", repeated.container),
-            fit=20,
-            order=_LATE - 2,
+            specificity=Specificity.SPECIAL,
+            stage=Stage.OWNERSHIP,
+            position=-2,
             finding=Finding(
                 code=rule.code,
                 name=rule.name,
@@ -330,8 +332,9 @@ def _layer_built_in_forward(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         made = [name for name, span in fresh if span == line]
         yield Claim(
             root=("owner", "fresh", line.file, line.line),
-            fit=20,
-            order=_LATE - 3,
+            specificity=Specificity.SPECIAL,
+            stage=Stage.OWNERSHIP,
+            position=-3,
             finding=Finding(
                 code=rule.code,
                 name=rule.name,
@@ -359,8 +362,8 @@ def _ineffective_freeze(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     for path, kind, line in frozen.ineffective if frozen is not None else ():
         yield Claim(
             root=("owner", "ineffective", path),
-            fit=20,
-            order=_LATE,
+            specificity=Specificity.SPECIAL,
+            stage=Stage.OWNERSHIP,
             finding=Finding(
                 code=rule.code,
                 name=rule.name,

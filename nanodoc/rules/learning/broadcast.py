@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from nanodoc.diagnosis.claim import Claim, Rule, confidence
+from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
 from nanodoc.diagnosis.finding import Finding, Fix, Remedy
+from nanodoc.diagnosis.rule import Rule
 from nanodoc.facts.calls import REGRESSION, ArgumentFacts, CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
@@ -14,7 +15,6 @@ from nanodoc.rules.learning.learning_base import at_call, calls_of, op_of
 from nanodoc.rules.learning.loss_docs import DOCS
 from nanodoc.rules.rewrite import on_argument
 
-_LATE = 8_000  # before who owns what, after every finding about values
 _BY_HAND = ("sub", "mul", "truediv", "div")
 
 
@@ -100,8 +100,8 @@ def _broadcast(rule: Rule, evidence: Evidence, call: CallFacts) -> Claim:
     which = "the prediction" if wide is learns else "the target"
     return Claim(
         root=location_key(call.site) or ("broadcast",),
-        fit=30,
-        order=_LATE,
+        specificity=Specificity.EXACT,
+        stage=Stage.WIRING,
         finding=Finding(
             code=rule.code,
             name=rule.name,

@@ -6,12 +6,12 @@ import math
 import statistics
 from collections.abc import Iterable
 
-from nanodoc.diagnosis.claim import Claim, Rule, confidence
+from nanodoc.diagnosis.claim import Claim, Scope, Specificity, Stage, confidence
 from nanodoc.diagnosis.finding import Culprit, Finding, Fix
+from nanodoc.diagnosis.rule import Rule
 from nanodoc.diagnosis.thresholds import limit
 from nanodoc.facts.evidence import Evidence
 
-_LATE = 9_900
 _AROUND = 10
 _SHORTEST = 40
 # a gradient norm at which clipping and weight decay stop meaning what they usually do
@@ -30,9 +30,9 @@ def _loss_spike(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         if losses[step] > limit(evidence, "loss-spike.times") * max(before, after):
             yield Claim(
                 root=("spike",),
-                fit=0,
-                order=_LATE,
-                symptom=2,
+                specificity=Specificity.FALLBACK,
+                stage=Stage.OUTCOME,
+                scope=Scope.MODEL,
                 finding=Finding(
                     code=rule.code,
                     name=rule.name,
@@ -68,9 +68,9 @@ def _sum_reduction(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         return
     yield Claim(
         root=("sum-reduction",),
-        fit=0,
-        order=_LATE,
-        symptom=2,
+        specificity=Specificity.FALLBACK,
+        stage=Stage.OUTCOME,
+        scope=Scope.MODEL,
         finding=Finding(
             code=rule.code,
             name=rule.name,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from nanodoc.diagnosis.claim import Claim, Rule, confidence
+from nanodoc.diagnosis.claim import Claim, Specificity, confidence
 from nanodoc.diagnosis.finding import Culprit, Finding, Fix, Remedy
+from nanodoc.diagnosis.rule import Rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.ops import Birth
 from nanodoc.facts.plateau import no_better
@@ -154,7 +155,7 @@ def _without_bound(rule: Rule, evidence: Evidence, growth: Growth) -> Claim:
     site = next((one for one in evidence.optimizer_sites if one is not None), None)
     return Claim(
         root=("optimizer", 0),
-        fit=30,
+        specificity=Specificity.EXACT,
         finding=Finding(
             code=rule.code,
             name=rule.name,
@@ -220,8 +221,8 @@ def _claim(
     )
     return Claim(
         root=("optimizer", 0),  # however many ops overflowed, the updates are the one root
-        fit=30,
-        order=birth.site.index if birth else 0,
+        specificity=Specificity.EXACT,
+        position=birth.site.index if birth else 0,
         finding=Finding(
             code=rule.code,
             name=rule.name,

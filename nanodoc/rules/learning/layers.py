@@ -6,8 +6,9 @@ import math
 import statistics
 from collections.abc import Iterable
 
-from nanodoc.diagnosis.claim import Claim, Rule, confidence
+from nanodoc.diagnosis.claim import Claim, Scope, Specificity, Stage, confidence
 from nanodoc.diagnosis.finding import Culprit
+from nanodoc.diagnosis.rule import Rule
 from nanodoc.diagnosis.thresholds import limit
 from nanodoc.facts.calls import CLASSIFICATION, REGRESSION, CallFacts, StepCalls, UnitFacts
 from nanodoc.facts.evidence import Evidence
@@ -15,7 +16,6 @@ from nanodoc.facts.loop import DISCARDED, NEVER_STEPPED, ParameterStats
 from nanodoc.facts.plateau import NO_BETTER, late_loss
 from nanodoc.rules.base import count, location_key
 from nanodoc.rules.learning.learning_base import (
-    LATE,
     SHORTEST,
     at_call,
     calls_of,
@@ -74,7 +74,7 @@ def _vanishing_gradients(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     yield learning_claim(
         rule,
         ("gradients", "vanish"),
-        symptom=1,
+        scope=Scope.LAYERS,
         title=f"gradients vanish on their way to the first layers: {first:.2g} there, {last:.2g} in "
         "the last",
         explanation=f"From layer to layer the gradient norm falls, to {first / last:.1g} of its size at "
@@ -131,7 +131,7 @@ def _nearly_zero(rule: Rule, evidence: Evidence, layers: list[ParameterStats]) -
     yield learning_claim(
         rule,
         ("gradients", "vanish"),
-        symptom=1,
+        scope=Scope.LAYERS,
         title=f"{len(small)} of {len(layers)} layers get gradients below {least:g}",
         explanation="The signal shrinks from layer to layer, forwards or backwards, until next to nothing "
         "is left of it; the loss has not come down.",
@@ -218,7 +218,7 @@ def _dead(rule: Rule, evidence: Evidence, one: UnitFacts) -> Claim | None:
     return learning_claim(
         rule,
         location_key(call.site) or ("units", call.module),
-        symptom=0 if one.output else 1,
+        scope=Scope.CAUSE if one.output else Scope.LAYERS,
         title=title,
         explanation=why,
         culprit=at_call(call, evidence),
@@ -227,7 +227,7 @@ def _dead(rule: Rule, evidence: Evidence, one: UnitFacts) -> Claim | None:
         weight=confidence(
             0.8 if serious else 0.6, 0.4 if inspection.batches > 2 else 0.1, 0.4 if whole else 0.0
         ),
-        fit=30 if serious else 20,
+        specificity=Specificity.EXACT if serious else Specificity.SPECIAL,
         notes=[
             ("dead units", f"{one.dead} of {one.units}"),
             ("values looked at", one.values),
@@ -280,7 +280,7 @@ def _saturated_activations(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         yield learning_claim(
             rule,
             location_key(one.call.site) or ("units", one.call.module),
-            symptom=1,
+            scope=Scope.LAYERS,
             title=f"{one.saturated:.0%} of {one.call.name}'s outputs lie in its flat part",
             explanation="There its derivative is below 0.01: what comes back to the layers before it is a "
             "hundredth of the gradient, and less.",
@@ -331,7 +331,7 @@ def _unreachable_target(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         culprit=at_call(made, evidence),
         step=0,
         weight=confidence(0.8, 0.5 if share > 0.3 else 0.1),
-        fit=25,
+        specificity=Specificity.SPECIAL,
         notes=[("targets out of reach", f"{share:.0%}")],
         fix="no activation on the output of a regression, or targets scaled to its range",
     )
@@ -376,7 +376,7 @@ def _update_ratio(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     yield learning_claim(
         rule,
         ("updates", "none"),
-        symptom=1,
+        scope=Scope.LAYERS,
         title=f"{count(len(still), 'parameter')} {'has' if len(still) == 1 else 'have'} not moved "
         f"by a bit in {len(evidence.losses)} steps: {_names(still)}",
         explanation=f"They get gradients (norm {first.grad_norm:.2g} for {first.name}), an optimizer "
@@ -447,8 +447,8 @@ def _poor_initialisation(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         weight=confidence(
             0.7, 0.6 if len(evidence.losses) > 3 * SHORTEST else 0.3, 0.3 if len(same) > 1 else 0.0
         ),
-        order=LATE - 500,
-        fit=20,
+        stage=Stage.WIRING,
+        specificity=Specificity.SPECIAL,
         notes=[("also", _names(same[1:]) if len(same) > 1 else None)],
         fix="initialise with random values (nn.init.kaiming_uniform_, xavier_uniform_); constants "
         "are for biases",

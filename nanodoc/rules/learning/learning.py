@@ -6,15 +6,15 @@ import math
 import statistics
 from collections.abc import Iterable
 
-from nanodoc.diagnosis.claim import Claim, Rule, confidence
+from nanodoc.diagnosis.claim import Claim, Scope, Specificity, Stage, confidence
 from nanodoc.diagnosis.finding import Culprit
+from nanodoc.diagnosis.rule import Rule
 from nanodoc.diagnosis.thresholds import limit
 from nanodoc.facts.calls import CLASSIFICATION, ArgumentFacts
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.plateau import stuck_at_chance
 from nanodoc.rules.base import count
 from nanodoc.rules.learning.learning_base import (
-    LATE,
     SHORTEST,
     at_call,
     calls_of,
@@ -59,7 +59,7 @@ def _initial_loss(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     yield learning_claim(
         rule,
         ("initial-loss",),
-        symptom=2,
+        scope=Scope.MODEL,
         title=f"the loss starts at {began:.3g}; guessing among {loss.notes['classes']:.0f} classes "
         f"costs ln {loss.notes['classes']:.0f} = {chance:.3g}",
         explanation="The untrained model is sure of wrong answers: its first outputs are too large, by "
@@ -69,7 +69,7 @@ def _initial_loss(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         severity="warning" if last >= chance and len(evidence.losses) >= _PLATEAU else "info",
         step=0,
         weight=confidence(0.6, 0.4 if last >= chance else 0.1),
-        fit=5,
+        specificity=Specificity.FALLBACK,
         notes=[("loss at step 0", began), ("ln C", chance), ("loss now", last)],
         fix="smaller weights in the last layer, normalised inputs",
     )
@@ -108,7 +108,8 @@ def _zero_loss(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         culprit=at_call(site, evidence),
         step=0,
         weight=confidence(0.8, 0.5 if len(losses) > 20 else 0.2),
-        order=LATE - 400,
+        stage=Stage.LEARNING,
+        position=-1,
         notes=[("loss", losses[0]), ("largest gradient norm", max(norms, default=0.0))],
         fix="for one output use binary_cross_entropy_with_logits"
         if single is not None and single.notes.get("classes") == 1
@@ -130,7 +131,7 @@ def _loss_not_decreasing(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     yield learning_claim(
         rule,
         ("stuck",),
-        symptom=2,
+        scope=Scope.MODEL,
         title=f"the loss stays at ln {plateau.classes} = {plateau.chance:.3g}: the model does no "
         "better than guessing",
         explanation=f"After {len(evidence.losses)} steps the loss is {plateau.late:.4g}. Given one batch "
@@ -140,7 +141,7 @@ def _loss_not_decreasing(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         culprit=at_call(plateau.loss, evidence),
         step=len(evidence.losses) - 1,
         weight=confidence(0.6, 0.5 if overfit.last > 0.9 * overfit.first else 0.2),
-        fit=1,
+        specificity=Specificity.FALLBACK,
         notes=[
             ("ln C", plateau.chance),
             ("loss of the last steps", plateau.late),
@@ -176,7 +177,7 @@ def _cannot_overfit(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         yield learning_claim(
             rule,
             ("one-batch",),
-            symptom=2,
+            scope=Scope.MODEL,
             title=f"one batch alone is not fitted: the loss goes from {overfit.first:.4g} to "
             f"{overfit.last:.4g} in {overfit.steps} steps",
             severity="warning",
@@ -199,7 +200,7 @@ def _cannot_overfit(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         yield learning_claim(
             rule,
             ("one-batch",),
-            symptom=2,
+            scope=Scope.MODEL,
             title=f"the loss falls as far with {', '.join(overfit.zeroed)} zeroed: the inputs are "
             "not used",
             explanation=f"It ends at {overfit.last:.4g} with the inputs and at {overfit.zeroed_last:.4g} "
@@ -233,7 +234,7 @@ def _collapsed_output(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     yield learning_claim(
         rule,
         ("collapsed",),
-        symptom=2,
+        scope=Scope.MODEL,
         title=f"the model returns the same output for all {out.batch_size} samples of a batch",
         explanation=f"Their inputs differ; the outputs differ by {out.spread:.1g} of their size. Whatever "
         "tells the samples apart is lost on the way.",
@@ -241,7 +242,7 @@ def _collapsed_output(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         severity="critical" if out.spread == 0 else "warning",
         step=inspection.step,
         weight=confidence(0.8, 0.4 if out.spread == 0 else 0.1),
-        fit=1,
+        specificity=Specificity.FALLBACK,
         notes=[("difference between samples", out.spread), ("batch size", out.batch_size)],
         fix="look for dead or saturated layers, for a softmax or mean over the batch, and at the "
         "scale of the inputs",

@@ -5,16 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from nanodoc.diagnosis.claim import Claim, Rule
+from nanodoc.diagnosis.claim import Claim, Scope, Specificity, Stage
 from nanodoc.diagnosis.finding import Culprit, Finding, Fix
+from nanodoc.diagnosis.rule import Rule
 from nanodoc.facts.calls import CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.ops import OpFacts
 from nanodoc.facts.source import SourceSpan
 from nanodoc.rules.learning.learning_docs import DOCS
 
-LATE = 9_500
-"""After every finding about values, and after what causes it."""
 SHORTEST = 10
 """Steps: in fewer, nothing can be said to have not been learnt."""
 
@@ -43,16 +42,18 @@ def learning_claim(
     phase: str = "forward",
     severity: str | None = None,
     notes: Iterable[tuple[str, object]] = (),
-    fit: int = 20,
-    order: int = LATE,
-    symptom: int = 0,
+    specificity: Specificity = Specificity.SPECIAL,
+    stage: Stage = Stage.LEARNING,
+    position: int = 0,
+    scope: Scope = Scope.CAUSE,
 ) -> Claim:
     """A claim with one fix; notes without a value are left out."""
     return Claim(
         root=root,
-        fit=fit,
-        order=order,
-        symptom=symptom,
+        specificity=specificity,
+        stage=stage,
+        position=position,
+        scope=scope,
         finding=Finding(
             code=rule.code,
             name=rule.name,

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from nanodoc.diagnosis.claim import Claim, Rule, confidence
+from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
 from nanodoc.diagnosis.finding import Culprit, Finding, Fix, Remedy
+from nanodoc.diagnosis.rule import Rule
 from nanodoc.diagnosis.thresholds import limit
 from nanodoc.facts.calls import ModeFacts
 from nanodoc.facts.evidence import Evidence
@@ -26,7 +27,6 @@ from nanodoc.facts.source import SourceSpan
 from nanodoc.rules.base import count, effects, location_key
 from nanodoc.rules.learning.loop_docs import DOCS
 
-_LATE = 7_000
 _OFTEN = 3  # steps: once or twice may be an exception that the loop makes on purpose
 _MOSTLY = 0.5  # of the steps that were watched
 
@@ -68,8 +68,8 @@ def _finding(
     )
     return Claim(
         root=root or ("loop", misuse.kind),
-        fit=40,
-        order=_LATE,
+        specificity=Specificity.EXACT,
+        stage=Stage.LOOP,
         finding=Finding(
             code=rule.code,
             name=rule.name,
@@ -244,8 +244,8 @@ def _wrong_mode(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         return
     yield Claim(
         root=location_key(change.location if change else None) or ("mode",),
-        fit=30,
-        order=_LATE,
+        specificity=Specificity.EXACT,
+        stage=Stage.LOOP,
         finding=Finding(
             code=rule.code,
             name=rule.name,
@@ -320,8 +320,8 @@ def _scheduler_order(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         if one.stepped_first and one.steps > 1:
             yield Claim(
                 root=("scheduler", "order"),
-                fit=20,
-                order=_LATE,
+                specificity=Specificity.SPECIAL,
+                stage=Stage.LOOP,
                 finding=Finding(
                     code=rule.code,
                     name=rule.name,

@@ -6,8 +6,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 
-from nanodoc.diagnosis.claim import Claim, Rule, confidence
+from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
 from nanodoc.diagnosis.finding import Finding, Fix, Remedy
+from nanodoc.diagnosis.rule import Rule
 from nanodoc.facts.calls import ArgumentFacts, CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
@@ -15,7 +16,6 @@ from nanodoc.rules.learning.learning_base import at_call, calls_of, op_of
 from nanodoc.rules.learning.loss_docs import DOCS
 from nanodoc.rules.rewrite import unwrapped
 
-_LATE = 8_000  # before who owns what, after every finding about values
 _NORMALISERS = ("softmax", "sigmoid")
 _APPLIES = {
     "cross_entropy": "log_softmax",
@@ -182,8 +182,8 @@ def _claim(
     blamed = made if made.site is not None else call
     return Claim(
         root=location_key(blamed.site) or ("normalised", call.index),
-        fit=30,
-        order=_LATE,
+        specificity=Specificity.EXACT,
+        stage=Stage.WIRING,
         finding=Finding(
             code=rule.code,
             name=rule.name,
@@ -249,8 +249,8 @@ def _not_log_probabilities(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             continue
         yield Claim(
             root=location_key(call.site) or ("logs", call.index),
-            fit=20,
-            order=_LATE,
+            specificity=Specificity.SPECIAL,
+            stage=Stage.WIRING,
             finding=Finding(
                 code=rule.code,
                 name=rule.name,
@@ -312,8 +312,8 @@ def _singleton_softmax(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         )
         yield Claim(
             root=location_key(call.site) or ("softmax", call.index),
-            fit=30,
-            order=_LATE,
+            specificity=Specificity.EXACT,
+            stage=Stage.WIRING,
             finding=Finding(
                 code=rule.code,
                 name=rule.name,

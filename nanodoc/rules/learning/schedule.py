@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from nanodoc.diagnosis.claim import Claim, Rule, confidence
+from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
 from nanodoc.diagnosis.finding import Culprit, Finding, Fix
+from nanodoc.diagnosis.rule import Rule
 from nanodoc.diagnosis.thresholds import limit
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.loop import SchedulerFacts
@@ -14,7 +15,6 @@ from nanodoc.facts.plateau import NO_BETTER, late_loss, no_better
 from nanodoc.facts.source import SourceSpan
 from nanodoc.rules.rewrite import number_in_call
 
-_LATE = 7_500
 _SHORTEST = 10  # steps that a schedule can be judged by
 _HALF = 0.5  # of the run; every schedule that ends at zero is near zero at its end
 _EARLY = 0.25
@@ -133,7 +133,9 @@ def _too_high(rule: Rule, evidence: Evidence) -> Claim | None:
         verified=True,
         outcome=told,
     )
-    return replace(claim, order=_LATE + 1_500, finding=replace(claim.finding, fixes=(fix,)))
+    return replace(
+        claim, stage=Stage.LEARNING, position=-1, finding=replace(claim.finding, fixes=(fix,))
+    )
 
 
 def _claim(
@@ -150,8 +152,8 @@ def _claim(
 ) -> Claim:
     return Claim(
         root=("rate",),
-        fit=20,
-        order=_LATE,
+        specificity=Specificity.SPECIAL,
+        stage=Stage.SCHEDULE,
         finding=Finding(
             code=rule.code,
             name=rule.name,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nanodoc.diagnosis.claim import Claim, Rule, confidence
+from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
 from nanodoc.diagnosis.finding import Culprit, Finding
+from nanodoc.diagnosis.rule import Rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import effects, replay_row
 
@@ -33,7 +34,7 @@ def _not_reproduced(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         ).strip()
     yield Claim(
         root=("not-reproduced",),
-        fit=0,
+        specificity=Specificity.FALLBACK,
         finding=Finding(
             code=rule.code,
             name=rule.name,
@@ -67,8 +68,8 @@ def _nonfinite_probe(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     )
     yield Claim(
         root=("probe",),
-        fit=0,
-        order=1_000_000,
+        specificity=Specificity.FALLBACK,
+        stage=Stage.NOTE,
         finding=Finding(
             code=rule.code,
             name=rule.name,

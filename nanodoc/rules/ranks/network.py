@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from nanodoc.diagnosis.claim import Claim, Rule
+from nanodoc.diagnosis.claim import Claim, Specificity
 from nanodoc.diagnosis.finding import Fix
+from nanodoc.diagnosis.rule import Rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.crash.failures import failure_claim
 
@@ -57,7 +58,7 @@ def _network(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         title=title,
         explanation=explanation,
         fixes=[Fix(title=fix, confidence="likely")],
-        fit=12,
+        specificity=Specificity.FAMILY,
     )
 
 

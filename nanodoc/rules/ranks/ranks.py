@@ -8,8 +8,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from nanodoc.diagnosis.claim import Claim, Rule, confidence
+from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
 from nanodoc.diagnosis.finding import Culprit, Finding, Fix
+from nanodoc.diagnosis.rule import Rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.ranks import CLEAN, DIED, ENDED, HUNG, LOST, ROOTS, WELL, RankOutcome, first_root
 from nanodoc.rules.base import count
@@ -101,8 +102,8 @@ def _rank_local_failure(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     ]
     yield Claim(
         root=("ranks",),
-        fit=10,
-        order=1_000_000,  # after the cause itself
+        specificity=Specificity.FAMILY,
+        stage=Stage.NOTE,  # after the cause itself
         finding=Finding(
             code=rule.code,
             name=rule.name,
@@ -209,7 +210,7 @@ def _desynchronised_ranks(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     first = behind[0]
     yield Claim(
         root=("ranks",),
-        fit=20,
+        specificity=Specificity.SPECIAL,
         finding=Finding(
             code=rule.code,
             name=rule.name,
@@ -283,7 +284,7 @@ def _diverged_replicas(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     )
     yield Claim(
         root=("replicas",),
-        fit=10,
+        specificity=Specificity.FAMILY,
         finding=Finding(
             code=rule.code,
             name=rule.name,
@@ -325,7 +326,7 @@ def _same_batches(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     where = ranks[0].data_site
     yield Claim(
         root=("batches",),
-        fit=10,
+        specificity=Specificity.FAMILY,
         finding=Finding(
             code=rule.code,
             name=rule.name,
@@ -382,7 +383,7 @@ def _unused_in_ddp(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         else "parameters took no part in the loss, and DDP waits for them",
         explanation=f"{what}DistributedDataParallel reduces a gradient when it is there; one that never "
         "comes leaves the step unfinished.",
-        fit=20,
+        specificity=Specificity.SPECIAL,
         fixes=[
             Fix(
                 title="leave unused layers out of the model, or use their output in the loss",
