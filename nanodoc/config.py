@@ -12,8 +12,8 @@ from typing import Any
 
 import yaml
 
-from nanodoc.diagnosis.thresholds import check_thresholds
 from nanodoc.errors import UsageError
+from nanodoc.rules.catalogue import check_thresholds
 
 AMP = ("off", "float16", "bfloat16")
 FORMATS = ("full", "concise", "json", "github")
@@ -83,7 +83,7 @@ class Config:
     """Seconds without a sign of life (no step finished, no phase begun) after which the training
     counts as hung; None: no limit."""
     thresholds: Mapping[str, float] = field(default_factory=dict)
-    """Numbers that rules compare with, by name; see `nanodoc.diagnosis.thresholds`."""
+    """Numbers that rules compare with, by name; each rule declares its own."""
     recipe: Mapping[str, Any] = field(default_factory=dict)
     """Given to `build(config)`, when it takes an argument."""
 

@@ -13,7 +13,6 @@ import typer
 
 from nanodoc.cli.common import in_color
 from nanodoc.diagnosis.rule import Rule
-from nanodoc.diagnosis.thresholds import described
 from nanodoc.errors import UsageError
 from nanodoc.rules.catalogue import RULES, find_rule
 
@@ -110,15 +109,14 @@ def _print_rules(asked: list[Rule], output_format: str) -> None:
                 "name": one.name,
                 "severity": one.severity,
                 "summary": one.summary,
-                "doc": one.doc,
+                "doc": one.page,
             }
             for one in asked
         ]
         typer.echo(json.dumps(told if len(told) > 1 else told[0], indent=2))
         return
     texts = [
-        f"{rule.code} {rule.name} ({rule.severity}): {rule.summary}\n\n{rule.doc}"
-        f"{described(rule.code)}"
+        f"{rule.code} {rule.name} ({rule.severity}): {rule.summary}\n\n{rule.page}"
         for rule in asked
     ]
     typer.echo("\n".join(texts), nl=False)

@@ -30,22 +30,24 @@ _LOSSES = [
 ]
 
 
-def preflight(evidence: Evidence, findings: Iterable[Finding]) -> tuple[Check, ...]:
+def preflight(
+    evidence: Evidence, findings: Iterable[Finding], failed_check: Callable[[Finding], str | None]
+) -> tuple[Check, ...]:
     """Every check, in the order in which a step goes."""
     found = list(findings)
-    makers: tuple[tuple[str, tuple[str, ...], Callable[[Evidence], str | None]], ...] = (
-        ("batch", ("ND101", "ND107", "ND108", "ND110", "ND114"), _batch),
-        ("ids", ("ND102",), _ids),
-        ("labels", ("ND103", "ND105"), _labels),
-        ("modes", ("ND613", "ND625"), _modes),
-        ("loss", ("ND111", "ND612", "ND620", "ND627", "ND629"), _loss),
-        ("initial loss", ("ND611",), _initial),
-        ("gradients", ("ND3", "ND501", "ND502", "ND505", "ND509", "ND2"), _gradients),
-        ("optimizer", ("ND506", "ND507", "ND508", "ND514", "ND515"), _optimizer),
+    makers: tuple[tuple[str, Callable[[Evidence], str | None]], ...] = (
+        ("batch", _batch),
+        ("ids", _ids),
+        ("labels", _labels),
+        ("modes", _modes),
+        ("loss", _loss),
+        ("initial loss", _initial),
+        ("gradients", _gradients),
+        ("optimizer", _optimizer),
     )
     checks = []
-    for name, codes, describe in makers:
-        problem = next((one for one in found if one.code.startswith(codes)), None)
+    for name, describe in makers:
+        problem = next((finding for finding in found if failed_check(finding) == name), None)
         text = describe(evidence) if problem is None else None
         if problem is not None:
             checks.append(Check(name=name, state=PROBLEM, text=f"{problem.code}: {problem.title}"))

@@ -25,6 +25,7 @@ from nanodoc.replay.step import StepRunner
 from nanodoc.replay.step_state import Keeper, StepCapsule
 from nanodoc.replay.traced_replay import Replayer
 from nanodoc.replay.weight_history import Checkpoints
+from nanodoc.rules.catalogue import can_tell
 from nanodoc.watch.skipped_steps import at_scale
 
 _MOST_FINDINGS = 3  # whose fixes are tried
@@ -273,7 +274,7 @@ class Differential:
     # -- after the rules ---------------------------------------------------------------------------
 
     def _treated(self, finding: Finding, remedies: Remedies) -> Finding:
-        if not _numeric(finding):
+        if not can_tell(finding, "values"):
             return self._fixes_only(finding, remedies)
         kinds = {fix.remedy.kind for fix in finding.fixes if fix.remedy is not None}
         on_weights = finding.culprit.kind == "optimizer" or finding.phase == "optimizer"
@@ -305,7 +306,7 @@ class Differential:
 
     def _with_rows(self, finding: Finding) -> Finding:
         kinds = {fix.remedy.kind for fix in finding.fixes if fix.remedy is not None}
-        if not _numeric(finding) or (kinds and kinds <= WITHOUT_FAILURE):
+        if not can_tell(finding, "values") or (kinds and kinds <= WITHOUT_FAILURE):
             return finding
         return replace(finding, experiments=(*finding.experiments, *self._rows(finding)))
 
@@ -350,21 +351,4 @@ def _diverging(losses: Sequence[float]) -> str | None:
 def _of_an_exception(finding: Finding) -> bool:
     """One that single samples may have raised, and it is not known which."""
     in_step = finding.phase in ("forward", "backward") and finding.step is not None
-    return (
-        in_step
-        and finding.code[:3] in ("ND1", "ND7")
-        and finding.code != "ND704"
-        and not finding.culprit.samples
-    )
-
-
-def _numeric(finding: Finding) -> bool:
-    """A finding about values that are not finite, or about how they grew."""
-    return finding.code[:3] in ("ND2", "ND3") or finding.code in (
-        "ND101",
-        "ND105",
-        "ND106",
-        "ND601",
-        "ND606",
-        "ND616",
-    )
+    return in_step and can_tell(finding, "samples") and not finding.culprit.samples

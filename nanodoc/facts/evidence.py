@@ -94,7 +94,7 @@ class Evidence:
     inspection: InspectionFacts | None = None
     """What the last steps call and make, looked at when the run was over."""
     thresholds: Mapping[str, float] = field(default_factory=dict)
-    """Those that were configured; see `nanodoc.diagnosis.thresholds`."""
+    """Those that were configured; "<rule>.<name>" to value."""
     default_length: bool = False
     """Nobody said how many steps to run: schedules may be meant for fewer."""
     ranges: tuple[RangeFacts, ...] = ()

@@ -41,6 +41,7 @@ from nanodoc.replay.snapshot import write_snapshot
 from nanodoc.report.fixes import write_patch
 from nanodoc.report.report import Report, RunInfo, VitalSigns
 from nanodoc.report.tensorboard import check_tensorboard, write_tensorboard
+from nanodoc.rules.catalogue import failed_check
 from nanodoc.supervise.job import Again
 from nanodoc.watch.requested_steps import LookOptions
 
@@ -219,7 +220,7 @@ def _reported(
         frames=tuple(outcome.frames),
         stats=evidence.stats if config.stats else None,
         warnings=evidence.loop.warnings if evidence.loop is not None else (),
-        preflight=preflight(evidence, findings) if config.preflight else (),
+        preflight=preflight(evidence, findings, failed_check) if config.preflight else (),
         overfit=evidence.overfit if config.overfit_batch else None,
         of_rank=rank_facts(recipe, outcome, evidence, before),
         amp=evidence.amp_facts,

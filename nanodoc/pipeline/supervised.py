@@ -29,7 +29,7 @@ from nanodoc.pipeline.post_mortem import (
 from nanodoc.progress import Progress
 from nanodoc.report.merge import merge
 from nanodoc.report.report import Report
-from nanodoc.rules.catalogue import claims
+from nanodoc.rules.catalogue import claims, superseded
 from nanodoc.supervise.job import Again, Job
 from nanodoc.supervise.parent import Child, Ended
 from nanodoc.supervise.rendezvous import Ranks
@@ -88,7 +88,8 @@ def supervised_rank(job: Job, progress: Progress, ranks: Ranks) -> Report | None
         )
         return replace(report, not_checked=(*report.not_checked, alone), of_rank=None)
     evidence = Evidence(ranks=tuple(outcome for outcome, _ in pairs))
-    merged = merge(pairs, rank(claims(evidence, job.config.select, job.config.ignore)))
+    across = rank(claims(evidence, job.config.select, job.config.ignore))
+    merged = merge(pairs, across, superseded(across))
     if ranks.trouble is not None:
         merged = replace(
             merged, not_checked=(*merged.not_checked, ("the other ranks", ranks.trouble))
@@ -336,7 +337,7 @@ def _without_the_device(
                     {"name": said, "outcome": "fails there too", "loss": None},
                 ),
                 evidence=(*first.evidence, ("on the GPU", f"{failure.type}: {failure.first_line}")),
-                effects=(*first.effects, (f"ND701 {lost.title}", step))
+                effects=(*first.effects, (f"{lost.code} {lost.title}", step))
                 if lost.code != first.code
                 else first.effects,
             )

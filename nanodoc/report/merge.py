@@ -10,14 +10,14 @@ from nanodoc.diagnosis.finding import Finding
 from nanodoc.facts.ranks import ROOTS, RankOutcome, first_root
 from nanodoc.report.report import Report
 
-_HUNG, _DESYNCHRONISED = "ND712", "ND804"
-
 
 def merge(
-    pairs: Sequence[tuple[RankOutcome, Report | None]], across: tuple[Finding, ...]
+    pairs: Sequence[tuple[RankOutcome, Report | None]],
+    across: tuple[Finding, ...],
+    superseded: frozenset[str],
 ) -> Report:
-    """One report of all ranks. `across` are the findings on the run as a whole; at least one rank
-    has a report."""
+    """One report of all ranks. `across` are the findings on the run as a whole, which explain what
+    single ranks say under the codes `superseded`; at least one rank has a report."""
     first = first_root([outcome for outcome, _ in pairs])
     ordered = sorted(
         pairs, key=lambda pair: (first is None or pair[0].rank != first.rank, pair[0].rank)
@@ -35,9 +35,7 @@ def merge(
         for finding in report.findings:
             kept.setdefault(finding.fingerprint, replace(finding, rank=outcome.rank))
             seen_on.setdefault(finding.fingerprint, []).append(outcome.rank)
-    # told once, by what sets the ranks apart
-    if any(finding.code == _DESYNCHRONISED for finding in across):
-        kept = {key: finding for key, finding in kept.items() if finding.code != _HUNG}
+    kept = {key: finding for key, finding in kept.items() if finding.code not in superseded}
     size = len(pairs)
     own = tuple(
         replace(finding, evidence=(*finding.evidence, ("ranks", _named(seen_on[key], size))))

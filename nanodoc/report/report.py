@@ -143,7 +143,7 @@ class Report:
     @property
     def verdict(self) -> str:
         """ "healthy", "warning", "critical", or "failed" when the user's code raised."""
-        if any(f.severity == "critical" and f.code.startswith("ND7") for f in self.findings[:1]):
+        if any(f.severity == "critical" and f.family == "crash" for f in self.findings[:1]):
             return "failed"
         for severity in ("critical", "warning"):
             if any(finding.severity == severity for finding in self.findings):

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from nanodoc.diagnosis.claim import Claim, RootKey, Specificity, confidence
-from nanodoc.diagnosis.finding import GROWTH, ChainLink, Culprit, Finding, Fix
+from nanodoc.diagnosis.finding import GROWTH, ChainLink, Culprit, Fix
 from nanodoc.diagnosis.rule import Rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.ops import Birth, OpFacts
@@ -59,10 +59,7 @@ def birth_claim(
         root=root_of(birth),
         specificity=specificity,
         position=site.index,
-        finding=Finding(
-            code=rule.code,
-            name=rule.name,
-            severity=rule.severity,
+        finding=rule.finding(
             confidence=birth_confidence(evidence, birth, exact),
             title=title,
             explanation=" ".join(explanation.split()),

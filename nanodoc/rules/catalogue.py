@@ -2,74 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
 from nanodoc.diagnosis.claim import Claim
-from nanodoc.diagnosis.rule import Rule
+from nanodoc.diagnosis.finding import Finding
+from nanodoc.diagnosis.rule import Rule, Threshold, Trial
 from nanodoc.errors import UsageError
 from nanodoc.facts.evidence import Evidence
-from nanodoc.rules.amp import half, scaler
-from nanodoc.rules.backward import backward, optimizer
-from nanodoc.rules.crash import checkpoints, deaths, device_loss, failures, memory, mismatches
-from nanodoc.rules.data import batches, data, loading, ranges
-from nanodoc.rules.forward import ctc, domain, epsilon, overflow, parameters, softmax, statistics
-from nanodoc.rules.graph import gradient_shape, graph, graph_reuse, in_place, leak, ownership
-from nanodoc.rules.learning import (
-    broadcast,
-    courses,
-    dynamics,
-    layers,
-    learning,
-    loop_conduct,
-    loss_wiring,
-    schedule,
-)
-from nanodoc.rules.own import probe
-from nanodoc.rules.ranks import network, ranks
-
-_FAMILIES = (
-    data,
-    ranges,
-    batches,
-    domain,
-    overflow,
-    softmax,
-    statistics,
-    parameters,
-    epsilon,
-    ctc,
+from nanodoc.rules import (
+    amp,
     backward,
-    optimizer,
-    dynamics,
-    courses,
+    crash,
+    data,
+    forward,
     graph,
-    graph_reuse,
-    in_place,
-    gradient_shape,
-    ownership,
-    leak,
-    layers,
     learning,
-    schedule,
-    loop_conduct,
-    broadcast,
-    loss_wiring,
-    half,
-    scaler,
-    failures,
-    loading,
-    mismatches,
-    memory,
-    device_loss,
-    checkpoints,
-    deaths,
+    own,
     ranks,
-    network,
-    probe,
 )
+
+_FAMILIES = (data, forward, backward, amp, graph, learning, crash, ranks, own)
 RULES: tuple[Rule, ...] = tuple(
     sorted((rule for family in _FAMILIES for rule in family.RULES), key=lambda rule: rule.code)
 )
+
+_BY_CODE = {rule.code: rule for rule in RULES}
 
 
 def find_rule(word: str) -> Rule:
@@ -99,6 +57,44 @@ def check_codes(codes: tuple[str, ...]) -> None:
     for code in codes:
         if not any(matches(rule, (code,)) for rule in RULES):
             find_rule(code)
+
+
+def all_thresholds() -> dict[str, Threshold]:
+    """Every threshold by the name it has in the configuration."""
+    return {f"{rule.name}.{name}": one for rule in RULES for name, one in rule.thresholds.items()}
+
+
+def check_thresholds(given: Mapping[str, float], source: str) -> None:
+    """Raises `UsageError` for a name that is no threshold."""
+    known = all_thresholds()
+    for name in given:
+        if name not in known:
+            near = get_close_matches(name, known, 1, cutoff=0.3)
+            raise UsageError(
+                f"{source}: no threshold {name!r}"
+                + (f"; did you mean {near[0]!r}?" if near else "")
+                + " (nanodoc explain CODE lists them)"
+            )
+
+
+def rule_of(finding: Finding) -> Rule:
+    """The rule that made the finding."""
+    return _BY_CODE[finding.code]
+
+
+def can_tell(finding: Finding, trial: Trial) -> bool:
+    """Experiments of this kind can tell more of the finding."""
+    return trial in rule_of(finding).trials
+
+
+def failed_check(finding: Finding) -> str | None:
+    """The check of `--preflight` that the finding fails."""
+    return rule_of(finding).preflight
+
+
+def superseded(findings: Iterable[Finding]) -> frozenset[str]:
+    """Codes of findings of single ranks that these, on all ranks, explain."""
+    return frozenset(code for finding in findings for code in rule_of(finding).supersedes)
 
 
 def claims(

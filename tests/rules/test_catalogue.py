@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import re
+import sys
+from dataclasses import fields
 
 import pytest
 
+from nanodoc.diagnosis.rule import Rule
 from nanodoc.errors import UsageError
+from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.catalogue import RULES, find_rule, matches
 
+FAMILIES = {
+    "data": "1",
+    "forward": "2",
+    "backward": "3",
+    "amp": "4",
+    "graph": "5",
+    "learning": "6",
+    "crash": "7",
+    "ranks": "8",
+    "own": "9",
+}
 SECTIONS = ["What it checks", "Why it matters", "Fix", "Options", "See also"]
 
 
@@ -21,7 +36,7 @@ def test_the_first_slice_of_rules_is_there(code: str) -> None:
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
 def test_every_rule_explains_itself(rule: object) -> None:
-    doc = rule.doc  # type: ignore[attr-defined]  # parametrized as object for the ids
+    doc = rule.page  # type: ignore[attr-defined]  # parametrized as object for the ids
     headings = re.findall(r"^## (.+)$", doc, re.MULTILINE)
     assert [h for h in headings if h != "Example"] == SECTIONS
     for code in re.findall(r"ND\d{3}", doc):
@@ -40,3 +55,24 @@ def test_a_rule_is_found_by_code_name_and_prefix() -> None:
     assert not matches(rule, ("ND2",))
     with pytest.raises(UsageError, match="did you mean log-of-zero"):
         find_rule("log-of-zeros")
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
+def test_a_rule_has_a_module_of_its_own(rule: Rule) -> None:
+    """Named as the rule, in the folder of its family."""
+    module = rule.check.__module__
+    assert module == f"nanodoc.rules.{rule.family}.{rule.name.replace('-', '_')}"
+    assert sys.modules[module].check is rule
+    assert rule.code[2] == FAMILIES[rule.family]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
+def test_what_a_rule_needs_is_measured(rule: Rule) -> None:
+    assert set(rule.needs) <= {field.name for field in fields(Evidence)}
+
+
+def test_thresholds_are_explained() -> None:
+    for rule in RULES:
+        for name, threshold in rule.thresholds.items():
+            assert f"{rule.name}.{name} = {threshold.default:g}" in rule.page
+            assert threshold.meaning in rule.page

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from nanodoc import Recipe
 from nanodoc.diagnosis.finding import Finding
-from nanodoc.rules.graph.graph_claims import detached_assignment, out_of_place
+from nanodoc.rules.graph.failure_claims import detached_assignment, out_of_place
 from tests.helpers import diagnose, marked
 
 

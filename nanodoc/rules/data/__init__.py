@@ -1,1 +1,36 @@
 """ND1: what came in."""
+
+from nanodoc.rules.data import (
+    all_ones_mask,
+    all_targets_ignored,
+    broadcast_loss,
+    class_imbalance,
+    constant_batch,
+    empty_reduction,
+    index_out_of_range,
+    label_out_of_range,
+    non_finite_input,
+    padding_dominated,
+    ragged_batch,
+    slow_loader,
+    unnormalised_input,
+)
+
+RULES = tuple(
+    module.check
+    for module in (
+        non_finite_input,
+        index_out_of_range,
+        label_out_of_range,
+        ragged_batch,
+        all_targets_ignored,
+        empty_reduction,
+        unnormalised_input,
+        constant_batch,
+        class_imbalance,
+        padding_dominated,
+        broadcast_loss,
+        slow_loader,
+        all_ones_mask,
+    )
+)

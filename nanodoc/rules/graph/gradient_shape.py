@@ -1,18 +1,42 @@
-"""ND512: gradients of custom functions that do not fit their inputs."""
+"""## What it checks
+The gradients that custom autograd functions return, before autograd looks at them: their shape and
+dtype against those of the inputs they belong to.
+
+## Why it matters
+A shape that cannot be summed down to the input's raises; one that can is summed without a word, and
+the parameters before it learn from a wrong gradient. The same goes for a dtype that is cast.
+
+## Example
+    return grad_output * weight      # for an input of shape (1, d) that was broadcast to (n, d)
+
+## Fix
+Return a gradient of the shape and dtype of each input: `(grad_output * weight).sum(0,
+keepdim=True)`.
+
+## See also
+ND501 cut-graph
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, Specificity, confidence
-from nanodoc.diagnosis.finding import Culprit, Finding, Fix
-from nanodoc.diagnosis.rule import Rule
+from nanodoc.diagnosis.finding import Culprit, Fix
+from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import effects, location_key
-from nanodoc.rules.graph.graph_claims import both_ends, family_of, innermost
+from nanodoc.rules.graph.failure_claims import both_ends, family_of, innermost
 
 
-def _gradient_shape(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+@rule(
+    "ND512",
+    "gradient-shape",
+    "critical",
+    "a custom backward returns a gradient that does not fit its input",
+    needs=("graph",),
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     graph = evidence.graph
     family = family_of(evidence)
     if graph is None or (evidence.failure is not None and family != "gradient-shape"):
@@ -22,15 +46,13 @@ def _gradient_shape(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         yield Claim(
             root=location_key(where) or ("failure",),
             specificity=Specificity.SPECIAL,
-            finding=Finding(
-                code=rule.code,
-                name=rule.name,
+            finding=rule.finding(
                 severity="critical" if evidence.failure is not None else "warning",
                 confidence=confidence(0.8, 0.4 if where else 0.0),
                 title="a custom backward returns a gradient that does not fit its input: "
                 f"{mismatch.got} for {mismatch.expected}",
-                explanation=f"Input {mismatch.position} of {mismatch.node} is {mismatch.expected}; the "
-                f"gradient returned for it is {mismatch.got}. "
+                explanation=f"Input {mismatch.position} of {mismatch.node} is "
+                f"{mismatch.expected}; the gradient returned for it is {mismatch.got}. "
                 + (
                     "autograd refuses it."
                     if evidence.failure
@@ -60,40 +82,8 @@ def _gradient_shape(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             evidence,
             innermost(evidence),
             title="a custom backward returns a gradient that does not fit its input",
-            explanation="As torch's message says; the function could not be told by running the step "
-            "again.",
+            explanation="As torch's message says; the function could not be told by running the "
+            "step again.",
             sure=0.2,
             specificity=Specificity.FAMILY,
         )
-
-
-RULES = (
-    Rule(
-        code="ND512",
-        name="gradient-shape",
-        severity="critical",
-        summary="a custom backward returns a gradient that does not fit its input",
-        check=_gradient_shape,
-        doc="""\
-## What it checks
-The gradients that custom autograd functions return, before autograd looks at them: their shape and dtype against those of the
-inputs they belong to.
-
-## Why it matters
-A shape that cannot be summed down to the input's raises; one that can is summed without a word, and the parameters before it
-learn from a wrong gradient. The same goes for a dtype that is cast.
-
-## Example
-    return grad_output * weight      # for an input of shape (1, d) that was broadcast to (n, d)
-
-## Fix
-Return a gradient of the shape and dtype of each input: `(grad_output * weight).sum(0, keepdim=True)`.
-
-## Options
-None.
-
-## See also
-ND501 cut-graph
-""",
-    ),
-)

@@ -13,7 +13,8 @@ _ADVICE = {
     "item": "keep the value a tensor",
     "numpy": "do this in torch",
     "integer": "keep it in floating point",
-    "comparison": "compute the loss on the values compared, or on a smooth stand-in such as torch.sigmoid",
+    "comparison": "compute the loss on the values compared, or on a smooth stand-in such as "
+    "torch.sigmoid",
     "flat": "round behind the gradient's back: x + (torch.round(x) - x).detach()",
     "in-place": "collect the parts and join them with torch.stack or torch.cat",
     "custom-function": "return the gradient of this input from backward()",

@@ -1,1 +1,22 @@
 """ND8: distributed runs."""
+
+from nanodoc.rules.ranks import (
+    desynchronised_ranks,
+    diverged_replicas,
+    network,
+    rank_local_failure,
+    same_batches,
+    unused_in_ddp,
+)
+
+RULES = tuple(
+    module.check
+    for module in (
+        rank_local_failure,
+        diverged_replicas,
+        unused_in_ddp,
+        desynchronised_ranks,
+        network,
+        same_batches,
+    )
+)

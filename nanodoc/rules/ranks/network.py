@@ -1,4 +1,20 @@
-"""ND805: ranks that do not find each other."""
+"""## What it checks
+Exceptions of a rendezvous or of a connection between ranks: a port that is taken, a rank that never
+came, a variable that no launcher set.
+
+## Why it matters
+The rank that reports it is the one that waited.
+
+## Example
+    torch.distributed.DistNetworkError: The server socket has failed to listen on any local network
+    address.
+
+## Fix
+    torchrun --nproc-per-node 4 -m nanodoc net
+
+## See also
+ND801 rank-local-failure, ND804 desynchronised-ranks
+"""
 
 from __future__ import annotations
 
@@ -7,9 +23,9 @@ from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, Specificity
 from nanodoc.diagnosis.finding import Fix
-from nanodoc.diagnosis.rule import Rule
+from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
-from nanodoc.rules.crash.failures import failure_claim
+from nanodoc.rules.crash.failure_claims import failure_claim
 
 _UNREACHED = re.compile(
     r"client socket has (?:timed out|failed)|[Tt]imed out after \d+ seconds waiting for clients"
@@ -18,11 +34,19 @@ _UNREACHED = re.compile(
     r"|Gloo connectFullMesh failed|environment variable (?:MASTER_ADDR|MASTER_PORT|RANK"
     r"|WORLD_SIZE) expected",
 )
+
 _TAKEN = re.compile(r"failed to listen|[Aa]ddress already in use")
+
 _UNSET = re.compile(r"environment variable (?P<name>\w+) expected")
 
 
-def _network(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+@rule(
+    "ND805",
+    "network",
+    "critical",
+    "ranks that do not find each other",
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     failure = evidence.failure
     if (
         failure is None
@@ -60,33 +84,3 @@ def _network(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         fixes=[Fix(title=fix, confidence="likely")],
         specificity=Specificity.FAMILY,
     )
-
-
-RULES = (
-    Rule(
-        code="ND805",
-        name="network",
-        severity="critical",
-        summary="ranks that do not find each other",
-        check=_network,
-        doc="""\
-## What it checks
-Exceptions of a rendezvous or of a connection between ranks: a port that is taken, a rank that never came, a variable that no launcher set.
-
-## Why it matters
-The rank that reports it is the one that waited.
-
-## Example
-    torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address.
-
-## Fix
-    torchrun --nproc-per-node 4 -m nanodoc net
-
-## Options
-None.
-
-## See also
-ND801 rank-local-failure, ND804 desynchronised-ranks
-""",
-    ),
-)

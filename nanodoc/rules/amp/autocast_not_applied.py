@@ -1,0 +1,99 @@
+"""## What it checks
+An enabled autocast context that a step enters, and not one op of the step whose result is in half
+precision: the context is for another device type, or ends before the model is called, or everything
+inside it runs in float32.
+
+## Why it matters
+Neither the memory nor the speed of half precision, and results that differ from those of the
+machine where it is applied.
+
+## Example
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = model(x.cuda())
+
+## Fix
+Enter the context around the call of the model, for the device that the model is on.
+
+## Options
+Where the context's device is missing on this machine, this is only information.
+
+## See also
+ND405 half-without-scaler
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
+from nanodoc.diagnosis.finding import Culprit, Fix
+from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.evidence import Evidence
+from nanodoc.rules.base import count
+
+
+@rule(
+    "ND408",
+    "autocast-not-applied",
+    "warning",
+    "an autocast context in which nothing runs in half precision",
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    facts = evidence.amp_facts
+    if facts is None or evidence.trip is not None or evidence.failure is not None:
+        return
+    wanted = [region for region in facts.regions if region.enabled and not region.nested]
+    if not wanted or any(region.half_ops for region in facts.regions):
+        return
+    region = wanted[0]
+    if not region.available:
+        severity, why = (
+            "info",
+            f"This machine has no {region.device} device, so torch switches the context off.",
+        )
+    elif not region.same_device:
+        severity, why = (
+            "warning",
+            f"The context is for {region.device}, and what runs in it is not there.",
+        )
+    elif not sum(one.float_matmuls for one in wanted) and region.float_matmuls_outside:
+        severity, why = (
+            "warning",
+            "The matrix products run outside the context: the model is called after it has ended.",
+        )
+    elif region.float_matmuls:
+        severity, why = (
+            "warning",
+            f"{count(region.float_matmuls, 'matrix product')} inside it ran in float32.",
+        )
+    else:
+        return  # nothing that autocast would cast
+    yield Claim(
+        root=("autocast",),
+        specificity=Specificity.FAMILY,
+        stage=Stage.PRECISION,
+        finding=rule.finding(
+            severity=severity,
+            confidence=confidence(0.7, 0.4 if region.place is not None else 0.0),
+            title=f"autocast to {region.dtype} is asked for, and nothing runs in {region.dtype}",
+            explanation=why,
+            culprit=Culprit(
+                kind="config" if region.place is None else "op",
+                location=region.place or facts.asked_at,
+            ),
+            phase="forward",
+            step=None,
+            evidence=(
+                ("ops inside", region.ops),
+                ("in half precision", 0),
+                ("matrix products in float32", region.float_matmuls),
+            ),
+            fixes=(
+                Fix(
+                    title="enter the context around the call of the model, for the device the "
+                    "model is on",
+                    confidence="maybe",
+                ),
+            ),
+        ),
+    )

@@ -1,0 +1,120 @@
+"""## What it checks
+"AssertionError: No inf checks were recorded for this optimizer." GradScaler.step() looks at the
+gradients of one optimizer's parameters, and there was not one. The step is run again with its
+gradients followed, to find out why.
+
+## Why it matters
+The message names neither parameter nor line. The scaler is not to blame: the graph is cut before
+these parameters, they are not used in this step, or the optimizer holds tensors that the model no
+longer has.
+
+## Example
+    return torch.as_tensor(predictions)      # a list of tensors becomes a tensor without a graph
+
+## Fix
+As for the cut that is reported: keep the values tensors (`torch.stack(predictions)`), take
+trainable layers out of no_grad regions. Where an optimizer is only used on some steps, call
+`scaler.step()` for it only on those.
+
+## See also
+ND501 cut-graph, ND509 no-grad-region, ND507 stale-optimizer
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nanodoc.diagnosis.claim import Claim, Specificity, confidence
+from nanodoc.diagnosis.finding import Culprit, Fix
+from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.graph import (
+    UNREACHED,
+    UNUSED,
+    GraphFacts,
+)
+from nanodoc.rules.base import effects
+from nanodoc.rules.graph.cut_claims import (
+    cut_claim,
+    failure_family,
+    names,
+)
+
+
+@rule(
+    "ND401",
+    "no-inf-checks",
+    "critical",
+    "the GradScaler found no gradient of this optimizer to check",
+    needs=("graph",),
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    if failure_family(evidence) != "no-inf-checks":
+        return
+    graph, step = evidence.graph, evidence.failure_step
+    note = (
+        f"GradScaler.step() found no gradient in this optimizer at step {step}, so it has checked "
+        "nothing. "
+    )
+    if graph is None:
+        return
+    empty = [
+        n
+        for n in _optimizers(graph)
+        if all(p.norm is None for p in graph.parameters if n in p.optimizers)
+    ]
+    theirs = {p.name for p in graph.parameters if set(p.optimizers) & set(empty)}
+    claimed = False
+    for cut in graph.cuts:
+        hurt = tuple(name for name in cut.orphans if name in theirs)
+        if hurt:
+            claimed = True
+            yield cut_claim(rule, evidence, cut, hurt, specificity=Specificity.SPECIAL, note=note)
+    if claimed:
+        return
+    first = next((p for p in graph.parameters if p.name in theirs), None)
+    states = {p.state for p in graph.parameters if p.name in theirs}
+    why = (
+        "its parameters are frozen"
+        if states == {"frozen"}
+        else "none of its parameters is read in this step"
+        if states <= {UNUSED, UNREACHED} and states
+        else "its tensors are not the model's"
+    )
+    position = empty[0] if empty else None
+    sites = evidence.optimizer_sites
+    where = (
+        sites[position]
+        if position is not None and position < len(sites)
+        else (sites[0] if sites else None)
+    )
+    yield Claim(
+        root=("failure",),
+        specificity=Specificity.SPECIAL,
+        finding=rule.finding(
+            confidence=confidence(0.5, 0.4 if first else 0.1),
+            title=f"the GradScaler has no gradient to check: {why}",
+            explanation=f"{note}{why[0].upper()}{why[1:]}"
+            f"{': ' + names(sorted(theirs)) if theirs else ''}.",
+            culprit=Culprit(
+                kind="optimizer",
+                module=first.module if first else None,
+                parameter=first.name if first else None,
+                location=first.registered_at if first and first.registered_at else where,
+            ),
+            phase="optimizer",
+            step=step,
+            effects=effects(evidence),
+            fixes=(
+                Fix(
+                    title="call scaler.step() only for optimizers whose parameters got a gradient "
+                    "in this step",
+                    confidence="likely",
+                ),
+            ),
+        ),
+    )
+
+
+def _optimizers(graph: GraphFacts) -> list[int]:
+    return sorted({n for p in graph.parameters for n in p.optimizers})

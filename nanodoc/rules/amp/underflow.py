@@ -1,0 +1,92 @@
+"""ND306, ND405, ND406, ND408 and ND409: half precision itself: what it rounds to zero, who may not
+be in it, and who isn't."""
+
+from __future__ import annotations
+
+from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
+from nanodoc.diagnosis.finding import Culprit, Fix
+from nanodoc.diagnosis.rule import Rule
+from nanodoc.facts.amp import Flushed
+from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.source import SourceSpan
+
+# A parameter's gradient is hurt when most of its elements are rounded to zero, and they were no
+# negligible part of it.
+_SHARE = 0.5
+
+
+_LOST_NORM = 0.1
+
+
+# of the first loss: a run that has learnt its data has tiny gradients, and needs them no more
+_DONE = 0.01
+
+
+SHOWN = 4
+
+
+def hurt_by_underflow(evidence: Evidence) -> list[Flushed]:
+    """Parameters whose gradient float16 rounds to zero for the larger part, the worst first."""
+    facts = evidence.amp_facts
+    if facts is None or evidence.trip is not None or evidence.failure is not None:
+        return []
+    finite = [loss for loss in evidence.losses if loss - loss == 0]
+    if len(finite) >= 2 and abs(finite[-1]) < _DONE * abs(finite[0]):
+        return []
+    bad = [
+        one
+        for one in facts.flushed
+        if one.kind == "gradient" and one.share > _SHARE and one.lost_norm > _LOST_NORM
+    ]
+    return sorted(bad, key=lambda one: (-one.share, one.name))
+
+
+def underflow_claim(
+    rule: Rule,
+    evidence: Evidence,
+    hurt: list[Flushed],
+    *,
+    severity: str,
+    location: SourceSpan | None,
+    kind: str,
+    title: str,
+    explanation: str,
+    fixes: tuple[Fix, ...],
+) -> Claim:
+    worst = hurt[0]
+    listed = "; ".join(f"{one.name} {one.share:.0%}" for one in hurt[:SHOWN])
+    return Claim(
+        root=("underflow",),
+        specificity=Specificity.FAMILY,
+        stage=Stage.PRECISION,
+        finding=rule.finding(
+            severity=severity,
+            confidence=confidence(0.6, worst.share * 0.8, 0.3 if len(hurt) > 1 else 0.0),
+            title=title,
+            explanation=explanation,
+            culprit=Culprit(
+                kind=kind,
+                op=worst.op,
+                parameter=worst.name,
+                module_type=worst.module_type,
+                location=location,
+            ),
+            phase="backward",
+            step=None,
+            evidence=(
+                ("rounded to zero", listed),
+                ("parameters hurt", len(hurt)),
+                ("lost of the norm", worst.lost_norm),
+                *_at(worst),
+            ),
+            fixes=fixes,
+        ),
+    )
+
+
+def _at(worst: Flushed) -> list[tuple[str, str]]:
+    return (
+        [("backward of", f"{worst.location.file}:{worst.location.line}")]
+        if worst.location is not None
+        else []
+    )

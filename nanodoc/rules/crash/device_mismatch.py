@@ -1,0 +1,93 @@
+"""## What it checks
+An exception about devices. The step is run once more with its calls written down: which of the
+tensors given to the function that raised lives where, and which line made it.
+
+## Why it matters
+model.to(device) moves parameters and buffers, not tensors kept as plain attributes, nor those made
+inside forward.
+
+## Example
+    RuntimeError: Expected all tensors to be on the same device, but found at least two devices,
+    cuda:0 and cpu!
+
+## Fix
+    positions = torch.arange(x.shape[1], device=x.device)
+    self.register_buffer("mask", mask)          # moves with the model
+
+## See also
+ND703 checkpoint-device
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nanodoc.diagnosis.claim import Claim
+from nanodoc.diagnosis.finding import Fix
+from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.crash import FailedCall
+from nanodoc.facts.evidence import Evidence
+from nanodoc.rules.crash.mismatch_claims import DEVICE, mismatch_claim
+
+
+@rule(
+    "ND706",
+    "device-mismatch",
+    "critical",
+    "tensors that live on different devices",
+    trials=("samples",),
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    failure = evidence.failure
+    if (
+        failure is None
+        or not failure.raised_by_torch
+        or failure.type not in ("RuntimeError", "NotImplementedError")
+        or not DEVICE.search(failure.message)
+    ):
+        return
+    call = evidence.crash.call if evidence.crash is not None else None
+    fixes = [*_device_fixes(call)] if call is not None else []
+    if "meta" in failure.message and not fixes:
+        fixes = [
+            Fix(
+                title="give it memory before it is used: module.to_empty(device=...) and its own "
+                "initialisation, or load its weights with assign=True",
+                confidence="likely",
+            )
+        ]
+    yield mismatch_claim(
+        rule, evidence, failure, call, "", fixes, lambda one: f"{one.device} {list(one.shape)}"
+    )
+
+
+def _device_fixes(call: FailedCall) -> Iterable[Fix]:
+    devices = [one.device for one in call.given]
+    if len(set(devices)) < 2:
+        return
+    weights = next(
+        (
+            one
+            for one in call.given
+            if (one.leaf or "").startswith(("param:", "buffer:")) and one.device != "meta"
+        ),
+        None,
+    )
+    for one in call.given:
+        made = f" made by {one.made_by}" if one.made_by else ""
+        if one.device == "meta":
+            yield Fix(
+                title=f"the tensor{made or ' ' + (one.leaf or '')} has no memory (meta): make it "
+                "on "
+                "a device, or give its module memory with to_empty() and load it",
+                confidence="likely",
+            )
+            return
+        if weights is not None and one.device != weights.device:
+            yield Fix(
+                title=f"the tensor{made} is on {one.device}, the weights are on {weights.device}: "
+                "make it there (device=x.device), or register it as a buffer so that it "
+                "moves with the model",
+                confidence="likely",
+            )
+            return

@@ -1,0 +1,115 @@
+"""ND705, ND706, ND707: tensors that do not go together by shape, device or dtype, with the lines
+that made them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+
+from nanodoc.diagnosis.claim import Claim, Specificity, confidence
+from nanodoc.diagnosis.finding import Fix
+from nanodoc.diagnosis.rule import Rule
+from nanodoc.facts.crash import FailedCall, GivenFacts
+from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.failure import Failure
+from nanodoc.rules.crash.failure_claims import failure_claim
+
+DEVICE = re.compile(
+    r"[Ee]xpected all tensors to be on the same device|is not on the expected device|Cannot copy "
+    r"out of meta tensor|different from other tensors on|Input and (?:hidden|parameter) tensors "
+    r"are not at the same device|should be on the same device|must be on the same device"
+    r"|tensor\(s\) on .* but found|is on \w+(?::\d+)?, but (?:expected|found)|Unhandled FakeTensor "
+    r"Device"
+)
+
+
+DTYPE = re.compile(
+    r"must have the same dtype|to have the same dtype|[Ee]xpected scalar type|expected target dtype"
+    r"|should be the same$|not implemented for \'|result type .* can\'t be cast|Found dtype"
+    r"|[Ee]xpected floating point type|to have one of the following scalar types|dtypes? match"
+    r"|[Ee]xpected dtype|used as indices must be|must be floating point|must match the (?:source"
+    r"|self) dtype|Input type \(|expected (?:Float|Double|Half|Long|Int) but|Only Tensors of "
+    r"floating point|dtype of input|[Cc]ould not infer dtype|must be (?:a )?(?:Long|Int|Float|Half"
+    r"|Double)|Expected object of (?:scalar )?type"
+)
+
+
+def from_torch(failure: Failure, evidence: Evidence) -> bool:
+    """A function of torch's raised it: one that the step's calls show, one in a file of torch's, or
+    one in C, which raise RuntimeErrors."""
+    if not failure.raised_by_torch or failure.phase in ("setup", "data"):
+        return False
+    called = evidence.crash is not None and evidence.crash.call is not None
+    return (
+        called
+        or (bool(failure.origin) and failure.type in ("RuntimeError", "ValueError", "IndexError"))
+        or failure.type == "RuntimeError"
+    )
+
+
+def mismatch_claim(
+    rule: Rule,
+    evidence: Evidence,
+    failure: Failure,
+    call: FailedCall | None,
+    said: str,
+    fixes: Iterable[Fix],
+    shown: object,
+) -> Claim:
+    extra = []
+    if call is not None:
+        for number, one in enumerate(call.given):
+            extra.append((f"argument {number + 1}", f"{shown(one)}{origin(one)}"))  # type: ignore[operator]  # a function of GivenFacts
+        if call.layer_at is not None and failure.frames:
+            extra.append(("layer made at", f"{call.layer_at.file}:{call.layer_at.line}"))
+        if call.settings:
+            extra.append(("also given", call.settings))
+    title = failure.first_line
+    what = (
+        f"{call.name} was given tensors that do not go together. "
+        if call is not None and len(call.given) > 1
+        else f"{call.name} cannot take this. "
+        if call is not None
+        else ""
+    )
+    claim = failure_claim(
+        rule,
+        evidence,
+        title=title,
+        explanation=(what + said).strip() or title,
+        fixes=fixes,
+        specificity=Specificity.FAMILY,
+        extra=extra,
+    )
+    finding = claim.finding
+    culprit = finding.culprit
+    if call is not None:
+        culprit = replace(culprit, op=call.name, module=call.module, module_type=call.module_type)
+        # nanodoc itself called the model: the layer's own line is what the user can change
+        if not failure.frames:
+            made = next((one.made_at for one in call.given if one.made_at), None)
+            culprit = replace(culprit, location=call.layer_at or evidence.criterion_site or made)
+    sure = confidence(
+        0.6, 0.5 if call is not None else 0.0, 0.3 if culprit.location is not None else 0.0
+    )
+    return replace(claim, finding=replace(finding, culprit=culprit, confidence=sure))
+
+
+def origin(one: GivenFacts) -> str:
+    """ ", made by flatten at train.py:20"."""
+    at = f" at {one.made_at.file}:{one.made_at.line}" if one.made_at is not None else ""
+    if one.made_by is not None:
+        return f", made by {one.made_by}{at}"
+    if one.leaf is None:
+        return ""
+    if one.leaf.startswith("param:"):
+        return f", parameter {one.leaf.removeprefix('param:')}" + (
+            f" of the layer made{at}" if at else ""
+        )
+    if one.leaf.startswith("unregistered:"):
+        return (
+            f", a parameter in {one.leaf.removeprefix('unregistered:')}, which the model has not "
+            "registered"
+        )
+    return f", {one.leaf.removeprefix('buffer:')}"

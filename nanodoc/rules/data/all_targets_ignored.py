@@ -1,0 +1,81 @@
+"""## What it checks
+A cross entropy (nll_loss) that came out NaN although its inputs are finite: were any targets kept?
+
+## Why it matters
+With every target equal to ignore_index the mean is 0/0 = NaN. The gradients are often exact zeros,
+so the weights survive, but the logged loss, and whatever averages it, does not.
+
+## Example
+    F.cross_entropy(logits, torch.full((8,), -100))
+
+## Fix
+Skip such batches, or use reduction="sum" and divide by max(number of kept targets, 1).
+
+## See also
+ND106 empty-reduction
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nanodoc.diagnosis.claim import Claim, Specificity
+from nanodoc.diagnosis.finding import Fix, Remedy
+from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.evidence import Evidence
+from nanodoc.rules.base import birth_claim
+from nanodoc.rules.rewrite import sum_over_kept
+
+
+@rule(
+    "ND105",
+    "all-targets-ignored",
+    "critical",
+    "the loss is a mean over no target at all",
+    preflight="labels",
+    trials=(
+        "values",
+        "samples",
+    ),
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    for birth in evidence.births:
+        site = birth.site
+        notes = site.notes
+        if not site.short.startswith("nll_loss") or birth.kind != "nan":
+            continue
+        kept, weight = notes.get("kept_targets"), notes.get("kept_weight")
+        if kept == 0:
+            ignored = int(notes["ignore_index"])
+            title = f"every target of this batch is ignored (ignore_index={ignored})"
+            text = (
+                f"All {int(notes['targets'])} targets equal ignore_index={ignored}, so the mean is "
+                "taken over no element: 0/0 = NaN."
+            )
+        elif weight == 0:
+            title = "every kept target has class weight zero"
+            text = (
+                f"The class weights of the {int(kept or 0)} kept targets sum to 0, so the weighted "
+                "mean is 0/0 = NaN."
+            )
+        else:
+            continue
+        yield birth_claim(
+            rule,
+            evidence,
+            birth,
+            title=title,
+            explanation=text,
+            exact=1.0,
+            specificity=Specificity.EXACT,
+            extra=[("targets", int(notes["targets"])), ("kept targets", int(kept or 0))],
+            fixes=[
+                Fix(
+                    title='use reduction="sum" and divide by max(number of kept targets, 1), or '
+                    "skip a batch without targets",
+                    confidence="likely",
+                    patch=sum_over_kept(site, int(notes["ignore_index"])) if kept == 0 else None,
+                    remedy=Remedy(kind="kept-mean", location=site.location),
+                )
+            ],
+        )

@@ -1,0 +1,75 @@
+"""ND107–ND110, ND112, ND114: batches that compute and teach little."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nanodoc.diagnosis.claim import Claim, Specificity, Stage
+from nanodoc.diagnosis.finding import Culprit, Fix
+from nanodoc.diagnosis.rule import Rule
+from nanodoc.facts.calls import ArgumentFacts, CallFacts, StepCalls
+from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.loop import BatchLeaf
+
+_LAYERS = ("linear", "conv1d", "conv2d", "conv3d")
+
+
+_RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+
+
+def batch_claim(
+    rule: Rule,
+    evidence: Evidence,
+    leaf: str | None,
+    *,
+    title: str,
+    explanation: str,
+    weight: float,
+    fix: str,
+    notes: Iterable[tuple[str, object]] = (),
+    severity: str | None = None,
+    specificity: Specificity = Specificity.FAMILY,
+    root: str = "",
+) -> Claim:
+    return Claim(
+        root=("data", root or rule.name, leaf),
+        specificity=specificity,
+        stage=Stage.DATA,
+        finding=rule.finding(
+            severity=severity or rule.severity,
+            confidence=weight,
+            title=title,
+            explanation=explanation,
+            culprit=Culprit(kind="data", batch_path=leaf, location=evidence.data_site),
+            phase="data",
+            step=0,
+            evidence=tuple((label, value) for label, value in notes if value is not None),
+            fixes=(Fix(title=fix, confidence="likely"),),
+        ),
+    )
+
+
+def consumers(calls: StepCalls, leaf: str) -> list[CallFacts]:
+    """The layers that take this part of the batch as it is."""
+    found = []
+    for call in calls.calls:
+        if call.arguments and call.name in (*_LAYERS, *_RECURRENT):
+            made = calls.origin(call.arguments[0])
+            if isinstance(made, ArgumentFacts) and made.leaf == leaf:
+                found.append(call)
+    return found
+
+
+def id_fields(calls: StepCalls, leaves: tuple[BatchLeaf, ...]) -> list[BatchLeaf]:
+    """Parts of the batch that are looked up in an embedding."""
+    looked_up = set()
+    for call in calls.calls:
+        if call.name == "embedding" and call.arguments:
+            made = calls.origin(call.arguments[0])
+            if isinstance(made, ArgumentFacts):
+                looked_up.add(made.leaf)
+    return [leaf for leaf in leaves if leaf.path in looked_up]
+
+
+def is_used(calls: StepCalls, leaf: str) -> bool:
+    return any(one.leaf == leaf for call in calls.calls for one in call.arguments)

@@ -1,0 +1,190 @@
+"""## What it checks
+A regression loss, or a difference or product on the way to the loss, whose two sides have shapes
+such as (N, 1) and (N,): they broadcast to (N, N). Seen in the calls of one step, run once more when
+the run is over.
+
+## Why it matters
+Every prediction is compared with every target. The loss falls to the variance of the targets and
+stays there; torch gives a warning at most.
+
+## Example
+    prediction = model(x)                 # (64, 1)
+    loss = F.mse_loss(prediction, y)      # y is (64,)
+
+## Fix
+    loss = F.mse_loss(prediction.squeeze(-1), y)
+
+## Options
+A difference written as `a[:, None] - b` in one line is taken for what it says: all pairs.
+
+## See also
+ND612 double-softmax
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
+from nanodoc.diagnosis.finding import Fix, Remedy
+from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.calls import REGRESSION, ArgumentFacts, CallFacts, StepCalls
+from nanodoc.facts.evidence import Evidence
+from nanodoc.rules.base import location_key
+from nanodoc.rules.learning.claims import at_call, calls_of, op_of
+from nanodoc.rules.rewrite import on_argument
+
+_BY_HAND = ("sub", "mul", "truediv", "div")
+
+
+@rule(
+    "ND111",
+    "broadcast-loss",
+    "critical",
+    "prediction and target of different shape broadcast against each other",
+    needs=(
+        "inspection",
+        "loop",
+    ),
+    preflight="loss",
+    trials=("samples",),
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    calls = calls_of(evidence)
+    if calls is None:
+        return
+    reaching = calls.reaching_the_loss()
+    for call in calls.calls:
+        if call.index not in reaching or len(call.arguments) < 2:
+            continue
+        first, second = call.arguments[:2]
+        if not _outer(first.shape, second.shape):
+            continue
+        if (call.name in REGRESSION and not _on_purpose(calls, call)) or (
+            call.name in _BY_HAND and _by_accident(calls, call, first, second)
+        ):
+            yield _broadcast(rule, evidence, call)
+            return
+
+
+def _outer(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Broadcast against each other, both grow: (N, 1) with (N,) becomes (N, N)."""
+    if not one or not other or len(one) == len(other):
+        return False
+    result = [max(a, b) for a, b in zip(_padded(one, other), _padded(other, one), strict=True)]
+    size = math.prod(result)
+    return size > math.prod(one) and size > math.prod(other) and math.prod(one) == math.prod(other)
+
+
+def _padded(shape: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
+    return (1,) * (len(other) - len(shape)) + shape
+
+
+def _by_accident(
+    calls: StepCalls, call: CallFacts, first: ArgumentFacts, second: ArgumentFacts
+) -> bool:
+    """One side learns, the other comes from the batch, and nobody put the extra dimension there in
+    the same line: who writes `a[:, None] - b` means all pairs."""
+    if first.requires_grad == second.requires_grad:
+        return False
+    learns, given = (first, second) if first.requires_grad else (second, first)
+    source, other = calls.origin(learns), calls.origin(given, elementwise=True)
+    if not isinstance(source, CallFacts):  # a parameter by itself, such as a vector of frequencies
+        return False
+    from_batch = isinstance(other, ArgumentFacts) and (other.leaf or "").startswith("batch")
+    return from_batch and not _on_purpose(calls, call)
+
+
+def _on_purpose(calls: StepCalls, call: CallFacts) -> bool:
+    """The extra dimension was put there in the same line."""
+    return any(
+        step.name in ("unsqueeze", "getitem")
+        and step.view
+        and _same_line(step, call)
+        and len(step.shape) > len(step.arguments[0].shape)
+        for argument in call.arguments[:2]
+        for step in calls.path(argument)
+    )
+
+
+def _same_line(one: CallFacts, other: CallFacts) -> bool:
+    a, b = one.site, other.site
+    return a is not None and b is not None and (a.file, a.line) == (b.file, b.line)
+
+
+def _broadcast(rule: Rule, evidence: Evidence, call: CallFacts) -> Claim:
+    first, second = call.arguments[:2]
+    one, other = list(first.shape), list(second.shape)
+    rows = math.prod(first.shape)
+    learns = first if first.requires_grad or not second.requires_grad else second
+    wide, name = (
+        (first, "the first argument")
+        if len(first.shape) > len(second.shape)
+        else (second, "the second argument")
+    )
+    warned = _warned(evidence, "target size")
+    cure = (
+        "squeeze(-1)"
+        if wide.shape[-1:] == (1,)
+        else f"view({', '.join(map(str, other if wide is first else one))})"
+    )
+    which = "the prediction" if wide is learns else "the target"
+    return Claim(
+        root=location_key(call.site) or ("broadcast",),
+        specificity=Specificity.EXACT,
+        stage=Stage.WIRING,
+        finding=rule.finding(
+            confidence=confidence(
+                0.8, 0.5 if call.name in REGRESSION else 0.2, 0.5 if warned else 0.0
+            ),
+            title=f"{call.name} of shapes {tuple(one)} and {tuple(other)} compares every "
+            "prediction "
+            "with every target",
+            explanation=f"The two broadcast against each other to {rows}×{rows} pairs instead of "
+            f"{rows}: "
+            "the loss is lowest where every prediction is the mean of all targets, so the "
+            "model learns that mean and nothing else.",
+            culprit=at_call(call, evidence),
+            phase="forward",
+            step=0,
+            evidence=(
+                ("shapes", f"{one} and {other}"),
+                *((("torch warned", warned),) if warned else ()),
+            ),
+            fixes=(
+                _same_shape(
+                    call,
+                    0 if wide is first else 1,
+                    cure,
+                    f"give both the same shape: .{cure} on {which} ({name})",
+                ),
+            ),
+        ),
+    )
+
+
+def _same_shape(call: CallFacts, position: int, cure: str, title: str) -> Fix:
+    if not cure.startswith("squeeze"):
+        return Fix(title=title, confidence="likely")
+    template = f"{{x}}.{cure}"
+    patch = on_argument(op_of(call), template, position=position)
+    remedy = Remedy(
+        kind="argument",
+        location=call.site,
+        op=call.name,
+        position=position,
+        template=template,
+        whole_run=True,
+    )
+    return Fix(
+        title=title,
+        patch=patch,
+        confidence="likely",
+        remedy=remedy if call.site is not None else None,
+    )
+
+
+def _warned(evidence: Evidence, words: str) -> str:
+    found = evidence.loop.warnings if evidence.loop is not None else ()
+    return next((one.message[:160] for one in found if words in one.message), "")

@@ -1,0 +1,56 @@
+"""## What it checks
+How often the classes occur among a batch's targets: more than 10 : 1, with at least five of the
+rarest.
+
+## Why it matters
+Always answering the frequent class is a good first answer; accuracy will not show it.
+
+## Fix
+Class weights or sampling by class.
+
+## See also
+ND110 padding-dominated
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nanodoc.diagnosis.claim import Claim, confidence
+from nanodoc.diagnosis.rule import Rule, Threshold, rule
+from nanodoc.facts.evidence import Evidence
+from nanodoc.rules.data.batch_claims import batch_claim
+from nanodoc.rules.learning.claims import calls_of
+
+_FEWEST = 5
+"""Samples of the rarest class: fewer are chance."""
+
+
+@rule(
+    "ND109",
+    "class-imbalance",
+    "info",
+    "one class far more frequent than another",
+    needs=("inspection",),
+    thresholds={
+        "ratio": Threshold(10.0, "most frequent class to least frequent (SageMaker Debugger)")
+    },
+    trials=("samples",),
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    calls = calls_of(evidence)
+    for call in calls.calls if calls is not None else ():
+        top, least = call.notes.get("top_count"), call.notes.get("least_count")
+        if top and least and least >= _FEWEST and top / least > check.limit(evidence, "ratio"):
+            yield batch_claim(
+                rule,
+                evidence,
+                None,
+                title=f"one class is {top / least:.0f} times as frequent as another",
+                explanation=f"Of the last batch's {call.notes['targets']:.0f} targets, {top:.0f} "
+                f"are of class {call.notes['top_class']:.0f}.",
+                weight=confidence(0.4, 0.4 if least >= 4 * _FEWEST else 0.1),
+                notes=[("most frequent : least frequent", round(top / least, 1))],
+                fix="class weights, sampling by class, or a metric that is not accuracy",
+            )
+            return

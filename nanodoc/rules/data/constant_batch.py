@@ -1,0 +1,123 @@
+"""## What it checks
+Successive batches of a loader that are equal to the last bit although each was made anew; and an
+input that is one and the same value everywhere, in every batch.
+
+## Why it matters
+The model learns one batch by heart.
+
+## Example
+    batch = next(iter(loader))      # in every step
+
+## Fix
+    for batch in loader: ...
+
+## Options
+Data given as a list with a single batch, or one batch per pass, is taken for intended.
+
+## See also
+ND109 class-imbalance
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nanodoc.diagnosis.claim import Claim, confidence
+from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.calls import ArgumentFacts, StepCalls
+from nanodoc.facts.evidence import Evidence
+from nanodoc.rules.data.batch_claims import batch_claim, consumers, id_fields, is_used
+from nanodoc.rules.learning.claims import calls_of
+
+
+@rule(
+    "ND108",
+    "constant-batch",
+    "critical",
+    "the same batch, or the same value, again and again",
+    needs=(
+        "inspection",
+        "data",
+    ),
+    preflight="batch",
+    trials=("samples",),
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    data, calls = evidence.data, calls_of(evidence)
+    if data is None or data.batches < 3:
+        return
+    used = calls is None or any(is_used(calls, leaf.path) for leaf in data.leaves)
+    if data.loader and data.per_pass != 1 and used and data.identical >= data.batches - 1:
+        yield batch_claim(
+            rule,
+            evidence,
+            None,
+            severity="critical",
+            title=f"all of the last {data.batches} batches are the same",
+            explanation="They were made anew and are equal to the last bit: the loop draws the "
+            "same batch again and again.",
+            weight=confidence(0.8, 0.5 if data.batches > 5 else 0.2),
+            notes=[("identical batches", data.batches)],
+            fix="iterate over the loader; `next(iter(loader))` begins anew each time, and a seed "
+            "set in every step draws the same samples",
+        )
+        return
+    inputs = [
+        (leaf, taken)
+        for leaf in data.leaves
+        if calls is not None and (taken := consumers(calls, leaf.path))
+    ]
+    if (
+        calls is None
+        or id_fields(calls, data.leaves)
+        or not all(leaf.floating and leaf.same_samples for leaf, _ in inputs)
+    ):
+        return  # a grid or a condition that all samples share stands beside inputs that differ
+    targets = _targets(calls)
+    if any(
+        leaf.floating
+        and not leaf.same_samples
+        and leaf.path not in targets
+        and is_used(calls, leaf.path)
+        for leaf in data.leaves
+    ):
+        return
+    for leaf, taken in inputs:
+        if taken:
+            alike = f"{leaf.minimum:g} everywhere" if leaf.constant else "the same for every sample"
+            yield batch_claim(
+                rule,
+                evidence,
+                leaf.path,
+                severity="critical",
+                title=f"{leaf.path} is {alike}, in every batch",
+                explanation=f"{taken[0].module or 'The model'} is given {list(leaf.shape)} "
+                f"values, and no sample differs from another over {data.batches} batches: "
+                "there "
+                "is nothing to tell them apart by.",
+                weight=confidence(
+                    0.8, 0.5 if data.batches > 5 else 0.2, 0.3 if leaf.constant else 0.0
+                ),
+                notes=[
+                    ("range", f"{leaf.minimum:.4g} … {leaf.maximum:.4g}"),
+                    ("batches", data.batches),
+                ],
+                fix="look at how the samples are stored: one tensor that is written to in place "
+                "and stored again and again stays one tensor (clone it)",
+            )
+            return
+
+
+def _targets(calls: StepCalls) -> set[str | None]:
+    """Parts of the batch that losses compare with."""
+    found = set()
+    for call in calls.calls:
+        if (
+            call.name.endswith(("_loss", "cross_entropy", "kl_div", "with_logits"))
+            or call.name == "sub"
+        ):
+            for argument in call.arguments:
+                made = calls.origin(argument, elementwise=True)
+                if isinstance(made, ArgumentFacts):
+                    found.add(made.leaf)
+    return found

@@ -1,0 +1,83 @@
+"""## What it checks
+A mean, std, var or a mean-reduced loss whose input has no element in this step.
+
+## Why it matters
+A selection that is nearly always non-empty (positives, hard negatives, unmasked tokens) is empty
+once in a long run, and that one step makes the loss NaN.
+
+## Example
+    loss = per_item[mask].mean()        # mask has no True in this batch
+
+## Fix
+Skip the term when nothing is selected, or divide a sum by max(count, 1).
+
+## See also
+ND105 all-targets-ignored, ND202 division-by-zero
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nanodoc.diagnosis.claim import Claim, Specificity
+from nanodoc.diagnosis.finding import Fix, Remedy
+from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.evidence import Evidence
+from nanodoc.rules.base import birth_claim
+from nanodoc.rules.rewrite import sum_over_count
+
+# Ops whose result over no element is 0/0.
+_REDUCTIONS = (
+    "mean",
+    "std",
+    "var",
+    "std_mean",
+    "var_mean",
+    "median",
+    "nanmean",
+    "l1_loss",
+    "mse_loss",
+    "huber_loss",
+    "smooth_l1_loss",
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+    "kl_div",
+)
+
+
+@rule(
+    "ND106",
+    "empty-reduction",
+    "critical",
+    "mean, std or a loss of an empty selection",
+    trials=(
+        "values",
+        "samples",
+    ),
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    for birth in evidence.births:
+        site = birth.site
+        empty = [fact for fact in site.inputs if fact.numel == 0]
+        if site.short in _REDUCTIONS and empty and birth.kind == "nan":
+            yield birth_claim(
+                rule,
+                evidence,
+                birth,
+                title=f"{site.short} of an empty tensor is NaN",
+                explanation=f"The input of {site.short} has shape {list(empty[0].shape)}: nothing "
+                "was "
+                "selected in this step, and the mean of nothing is 0/0.",
+                exact=1.0,
+                specificity=Specificity.EXACT,
+                extra=[("input shape", list(empty[0].shape)), ("made by", empty[0].label)],
+                fixes=[
+                    Fix(
+                        title="divide a sum by max(count, 1), or skip the term when nothing is "
+                        "selected",
+                        confidence="likely",
+                        patch=sum_over_count(site),
+                        remedy=Remedy(kind="empty-mean", location=site.location),
+                    )
+                ],
+            )

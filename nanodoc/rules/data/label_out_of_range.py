@@ -1,0 +1,62 @@
+"""## What it checks
+The integer targets of cross_entropy and nll_loss against the number of classes, before the call;
+`ignore_index` counts as no label.
+
+## Why it matters
+On the CPU the message names one value and no position; on a GPU the process is lost to a
+device-side assert.
+
+## Example
+    labels = torch.tensor([1, 2, 3])     # counted from 1
+    loss = F.cross_entropy(logits, labels)   # logits of 3 classes
+
+## Fix
+    loss = F.cross_entropy(logits, labels - 1)
+
+## Options
+`--no-preflight` leaves out the check of the first step.
+
+## See also
+ND102 index-out-of-range, ND105 all-targets-ignored
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nanodoc.diagnosis.claim import Claim
+from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.evidence import Evidence
+from nanodoc.rules.base import count
+from nanodoc.rules.data.range_claims import range_claim
+
+
+@rule(
+    "ND103",
+    "label-out-of-range",
+    "critical",
+    "a class label beyond the model's classes",
+    preflight="labels",
+    trials=("samples",),
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    found = next((one for one in evidence.ranges if one.label), None)
+    if found is not None:
+        one_based = found.minimum == found.maximum == found.size and found.least >= 1
+        yield range_claim(
+            rule,
+            evidence,
+            found,
+            title=f"label {found.value} at {list(found.position)}, but the model has {found.size} "
+            f"classes (0…{found.size - 1})",
+            explanation=f"{count(found.count, 'label')} of {list(found.shape)} "
+            f"{'is' if found.count == 1 else 'are'} out of range, from {found.minimum} to "
+            f"{found.maximum}."
+            + (" Labels that are counted from 1 end one too high." if one_based else ""),
+            fix="labels counted from 0 (y - 1)"
+            if one_based
+            else "ignore_index for labels that stand for none"
+            if found.maximum < 0
+            else f"an output of at least {found.maximum + 1} classes, or other labels for these "
+            "samples",
+        )

@@ -1,0 +1,119 @@
+"""## What it checks
+When a step goes wrong, the values are followed back to where they entered. If they were already NaN
+or inf in the batch, the batch is to blame: the report gives the path in the batch, the samples and,
+where the loader's sampler can tell, their indices in the data set.
+
+## Why it matters
+One bad record in a million poisons every weight in a single step, and nothing in the model is
+wrong.
+
+## Example
+    batch = {"image": ..., "age": tensor([31., nan, 54.])}
+
+## Fix
+Drop or repair the samples in the data set. Masking after the loss does not help: the gradient of a
+masked NaN is 0 · NaN = NaN (see ND302).
+
+## See also
+ND302 masked-branch-gradient
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nanodoc.diagnosis.claim import Claim, Specificity, confidence
+from nanodoc.diagnosis.finding import Culprit, Fix, Remedy
+from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.ops import LeafRoot
+from nanodoc.rules.base import count, effects, link, replay_row
+
+
+@rule(
+    "ND101",
+    "non-finite-input",
+    "critical",
+    "NaN or inf in a batch",
+    preflight="batch",
+    trials=(
+        "values",
+        "samples",
+    ),
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    for leaf in evidence.leaves:
+        if leaf.kind not in ("batch", "unknown"):
+            continue
+        facts = leaf.facts
+        what = " and ".join(
+            part
+            for part in (
+                count(facts.nan, "NaN") if facts.nan else "",
+                f"{facts.inf} inf" if facts.inf else "",
+            )
+            if part
+        )
+        name = leaf.name if leaf.kind == "batch" else "a tensor made outside the step"
+        who = ""
+        if leaf.samples:
+            shown = ", ".join(map(str, leaf.samples[:8])) + (", …" if len(leaf.samples) > 8 else "")
+            who = f" Sample{'s' if len(leaf.samples) > 1 else ''} {shown} of the batch"
+            if leaf.dataset_indices:
+                who += (
+                    f" (data set ind{'ices' if len(leaf.dataset_indices) > 1 else 'ex'} "
+                    f"{', '.join(map(str, leaf.dataset_indices[:8]))})"
+                )
+            who += f" {'hold' if len(leaf.samples) > 1 else 'holds'} them."
+        yield Claim(
+            root=("leaf", leaf.name),
+            specificity=Specificity.SPECIAL,
+            position=leaf.consumer.index if leaf.consumer else 0,
+            finding=rule.finding(
+                confidence=confidence(
+                    0.5 if evidence.reproduced == "bitwise" else 0.2,
+                    0.8 if facts.nonfinite else 0.0,
+                    0.5 if leaf.samples else 0.0,
+                ),
+                title=f"{name} holds {what or 'non-finite values'}",
+                explanation=f"{name} ({facts.dtype}, shape {list(facts.shape)}) comes in with "
+                f"{what} among {facts.numel} elements, and they reach the loss.{who}",
+                culprit=_data_culprit(leaf),
+                phase="data" if leaf.kind == "batch" else "forward",
+                step=evidence.trip.step if evidence.trip else evidence.failure_step,
+                evidence=(
+                    ("NaN", facts.nan),
+                    ("inf", facts.inf),
+                    ("elements", facts.numel),
+                    ("finite minimum", facts.minimum),
+                    ("finite maximum", facts.maximum),
+                ),
+                chain=tuple(link(op) for op in leaf.chain),
+                effects=effects(evidence),
+                experiments=replay_row(evidence),
+                fixes=()
+                if leaf.kind != "batch"
+                else (
+                    Fix(
+                        title="drop or repair these samples in the data set, before they are "
+                        "batched",
+                        confidence="likely",
+                        remedy=Remedy(kind="without-samples"),
+                    ),
+                ),
+            ),
+        )
+
+
+def _data_culprit(leaf: LeafRoot) -> Culprit:
+    consumer = leaf.consumer
+    return Culprit(
+        kind="data",
+        op=consumer.op if consumer else None,
+        module=consumer.module if consumer else None,
+        module_type=consumer.module_type if consumer else None,
+        batch_path=leaf.name if leaf.kind == "batch" else None,
+        samples=leaf.samples,
+        dataset_indices=leaf.dataset_indices,
+        location=consumer.location if consumer else None,
+    )

@@ -1,0 +1,162 @@
+"""## What it checks
+Token ids whose rows end (or begin) in runs of one token. Critical: that token is more than half of
+the targets that the loss counts. Warning: it is more than half of the ids and nothing masks it.
+
+## Why it matters
+The loss falls because padding is easy to predict.
+
+## Example
+    loss = F.cross_entropy(logits.flatten(0, 1), ids.flatten())     # pads included
+
+## Fix
+    loss = F.cross_entropy(logits.flatten(0, 1), ids.flatten(), ignore_index=pad)
+
+## See also
+ND105 all-targets-ignored, ND114 all-ones-mask
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from nanodoc.diagnosis.claim import Claim, Specificity, confidence
+from nanodoc.diagnosis.finding import Culprit
+from nanodoc.diagnosis.rule import Rule, Threshold, rule
+from nanodoc.facts.calls import CLASSIFICATION, ArgumentFacts, CallFacts, StepCalls
+from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.loop import BatchLeaf
+from nanodoc.rules.data.batch_claims import batch_claim, id_fields
+from nanodoc.rules.learning.claims import calls_of
+
+_MASKS = (
+    "ne",
+    "eq",
+    "gt",
+    "lt",
+    "ge",
+    "le",
+    "bool",
+    "pack_padded_sequence",
+    "masked_fill",
+    "masked_select",
+)
+
+
+@rule(
+    "ND110",
+    "padding-dominated",
+    "warning",
+    "most of what the model reads, or is asked for, is padding",
+    needs=(
+        "inspection",
+        "data",
+    ),
+    thresholds={
+        "share": Threshold(0.5, "share of one token (SageMaker Debugger, NLPSequenceRatio)")
+    },
+    preflight="batch",
+    trials=("samples",),
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    calls, data = calls_of(evidence), evidence.data
+    if calls is None or data is None:
+        return
+    ids = id_fields(calls, data.leaves)
+    loss = next(
+        (one for one in calls.calls if one.name in CLASSIFICATION and one.notes.get("top_count")),
+        None,
+    )
+    for leaf in ids:
+        if loss is not None and leaf.top_value is not None:
+            share = loss.notes["top_count"] / max(loss.notes["targets"] - loss.notes["ignored"], 1)
+            if (
+                share > check.limit(evidence, "share")
+                and not loss.notes["ignored"]
+                and _is_its_own_target(calls, loss, leaf)
+                and loss.notes["top_class"] == leaf.top_value
+                and leaf.ragged
+                and loss.notes["targets"] > leaf.shape[0]
+            ):
+                yield _counted(rule, evidence, leaf, share, loss)
+                return
+        if (
+            leaf.top_share <= check.limit(evidence, "share")
+            or not leaf.ragged
+            or _masked(calls, leaf, data.leaves)
+            or (loss is not None and loss.notes["ignored"])
+        ):
+            continue
+        yield batch_claim(
+            rule,
+            evidence,
+            leaf.path,
+            root="padding",
+            title=f"{leaf.top_share:.0%} of {leaf.path} is the token {leaf.top_value:.0f}, and "
+            "nothing masks it",
+            explanation=f"Rows end in runs of {leaf.top_value:.0f} of different lengths, as "
+            "padding does; "
+            "the model reads them like any other token.",
+            weight=confidence(0.5, 0.3 if leaf.top_share > 0.7 else 0.1),
+            notes=[("share", round(leaf.top_share, 3)), ("token", leaf.top_value)],
+            fix="mask the padding, pack the sequences, and put sequences of like length into one "
+            "batch",
+        )
+        return
+
+
+def _is_its_own_target(calls: StepCalls, loss: CallFacts, ids: BatchLeaf) -> bool:
+    """The loss compares with the ids themselves: only there a class is a token."""
+    made = calls.origin(loss.arguments[1]) if len(loss.arguments) > 1 else None
+    return isinstance(made, ArgumentFacts) and made.leaf == ids.path
+
+
+def _counted(
+    rule: Rule, evidence: Evidence, leaf: BatchLeaf, share: float, loss: CallFacts
+) -> Claim:
+    claim = batch_claim(
+        rule,
+        evidence,
+        leaf.path,
+        root="padding",
+        severity="critical",
+        specificity=Specificity.SPECIAL,
+        title=f"{share:.0%} of the targets are padding, and the loss counts them",
+        explanation=f"The token {leaf.top_value:.0f} fills the ends of the rows of {leaf.path} and "
+        f"{share:.0%} of what {loss.name} compares with: predicting padding is "
+        "most of what the model is paid for.",
+        weight=confidence(0.8, 0.4 if share > 0.7 else 0.1),
+        notes=[
+            ("share of the targets", round(share, 3)),
+            ("token", leaf.top_value),
+            ("ignored targets", loss.notes["ignored"]),
+        ],
+        fix=f"ignore_index={leaf.top_value:.0f}, or −100 in the targets where the input is padding",
+    )
+    culprit = Culprit(
+        kind="data",
+        op=loss.name,
+        module=loss.module,
+        module_type=loss.module_type,
+        batch_path=leaf.path,
+        location=loss.site,
+    )
+    return replace(claim, finding=replace(claim.finding, culprit=culprit, phase="forward"))
+
+
+def _masked(calls: StepCalls, ids: BatchLeaf, leaves: tuple[BatchLeaf, ...]) -> bool:
+    """Something is made of the ids besides their embedding, or the batch brings a mask or lengths
+    along."""
+    for call in calls.calls:
+        if call.name in _MASKS or (
+            call.name == "embedding" and call.options.get("padding_idx") is not None
+        ):
+            return True
+    return any(
+        leaf is not ids
+        and leaf.shape == ids.shape
+        and not leaf.constant
+        and leaf.minimum >= 0
+        and leaf.maximum == 1
+        for leaf in leaves
+    )

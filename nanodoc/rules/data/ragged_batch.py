@@ -1,0 +1,216 @@
+"""## What it checks
+An exception while a batch is put together. The samples of that batch are drawn once more, one by
+one, and compared field by field; where zeros behind the shorter ones would help, the step is run
+with the padded batch.
+
+## Why it matters
+The message names two shapes, no field and no sample; with worker processes not even the batch.
+
+## Example
+    RuntimeError: stack expects each tensor to be equal size, but got [1, 5] at entry 0 and [2, 5]
+    at entry 1
+
+## Fix
+    def collate(samples):
+        images, boxes = zip(*samples)
+        return torch.stack(images), torch.nn.utils.rnn.pad_sequence(boxes, batch_first=True)
+
+## See also
+ND205 fully-masked-softmax (what padded rows can lead to), ND708 loader-worker-died
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+
+from nanodoc.diagnosis.claim import Claim, Specificity, confidence
+from nanodoc.diagnosis.finding import Culprit, Fix
+from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.crash import FieldFacts, RaggedFacts
+from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.failure_kinds import is_ragged
+from nanodoc.rules.crash.failure_claims import failure_claim
+from nanodoc.rules.data.padding import collate_for
+
+_SHOWN = 8
+
+
+@rule(
+    "ND104",
+    "ragged-batch",
+    "critical",
+    "samples that the collate function cannot stack",
+    trials=("samples",),
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    failure = evidence.failure
+    ragged = evidence.crash.ragged if evidence.crash is not None else None
+    if failure is None or (ragged is None and not is_ragged(failure)):
+        return
+    if ragged is None:
+        # its samples were looked at, and do not differ
+        if evidence.crash is not None and evidence.crash.indices:
+            return
+        claim = failure_claim(
+            rule,
+            evidence,
+            title="the samples of a batch do not fit together",
+            specificity=Specificity.FAMILY,
+            explanation="The loader could not put its samples together; which of them differ "
+            "could not be told (an iterable data set, or samples that are not the same twice).",
+        )
+        yield replace(
+            claim,
+            finding=replace(
+                claim.finding,
+                culprit=replace(
+                    claim.finding.culprit,
+                    kind="data",
+                    location=claim.finding.culprit.location or evidence.data_site,
+                ),
+            ),
+        )
+        return
+    fields = [one for one in ragged.fields if one.ragged]
+    worst = fields[0]
+    odd = _odd_samples(worst)
+    named = f"field {worst.path} of the samples" if worst.path else "the samples"
+    sizes = Counter(worst.sizes)
+    title = (
+        f"{named} differ{'s' if worst.path else ''} in "
+        f"{'shape' if all(isinstance(size, tuple) for size in worst.sizes) else 'kind'}, and "
+        "cannot be stacked"
+    )
+    first = odd[0]
+    most = len(set(worst.sizes)) > 1 and sizes[worst.usual] > 1
+    explanation = (
+        f"Sample {first} of the batch (data set {ragged.indices[first]}) has "
+        f"{_shown(worst.sizes[first])} where "
+        f"{'most have' if most else 'sample 0 has'} "
+        f"{_shown(worst.usual if sizes[worst.usual] > 1 else worst.sizes[0])}. "
+        + (
+            "The collate function stacks"
+            if ragged.own_collate
+            else "The loader's default collate stacks"
+        )
+        + " samples, which needs equal shapes."
+    )
+    extra = [
+        (
+            "field",
+            f"{one.path or 'the sample'}: "
+            + ", ".join(f"{_shown(size)} ×{number}" for size, number in Counter(one.sizes).items()),
+        )
+        for one in fields[:4]
+    ]
+    extra.append(
+        (
+            "samples",
+            ", ".join(
+                f"{i} (data set {ragged.indices[i]}) {_shown(worst.sizes[i])}" for i in odd[:_SHOWN]
+            ),
+        )
+    )
+    if ragged.made_at is not None:
+        extra.append(("samples come from", f"{ragged.made_at.file}:{ragged.made_at.line}"))
+    claim = failure_claim(
+        rule,
+        evidence,
+        title=title,
+        explanation=explanation,
+        fixes=_fixes(ragged, worst),
+        specificity=Specificity.SPECIAL,
+        extra=extra,
+    )
+    own = claim.finding.culprit.location if ragged.own_collate else None
+    culprit = Culprit(
+        kind="data",
+        op="stack",
+        batch_path=f"batch{worst.path}",
+        samples=odd,
+        dataset_indices=tuple(ragged.indices[i] for i in odd),
+        location=own or ragged.loader_at or claim.finding.culprit.location,
+    )
+    experiments: tuple[dict[str, str | float | None], ...] = ()
+    if ragged.padded is not None:
+        outcome = "the step runs" if ragged.padded == "runs" else f"the step raises {ragged.padded}"
+        experiments = (
+            {"name": "the field padded with zeros", "outcome": outcome, "loss": ragged.padded_loss},
+        )
+    sure = confidence(0.8, 0.5, 0.4 if culprit.location is not None else 0.0)
+    yield replace(
+        claim,
+        finding=replace(
+            claim.finding, culprit=culprit, confidence=sure, experiments=experiments, phase="data"
+        ),
+    )
+
+
+def _odd_samples(field: FieldFacts) -> tuple[int, ...]:
+    """Those unlike the majority, where there is one; else those unlike the first."""
+    most = Counter(field.sizes).most_common(2)
+    if most[0][1] > len(field.sizes) / 2:
+        return tuple(i for i, size in enumerate(field.sizes) if size != most[0][0])
+    return field.odd
+
+
+def _fixes(ragged: RaggedFacts, worst: FieldFacts) -> Iterable[Fix]:
+    sizes = [size for size in worst.sizes if isinstance(size, tuple)]
+    if len(sizes) < len(worst.sizes):
+        yield Fix(
+            title=f"give every sample the same kind of value in {worst.path or 'its place'}, or "
+            "leave the field out of what is collated",
+            confidence="likely",
+        )
+        return
+    images = worst.images
+    if images and len({size[0] for size in sizes}) > 1 and len({size[1:] for size in sizes}) == 1:
+        yield Fix(
+            title="some images have another number of channels: open them all alike, such as "
+            'Image.open(path).convert("RGB")',
+            confidence="likely",
+        )
+        return
+    if images:
+        yield Fix(
+            title="images of different size: resize or crop them in the data set's transform "
+            "(transforms.Resize((h, w)))",
+            confidence="likely",
+        )
+        return
+    runs = (
+        ragged.padded == "runs"
+        and ragged.padded_loss is not None
+        and ragged.padded_loss - ragged.padded_loss == 0
+    )
+    patch = collate_for(ragged)
+    if ragged.own_collate:
+        yield Fix(
+            title="pad in your collate function: torch.nn.utils.rnn.pad_sequence(tensors, "
+            "batch_first=True)",
+            confidence="likely",
+        )
+    elif len({len(size) for size in sizes}) == 1:
+        whose = (
+            "a collate function that pads with zeros: DataLoader(..., collate_fn=collate)"
+            if patch
+            else "a collate function of your own that pads with zeros"
+        )
+        yield Fix(
+            title=f"{whose}; where 0 means something (labels), pad with what stands for none, such "
+            "as -100" + ("" if runs else "; look at what reads the padding"),
+            patch=patch,
+            verified=runs,
+            confidence="likely",
+            outcome="the step runs with the padded batch" if runs else "",
+        )
+    yield Fix(
+        title="or keep the field as a list: a collate function that does not stack it",
+        confidence="maybe",
+    )
+
+
+def _shown(size: tuple[int, ...] | str) -> str:
+    return str(list(size)) if isinstance(size, tuple) else "nothing" if size == "missing" else size

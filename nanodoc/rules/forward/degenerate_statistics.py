@@ -1,0 +1,110 @@
+"""## What it checks
+std or var over no more elements than its correction (1 by default), and batch norm refused for one
+value per channel.
+
+## Why it matters
+The last batch of an epoch is smaller: 129 samples in batches of 16 leave one of 1. Its unbiased std
+is NaN.
+
+## Example
+    adv = (adv - adv.mean()) / (adv.std() + 1e-8)        # len(adv) == 1
+
+## Fix
+drop_last=True, skip the normalisation for a single value, or unbiased=False.
+
+## See also
+ND106 empty-reduction
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nanodoc.diagnosis.claim import Claim, Specificity
+from nanodoc.diagnosis.finding import Fix, Remedy
+from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.evidence import Evidence
+from nanodoc.rules.base import birth_claim
+from nanodoc.rules.crash.failure_claims import failure_claim
+from nanodoc.rules.rewrite import unbiased_where_many, with_keyword
+
+
+@rule(
+    "ND208",
+    "degenerate-statistics",
+    "critical",
+    "unbiased std of one element, batch norm of one value",
+    preflight="gradients",
+    trials=("values",),
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    for birth in evidence.births:
+        site = birth.site
+        n, correction = site.notes.get("count"), site.notes.get("correction")
+        if (
+            site.short not in ("std", "var", "std_mean", "var_mean")
+            or n is None
+            or correction is None
+            or n - correction > 0
+            or n == 0
+        ):
+            continue
+        what = site.short.removesuffix("_mean")
+        yield birth_claim(
+            rule,
+            evidence,
+            birth,
+            title=f"unbiased {what} of {int(n)} value is NaN"
+            if n == 1
+            else f"{what} of {int(n)} values with correction {int(correction)} is NaN",
+            explanation=f"{what} divides by count − correction = {int(n)} − {int(correction)} = "
+            f"{int(n - correction)}. The reduced dimension has {int(n)} "
+            f"element{'s' if n > 1 else ''} in this step (input shape "
+            f"{list(site.inputs[0].shape)}), typically the last, smaller batch.",
+            exact=1.0,
+            specificity=Specificity.SPECIAL,
+            extra=[("values", int(n)), ("correction", int(correction))],
+            fixes=[
+                Fix(
+                    title="drop the last, smaller batch (drop_last=True), or skip the "
+                    "normalisation for a single value",
+                    confidence="likely",
+                    remedy=Remedy(kind="without-batch"),
+                ),
+                Fix(
+                    title=f"use the biased {what} of a single value, which is 0",
+                    patch=unbiased_where_many(site),
+                    confidence="likely",
+                    remedy=Remedy(kind="lone-statistics", location=site.location),
+                ),
+                Fix(
+                    title="use the biased estimate",
+                    patch=with_keyword(site, "unbiased", False, drop=("correction",)),
+                    confidence="maybe",
+                    remedy=Remedy(
+                        kind="keyword",
+                        location=site.location,
+                        op=what,
+                        keyword="unbiased",
+                        value=0.0,
+                    ),
+                ),
+            ],
+        )
+    failure = evidence.failure
+    if failure is not None and "Expected more than 1 value per channel" in failure.message:
+        yield failure_claim(
+            rule,
+            evidence,
+            title="batch norm of a single value per channel",
+            explanation=f"A batch of one has no variance: {failure.message.splitlines()[0]}. It is "
+            "typically the last, smaller batch.",
+            fixes=[
+                Fix(
+                    title="drop the last, smaller batch (drop_last=True)",
+                    confidence="likely",
+                    remedy=Remedy(kind="without-batch"),
+                )
+            ],
+            specificity=Specificity.SPECIAL,
+        )

@@ -1,0 +1,94 @@
+"""## What it checks
+A softmax, log_softmax, logsumexp or attention kernel with a row in which every entry is −inf.
+
+## Why it matters
+−inf masks are normal until one row has nothing else: a document of padding only, a query that may
+see no key. The softmax of that row is NaN, and through the shared weights so is every gradient.
+
+## Example
+    attn(x, x, x, key_padding_mask=pad)        # pad[71] is all True
+
+## Fix
+Leave one entry of each row unmasked, or drop the samples that consist of padding only.
+
+## See also
+ND207 indeterminate-form, ND211 mask-constant-overflow
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nanodoc.diagnosis.claim import Claim, Specificity
+from nanodoc.diagnosis.finding import Fix, Remedy
+from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.ops import OpFacts
+from nanodoc.rules.base import birth_claim, count
+from nanodoc.rules.rewrite import on_argument, on_keyword
+
+_SOFTMAXES = ("softmax", "log_softmax", "safe_softmax", "logsumexp", "masked_softmax")
+
+
+@rule(
+    "ND205",
+    "fully-masked-softmax",
+    "critical",
+    "a softmax row that is all −inf",
+    preflight="gradients",
+    trials=("values",),
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    for birth in evidence.births:
+        site = birth.site
+        rows = int(site.notes.get("fully_masked_rows", 0))
+        if not rows or not (site.short in _SOFTMAXES or _is_attention(site.short)):
+            continue
+        total = int(site.notes.get("rows", 0))
+        who = ""
+        if birth.samples:
+            who = (
+                f" The rows belong to sample{'s' if len(birth.samples) > 1 else ''} "
+                f"{', '.join(map(str, birth.samples[:8]))} of the batch"
+            )
+            who += (
+                f" (data set {', '.join(map(str, birth.dataset_indices[:8]))})."
+                if birth.dataset_indices
+                else "."
+            )
+        yield birth_claim(
+            rule,
+            evidence,
+            birth,
+            title=f"{count(rows, 'softmax row')} with every entry masked",
+            explanation=f"{rows} of {total} rows are all −inf, and the softmax of such a row is "
+            f"0/0 = NaN.{who}",
+            exact=1.0,
+            specificity=Specificity.SPECIAL,
+            extra=[("fully masked rows", rows), ("rows", total)],
+            fixes=[
+                _unmasked(site),
+                Fix(
+                    title="drop samples that consist of padding only",
+                    confidence="likely",
+                    remedy=Remedy(kind="without-samples"),
+                ),
+            ],
+        )
+
+
+def _is_attention(short: str) -> bool:
+    return "scaled_dot_product" in short
+
+
+def _unmasked(site: OpFacts) -> Fix:
+    remedy = Remedy(kind="unmask-row", location=site.location)
+    patch = (
+        on_argument(site, "{x}.masked_fill({x}.isneginf().all(-1, keepdim=True), 0.0)")
+        if site.short in _SOFTMAXES
+        else None
+    )
+    patch = patch or on_keyword(site, ("key_padding_mask",), "{x} & ~{x}.all(-1, keepdim=True)")
+    return Fix(
+        title="leave the rows unmasked in which everything is masked", patch=patch, remedy=remedy
+    )

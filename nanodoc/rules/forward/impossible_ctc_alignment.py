@@ -1,0 +1,89 @@
+"""## What it checks
+A CTC loss that is infinite: are there targets longer than their input, counting the blank that must
+stand between repeated labels?
+
+## Why it matters
+Strided encoders shorten the input; one long transcript then makes the loss inf and every gradient
+NaN.
+
+## Example
+    F.ctc_loss(log_probs, targets, input_lengths=tensor([12]), target_lengths=tensor([15]))
+
+## Fix
+Drop such samples, or pass zero_infinity=True.
+
+## See also
+ND101 non-finite-input
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nanodoc.diagnosis.claim import Claim, Specificity
+from nanodoc.diagnosis.finding import Fix, Remedy
+from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.evidence import Evidence
+from nanodoc.rules.base import birth_claim
+from nanodoc.rules.rewrite import with_keyword
+
+
+@rule(
+    "ND212",
+    "impossible-ctc-alignment",
+    "critical",
+    "targets longer than the input frames: infinite CTC loss",
+    preflight="gradients",
+    trials=("values",),
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    for birth in evidence.births:
+        site = birth.site
+        if "ctc_loss" not in site.short or not (
+            site.notes.get("too_long") or site.notes.get("tight") or birth.kind == "inf"
+        ):
+            continue
+        notes = site.notes
+        too_long = int(notes.get("too_long", 0))
+        if too_long:
+            text = (
+                f"{too_long} of {int(notes['targets'])} targets are longer than their input: "
+                f"sample {int(notes['first_sample'])} has {int(notes['first_labels'])} labels and "
+                f"{int(notes['first_frames'])} frames. No alignment exists, and −log(0) = inf."
+            )
+        else:
+            text = (
+                "A target with repeated labels needs a blank between them, hence more frames than "
+                "its input has. No alignment exists, and −log(0) = inf."
+            )
+        yield birth_claim(
+            rule,
+            evidence,
+            birth,
+            title="a CTC target that no alignment can reach has an infinite loss",
+            explanation=text,
+            exact=1.0 if too_long else 0.6,
+            specificity=Specificity.SPECIAL,
+            extra=[
+                ("targets", int(notes.get("targets", 0))),
+                ("longer than their input", too_long),
+            ],
+            fixes=[
+                Fix(
+                    title="pass zero_infinity=True, which leaves such samples out of the loss",
+                    patch=with_keyword(site, "zero_infinity", True),
+                    remedy=Remedy(
+                        kind="keyword",
+                        location=site.location,
+                        op="ctc_loss",
+                        keyword="zero_infinity",
+                        value=1.0,
+                    ),
+                ),
+                Fix(
+                    title="drop samples whose target is longer than its frames",
+                    confidence="likely",
+                    remedy=Remedy(kind="without-samples"),
+                ),
+            ],
+        )

@@ -1,0 +1,126 @@
+"""## What it checks
+"Trying to backward through the graph a second time." The step is run again to see which tensor led
+into a graph that is gone: a hidden state or buffer kept from the step before, a loss on which
+backward() is called twice, or two losses that share a part of the graph. Both ends are named: the
+line that kept the tensor and the one that read it, or the two backward calls.
+
+## Why it matters
+retain_graph=True silences the error; the graph then grows with every step, until memory or patience
+ends.
+
+## Example
+    out, self.hidden = self.rnn(x, self.hidden)
+
+## Fix
+    self.hidden = hidden.detach()
+
+## See also
+ND504 in-place-overwrite, ND510 growing-graph
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nanodoc.diagnosis.claim import Claim, Specificity
+from nanodoc.diagnosis.finding import Fix
+from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.evidence import Evidence
+from nanodoc.rules.graph.failure_claims import both_ends, detached_assignment, family_of, innermost
+
+
+@rule(
+    "ND503",
+    "backward-twice",
+    "critical",
+    "backward() walks through a graph that was already freed",
+    needs=("graph",),
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    graph = evidence.graph
+    family = family_of(evidence)
+    # a kept buffer written in place at the start of a step: torch meets the write before the freed
+    # graph
+    kept = (
+        family == "overwritten"
+        and graph is not None
+        and graph.overwrite is None
+        and bool(graph.carried)
+    )
+    if family != "backward-twice" and not kept:
+        return
+    detached = graph is not None and ("carried", "detach") in graph.verified
+    if graph is not None and graph.carried:
+        carried = graph.carried[0]
+        where = carried.kept_at or carried.reader.location
+        name = carried.name or "a tensor"
+        what = "buffer" if carried.is_buffer else "state"
+        yield both_ends(
+            rule,
+            evidence,
+            where,
+            title=f"{name} carries the graph of an earlier step into this one",
+            explanation=f"The {what} {name} still hangs on the graph that made it "
+            f"({carried.node}). This "
+            "step's loss depends on it, so backward() walks into that graph, which the step "
+            "before has already freed. retain_graph=True would only make every step slower "
+            "than the last.",
+            op=carried.reader,
+            other=("read at", carried.reader.location) if carried.kept_at else None,
+            fixes=(
+                Fix(
+                    title=f"detach {name} before it is kept",
+                    patch=detached_assignment(carried.kept_at),
+                    verified=detached or None,
+                    confidence="machine" if detached else "likely",
+                ),
+            ),
+            sure=0.7,
+        )
+        return
+    calls = graph.backward_calls if graph is not None else ()
+    if graph is not None and len(calls) > 1:
+        shared, first, last = graph.shared_reader, calls[0], calls[-1]
+        if graph.same_loss or shared is None:
+            yield both_ends(
+                rule,
+                evidence,
+                last or innermost(evidence),
+                title="backward() is called twice on one loss",
+                explanation="The first call freed the graph; the gradients it left are already "
+                "those of this loss.",
+                other=("first call", first),
+                fixes=(Fix(title="call backward() once per loss", confidence="likely"),),
+            )
+        else:
+            yield both_ends(
+                rule,
+                evidence,
+                shared.location or first,
+                title="two losses share a graph that the first backward() frees",
+                explanation="The first loss is computed through ops that the second loss needs as "
+                "well. If the first is not meant to train what lies before this line (a "
+                "discriminator's step), detach its input; else add the losses and call "
+                "backward() once.",
+                op=shared,
+                other=("freed at", first),
+                fixes=(
+                    Fix(
+                        title="detach the input here, or call backward() once on the sum of the "
+                        "losses",
+                        confidence="likely",
+                    ),
+                ),
+            )
+        return
+    yield both_ends(
+        rule,
+        evidence,
+        innermost(evidence),
+        title="backward() walks through a graph that was already freed",
+        explanation="Something this step used was computed before it, with a graph that an earlier "
+        "backward() or autograd.grad() freed. What kept it was not found among the model's "
+        "attributes and the variables of the loss function.",
+        sure=0.2,
+        specificity=Specificity.FAMILY,
+    )

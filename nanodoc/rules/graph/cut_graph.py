@@ -1,0 +1,47 @@
+"""## What it checks
+Trainable parameters that an optimizer holds and that get no gradient in any step although the loss
+depends on them. Values are followed from the parameters to the loss through every op, through
+Python numbers and NumPy arrays too; the first op whose input carries gradient and whose output
+should but doesn't is named: detach, .data, .item(), float(), tolist(), .numpy(), torch.tensor or
+torch.as_tensor of tensors, argmax, comparisons, integer casts, rounding, in-place writes behind
+autograd's back, a custom autograd function that returns None.
+
+## Why it matters
+The parameters stay at their initial values, often without any error: the loss even falls, as far as
+the rest of the model can do without them.
+
+## Example
+    coordinates = torch.argmax(scores, dim=1).float()
+    loss = F.l1_loss(coordinates, target)
+
+## Fix
+Compute the loss on tensors that carry their graph: logits instead of argmax, `torch.stack` instead
+of `torch.tensor`, torch instead of NumPy. Wrapping the loss in a new tensor with requires_grad=True
+silences the error for ever and trains nothing.
+
+Cuts on purpose are not reported: targets, teachers kept as averages, discriminator steps,
+straight-through estimators, as long as every trainable parameter gets its gradient some other way.
+
+## See also
+ND509 no-grad-region, ND502 loss-without-grad, ND505 unused-parameter, ND401 no-inf-checks
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nanodoc.diagnosis.claim import Claim
+from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.evidence import Evidence
+from nanodoc.rules.graph.cut_claims import cut_graph
+
+
+@rule(
+    "ND501",
+    "cut-graph",
+    "critical",
+    "the gradient path to some parameters ends too early",
+    preflight="gradients",
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    return cut_graph(rule, evidence)

@@ -1,0 +1,129 @@
+"""## What it checks
+"One of the variables needed for gradient computation has been modified by an inplace operation."
+The step is run again and every saved tensor's version is checked as autograd checks it: the op that
+saved it and the op that overwrote it are both named, or the optimizer.step() that came between a
+forward pass and its backward.
+
+## Why it matters
+The error is raised in backward, far from either line, and its hint (anomaly detection) names the op
+that saved, not the one that wrote.
+
+## Example
+    norm = x.pow(2).sum(1, keepdim=True).sqrt()      # pow saves x
+    x /= norm                                        # and this overwrites it
+
+## Fix
+    x = x / norm
+
+## See also
+ND503 backward-twice, ND511 in-place-on-leaf
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nanodoc.diagnosis.claim import Claim, Specificity
+from nanodoc.diagnosis.finding import Fix
+from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.evidence import Evidence
+from nanodoc.rules.graph.failure_claims import both_ends, family_of, innermost, out_of_place
+
+
+@rule(
+    "ND504",
+    "in-place-overwrite",
+    "critical",
+    "a tensor that backward needs was overwritten",
+    needs=("graph",),
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    family = family_of(evidence)
+    if family == "view-write":
+        yield _view_write(rule, evidence)
+        return
+    if family != "overwritten" or (
+        evidence.graph is not None and evidence.graph.overwrite is None and evidence.graph.carried
+    ):
+        return
+    found = evidence.graph.overwrite if evidence.graph is not None else None
+    if found is None or found.overwritten_by is None:
+        yield both_ends(
+            rule,
+            evidence,
+            innermost(evidence),
+            title="a tensor that backward needs was overwritten in place",
+            explanation="When the step was run again the write was not seen; torch's message "
+            "names the tensor.",
+            sure=0.1,
+            specificity=Specificity.FAMILY,
+        )
+        return
+    saved = found.saved_by
+    saver = f"{saved.short}" if saved is not None else "an op"
+    where = found.optimizer_call or found.overwritten_by.location
+    shape = list(found.shape)
+    if found.optimizer_call is not None:
+        title = "the optimizer stepped between a forward pass and its backward"
+        explanation = (
+            f"{saver} saved {found.leaf.removeprefix('param:') if found.leaf else 'a parameter'} "
+            f"{shape} for its derivative, and this step() "
+            "overwrote it before the derivative was taken."
+        )
+        fixes = (
+            Fix(
+                title="call every backward() first, or run the forward pass again after step()",
+                confidence="likely",
+            ),
+        )
+    else:
+        writer = found.overwritten_by
+        title = f"{writer.short}_ overwrites a tensor that backward needs"
+        explanation = (
+            f"{saver} saved this tensor {shape} for its derivative; the in-place {writer.short}_ "
+            "then changed it."
+        )
+        verified = (
+            any(kind == "out-of-place" for _, kind in evidence.graph.verified)
+            if evidence.graph
+            else False
+        )
+        fixes = (
+            Fix(
+                title="write the result to a new tensor",
+                patch=out_of_place(writer.location),
+                verified=verified or None,
+                confidence="machine" if verified else "likely",
+            ),
+        )
+    yield both_ends(
+        rule,
+        evidence,
+        where,
+        title=title,
+        explanation=explanation,
+        op=found.overwritten_by,
+        other=("saved at", saved.location if saved else None),
+        fixes=fixes,
+        sure=0.8,
+    )
+
+
+def _view_write(rule: Rule, evidence: Evidence) -> Claim:
+    where = innermost(evidence)
+    return both_ends(
+        rule,
+        evidence,
+        where,
+        title="an in-place write to a view that autograd cannot follow",
+        explanation="Views that come out of one call together (unbind, split, chunk, iteration "
+        "over a tensor), or that were made under no_grad, can't be written to in place where "
+        "gradients are needed.",
+        fixes=(
+            Fix(
+                title="write the result to a new tensor",
+                patch=out_of_place(where),
+                confidence="likely",
+            ),
+        ),
+    )

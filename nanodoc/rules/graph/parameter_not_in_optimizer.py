@@ -1,0 +1,97 @@
+"""## What it checks
+Trainable parameters that get gradients and that no optimizer holds, and which nothing else moves
+during the run. Parameters of modules that the loss function uses beside the model count too. Where
+all of them were loaded from a checkpoint during build() this is information only: leaving a
+pretrained part out of the optimizer is a common way to keep it.
+
+## Why it matters
+They keep their initial values. The loss falls all the same, as far as the rest of the model can do
+without them.
+
+## Example
+    optimizer = torch.optim.AdamW(model.encoder.parameters())      # and the head?
+
+## Fix
+Hand them to the optimizer, or freeze them with requires_grad_(False).
+
+## See also
+ND507 stale-optimizer, ND514 unregistered-module
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
+from nanodoc.diagnosis.finding import Culprit, Fix
+from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.evidence import Evidence
+from nanodoc.rules.base import count, effects
+from nanodoc.rules.graph.cut_claims import names
+from nanodoc.rules.graph.owners import is_replaced, neglected_parameters
+
+
+@rule(
+    "ND506",
+    "parameter-not-in-optimizer",
+    "critical",
+    "a trainable parameter that no optimizer holds",
+    needs=("ownership",),
+    preflight="optimizer",
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    facts = evidence.ownership
+    if facts is None or not facts.optimizers or is_replaced(facts):
+        return
+    missing = neglected_parameters(facts)
+    if not missing:
+        return
+    first = missing[0]
+    where = (
+        facts.optimizers[0]
+        if len(facts.optimizers) == 1
+        else first.registered_at or facts.optimizers[0]
+    )
+    # a backbone from a checkpoint that the optimizer was not given is a common way to fine-tune the
+    # rest
+    loaded = all(p.loaded for p in missing)
+    tops = list(dict.fromkeys(p.module or p.name for p in missing))
+    yield Claim(
+        root=("owner", "missing"),
+        specificity=Specificity.FAMILY,
+        stage=Stage.OWNERSHIP,
+        finding=rule.finding(
+            severity="info" if loaded else "critical",
+            confidence=confidence(0.7, 0.4 if facts.steps > 1 else 0.0, 0.3 if where else 0.0),
+            title=f"{count(len(missing), 'trainable parameter')} "
+            f"{'is' if len(missing) == 1 else 'are'} in no optimizer: "
+            f"{names([p.name for p in missing])}",
+            explanation=f"They get gradients (norm {first.gradient:.3g} for {first.name}) and "
+            f"nothing updates them, so {names(tops)} stay{'s' if len(tops) == 1 else ''} at "
+            f"{_where_they_stay(len(tops), loaded=loaded)}.",
+            culprit=Culprit(
+                kind="parameter",
+                module=first.module or None,
+                module_type=first.module_type or None,
+                parameter=first.name,
+                location=where,
+            ),
+            phase="setup",
+            step=None,
+            evidence=tuple((p.name, f"gradient norm {p.gradient:.3g}") for p in missing[:6]),
+            effects=effects(evidence),
+            fixes=(
+                Fix(
+                    title=f"hand {names([p.name for p in missing])} to the optimizer, or set "
+                    "requires_grad=False if they are to stay",
+                    confidence="likely",
+                ),
+            ),
+        ),
+    )
+
+
+def _where_they_stay(layers: int, *, loaded: bool) -> str:
+    if loaded:
+        return "the values loaded"
+    return "its initial values" if layers == 1 else "their initial values"

@@ -1,0 +1,110 @@
+"""## What it checks
+Models that are frozen as a whole although a training step is run, whose last layer is frozen at
+fresh values while earlier ones train, or in which only normalisation layers train. A frozen
+backbone under a trained head is what freezing is for, and is not reported.
+
+## Why it matters
+What is frozen by mistake never learns, and nothing says so.
+
+## Example
+    for name, p in model.named_parameters():
+        p.requires_grad = "backbone" in name      # the wrong way round
+
+## Fix
+Freeze only what is meant to stay.
+
+## See also
+ND502 loss-without-grad, ND517 ineffective-freeze
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
+from nanodoc.diagnosis.finding import Culprit, Fix
+from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.graph import (
+    FROZEN,
+)
+from nanodoc.rules.base import count, effects
+
+
+@rule(
+    "ND508",
+    "unexpectedly-frozen",
+    "warning",
+    "frozen where it should train",
+    needs=(
+        "graph",
+        "ownership",
+    ),
+    preflight="optimizer",
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    facts = evidence.ownership
+    frozen = facts.frozen if facts is not None else None
+    graph_frozen = (
+        evidence.graph is not None
+        and all(p.state == FROZEN for p in evidence.graph.parameters)
+        and evidence.graph.parameters
+    )
+    if frozen is None or not frozen.frozen:
+        return
+    if not frozen.trainable and (graph_frozen or evidence.failure is not None):
+        severity, title = "critical", "every parameter is frozen"
+        why = (
+            f"requires_grad is False on all {frozen.frozen} parameters, so the loss has no graph "
+            "and nothing can learn."
+        )
+    elif frozen.head_frozen:
+        severity, title = (
+            "warning",
+            f"the last layers ({frozen.head_frozen}) are frozen at their initial values",
+        )
+        why = (
+            f"{frozen.head_frozen} was never loaded from a checkpoint and requires no gradient, "
+            "while layers right before it train and earlier ones don't."
+        )
+    elif frozen.only_norms_train and not frozen.trainable > frozen.frozen:
+        severity, title = "warning", "only normalisation layers train"
+        why = (
+            f"{count(frozen.frozen, 'parameter')} are frozen and the {frozen.trainable} that train "
+            "all belong to normalisation layers."
+        )
+    else:
+        return
+    yield Claim(
+        root=("failure",)
+        if evidence.failure is not None and severity == "critical"
+        else ("owner", "frozen"),
+        specificity=Specificity.SPECIAL,
+        stage=Stage.OWNERSHIP,
+        position=-1,
+        finding=rule.finding(
+            severity=severity,
+            confidence=confidence(
+                0.6,
+                0.3 if frozen.frozen_at else 0.0,
+                0.4 if evidence.failure or frozen.in_optimizer else 0.0,
+            ),
+            title=title,
+            explanation=why
+            + (
+                " The optimizer was given frozen parameters all the same."
+                if frozen.in_optimizer
+                else ""
+            ),
+            culprit=Culprit(
+                kind="parameter",
+                module=frozen.head_frozen,
+                parameter=frozen.head_frozen_parameter or frozen.tensors[-1],
+                location=frozen.frozen_at,
+            ),
+            phase="setup",
+            step=None,
+            effects=effects(evidence),
+            fixes=(Fix(title="freeze only what is meant to stay", confidence="likely"),),
+        ),
+    )

@@ -1,0 +1,110 @@
+"""## What it checks
+Trainable parameters handed to an optimizer that no op reads in any step, or whose results the loss
+does not depend on. Reported as information (unused heads and experts are common), as a warning
+where a fresh layer of the same kind is built in forward in their place.
+
+## Why it matters
+They stay at their initial values, and DistributedDataParallel waits for their gradients.
+
+## Example
+    self.norm2 = nn.LayerNorm(d)      # forward() calls norm1 twice
+
+## Fix
+Use the layer, or remove it.
+
+## See also
+ND501 cut-graph, ND516 layer-built-in-forward
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
+from nanodoc.diagnosis.finding import Culprit
+from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.graph import (
+    UNREACHED,
+    UNUSED,
+    GraphFacts,
+    ParameterState,
+)
+from nanodoc.rules.base import count
+from nanodoc.rules.graph.cut_claims import (
+    names,
+)
+
+
+@rule(
+    "ND505",
+    "unused-parameter",
+    "warning",
+    "a parameter never takes part",
+    needs=(
+        "graph",
+        "ownership",
+    ),
+    preflight="gradients",
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    """Only warns where there is evidence of a slip: a sibling of the same kind was called in its
+    place."""
+    graph = evidence.graph
+    if graph is None or evidence.failure is not None or not graph.loss_needs_grad:
+        return
+    hidden = {u.owner for u in evidence.ownership.unregistered} if evidence.ownership else set()
+    groups: dict[str, list[ParameterState]] = {}
+    for p in graph.parameters:
+        idle = (
+            p.state in (UNUSED, UNREACHED)
+            and p.optimizers
+            and p.name in evidence.never_got_gradient
+        )
+        if idle and p.name not in evidence.moved_by_hand and p.module not in hidden:
+            groups.setdefault(_top(graph, p.module), []).append(p)
+    for module, members in groups.items():
+        first = members[0]
+        unread = all(p.state == UNUSED for p in members)
+        slip = unread and first.twin is not None and bool(graph.fresh_parameters)
+        yield Claim(
+            root=("unused", module),
+            specificity=Specificity.FALLBACK,
+            stage=Stage.NOTE,
+            position=-1,
+            finding=rule.finding(
+                severity="warning" if slip else "info",
+                confidence=confidence(0.6, 0.3 if evidence.steps_run > 1 else 0.0),
+                title=f"{count(len(members), 'parameter')} of {module or 'the model'} "
+                + (
+                    "never used in the forward pass"
+                    if unread
+                    else "used, but the loss does not depend on them"
+                ),
+                explanation=f"In {count(evidence.steps_run, 'step')} no gradient reached "
+                f"{names([p.name for p in members])}; "
+                "the optimizer holds them, and they stay at their initial values.",
+                culprit=Culprit(
+                    kind="parameter",
+                    module=module or None,
+                    module_type=first.module_type,
+                    parameter=first.name,
+                    location=first.registered_at,
+                ),
+                phase="forward",
+                step=graph.step,
+                evidence=(("elements", sum(p.numel for p in members)),),
+            ),
+        )
+
+
+def _top(graph: GraphFacts, module: str) -> str:
+    """The highest ancestor of a module that is idle as a whole."""
+    best, parts = module, module.split(".")
+    for length in range(len(parts) - 1, 0, -1):
+        path = ".".join(parts[:length])
+        below = [p for p in graph.parameters if p.name.startswith(path + ".")]
+        if any(p.state not in (UNUSED, UNREACHED) for p in below):
+            break
+        best = path
+    return best

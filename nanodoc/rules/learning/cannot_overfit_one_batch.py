@@ -1,0 +1,116 @@
+"""## What it checks
+Only with `--overfit-batch`: the run trains on its first batch alone, for 50 steps and more. The
+loss must fall to less than half, if not as it is then at ten times the learning rate. Then the same
+steps are made from the same weights with the inputs zeroed (where inputs and targets can be told
+apart): the loss must end higher than with them.
+
+## Why it matters
+What cannot fit one batch will not fit a data set. What fits it without its inputs has not learnt
+from them.
+
+## Example
+    nanodoc run train.py:build --overfit-batch --steps 200
+
+## Fix
+A learning rate ten times larger or smaller; then follow the gradient: `nanodoc check-grad-graph`.
+
+## Options
+`--steps`.
+
+## See also
+ND607 loss-not-decreasing, ND501 cut-graph
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nanodoc.diagnosis.claim import Claim, Scope, confidence
+from nanodoc.diagnosis.finding import Culprit
+from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.evidence import Evidence
+from nanodoc.rules.learning.claims import (
+    at_call,
+    calls_of,
+    learning_claim,
+)
+
+_ENOUGH = 50  # steps that learning a batch by heart may take
+
+_GAIN = 1.1  # times what the loss gains without inputs
+
+
+@rule(
+    "ND617",
+    "cannot-overfit-one-batch",
+    "critical",
+    "a single batch is not learnt by heart",
+    needs=("inspection",),
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    overfit = evidence.overfit
+    if overfit is None or not overfit.asked:
+        return
+    calls = calls_of(evidence)
+    site = calls.calls[calls.losses[0]] if calls is not None and calls.losses else None
+    culprit = at_call(site, evidence) if site is not None else Culprit(kind="op")
+    blind = overfit.zeroed_last is not None and overfit.first - overfit.last < _GAIN * (
+        overfit.first - overfit.zeroed_last
+    )
+    notes = [
+        ("loss", f"{overfit.first:.4g} → {overfit.last:.4g}"),
+        ("at ten times the rate", overfit.faster_last),
+        ("with inputs zeroed", overfit.zeroed_last),
+        ("steps", overfit.steps),
+    ]
+    if not overfit.fits and (
+        overfit.steps < _ENOUGH
+        or (overfit.faster_last is not None and overfit.faster_last < 0.5 * overfit.first)
+    ):
+        return  # too few steps, or too small ones: the vital signs say how far it came
+    if not overfit.fits:
+        yield learning_claim(
+            rule,
+            ("one-batch",),
+            scope=Scope.MODEL,
+            title=f"one batch alone is not fitted: the loss goes from {overfit.first:.4g} to "
+            f"{overfit.last:.4g} in {overfit.steps} steps",
+            severity="warning",
+            explanation="A model with enough parameters learns a single batch by heart. This one "
+            "doesn't: something between inputs, model, loss and optimizer is not connected, "
+            "or the loss has a floor that no model gets under (noise that is drawn anew, a "
+            "game of two).",
+            culprit=culprit,
+            step=overfit.steps - 1,
+            weight=confidence(
+                0.5,
+                0.5 if overfit.steps >= 50 else 0.1,
+                0.4 if overfit.last > 0.9 * overfit.first else 0.0,
+            ),
+            notes=notes,
+            fix="more steps (--steps), a learning rate ten times larger or smaller; then "
+            "check-grad-graph",
+        )
+    elif blind:
+        yield learning_claim(
+            rule,
+            ("one-batch",),
+            scope=Scope.MODEL,
+            title=f"the loss falls as far with {', '.join(overfit.zeroed)} zeroed: the inputs are "
+            "not used",
+            explanation=f"It ends at {overfit.last:.4g} with the inputs and at "
+            f"{overfit.zeroed_last:.4g} "
+            "without. The model learns the targets' distribution only.",
+            culprit=culprit,
+            step=overfit.steps - 1,
+            weight=confidence(
+                0.6,
+                0.5
+                if overfit.zeroed_last is not None and overfit.zeroed_last <= overfit.last
+                else 0.1,
+            ),
+            notes=notes,
+            severity="warning",
+            fix="follow the inputs: a slice, a mask or a normalisation may drop them; nanodoc "
+            "check-grad-graph shows the modules they pass",
+        )

@@ -1,0 +1,49 @@
+"""## What it checks
+clip_grad_norm_ or clip_grad_value_ on gradients that the optimizer has already used. The calls of a
+train_step are watched: which came, in which order, on which tensors.
+
+## Why it matters
+The clipping has no effect; a run that needs it will blow up all the same.
+
+## Example
+    optimizer.step()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+
+## Fix
+Clip between backward() and step().
+
+## See also
+ND403 clip-before-unscale, ND601 exploding-gradients
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nanodoc.diagnosis.claim import Claim
+from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.loop import (
+    CLIPPED_LATE,
+)
+from nanodoc.rules.learning.loop_claims import loop_misuse, misuse_claim
+
+
+@rule(
+    "ND624",
+    "clip-after-step",
+    "critical",
+    "gradients are clipped after the step that used them",
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    misuse = loop_misuse(evidence, CLIPPED_LATE)
+    if misuse is not None:
+        yield misuse_claim(
+            rule,
+            evidence,
+            misuse,
+            title="gradients are clipped after the step that used them",
+            explanation="The optimizer has already stepped on the gradients as they were; "
+            "clipping them afterwards changes nothing.",
+            fix="clip between backward() and optimizer.step()",
+        )

@@ -1,0 +1,51 @@
+"""## What it checks
+Gradients that backward() made and zero_grad() took away before the optimizer stepped. The calls of
+a train_step are watched: which came, in which order, on which tensors.
+
+## Why it matters
+Nothing fails, and nothing is learnt.
+
+## Example
+    loss.backward()
+    optimizer.zero_grad()
+    optimizer.step()
+
+## Fix
+Clear before backward() or after step().
+
+## See also
+ND608 accumulating-gradients
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nanodoc.diagnosis.claim import Claim
+from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.loop import (
+    DISCARDED,
+)
+from nanodoc.rules.learning.loop_claims import loop_misuse, misuse_claim
+
+
+@rule(
+    "ND622",
+    "discarded-gradients",
+    "critical",
+    "gradients are cleared before they are used",
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    misuse = loop_misuse(evidence, DISCARDED)
+    if misuse is not None:
+        yield misuse_claim(
+            rule,
+            evidence,
+            misuse,
+            title="gradients are cleared after backward() and before the step that should use them",
+            explanation="When the optimizer stepped, every gradient that backward() had given its "
+            "parameters was gone: zero_grad() came in between, so the step moves nothing but "
+            "weight decay and momentum.",
+            fix="call zero_grad() before backward() or after step(), not between them",
+        )

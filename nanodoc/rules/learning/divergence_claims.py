@@ -1,0 +1,380 @@
+"""ND601, ND606: updates that blew the run up, before or without anything becoming NaN."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from nanodoc.diagnosis.claim import Claim, Specificity, confidence
+from nanodoc.diagnosis.finding import Culprit, Fix, Remedy
+from nanodoc.diagnosis.rule import Rule
+from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.ops import Birth
+from nanodoc.facts.plateau import no_better
+from nanodoc.facts.source import SourceSpan
+from nanodoc.facts.trials import UNBOUNDED, CourseFacts, Growth, Pattern
+from nanodoc.rules.base import effects, link, replay_row
+from nanodoc.rules.forward.overflow_claims import overflowed
+from nanodoc.rules.rewrite import number_in_call
+
+# Without an experiment: far beyond any healthy spike, a loss a hundred times its start and values
+# whose square nears float32's end.
+_GROWTH = 100.0
+
+
+_ENORMOUS = 1e12
+
+
+_RAISED = 1.5  # times the learning rate at the start: the schedule is part of the story
+
+
+_TENFOLD = 10.0  # times the loss at the start
+
+
+_LOST = 1e6  # times the loss at the start
+
+
+# a finite run: how far the weights must have grown, for the loss alone may rise for many reasons
+_WEIGHTS = 5.0
+
+
+def by_clipping_alone(pattern: Pattern | None) -> bool:
+    """Clipped gradients keep the run finite and a tenth of the learning rate doesn't: single
+    gradients are at fault."""
+    course = pattern.course if pattern is not None else None
+    return (
+        course is not None
+        and any(one.passes and one.clip is not None for one in course.stretches)
+        and not _slower(course)
+    )
+
+
+def divergence_claims(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    pattern = evidence.pattern
+    if pattern is not None and pattern.growth is not None and _unbounded(evidence, pattern.growth):
+        yield _without_bound(rule, evidence, pattern.growth)
+        return
+    growth, course = (pattern.growth, pattern.course) if pattern is not None else (None, None)
+    if (
+        no_better(evidence)
+        and not _lost(evidence, growth or Growth())
+        and _rise(evidence) < _TENFOLD
+    ):
+        return  # ND609 says what a smaller rate does
+    broke = evidence.trip is not None or bool(evidence.births) or bool(evidence.optimizers)
+    overflow = _overflow(evidence.births)
+    if growth is not None and course is not None and course.repeated:
+        lost = not broke and _lost(evidence, growth)
+        if not lost and (
+            not course.passing()
+            or not (growth.seen if broke else _went_off(evidence, growth, course))
+        ):
+            return
+    elif not (_grew_enormously(evidence) and overflow is not None and _not_refuted(evidence)):
+        return
+    yield _claim(rule, evidence, growth or Growth(), course, overflow, broke=broke)
+
+
+def _rise(evidence: Evidence) -> float:
+    """The last losses over the first, or over 1 where that one was near zero: a loss that begins at
+    1e-5 grows a millionfold in health."""
+    return max(map(abs, evidence.losses[-3:])) / max(abs(evidence.losses[0]), 1.0)
+
+
+def _lost(evidence: Evidence, growth: Growth) -> bool:
+    """Growth that is a fact, whatever helps against it."""
+    loss, weights = _rise(evidence), growth.weights or 0.0
+    return (loss > _LOST and weights > 1e3) or (loss > _GROWTH and weights > 1e4)
+
+
+def _went_off(evidence: Evidence, growth: Growth, course: CourseFacts) -> bool:
+    """A run whose loss stayed finite: returns that grow as a policy learns, and values that leave a
+    tiny initialisation, raise a loss tenfold, too. Weights a thousand times as large, or a loss a
+    million times, are beyond that; less needs more signs."""
+    loss, weights = _rise(evidence), growth.weights or 0.0
+    if loss < 10:
+        return False
+    if weights > 1000 or (loss > _LOST and weights > _WEIGHTS):
+        return len(evidence.optimizer_sites) < 2 or loss > _GROWTH
+    losses = evidence.losses
+    tenth = max(len(losses) // 10, 3)
+    growing = sum(losses[-tenth:]) > sum(losses[-2 * tenth : -tenth])
+    cured = any(one.passes and one.rate >= 0.1 for one in course.stretches)
+    return (
+        len(evidence.optimizer_sites) < 2
+        and loss > _GROWTH
+        and weights > 4 * _WEIGHTS
+        and (growth.norm or 0) > 10
+        and growing
+        and cured
+    )
+
+
+def _not_refuted(evidence: Evidence) -> bool:
+    """Where the past can't be run again, the experiments on the step must not speak against it, and
+    something must have moved."""
+    pattern = evidence.pattern
+    if pattern is not None and (
+        pattern.passes("other-batch") or pattern.passes("first-weights") is False
+    ):
+        return False
+    return not evidence.learning_rates or any(rate > 0 for rate in evidence.learning_rates)
+
+
+def _grew_enormously(evidence: Evidence) -> bool:
+    losses = [abs(loss) for loss in evidence.losses if math.isfinite(loss)]
+    return bool(losses) and max(losses) >= _GROWTH * max(losses[0], 1e-6)
+
+
+def _overflow(births: Iterable[Birth]) -> tuple[Birth, float] | None:
+    """The op that finally overflowed, and the largest value it was given."""
+    for birth in births:
+        largest = max(
+            (fact.absmax for fact in birth.op.inputs if fact.absmax is not None), default=0.0
+        )
+        if overflowed(birth) and largest >= _ENORMOUS:
+            return birth, largest
+    return None
+
+
+def _unbounded(evidence: Evidence, growth: Growth) -> bool:
+    """The loss fell further and further below zero, and the weights grew all the while: it is
+    minimised, and has no minimum."""
+    losses, norms = evidence.losses, evidence.grad_norms
+    if (
+        len(losses) < 2
+        or evidence.trip is not None
+        or (growth.weights or 0) < _WEIGHTS
+        or norms[-1] < 10 * norms[0]
+    ):
+        return False
+    return losses[-1] < -UNBOUNDED * max(abs(losses[0]), 1.0)
+
+
+def _without_bound(rule: Rule, evidence: Evidence, growth: Growth) -> Claim:
+    site = next((one for one in evidence.optimizer_sites if one is not None), None)
+    return Claim(
+        root=("optimizer", 0),
+        specificity=Specificity.EXACT,
+        finding=rule.finding(
+            confidence=confidence(
+                0.7,
+                0.6 if (growth.weights or 0) > 10 * _WEIGHTS else 0.3,
+                0.4 if len(evidence.losses) > 50 else 0.0,
+            ),
+            title=f"the loss falls without bound: from {evidence.losses[0]:.3g} to "
+            f"{evidence.losses[-1]:.3g}",
+            explanation="The optimizer does what it is asked: the loss keeps falling while the "
+            "weights "
+            f"grew {growth.weights:.3g}-fold and the gradient "
+            "norm grows with them. Some term of the loss has no lower bound.",
+            culprit=Culprit(kind="optimizer", location=site),
+            phase="optimizer",
+            step=len(evidence.losses) - 1,
+            evidence=(
+                ("loss at the start", evidence.losses[0]),
+                ("last loss", evidence.losses[-1]),
+                ("weights grew", f"{growth.weights:.3g}-fold"),
+            ),
+            fixes=(
+                Fix(
+                    title="look at the signs of the loss's terms: a penalty that is subtracted "
+                    "rewards large weights; a critic needs a bound",
+                    confidence="maybe",
+                ),
+            ),
+        ),
+    )
+
+
+def _claim(
+    rule: Rule,
+    evidence: Evidence,
+    growth: Growth,
+    course: CourseFacts | None,
+    overflow: tuple[Birth, float] | None,
+    *,
+    broke: bool,
+) -> Claim:
+    losses = [loss for loss in evidence.losses if math.isfinite(loss)]
+    norms = [norm for norm in evidence.grad_norms if math.isfinite(norm)]
+    rate = (
+        growth.rate_highest
+        if growth.rate_highest is not None
+        else next(iter(evidence.learning_rates), None)
+    )
+    site, raised = _site(evidence, growth)
+    birth = overflow[0] if overflow else next(iter(evidence.births), None)
+    step = evidence.trip.step if evidence.trip else evidence.failure_step
+    ended = "before the step broke" if broke else "and did not come back"
+    sizes = (
+        f"the loss grew from {losses[0]:.3g} to {losses[-1]:.3g}"
+        if len(losses) > 1 and (growth.loss or 3) > 2
+        else _what_grew(growth)
+    )
+    title = (
+        f"gradients exploded: {sizes} {ended}"
+        if rule.code == "ND601"
+        else f"the run diverged: {sizes} {ended}"
+    )
+    return Claim(
+        root=("optimizer", 0),  # however many ops overflowed, the updates are the one root
+        specificity=Specificity.EXACT,
+        position=birth.site.index if birth else 0,
+        finding=rule.finding(
+            confidence=confidence(
+                0.5 if evidence.reproduced == "bitwise" or not broke else 0.2,
+                0.85 if course and course.passing() else 0.6,
+                0.5 if growth.loss and growth.loss > 10 else 0.2,
+                0.4 if len(losses) > 3 else 0.0,
+            ),
+            title=title,
+            explanation=_explanation(growth, norms, birth, rate, raised=raised),
+            culprit=Culprit(
+                kind="optimizer",
+                op=birth.site.op if birth else None,
+                module=birth.site.module if birth else None,
+                module_type=birth.site.module_type if birth else None,
+                location=site or (birth.site.location if birth else None),
+            ),
+            phase="optimizer",
+            step=step if step is not None else len(evidence.losses) - 1,
+            evidence=tuple(
+                (label, value)
+                for label, value in (
+                    ("loss at the start", losses[0] if losses else None),
+                    ("last finite loss", losses[-1] if losses else None),
+                    ("growing since step", growth.began),
+                    ("learning rate", rate),
+                    ("largest gradient norm", max(norms, default=None)),
+                    ("weights grew", f"{growth.weights:.3g}-fold" if growth.weights else None),
+                    (
+                        "most of all",
+                        f"{growth.fastest} {growth.fastest_ratio:.3g}-fold"
+                        if growth.fastest and (growth.fastest_ratio or 0) > 2
+                        else None,
+                    ),
+                    ("overflowed at", _place(birth) if birth else None),
+                    ("largest value there", overflow[1] if overflow else None),
+                )
+                if value is not None
+            ),
+            chain=tuple(link(op) for op in birth.chain) if birth else (),
+            effects=effects(evidence),
+            experiments=replay_row(evidence),
+            fixes=tuple(_fixes(growth, course, rate, site, raised=raised)),
+        ),
+    )
+
+
+def _site(evidence: Evidence, growth: Growth) -> tuple[SourceSpan | None, bool]:
+    """The line that set the learning rate: the optimizer's, or the scheduler's where it had raised
+    the rate."""
+    raised = (
+        growth.rate_given is not None
+        and growth.rate_highest is not None
+        and growth.rate_highest > _RAISED * growth.rate_given
+    )
+    scheduler = next((one for one in reversed(evidence.scheduler_sites) if one is not None), None)
+    if raised and scheduler is not None:
+        return scheduler, True
+    return next((one for one in evidence.optimizer_sites if one is not None), None), False
+
+
+def _what_grew(growth: Growth) -> str:
+    if growth.norm is not None and growth.norm > 10:
+        return f"the gradient norm grew {growth.norm:.3g}-fold"
+    if growth.weights is not None and growth.weights > 3:
+        return f"the weights grew {growth.weights:.3g}-fold"
+    return (
+        f"{growth.fastest} grew {growth.fastest_ratio:.3g}-fold"
+        if growth.fastest
+        else "the loss grew"
+    )
+
+
+def _explanation(
+    growth: Growth, norms: list[float], birth: Birth | None, rate: float | None, *, raised: bool
+) -> str:
+    parts = []
+    if growth.began is not None:
+        parts.append(f"Since step {growth.began} the loss is more than twice its start.")
+    if norms:
+        parts.append(f"The gradient norm reached {max(norms):.3g}.")
+    if growth.weights is not None and growth.weights > _WEIGHTS:
+        parts.append(f"All weights together are {growth.weights:.3g} times as large as at step 0.")
+    if raised:
+        parts.append(
+            f"The schedule had raised the learning rate from {growth.rate_given:.3g} to {rate:.3g}."
+        )
+    if birth is not None:
+        parts.append(f"{_place(birth)} is where it ended; the updates are where it began.")
+    return " ".join(parts) or "The loss kept growing."
+
+
+def _place(birth: Birth) -> str:
+    where = birth.site.location
+    return f"{birth.site.short} at {where.file}:{where.line}" if where else birth.site.short
+
+
+def _slower(course: CourseFacts) -> float | None:
+    """The largest factor of the learning rate with which the steps stayed finite."""
+    return max(
+        (one.rate for one in course.stretches if one.passes and one.clip is None), default=None
+    )
+
+
+def _fixes(
+    growth: Growth,
+    course: CourseFacts | None,
+    rate: float | None,
+    site: SourceSpan | None,
+    *,
+    raised: bool,
+) -> list[Fix]:
+    if course is None:
+        return [
+            Fix(
+                title="lower the learning rate, clip the gradient norm, or shrink the initial "
+                "weights",
+                confidence="likely",
+            )
+        ]
+    if not course.passing():
+        title = (
+            "look at the learning rate and its schedule, at the sign of the loss (maximize=True), "
+            "and for gradients that are never cleared"
+        )
+        return [Fix(title=title, confidence="maybe")]
+    found = []
+    factor = _slower(course) or 0.1
+    lower = f"{rate * factor:.3g}" if rate is not None and (growth.only_rate or raised) else None
+    patch = (
+        number_in_call(site, "lr", lower)
+        if site is not None and lower is not None and growth.only_rate
+        else None
+    )
+    title = f"multiply every learning rate by {factor:g}"
+    if lower is not None:
+        title = (
+            f"let the schedule raise the learning rate to no more than {lower} here"
+            if raised
+            else f"lower the learning rate to {lower}"
+        )
+    found.append(
+        Fix(
+            title=title,
+            patch=patch,
+            confidence="likely",
+            remedy=Remedy(kind="lower-rate", value=factor),
+        )
+    )
+    clip = next((one.clip for one in course.stretches if one.clip is not None), None)
+    if clip is not None:
+        clipping = Fix(
+            title=f"clip the gradient norm to {clip:g} (torch.nn.utils.clip_grad_norm_)",
+            confidence="likely",
+            remedy=Remedy(kind="clip", value=clip),
+        )
+        found.insert(0 if _slower(course) is None else 1, clipping)
+    return found

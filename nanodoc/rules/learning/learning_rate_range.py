@@ -1,0 +1,329 @@
+"""## What it checks
+The learning rates of all steps: 0 throughout; below a ten-thousandth of their peak for half the run
+or more (critical where that begins within the first quarter, else a warning); a CosineAnnealingLR
+stepped beyond its T_max, after which it climbs again; a OneCycleLR counted in batches and stepped
+by epochs. A supervised loss that came no lower in 30 steps and more is run again from step 0 with a
+tenth of the learning rate, and with a hundredth: where that ends at half of it and less, the rate
+was too high.
+
+## Why it matters
+A schedule meant for epochs that steps with every batch ends after a few batches. The loss looks
+like a plateau.
+
+## Example
+    scheduler = ExponentialLR(optimizer, gamma=0.5)
+    for batch in loader:
+        ...
+        scheduler.step()
+
+## Fix
+Step it once per epoch, or choose its length in batches.
+
+## See also
+ND614 scheduler-order, ND605 update-ratio
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
+from nanodoc.diagnosis.finding import Culprit, Fix
+from nanodoc.diagnosis.rule import Rule, Threshold, rule
+from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.loop import SchedulerFacts
+from nanodoc.facts.plateau import NO_BETTER, late_loss, no_better
+from nanodoc.facts.source import SourceSpan
+from nanodoc.rules.rewrite import number_in_call
+
+_SHORTEST = 10  # steps that a schedule can be judged by
+
+_HALF = 0.5  # of the run; every schedule that ends at zero is near zero at its end
+
+_EARLY = 0.25
+
+_BY_EPOCH = ("StepLR", "MultiStepLR", "ExponentialLR", "MultiplicativeLR", "PolynomialLR")
+
+_FEW = 4  # batches a pass: less is no difference
+
+_ALL_OF_IT = 0.8  # of the run: a length that counts batches
+
+_RISES = 1.5  # times the lowest rate
+
+
+@rule(
+    "ND609",
+    "learning-rate-range",
+    "critical",
+    "a learning rate that is zero, goes there at once, or is too high to learn with",
+    needs=(
+        "loop",
+        "stats",
+        "data",
+    ),
+    thresholds={"gone": Threshold(0.0001, "times the peak: a rate below it moves nothing")},
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    stats, loop = evidence.stats, evidence.loop
+    if (
+        stats is None
+        or loop is None
+        or len(stats.rates) < _SHORTEST
+        or not evidence.optimizer_sites
+    ):
+        return
+    if not all(stats.rates):
+        return
+    steps = [max(rates) for rates in stats.rates]
+    peak = max(steps)
+    scheduler = next(iter(loop.schedulers), None)
+    if peak == 0 and any(p.moved for p in stats.parameters):
+        return
+    if peak == 0:
+        yield _zero(rule, evidence, scheduler)
+        return
+    top = steps.index(peak)
+    least = check.limit(evidence, "gone") * peak
+    gone = next(
+        (i for i in range(top, len(steps)) if all(rate < least for rate in steps[i:])), None
+    )
+    if (
+        gone is not None
+        and len(steps) - gone >= _HALF * len(steps)
+        and (gone <= _EARLY * len(steps) or not evidence.default_length)
+    ):
+        yield _vanished(rule, evidence, scheduler, steps, gone)
+        return
+    per_pass = evidence.data.per_pass if evidence.data is not None else None
+    high = _too_high(rule, evidence)
+    if high is not None:
+        yield high
+        return
+    for one in loop.schedulers:
+        if _meant_for_batches(one, evidence, len(steps)):
+            yield _by_epoch(rule, one, steps)
+            return
+        if (
+            one.type == "CosineAnnealingLR"
+            and one.period
+            and one.last_epoch
+            and one.last_epoch > 1.1 * one.period + 1
+        ):
+            lowest = min(steps)
+            if (
+                max(steps[steps.index(lowest) :]) > _RISES * lowest + 1e-12
+                and not evidence.default_length
+            ):
+                yield _beyond(
+                    rule, one, steps, by_batch=per_pass is not None and one.period < per_pass
+                )
+                return
+
+
+def _too_high(rule: Rule, evidence: Evidence) -> Claim | None:
+    """A supervised loss that came no lower, and with a smaller learning rate ends at half of it on
+    the same batches."""
+    course = evidence.pattern.slower if evidence.pattern is not None else None
+    if course is None or not no_better(evidence):
+        return None
+    late = late_loss(evidence.losses)
+    slower = next(
+        (
+            one
+            for one in course.stretches
+            if one.passes
+            and one.last_loss is not None
+            and one.last_loss <= min(late / 2, NO_BETTER * evidence.losses[0])
+        ),
+        None,
+    )
+    if slower is None or slower.last_loss is None:
+        return None
+    rate = evidence.learning_rates[0] if evidence.learning_rates else None
+    site = next((one for one in evidence.optimizer_sites if one is not None), None)
+    lower = f"{rate * slower.rate:.3g}" if rate else None
+    patch = number_in_call(site, "lr", lower) if site is not None and lower is not None else None
+    told = (
+        f"the same {len(evidence.losses)} steps end at a loss of {slower.last_loss:.3g} instead of "
+        f"{late:.3g}"
+    )
+    claim = _claim(
+        rule,
+        severity="critical",
+        weight=0.85,
+        title=f"the learning rate is too high: the loss went from {evidence.losses[0]:.3g} to "
+        f"{late:.3g}",
+        explanation=f"With {slower.rate:g} of it {told}.",
+        location=site,
+        step=len(evidence.losses) - 1,
+        notes=[
+            ("learning rate", rate),
+            ("loss at the start", evidence.losses[0]),
+            ("loss of the last quarter", late),
+            (f"with {slower.rate:g} of the rate", slower.last_loss),
+        ],
+        fix="",
+    )
+    fix = Fix(
+        title=f"lower the learning rate to {lower}"
+        if lower
+        else f"{slower.rate:g} of the learning rate",
+        patch=patch,
+        verified=True,
+        outcome=told,
+    )
+    return replace(
+        claim, stage=Stage.LEARNING, position=-1, finding=replace(claim.finding, fixes=(fix,))
+    )
+
+
+def _claim(
+    rule: Rule,
+    *,
+    title: str,
+    explanation: str,
+    location: SourceSpan | None,
+    step: int,
+    notes: list[tuple[str, object]],
+    fix: str,
+    severity: str,
+    weight: float,
+) -> Claim:
+    return Claim(
+        root=("rate",),
+        specificity=Specificity.SPECIAL,
+        stage=Stage.SCHEDULE,
+        finding=rule.finding(
+            severity=severity,
+            confidence=confidence(weight, 0.5),
+            title=title,
+            explanation=explanation,
+            culprit=Culprit(kind="optimizer", location=location),
+            phase="optimizer",
+            step=step,
+            evidence=tuple((label, value) for label, value in notes if value),
+            fixes=(Fix(title=fix, confidence="likely"),),
+        ),
+    )
+
+
+def _meant_for_batches(one: SchedulerFacts, evidence: Evidence, steps: int) -> bool:
+    """A one-cycle schedule whose length counts batches, and which stepped with every pass over the
+    data."""
+    per_pass = evidence.data.per_pass if evidence.data is not None else None
+    if (
+        one.type != "OneCycleLR"
+        or not one.period
+        or one.last_epoch is None
+        or not per_pass
+        or per_pass < _FEW
+    ):
+        return False
+    return (
+        one.period % per_pass == 0
+        and one.period >= _ALL_OF_IT * steps >= _ALL_OF_IT * per_pass
+        and one.last_epoch <= steps / per_pass + 1
+    )
+
+
+def _by_epoch(rule: Rule, one: SchedulerFacts, steps: list[float]) -> Claim:
+    return _claim(
+        rule,
+        severity="critical",
+        weight=0.75,
+        title=f"OneCycleLR with {one.period} steps has stepped {one.last_epoch} times in "
+        f"{len(steps)} batches",
+        explanation="Its length counts batches, and it steps once per pass over the data: the "
+        "learning rate stays at the foot of its cycle "
+        f"({min(steps):.3g} … {max(steps):.3g}).",
+        location=one.stepped_at or one.built_at,
+        step=0,
+        notes=[
+            ("length of the schedule", one.period),
+            ("its steps so far", one.last_epoch),
+            ("batches so far", len(steps)),
+        ],
+        fix='step it after every batch ("scheduler_interval": "step"), or build it with '
+        "total_steps=epochs",
+    )
+
+
+def _zero(rule: Rule, evidence: Evidence, scheduler: SchedulerFacts | None) -> Claim:
+    site = scheduler.built_at if scheduler is not None else None
+    return _claim(
+        rule,
+        severity="critical",
+        weight=0.9,
+        title="the learning rate is 0 in every step",
+        explanation=f"No parameter has moved in {len(evidence.losses)} steps.",
+        location=site or next((one for one in evidence.optimizer_sites if one is not None), None),
+        step=0,
+        notes=[("schedule", scheduler.type if scheduler else "")],
+        fix="give the optimizer a learning rate, or look at what the schedule makes of it",
+    )
+
+
+def _vanished(
+    rule: Rule, evidence: Evidence, scheduler: SchedulerFacts | None, steps: list[float], gone: int
+) -> Claim:
+    by_batch = scheduler is not None and scheduler.type in _BY_EPOCH
+    stepped = scheduler.stepped_at if scheduler is not None else None
+    built = scheduler.built_at if scheduler is not None else None
+    where = stepped if by_batch and stepped is not None else built or stepped
+    if where is None:
+        where = next((one for one in evidence.optimizer_sites if one is not None), None)
+    name = scheduler.type if scheduler is not None else "the training code"
+    least = check.limit(evidence, "gone") * max(steps)
+    early = gone <= _EARLY * len(steps)
+    other = built if where is not built else stepped
+    notes: list[tuple[str, object]] = [
+        ("learning rate", f"{steps[0]:.3g} → {max(steps):.3g} → {steps[-1]:.3g}"),
+        ("steps at its end", f"{len(steps) - gone} of {len(steps)}"),
+        (
+            "made at" if other is built else "stepped at",
+            f"{other.file}:{other.line}: {other.code.splitlines()[0]}" if other is not None else "",
+        ),
+    ]
+    every = (
+        " It is a schedule for epochs, and steps with every batch." if by_batch and early else ""
+    )
+    return _claim(
+        rule,
+        severity="critical" if early else "warning",
+        weight=0.85 if early else 0.6,
+        title=f"the learning rate is gone after {gone} of {len(steps)} steps",
+        explanation=f"{name} brought it from {max(steps):.3g} to below {least:.1g} by step "
+        f"{gone}; since then nothing moves.{every}",
+        location=where,
+        step=gone,
+        notes=notes,
+        fix="step the schedule once per epoch, or make it as long as the run"
+        if by_batch
+        else "make the schedule as long as the run",
+    )
+
+
+def _beyond(rule: Rule, one: SchedulerFacts, steps: list[float], *, by_batch: bool) -> Claim:
+    """`by_batch`: T_max is less than a pass over the data, and so counts epochs. Otherwise the
+    waves may be meant."""
+    period, last = one.period or 0, one.last_epoch or 0
+    return _claim(
+        rule,
+        severity="warning" if by_batch else "info",
+        weight=0.8 if by_batch else 0.4,
+        title=f"CosineAnnealingLR with T_max={period} was stepped {last} times: the rate goes down "
+        "and up again",
+        explanation=f"The cosine reaches its end at {period} steps and then climbs back: T_max is "
+        "the "
+        "length of the whole decay, counted in calls of scheduler.step().",
+        location=one.built_at or one.stepped_at,
+        step=period,
+        notes=[
+            ("learning rate", f"between {min(steps):.3g} and {max(steps):.3g}"),
+            ("T_max", period),
+            ("steps of the schedule", last),
+        ],
+        fix="T_max = epochs × batches per epoch where it steps with every batch; "
+        "CosineAnnealingWarmRestarts if restarts are meant",
+    )

@@ -1,0 +1,65 @@
+"""## What it checks
+A train_step that differentiates and never calls an optimizer's step(), while no parameter moves
+otherwise.
+
+## Why it matters
+The loss only follows the batches.
+
+## Example
+    loss.backward()
+    scheduler.step()
+
+## Fix
+    optimizer.step()
+
+## See also
+ND622 discarded-gradients
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nanodoc.diagnosis.claim import Claim
+from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.loop import (
+    NEVER_STEPPED,
+)
+from nanodoc.rules.base import count
+from nanodoc.rules.learning.loop_claims import misuse_claim
+
+
+@rule(
+    "ND628",
+    "missing-step",
+    "critical",
+    "no optimizer ever steps",
+    needs=(
+        "loop",
+        "stats",
+    ),
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    loop = evidence.loop
+    misuse = (
+        next((one for one in loop.misuses if one.kind == NEVER_STEPPED), None)
+        if loop is not None
+        else None
+    )
+    if misuse is None or not evidence.optimizer_sites or evidence.moved_by_hand:
+        return
+    stats = evidence.stats
+    # moved by hand, or by an optimizer of one's own
+    if stats is None or any(p.moved for p in stats.parameters):
+        return
+    yield misuse_claim(
+        rule,
+        evidence,
+        misuse,
+        title="no optimizer ever steps",
+        explanation=f"backward() ran in {count(misuse.steps, 'step')}, and no optimizer's step() "
+        "was "
+        "called: no parameter has moved.",
+        fix="call optimizer.step() after backward()",
+    )

@@ -1,0 +1,87 @@
+"""## What it checks
+nll_loss whose first argument holds values above 0.1: no probability has a positive logarithm.
+
+## Why it matters
+nll_loss applies no softmax. On raw outputs it has no lower bound; the outputs grow and the loss
+falls for ever.
+
+## Example
+    loss = F.nll_loss(model(x), y)
+
+## Fix
+    loss = F.cross_entropy(model(x), y)
+
+## See also
+ND612 double-softmax, ND606 divergence
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
+from nanodoc.diagnosis.finding import Fix
+from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.calls import CallFacts
+from nanodoc.facts.evidence import Evidence
+from nanodoc.rules.base import location_key
+from nanodoc.rules.learning.claims import at_call, calls_of
+from nanodoc.rules.learning.losses import NORMALISERS
+
+_PROBABLE = 0.1
+"""A log-probability exceeds zero by no more than rounding, or the constant that keeps its log
+finite, does."""
+
+
+@rule(
+    "ND627",
+    "not-log-probabilities",
+    "critical",
+    "nll_loss of values that are no log-probabilities",
+    needs=("inspection",),
+    preflight="loss",
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    calls = calls_of(evidence)
+    if calls is None:
+        return
+    reaching = calls.reaching_the_loss()
+    for call in calls.calls:
+        if (
+            call.index not in reaching
+            or call.name != "nll_loss"
+            or not call.arguments
+            or not call.arguments[0].requires_grad
+        ):
+            continue
+        largest = call.notes.get("input_max")
+        made = calls.origin(call.arguments[0])
+        if (
+            largest is None
+            or largest <= _PROBABLE
+            or (isinstance(made, CallFacts) and made.name in NORMALISERS)
+        ):
+            continue
+        yield Claim(
+            root=location_key(call.site) or ("logs", call.index),
+            specificity=Specificity.SPECIAL,
+            stage=Stage.WIRING,
+            finding=rule.finding(
+                confidence=confidence(
+                    0.6,
+                    0.6 if largest > 1 else 0.2,
+                    0.5 if call.notes.get("value", 0.0) < 0 else 0.0,
+                ),
+                title=f"{call.name} is given values up to {largest:.3g}; log-probabilities are at "
+                "most 0",
+                explanation=f"{call.name} applies no softmax. On raw outputs it has no lower "
+                "bound: they "
+                "grow for ever, right or wrong.",
+                culprit=at_call(call, evidence),
+                phase="forward",
+                step=evidence.inspection.step if evidence.inspection else None,
+                evidence=(("largest input", largest), ("its value", call.notes.get("value"))),
+                fixes=(Fix(title="cross_entropy on the logits", confidence="likely"),),
+            ),
+        )
+        return

@@ -1,0 +1,97 @@
+"""## What it checks
+The share of a hidden sigmoid's or tanh's outputs where its derivative is below 0.01, more than half
+for a warning. When the run is over its last batch and up to three earlier ones are run once more
+with the weights it ended with. Outputs of the model and gates (sigmoids that are multiplied with
+something) are left out: they may saturate on purpose.
+
+## Why it matters
+The gradient behind it is a hundredth of what it was, for each such layer.
+
+## Example
+    nn.init.normal_(layer.weight, std=1.0)      # 256 inputs: pre-activations of ±16
+
+## Fix
+Normalised inputs, smaller weights (xavier_uniform_).
+
+## See also
+ND602 vanishing-gradients
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nanodoc.diagnosis.claim import Claim, Scope, confidence
+from nanodoc.diagnosis.rule import Rule, Threshold, rule
+from nanodoc.facts.calls import CallFacts, StepCalls
+from nanodoc.facts.evidence import Evidence
+from nanodoc.rules.base import location_key
+from nanodoc.rules.learning.claims import (
+    SHORTEST,
+    at_call,
+    learning_claim,
+)
+from nanodoc.rules.learning.units import FEWEST_UNITS, FEWEST_VALUES
+
+_PARTS = ("chunk", "split", "unbind", "sub", "rsub")  # 1 − z is a gate as z is
+
+
+@rule(
+    "ND604",
+    "saturated-activations",
+    "warning",
+    "sigmoid or tanh in its flat part",
+    needs=("inspection",),
+    thresholds={"share": Threshold(0.5, "share of the outputs in the flat part")},
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    inspection = evidence.inspection
+    if inspection is None or len(evidence.losses) < SHORTEST:
+        return
+    calls = inspection.calls
+    gates = _gates(calls)
+    for one in inspection.units:
+        if (
+            one.saturated <= check.limit(evidence, "share")
+            or one.output
+            or one.call.index in gates
+            or one.values < FEWEST_VALUES * FEWEST_UNITS
+        ):
+            continue
+        yield learning_claim(
+            rule,
+            location_key(one.call.site) or ("units", one.call.module),
+            scope=Scope.LAYERS,
+            title=f"{one.saturated:.0%} of {one.call.name}'s outputs lie in its flat part",
+            explanation="There its derivative is below 0.01: what comes back to the layers before "
+            "it is a hundredth of the gradient, and less.",
+            culprit=at_call(one.call, evidence),
+            severity=rule.severity,
+            step=inspection.step,
+            weight=confidence(
+                0.6, 0.5 if one.saturated > 0.9 else 0.2, 0.3 if inspection.batches > 1 else 0.0
+            ),
+            notes=[
+                ("share in the flat part", round(one.saturated, 3)),
+                ("values looked at", one.values),
+            ],
+            fix="normalise the inputs, smaller initial weights, or normalisation before the "
+            "activation",
+        )
+        return
+
+
+def _gates(calls: StepCalls) -> set[int]:
+    """Calls whose output, perhaps as a view or a part, is multiplied with something or blends two
+    things."""
+    found = set()
+    for call in calls.calls:
+        if call.name in ("mul", "lerp", "addcmul", "where", "matmul", "bmm", "einsum"):
+            for argument in call.arguments:
+                made = calls.origin(argument)
+                while isinstance(made, CallFacts):
+                    found.add(made.index)
+                    if made.name not in _PARTS or not made.arguments:
+                        break
+                    made = calls.origin(made.arguments[0])
+    return found

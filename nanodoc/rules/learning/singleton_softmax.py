@@ -1,0 +1,127 @@
+"""## What it checks
+A softmax on the way to the loss over a dimension of size 1 that a layer with a single output made.
+Attention over a single key is left alone.
+
+## Why it matters
+softmax of one number is 1. Attention weights are all equal, a classifier always answers 1, and the
+layers before get a zero gradient.
+
+## Example
+    scores = self.score(h)                    # (batch, time, 1)
+    weights = torch.softmax(scores, dim=-1)   # all ones
+
+## Fix
+    weights = torch.softmax(scores, dim=1)    # over time
+
+## See also
+ND612 double-softmax, ND501 cut-graph
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+
+from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
+from nanodoc.diagnosis.finding import Fix
+from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.calls import ArgumentFacts, CallFacts, StepCalls
+from nanodoc.facts.evidence import Evidence
+from nanodoc.rules.base import location_key
+from nanodoc.rules.learning.claims import at_call, calls_of
+
+_LAYERS = (
+    "linear",
+    "matmul",
+    "conv1d",
+    "conv2d",
+    "conv3d",
+    "bilinear",
+    "addmm",
+    "mm",
+    "bmm",
+    "einsum",
+)
+
+
+@rule(
+    "ND620",
+    "singleton-softmax",
+    "critical",
+    "softmax over a dimension of size 1 is constant",
+    needs=("inspection",),
+    preflight="loss",
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    calls = calls_of(evidence)
+    if calls is None:
+        return
+    reaching = calls.reaching_the_loss()
+    for call in calls.calls:
+        if (
+            call.index not in reaching
+            or call.name not in ("softmax", "log_softmax")
+            or not call.arguments
+        ):
+            continue
+        shape, dim = call.arguments[0].shape, call.options.get("dim")
+        if (
+            not isinstance(dim, int)
+            or not shape
+            or not -len(shape) <= dim < len(shape)
+            or not call.arguments[0].requires_grad
+        ):
+            continue
+        if (
+            call.notes.get("largest", 1) > 1
+            or shape[dim] != 1
+            or math.prod(shape) == 1
+            or not _made_by_a_layer(calls, call.arguments[0])
+        ):
+            continue
+        others = [f"dim={i} ({size})" for i, size in enumerate(shape) if size > 1 and i > 0]
+        fix = (
+            f"normalise over the dimension that holds what competes: {', '.join(others)}"
+            if others
+            else "sigmoid for a single output"
+        )
+        yield Claim(
+            root=location_key(call.site) or ("softmax", call.index),
+            specificity=Specificity.EXACT,
+            stage=Stage.WIRING,
+            finding=rule.finding(
+                confidence=confidence(
+                    0.8, 0.6 if evidence.always_zero else 0.1, 0.3 if call.site is not None else 0.0
+                ),
+                title=f"{call.name} over a dimension of size 1 is always "
+                f"{1 if call.name == 'softmax' else 0}",
+                explanation=f"Its input is {list(shape)} and dim={dim} has one element: whatever "
+                "the "
+                "layers before it compute, the result is the same, and no gradient comes back "
+                "to them.",
+                culprit=at_call(call, evidence),
+                phase="forward",
+                step=0,
+                evidence=(
+                    ("input shape", str(list(shape))),
+                    ("dim", dim),
+                    *_zero_gradients(evidence),
+                ),
+                fixes=(Fix(title=fix, confidence="likely"),),
+            ),
+        )
+
+
+def _made_by_a_layer(calls: StepCalls, argument: ArgumentFacts) -> bool:
+    """The dimension is a layer's one output. Attention over a single key is no mistake."""
+    made = calls.origin(argument, elementwise=True)
+    return (
+        isinstance(made, CallFacts)
+        and made.name in _LAYERS
+        and any(one.made_by is None and one.requires_grad for one in made.arguments)
+    )
+
+
+def _zero_gradients(evidence: Evidence) -> Iterator[tuple[str, object]]:
+    if evidence.always_zero:
+        yield "gradient exactly zero in every step", ", ".join(evidence.always_zero[:4])

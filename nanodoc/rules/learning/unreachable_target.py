@@ -1,0 +1,86 @@
+"""## What it checks
+A regression loss on the output of ReLU, sigmoid, tanh or softmax, and targets of which a tenth or
+more lie outside of its range.
+
+## Why it matters
+The model is pushed into the flat part of its last activation, and stays there.
+
+## Example
+    return torch.sigmoid(self.head(x))        # targets up to 40
+
+## Fix
+No activation on the output of a regression, or scaled targets.
+
+## See also
+ND603 dead-units
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from nanodoc.diagnosis.claim import Claim, Specificity, confidence
+from nanodoc.diagnosis.rule import Rule, Threshold, rule
+from nanodoc.facts.calls import REGRESSION, CallFacts
+from nanodoc.facts.evidence import Evidence
+from nanodoc.rules.base import location_key
+from nanodoc.rules.learning.claims import (
+    at_call,
+    learning_claim,
+    loss_call,
+)
+
+# What an activation returns, and the note of the share of targets outside of that.
+_RANGES = {
+    "relu": (0.0, math.inf, "target_below_0"),
+    "sigmoid": (0.0, 1.0, "target_outside_01"),
+    "softmax": (0.0, 1.0, "target_outside_01"),
+    "tanh": (-1.0, 1.0, "target_outside_11"),
+}
+
+
+@rule(
+    "ND629",
+    "unreachable-target",
+    "critical",
+    "an output activation that cannot produce the targets",
+    needs=("inspection",),
+    thresholds={"share": Threshold(0.1, "share of the targets out of the activation's reach")},
+    preflight="loss",
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    inspection = evidence.inspection
+    if inspection is None:
+        return
+    calls = inspection.calls
+    loss = loss_call(calls, REGRESSION)
+    made = calls.origin(loss.arguments[0]) if loss is not None and len(loss.arguments) > 1 else None
+    if (
+        loss is None
+        or not isinstance(made, CallFacts)
+        or not loss.arguments[0].requires_grad
+        or loss.arguments[1].requires_grad
+    ):
+        return
+    if made.name not in _RANGES:
+        return
+    low, high, label = _RANGES[made.name]
+    share = loss.notes.get(label, 0.0)
+    if share < check.limit(evidence, "share"):
+        return
+    yield learning_claim(
+        rule,
+        location_key(made.site) or ("units", made.module),
+        title=f"{made.name} on the output cannot reach {share:.0%} of the targets",
+        explanation=f"{made.name} returns values in [{low:g}, {high:g}]; the targets go from "
+        f"{loss.notes.get('target_min', math.nan):.3g} to "
+        f"{loss.notes.get('target_max', math.nan):.3g}. The model is pushed into the flat "
+        "part of its last activation.",
+        culprit=at_call(made, evidence),
+        step=0,
+        weight=confidence(0.8, 0.5 if share > 0.3 else 0.1),
+        specificity=Specificity.SPECIAL,
+        notes=[("targets out of reach", f"{share:.0%}")],
+        fix="no activation on the output of a regression, or targets scaled to its range",
+    )

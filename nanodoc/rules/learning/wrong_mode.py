@@ -1,0 +1,130 @@
+"""## What it checks
+Whether dropout and batch norm layers whose neighbours learn were all in eval mode when the last
+step's forward ran, and which eval() put them there: critical with batch norm among them, a warning
+where it is dropout only. Where the rest of the model trains as it should, only batch norm layers
+whose running statistics are still mean 0 and variance 1. Parts that are frozen, or only some layers
+in eval mode, are taken for intended.
+
+## Why it matters
+The usual way in is a validation that calls model.eval() and no model.train() after it:
+regularisation is gone, running statistics freeze.
+
+## Example
+    def validate(): model.eval(); ...
+    for epoch in ...: train(); validate()      # train() never calls model.train()
+
+## Fix
+    model.train()
+
+## See also
+ND625 frozen-statistics
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
+from nanodoc.diagnosis.finding import Culprit, Fix
+from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.calls import ModeFacts
+from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.loop import (
+    LoopFacts,
+    ModeChange,
+)
+from nanodoc.rules.base import location_key
+
+
+@rule(
+    "ND613",
+    "wrong-mode",
+    "critical",
+    "the model trains in eval mode",
+    needs=(
+        "inspection",
+        "loop",
+    ),
+    preflight="modes",
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    inspection, loop = evidence.inspection, evidence.loop
+    if inspection is None or loop is None:
+        return
+    learning = [one for one in inspection.modes if one.trainable]
+    idle = [one for one in learning if not one.training]
+    # some parts in eval mode are put there on purpose
+    if not idle or len(idle) < len(learning) or inspection.training:
+        # but not with statistics of no batch
+        idle = [one for one in idle if one.untouched and _by_a_parent(loop, one.module)]
+        if not idle:
+            return
+    change = _change(loop, {one.module for one in idle})
+    since = next((step for step, training in reversed(loop.training_at) if not training), None)
+    began = loop.training_at[0][1] if loop.training_at else True
+    if change is None and began and since is None and not loop.observed:
+        return
+    yield Claim(
+        root=location_key(change.location if change else None) or ("mode",),
+        specificity=Specificity.EXACT,
+        stage=Stage.LOOP,
+        finding=rule.finding(
+            # without dropout a model learns all the same, and some train so on purpose
+            severity=rule.severity
+            if any(one.momentum is not None or "Norm" in one.module_type for one in idle)
+            else "warning",
+            confidence=confidence(
+                0.7, 0.5 if change is not None else 0.2, 0.3 if len(idle) > 1 else 0.0
+            ),
+            title="the model trains in eval mode"
+            if not inspection.training
+            else f"{_what(idle)} trained in eval mode, with statistics of no batch",
+            explanation=f"{_what(idle)} {'behaves' if len(idle) == 1 else 'behave'} as at "
+            "inference while "
+            "the parameters around learn: dropout drops nothing, batch norm uses its running "
+            "statistics and doesn't update them.",
+            culprit=Culprit(
+                kind="module",
+                module=change.module if change else idle[0].module,
+                module_type=None if change else idle[0].module_type,
+                location=change.location if change else idle[0].made_at,
+            ),
+            phase="forward",
+            step=change.step if change is not None and change.step is not None else since,
+            evidence=tuple((one.module, f"{one.module_type} in eval mode") for one in idle[:4]),
+            fixes=(
+                Fix(
+                    title="call model.train() before the training steps, after every validation",
+                    confidence="likely",
+                ),
+            ),
+        ),
+    )
+
+
+def _by_a_parent(loop: LoopFacts, module: str) -> bool:
+    """eval() was called on a module above it, not on the layer itself."""
+    return any(one.module != module and _inside(module, one.module) for one in loop.mode_changes)
+
+
+def _change(loop: LoopFacts, idle: set[str]) -> ModeChange | None:
+    """The eval() that covers all these modules; it calls that of every module below."""
+    covering = [
+        one
+        for one in loop.mode_changes
+        if one.location is not None and all(_inside(name, one.module) for name in idle)
+    ]
+    return min(covering, key=lambda one: len(one.module), default=None)
+
+
+def _inside(name: str, parent: str) -> bool:
+    return parent == "" or name == parent or name.startswith(parent + ".")
+
+
+def _what(idle: list[ModeFacts]) -> str:
+    kinds: dict[str, int] = {}
+    for one in idle:
+        kinds[one.module_type] = kinds.get(one.module_type, 0) + 1
+    return " and ".join(
+        f"{kind} ({number}×)" if number > 1 else kind for kind, number in kinds.items()
+    )

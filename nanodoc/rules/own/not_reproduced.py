@@ -1,0 +1,73 @@
+"""## What it checks
+A step whose loss or gradients were non-finite, while its replay from the same weights, batch and
+random state was not, or gave no op to blame.
+
+## Why it matters
+No line can be named honestly. State outside the model (a global counter, a file), a
+nondeterministic kernel, a compiled region that differs from eager, or faulty hardware are what is
+left.
+
+## Fix
+Run again with `torch.use_deterministic_algorithms(True)`; try without torch.compile; keep all state
+in the model.
+
+## See also
+ND302 masked-branch-gradient
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nanodoc.diagnosis.claim import Claim, Specificity, confidence
+from nanodoc.diagnosis.finding import Culprit
+from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.evidence import Evidence
+from nanodoc.rules.base import effects, replay_row
+
+
+@rule(
+    "ND901",
+    "not-reproduced",
+    "critical",
+    "the failing step was healthy when it was run again",
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    trip = evidence.trip
+    if (
+        trip is None
+        or evidence.births
+        or evidence.leaves
+        or evidence.optimizers
+        or evidence.failure is not None
+        or evidence.probed
+    ):
+        return
+    if evidence.reproduced == "no":
+        text = (
+            f"Step {trip.step} tripped, but the replay from its start was healthy or ran "
+            f"differently. {evidence.reproduction_note}".strip()
+        )
+    else:
+        text = (
+            f"Step {trip.step} tripped and the replay did too, but no op could be named. "
+            f"{evidence.reproduction_note}"
+        ).strip()
+    yield Claim(
+        root=("not-reproduced",),
+        specificity=Specificity.FALLBACK,
+        finding=rule.finding(
+            # it is certain that the step went wrong; that nothing in it can be named is only as
+            # sure as the replay was exact
+            confidence=confidence(0.3, 0.3 if evidence.reproduced == "bitwise" else 0.0),
+            title="a step went wrong and could not be traced to an op",
+            explanation=text
+            + " Causes: state outside the model and the batch, a nondeterministic op, or a "
+            "compiled part that fails only when compiled.",
+            culprit=Culprit(kind="environment"),
+            phase=trip.phase,
+            step=trip.step,
+            effects=effects(evidence),
+            experiments=replay_row(evidence),
+        ),
+    )

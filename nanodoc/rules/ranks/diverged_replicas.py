@@ -1,0 +1,108 @@
+"""## What it checks
+When every rank is through: a digest of every parameter that learns, on every rank, as far as a
+DistributedDataParallel over all ranks keeps them alike. Without one, parameters that began alike
+and end apart are an info: it may be meant.
+
+## Why it matters
+Replicas that differ train as many models as there are ranks, and save one of them.
+
+## Example
+    if rank == 0:
+        model.module.head.reset_parameters()
+
+## Fix
+Wrap the model in DistributedDataParallel, and change parameters before that, or on every rank
+alike.
+
+## See also
+ND801 rank-local-failure
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from nanodoc.diagnosis.claim import Claim, Specificity, confidence
+from nanodoc.diagnosis.finding import Culprit, Fix
+from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.evidence import Evidence
+from nanodoc.rules.base import count
+
+_OTHERWISE = (
+    "DistributedDataParallel gives every rank the same gradient; the parameters differ all the "
+    "same, so something else changed them on some ranks: an update outside the optimizer, a "
+    "condition on the rank, weights loaded after wrapping, a forward that goes past the wrapper "
+    "(model.module(x))."
+)
+
+_UNWRAPPED = (
+    "They began alike, the ranks are in one process group, and nothing gives them the same "
+    "gradient: no DistributedDataParallel wraps the model."
+)
+
+
+@rule(
+    "ND802",
+    "diverged-replicas",
+    "critical",
+    "ranks that should hold the same parameters do not",
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    ranks = evidence.ranks
+    if (
+        len(ranks) < 2
+        or not all(one.fingerprints for one in ranks)
+        or len({one.steps for one in ranks}) > 1
+    ):
+        return
+    names = [name for name, _ in ranks[0].fingerprints]
+    # other parameters, or other shapes: other models
+    if any([name for name, _ in one.fingerprints] != names for one in ranks):
+        return
+    differing = [
+        name for i, name in enumerate(names) if len({one.fingerprints[i][1] for one in ranks}) > 1
+    ]
+    wrapped = all(one.wrapped for one in ranks)
+    if not differing or not (
+        wrapped or (ranks[0].before and len({one.before for one in ranks}) == 1)
+    ):
+        return
+    shown = [name.partition(" [")[0] for name in differing]
+    index = names.index(differing[0])
+    usual = Counter(one.fingerprints[index][1] for one in ranks).most_common(1)[0][0]
+    odd = [one.rank for one in ranks if one.fingerprints[index][1] != usual] or [ranks[-1].rank]
+    why = _OTHERWISE if wrapped else _UNWRAPPED
+    fix = (
+        "change parameters on every rank alike, and before the model is wrapped"
+        if wrapped
+        else "if they are to train one model: torch.nn.parallel.DistributedDataParallel(model)"
+    )
+    yield Claim(
+        root=("replicas",),
+        specificity=Specificity.FAMILY,
+        finding=rule.finding(
+            # local steps between averages, an ensemble: it may be meant
+            severity=rule.severity if wrapped else "info",
+            confidence=confidence(
+                0.8 if wrapped else 0.4, 0.5 if len(odd) < len(ranks) / 2 else 0.2
+            ),
+            title=f"after {count(ranks[0].steps, 'step')} the ranks hold different parameters",
+            explanation=f"{count(len(shown), 'parameter')} of {len(names)} "
+            f"differ{'s' if len(shown) == 1 else ''} between ranks, the first {shown[0]}. "
+            f"{why}",
+            culprit=Culprit(kind="parameter", parameter=shown[0]),
+            phase="optimizer",
+            step=ranks[0].steps - 1,
+            rank=odd[0],
+            evidence=(
+                (
+                    "differing",
+                    ", ".join(shown[:4])
+                    + (f" and {len(shown) - 4} more" if len(shown) > 4 else ""),
+                ),
+                ("ranks unlike most", ", ".join(map(str, odd))),
+            ),
+            fixes=(Fix(title=fix, confidence="likely" if wrapped else "maybe"),),
+        ),
+    )

@@ -1,0 +1,33 @@
+"""ND801 to ND804 and ND806: what only shows when the ranks of a distributed run are looked at
+together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nanodoc.facts.ranks import CLEAN, ENDED, HUNG, LOST, WELL, RankOutcome
+from nanodoc.rules.base import count
+
+
+def named(ranks: Sequence[int]) -> str:
+    """ "rank 1", "ranks 0, 2"."""
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+
+
+def told_of(one: RankOutcome) -> str:
+    words = {
+        WELL: "through",
+        CLEAN: "finite by itself",
+        "sick": "not finite by itself",
+        "failed": "raised",
+        "died": "died",
+        HUNG: "stood still",
+        ENDED: "waited",
+        LOST: "gone",
+    }
+    where = f" in the {one.phase} of step {one.step}" if one.phase and one.step is not None else ""
+    why = f": {one.why}" if one.why and one.ended not in (WELL, CLEAN) else ""
+    return (
+        f"{words[one.ended]}{where if one.ended != WELL else ''}, {count(one.steps, 'step')} "
+        f"done{why}"
+    )
