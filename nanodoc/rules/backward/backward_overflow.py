@@ -55,7 +55,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             explanation=f"The gradient reaches {birth.op.upcast_absmax:.4g} when the same op runs "
             f"in float32; {bad_dtype(birth.op)} ends at {limit:.5g}.",
             exact=1.0 if birth.op.upcast_absmax > limit else 0.3,
-            specificity=Specificity.FAMILY,
+            specificity=Specificity.FALLBACK,
             extra=[
                 ("largest gradient in float32", birth.op.upcast_absmax),
                 ("largest value", limit),

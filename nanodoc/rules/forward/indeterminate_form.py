@@ -57,7 +57,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                     else ", and nothing after it takes it away."
                 ),
                 exact=0.8,
-                specificity=Specificity.FAMILY,
+                specificity=Specificity.FALLBACK,
                 extra=[("inf comes from", ", ".join(birth.inf_inputs))],
                 fixes=[
                     *_without_inf(birth),
