@@ -69,3 +69,18 @@ def test_cuda_is_named_in_one_file() -> None:
             if path.name not in fields
         ]
     assert found == []
+
+
+def test_one_place_calls_the_users_step() -> None:
+    """Whatever runs a step again does it by `run_step`: what else it must watch or put back is not
+    forgotten."""
+    found = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        if "clinic" in path.parts:
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+                continue
+            if node.func.attr in ("train_step", "loss_fn", "criterion", "_call_train_step"):
+                found.append(str(path.relative_to(PACKAGE)))
+    assert set(found) == {"replay/step.py"}

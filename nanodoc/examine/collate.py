@@ -18,7 +18,7 @@ from nanodoc.facts.failure import Failure
 from nanodoc.facts.source import SourceSpan
 from nanodoc.recipe.build_facts import BuildFacts
 from nanodoc.replay.sandbox import put_back
-from nanodoc.replay.step import StepRunner
+from nanodoc.replay.step import StepRunner, run_step
 from nanodoc.replay.step_state import Keeper
 from nanodoc.trace.files import USER, frame_kind
 from nanodoc.trace.spans import resolve
@@ -56,11 +56,8 @@ def ragged_facts(
 def _tried(runner: StepRunner, facts: RaggedFacts, samples: list[Any]) -> RaggedFacts:
     batch = default_collate(_padded(samples))
     try:
-        if runner.observing:
-            loss = runner.call_train_step(runner.moved(batch))
-            value = float(loss) if isinstance(loss, torch.Tensor) and loss.numel() == 1 else 0.0
-        else:
-            value = float(runner.compute([batch])[0])
+        losses = run_step(runner, [batch]).losses
+        value = float(losses[-1]) if losses else 0.0
     except (UserCodeError, UsageError) as error:
         cause = error.cause if isinstance(error, UserCodeError) else error
         return replace(

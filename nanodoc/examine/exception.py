@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import traceback
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import torch
 
@@ -22,10 +20,9 @@ from nanodoc.facts.failure import Failure
 from nanodoc.facts.failure_kinds import out_of_memory
 from nanodoc.recipe.build_facts import BuildFacts
 from nanodoc.replay.batch_source import Feed
-from nanodoc.replay.observer import Observer
 from nanodoc.replay.optimizers import odd_state
 from nanodoc.replay.sandbox import put_back, warnings_unsaid
-from nanodoc.replay.step import StepRunner
+from nanodoc.replay.step import StepRunner, run_step
 from nanodoc.replay.step_state import Keeper, StepCapsule
 from nanodoc.replay.traced_replay import leaves_of
 from nanodoc.tensors.nested import batch_size
@@ -106,7 +103,7 @@ class FailureLook:
             )
             try:
                 with log, saved or contextlib.nullcontext():
-                    self._run(batches, lambda loss: through.append(1))
+                    run_step(self._runner, batches, on_loss=lambda loss: through.append(1))
             except UserCodeError as raised:
                 error = raised.cause
             if error is not None:
@@ -136,11 +133,3 @@ class FailureLook:
             ragged = ragged_facts(self._runner, self._keeper, self._build, indices, failure)
             return CrashFacts(ragged=ragged, indices=tuple(indices))
         return CrashFacts(indices=tuple(indices))
-
-    def _run(self, batches: list[Any], on_loss: Callable[[Any], None]) -> None:
-        if self._runner.observing:
-            named = list(self._runner.recipe.model.named_parameters())
-            with Observer(self._runner.recipe, named, expected_steps=1).watch(None):
-                self._runner.call_train_step(batches[0])
-        else:
-            self._runner.compute(batches, on_loss)

@@ -34,10 +34,8 @@ from nanodoc.facts.graph import (
 )
 from nanodoc.facts.ops import OpFacts
 from nanodoc.facts.source import SourceSpan
-from nanodoc.replay.observer import Observer
-from nanodoc.replay.optimizers import copy_optimizer
-from nanodoc.replay.step import StepRunner
-from nanodoc.replay.step_state import Keeper, StepCapsule, copy_weights
+from nanodoc.replay.step import StepRunner, run_step
+from nanodoc.replay.step_state import Keeper, StepCapsule
 from nanodoc.trace.cuts import GradFlow, module_edges
 from nanodoc.trace.graph import StepTrace
 from nanodoc.trace.spans import Place, resolve
@@ -63,36 +61,21 @@ class GraphExaminer:
 
     def keeper_of(self, capsule: StepCapsule, name: str) -> SourceSpan | None:
         """The line of the step that keeps a tensor with its graph under `name`."""
-        self._keep_weights(capsule)
-        try:
+        with self._keeper.rewound(capsule):
             replay = self._replay(capsule)
             return replay.kept.kept_at(name, replay.trace, replay.flow)
-        finally:
-            self._keeper.restore(capsule)
-
-    def _keep_weights(self, capsule: StepCapsule) -> None:
-        if self._runner.observing and capsule.weights is None:
-            capsule.weights = copy_weights(self._named)
-            capsule.optimizers = [copy_optimizer(one) for one in self._runner.recipe.optimizers]
 
     def examine(self, capsule: StepCapsule, failure: UserCodeError | None = None) -> GraphFacts:
         """The facts of one step. `failure` is what the step raised when it first ran."""
-        self._keep_weights(capsule)
         overwritten = failure is not None and graph_failure(str(failure.cause)) == "overwritten"
-        try:
-            replay = self._replay(capsule, saved=overwritten)
-            return self._facts(capsule, replay)
-        finally:
-            self._keeper.restore(capsule)
+        with self._keeper.rewound(capsule):
+            return self._facts(capsule, self._replay(capsule, saved=overwritten))
 
     def judge(self, capsule: StepCapsule, step: FollowedStep) -> GraphFacts:
         """The facts of a step that was followed while it ran. What has to be tried is tried by
         replay."""
-        self._keep_weights(capsule)
-        try:
+        with self._keeper.rewound(capsule):
             return self._facts(capsule, step)
-        finally:
-            self._keeper.restore(capsule)
 
     # -- running -----------------------------------------------------------------------------------
 
@@ -121,10 +104,12 @@ class GraphExaminer:
             step.kept.detach_all()
         try:
             with step.watching(patch):
-                if self._runner.observing:
-                    self._observe(batches[0], step)
-                else:
-                    self._runner.compute(batches, step.on_loss)
+                run_step(
+                    self._runner,
+                    batches,
+                    on_loss=step.on_loss,
+                    on_gradients=step.note_gradients,
+                )
         except UserCodeError as error:
             step.error = error
         except UsageError:
@@ -133,15 +118,6 @@ class GraphExaminer:
         self.ranges = self.ranges or tuple(step.functions.ranges)
         step.note_gradients()
         return step
-
-    def _observe(self, batch: Any, step: FollowedStep) -> None:
-        observer = Observer(self._runner.recipe, self._named, expected_steps=1).watch(None)
-        observer.on_loss = step.on_loss
-        observer.on_gradients = step.note_gradients
-        with observer:
-            result = self._runner.call_train_step(batch)
-        if not observer.losses and isinstance(result, torch.Tensor) and result.numel() == 1:
-            step.on_loss(result)
 
     # -- judging -----------------------------------------------------------------------------------
 

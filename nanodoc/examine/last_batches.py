@@ -23,9 +23,8 @@ from nanodoc.facts.calls import (
 )
 from nanodoc.measure.values import SQUASHERS, Units, ValueProbe
 from nanodoc.recipe.build_facts import BuildFacts
-from nanodoc.replay.observer import Observer
 from nanodoc.replay.sandbox import put_back, warnings_unsaid
-from nanodoc.replay.step import StepRunner
+from nanodoc.replay.step import StepRunner, run_step
 from nanodoc.replay.step_state import Keeper, StepCapsule
 from nanodoc.replay.traced_replay import leaves_of
 from nanodoc.replay.weight_history import PastStep
@@ -103,15 +102,7 @@ class Inspector:
             watch.begin(capsule)
         try:
             with log:
-                if self._runner.observing:
-                    observer = Observer(self._runner.recipe, self._named, expected_steps=1).watch(
-                        None
-                    )
-                    observer.on_loss = log.on_loss
-                    with observer:
-                        self._runner.call_train_step(batches[0])
-                else:
-                    self._runner.compute(batches, log.on_loss)
+                run_step(self._runner, batches, on_loss=log.on_loss)
         finally:
             if watch is not None:
                 watch.end()

@@ -67,7 +67,7 @@ class Examiner:
         `loss` and `grad_norm` are what the first run read (None after an exception); `indices` the
         data set's indices of the batch, where known.
         """
-        self._replayer.keep_weights(capsule)
+        self._replayer.complete(capsule)
         try:
             return self._examine(
                 capsule, loss, None if self._replayer.observing else grad_norm, indices

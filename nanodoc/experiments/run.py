@@ -21,6 +21,7 @@ from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.loop import OverfitFacts
 from nanodoc.facts.plateau import NO_BETTER, late_loss, no_better, stuck_at_chance
 from nanodoc.facts.trials import FAILS, PASSES, UNBOUNDED, Experiment, Pattern
+from nanodoc.replay.closure_state import ReachedState
 from nanodoc.replay.step import StepRunner
 from nanodoc.replay.step_state import Keeper, StepCapsule
 from nanodoc.replay.traced_replay import Replayer
@@ -63,6 +64,7 @@ class Differential:
         self._step = step
         self._say = say
         self._keeper = keeper
+        self._recipe = runner.recipe
         self._named = list(runner.recipe.model.named_parameters())
         self._trials = StepTrials(runner, keeper, replayer, budget)
         self._capsule = at_scale(step.capsule, runner.device)
@@ -88,6 +90,11 @@ class Differential:
         the loss had grown."""
         self._losses = evidence.losses
         self._raised = evidence.failure is not None
+        if lost := ReachedState(self._recipe).lost:
+            what = f"the step reads {', '.join(lost[:3])}, which a replay cannot put back"
+            self.notes.append(("experiments and fixes", what))
+            self.untold = True
+            return replace(evidence, pattern=self.pattern)
         # many steps run again would write over what they wrote
         if evidence.loop is not None and evidence.loop.writes_files:
             self._past = self._overfit = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -46,7 +47,7 @@ from nanodoc.replay.local_collectives import Alone
 from nanodoc.replay.observer import Observer
 from nanodoc.replay.rng import RandomState
 from nanodoc.replay.sandbox import put_back
-from nanodoc.replay.step import StepRunner
+from nanodoc.replay.step import StepResult, StepRunner, run_step
 from nanodoc.replay.step_state import Keeper, StepCapsule
 from nanodoc.replay.traced_replay import Replayer
 from nanodoc.replay.weight_history import Checkpoints
@@ -323,7 +324,7 @@ class Engine:
         return "end"
 
     def _drive(self, capsule: StepCapsule, began: float) -> Trouble | None:
-        losses = self._compute(capsule)
+        losses = self._compute(capsule).losses
         at = time.perf_counter()
         reading = self.amp.reading()
         flag = self._spots.flag()
@@ -354,34 +355,31 @@ class Engine:
         )
         return None
 
-    def _compute(self, capsule: StepCapsule) -> list[torch.Tensor]:
+    def _compute(self, capsule: StepCapsule, observer: Observer | None = None) -> StepResult:
+        """The step's forward and backward, or the user's train_step under `observer`."""
+        runner, batches = self.runner, capsule.batches
         followed = None if self.looks.wants(capsule.step) else self._graph.follow(capsule)
+        calls = self.amp.calls.at(capsule.step) if observer is not None else nullcontext()
         if followed is None:
-            return self.runner.compute(capsule.batches)
-        with followed.watching(live=True):
-            losses = self.runner.compute(capsule.batches, followed.on_loss)
-        followed.note_gradients()
-        return losses
-
-    def _call_train_step(self, capsule: StepCapsule, observer: Observer) -> Any:
-        followed = None if self.looks.wants(capsule.step) else self._graph.follow(capsule)
-        calls = self.amp.calls.at(capsule.step)
-        if followed is None:
-            observer.on_gradients = self.health.sampler.gradients
-            with calls, observer:
-                return self.runner.call_train_step(capsule.batches[0])
-        observer.on_loss, observer.on_gradients = followed.on_loss, followed.note_gradients
-        with followed.watching(live=True), calls, observer:
-            result = self.runner.call_train_step(capsule.batches[0])
-        if not observer.losses and isinstance(result, torch.Tensor) and result.numel() == 1:
-            followed.on_loss(result)
+            on_gradients = self.health.sampler.gradients if observer is not None else None
+            with calls:
+                return run_step(runner, batches, on_gradients=on_gradients, observer=observer)
+        on_gradients = followed.note_gradients
+        with followed.watching(live=True), calls:
+            result = run_step(
+                runner,
+                batches,
+                on_loss=followed.on_loss,
+                on_gradients=on_gradients if observer is not None else None,
+                observer=observer,
+            )
         followed.note_gradients()
         return result
 
     def _observe(self, capsule: StepCapsule, began: float) -> Trouble | None:
         observer = Observer(self.recipe, self._named, self._optimizer_steps).watch(capsule)
         observed = ObservedStep(observer, self.amp, self._spots)
-        result = self._call_train_step(capsule, observer)
+        result = self._compute(capsule, observer).returned
         self._keeps_gradients = not observer.cleared_before_backward
         self._optimizer_steps = max(1, observer.optimizer_steps)
         at = time.perf_counter()

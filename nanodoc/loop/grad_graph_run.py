@@ -21,7 +21,7 @@ from nanodoc.recipe.build_facts import BuildFacts
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.replay.batch_source import Feed
 from nanodoc.replay.optimizers import copy_optimizer, restore_optimizer
-from nanodoc.replay.step import StepRunner
+from nanodoc.replay.step import StepRunner, run_step
 from nanodoc.replay.step_state import Keeper, StepCapsule, copy_weights
 from nanodoc.tensors.nested import move_module
 from nanodoc.tensors.plain import without_values
@@ -167,30 +167,18 @@ def run_graph_check(
 def _advance(runner: StepRunner, capsule: StepCapsule) -> set[str]:
     """The step once more, plainly, so that counters, buffers and random states move on; weights and
     optimizers don't. Returns the names of the parameters that it moved."""
-    if not runner.observing:
-        before = {
-            name: fingerprint(p)
-            for name, p in runner.recipe.model.named_parameters()
-            if not without_values(p)
-        }
-        runner.compute(capsule.batches, scaled=False)
-        return {
-            name
-            for name, p in runner.recipe.model.named_parameters()
-            if name in before and fingerprint(p) != before[name]
-        }
     recipe = runner.recipe
     parameters = list(recipe.model.named_parameters())
-    weights = copy_weights(parameters)
-    optimizers = [copy_optimizer(one) for one in recipe.optimizers]
     before = {name: fingerprint(p) for name, p in parameters if not without_values(p)}
+    weights = copy_weights(parameters) if runner.observing else []
+    optimizers = [copy_optimizer(one) for one in recipe.optimizers] if runner.observing else []
     try:
-        runner.call_train_step(capsule.batches[0])
+        run_step(runner, capsule.batches, scaled=False)
         return {name for name, p in parameters if name in before and fingerprint(p) != before[name]}
     finally:
         with torch.no_grad():
-            for (_, parameter), saved in zip(parameters, weights, strict=True):
+            for (_, parameter), saved in zip(parameters, weights, strict=False):
                 if saved is not None:
                     parameter.data.copy_(saved)
-        for optimizer, state in zip(recipe.optimizers, optimizers, strict=True):
+        for optimizer, state in zip(recipe.optimizers, optimizers, strict=False):
             restore_optimizer(optimizer, state)

@@ -14,9 +14,8 @@ import torch
 
 from nanodoc.errors import UsageError, UserCodeError
 from nanodoc.measure.gradients import packed_vitals, really_nonfinite
-from nanodoc.replay.observer import Observer
 from nanodoc.replay.sandbox import put_back, warnings_unsaid
-from nanodoc.replay.step import StepRunner
+from nanodoc.replay.step import StepResult, StepRunner, run_step
 from nanodoc.replay.step_state import Keeper, StepCapsule
 from nanodoc.replay.weight_history import PastStep
 
@@ -131,41 +130,28 @@ class CourseRunner:
         """(loss, gradient norm, whether gradients or loss are not finite and no scaler skips the
         step)"""
         runner = self._runner
-        if runner.observing:
-            return self._observed(past)
-        losses = runner.compute(past.batches)
-        vitals = packed_vitals(losses, self._named)
-        bad = (
-            not vitals.finite
-            and runner.recipe.scaler is None
-            and bool(really_nonfinite(self._named))
-        )
-        if bad or not math.isfinite(vitals.loss):
-            return vitals.loss, vitals.grad_norm, True
-        runner.update()
-        return vitals.loss, vitals.grad_norm, False
-
-    def _observed(self, past: PastStep) -> tuple[float, float, bool]:
         norms: list[float] = []
-        observer = Observer(self._runner.recipe, self._named, expected_steps=1).watch(None)
-        scaled = any(o is not None for o in (self._keeper.scaler, *self._keeper.more_scalers))
 
         def on_gradients() -> None:
-            vitals = packed_vitals([], self._named)
-            norms.append(vitals.grad_norm)
+            norms.append(packed_vitals([], self._named).grad_norm)
             if self._limit is not None:
                 torch.nn.utils.clip_grad_norm_([p for _, p in self._named], self._limit)
 
-        observer.on_gradients = on_gradients
-        with observer:
-            result = self._runner.call_train_step(past.batches[0])
-        read = [float(loss) for loss in observer.losses] or (
-            [float(result)] if isinstance(result, torch.Tensor) and result.numel() == 1 else []
-        )
+        if not runner.observing:
+            return self._update(run_step(runner, past.batches))
+        result = run_step(runner, past.batches, on_gradients=on_gradients)
+        read = [float(loss) for loss in result.losses]
         loss = sum(read) / len(read) if read else math.nan
         norm = norms[-1] if norms else 0.0
-        return (
-            loss,
-            norm,
-            not scaled and not math.isfinite(norm) and bool(really_nonfinite(self._named)),
-        )
+        scaled = any(o is not None for o in (self._keeper.scaler, *self._keeper.more_scalers))
+        bad = not scaled and not math.isfinite(norm) and bool(really_nonfinite(self._named))
+        return loss, norm, bad
+
+    def _update(self, result: StepResult) -> tuple[float, float, bool]:
+        vitals = packed_vitals(result.losses, self._named)
+        scaler = self._runner.recipe.scaler
+        bad = not vitals.finite and scaler is None and bool(really_nonfinite(self._named))
+        if bad or not math.isfinite(vitals.loss):
+            return vitals.loss, vitals.grad_norm, True
+        self._runner.update()
+        return vitals.loss, vitals.grad_norm, False

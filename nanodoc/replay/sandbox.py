@@ -6,6 +6,7 @@ import contextlib
 import warnings
 from collections.abc import Iterator
 
+from nanodoc.replay.closure_state import KeptState
 from nanodoc.replay.optimizers import copy_optimizer
 from nanodoc.replay.step import StepRunner
 from nanodoc.replay.step_state import Keeper, copy_weights
@@ -42,7 +43,7 @@ def put_back(
         now.weights = copy_weights(named, host=on_host)
     if runner.observing or moving:
         now.optimizers = [copy_optimizer(one, host=on_host) for one in recipe.optimizers]
-    now.outside = keeper.outside.keep()
+    now.outside = KeptState(recipe)
     owned = [p for o in recipe.optimizers for group in o.param_groups for p in group["params"]]
     grads = [(p, p.grad) for p in {id(p): p for p in (*(p for _, p in named), *owned)}.values()]
     try:

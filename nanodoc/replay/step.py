@@ -11,6 +11,7 @@ import contextlib
 import inspect
 import traceback
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,9 +19,62 @@ import torch
 from nanodoc.errors import UsageError, UserCodeError, is_users
 from nanodoc.heartbeat.trail import here
 from nanodoc.recipe.recipe import Recipe
+from nanodoc.replay.observer import Observer
 from nanodoc.tensors.nested import is_spread, map_tensors, to_device
 
 OnLoss = Callable[[torch.Tensor], None]
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What came of one step. `losses` are detached scalars, one for each backward."""
+
+    losses: list[torch.Tensor]
+    returned: Any = None
+    """What the user's train_step returned."""
+
+
+def run_step(
+    runner: StepRunner,
+    batches: list[Any],
+    *,
+    on_loss: OnLoss | None = None,
+    on_gradients: Callable[[], None] | None = None,
+    on_scaler_step: Callable[[], None] | None = None,
+    observer: Observer | None = None,
+    scaled: bool = True,
+) -> StepResult:
+    """Runs a step of the recipe: the only place where a loss function or a train_step is called.
+
+    A loss function's step ends with its gradients; `StepRunner.update` lets the optimizer step. A
+    train_step of the user's is called whole, under `observer`. `on_loss` is given every loss before
+    its backward, `on_gradients` is called when gradients are complete, before each optimizer's
+    step, and `on_scaler_step` before a GradScaler's, which may leave the optimizer's out. With
+    `scaled=False` a loss function's loss is not multiplied by the loss scale. Raises
+    `UserCodeError` for anything the user's code raises, `UsageError` where the loss is no scalar
+    tensor.
+    """
+    if not runner.observing:
+        losses = runner._compute(batches, on_loss, scaled=scaled)
+        if on_gradients is not None:
+            on_gradients()
+        return StepResult(losses)
+    named = list(runner.recipe.model.named_parameters())
+    observer = observer or Observer(runner.recipe, named, expected_steps=1)
+    if on_loss is not None:
+        observer.on_loss = on_loss
+    if on_gradients is not None:
+        observer.on_gradients = on_gradients
+    if on_scaler_step is not None:
+        observer.on_scaler_step = on_scaler_step
+    with observer:
+        returned = runner._call_train_step(batches[0])
+    losses = list(observer.losses)
+    if not losses and isinstance(returned, torch.Tensor) and returned.numel() == 1:
+        losses.append(returned.detach())
+        if on_loss is not None:
+            on_loss(returned)
+    return StepResult(losses, returned)
 
 
 class StepRunner:
@@ -69,15 +123,13 @@ class StepRunner:
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=self.amp_dtype)
 
-    def compute(
-        self, batches: list[Any], on_loss: OnLoss | None = None, *, scaled: bool = True
+    def _compute(
+        self, batches: list[Any], on_loss: OnLoss | None, *, scaled: bool
     ) -> list[torch.Tensor]:
         """zero_grad, forward and backward of every micro-batch; gradients are left unscaled in
         `.grad`.
 
-        Returns the losses, detached. Raises `UserCodeError` for anything the user's code raises,
-        `UsageError` if the loss is no scalar tensor. With `scaled=False` the loss is not multiplied
-        by the scaler's scale.
+        Returns the losses, detached.
         """
         recipe = self.recipe
         scaler = recipe.scaler if scaled else None
@@ -126,7 +178,7 @@ class StepRunner:
             if recipe.scaler is not None:
                 recipe.scaler.update()
 
-    def call_train_step(self, batch: Any) -> Any:
+    def _call_train_step(self, batch: Any) -> Any:
         """The user's own step, with as many of (model, batch, optimizer, scaler) as it takes."""
         recipe = self.recipe
         assert recipe.train_step is not None

@@ -7,8 +7,9 @@ user's modules, the scaler, old gradients.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,8 +17,8 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 from nanodoc.recipe.recipe import Recipe
-from nanodoc.replay.closure_state import Outside, reachable
-from nanodoc.replay.optimizers import copy_tensor, restore_optimizer
+from nanodoc.replay.closure_state import KeptState, reachable
+from nanodoc.replay.optimizers import copy_optimizer, copy_tensor, restore_optimizer
 from nanodoc.replay.rng import RandomKeeper, RandomState
 from nanodoc.tensors.nested import tensor_leaves
 from nanodoc.tensors.plain import without_values
@@ -54,9 +55,8 @@ class StepCapsule:
     """Copies of the parameters, only where the loop has already stepped past them."""
     optimizers: list[dict[str, Any]] = field(default_factory=list)
     more_scalers: list[tuple[Any, dict[str, Any] | None]] = field(default_factory=list)
-    outside: list[Callable[[], None]] = field(default_factory=list)
-    """What puts back the state that the recipe's functions reach by name; only of a step that
-    failed."""
+    outside: KeptState | None = None
+    """The state that the recipe's functions reach by name; only of a step that is run again."""
 
     @property
     def batch_was_mutated(self) -> bool:
@@ -84,7 +84,6 @@ class Keeper:
         self._own += _owners(recipe)
         # schedulers that a train_step steps by itself
         self._own += [value for value in reachable(recipe) if isinstance(value, LRScheduler)]
-        self.outside = Outside(recipe)
         self._parameters = list(recipe.model.parameters())
         self._buffered = [m for m in self._modules if m._buffers]
         self._random = RandomKeeper(device)
@@ -106,6 +105,26 @@ class Keeper:
             trainable=[parameter.requires_grad for parameter in self._parameters],
             grad_enabled=torch.is_grad_enabled(),
         )
+
+    def complete(self, capsule: StepCapsule) -> None:
+        """Adds to a step's start what a step may change beyond what every capsule holds: the state
+        that the recipe's functions reach, and, where a train_step moves them, the weights and the
+        optimizers. Nothing has changed since the step began, or the capsule holds it already."""
+        if capsule.outside is None:
+            capsule.outside = KeptState(self._recipe)
+        if self._recipe.train_step is not None and capsule.weights is None:
+            capsule.weights = copy_weights(list(self._recipe.model.named_parameters()))
+            capsule.optimizers = [copy_optimizer(one) for one in self._recipe.optimizers]
+
+    @contextlib.contextmanager
+    def rewound(self, capsule: StepCapsule) -> Iterator[None]:
+        """The step's start, before and after: whatever runs inside changes nothing."""
+        self.complete(capsule)
+        self.restore(capsule)
+        try:
+            yield
+        finally:
+            self.restore(capsule)
 
     def restore(self, capsule: StepCapsule) -> None:
         """Puts everything back that the step changed. Weights and optimizers only where the capsule
@@ -145,8 +164,8 @@ class Keeper:
         for one, kept in capsule.more_scalers:
             if kept is not None:
                 _restore_scaler(one, kept)
-        for put_back in capsule.outside:
-            put_back()
+        if capsule.outside is not None:
+            capsule.outside.restore()
         capsule.rng.restore(self._device)
         torch.set_grad_enabled(capsule.grad_enabled)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +15,9 @@ from nanodoc.errors import UsageError, UserCodeError
 from nanodoc.facts.ops import OpFacts
 from nanodoc.measure.frames import FrameProbe
 from nanodoc.measure.gradients import packed_vitals, really_nonfinite
-from nanodoc.replay.observer import Observer
-from nanodoc.replay.optimizers import copy_optimizer
 from nanodoc.replay.sandbox import warnings_unsaid
-from nanodoc.replay.step import StepRunner
-from nanodoc.replay.step_state import Keeper, StepCapsule, copy_weights
+from nanodoc.replay.step import StepRunner, run_step
+from nanodoc.replay.step_state import Keeper, StepCapsule
 from nanodoc.tensors.nested import tensor_leaves
 from nanodoc.tensors.plain import without_values
 from nanodoc.trace.eager import run_eagerly
@@ -115,11 +113,13 @@ class Replayer:
                 stack.enter_context(frames)
             try:
                 with tracer if traced else contextlib.nullcontext():
-                    if self._runner.observing:
-                        self._observe(batches[0], on_loss, on_gradients)
-                    else:
-                        self._runner.compute(batches, on_loss)
-                        on_gradients()
+                    run_step(
+                        self._runner,
+                        batches,
+                        on_loss=on_loss,
+                        on_gradients=on_gradients,
+                        on_scaler_step=on_gradients,
+                    )
             except UserCodeError as raised:
                 error = raised
             except UsageError:
@@ -135,35 +135,14 @@ class Replayer:
         )
 
     def replay_and_rewind(self, capsule: StepCapsule) -> Replay:
-        """`replay`, after which model and optimizers are as they were before it."""
-        self.keep_weights(capsule)
-        try:
+        """`replay`, after which everything is as it was before it."""
+        with self._keeper.rewound(capsule):
             return self.replay(capsule)
-        finally:
-            self._keeper.restore(capsule)
 
-    def keep_weights(self, capsule: StepCapsule) -> None:
-        """A train_step moves the weights when it is replayed; every replay must start from the same
-        ones, and from the same state outside."""
-        if not capsule.outside:
-            capsule.outside = self._keeper.outside.keep()
-        if self._runner.observing and capsule.weights is None:
-            capsule.weights = copy_weights(self._named)
-            capsule.optimizers = [copy_optimizer(one) for one in self._runner.recipe.optimizers]
-
-    def _observe(
-        self, batch: Any, on_loss: Callable[[torch.Tensor], None], on_gradients: Callable[[], None]
-    ) -> None:
-        observer = Observer(self._runner.recipe, self._named, expected_steps=1).watch(None)
-        observer.on_loss, observer.on_gradients, observer.on_scaler_step = (
-            on_loss,
-            on_gradients,
-            on_gradients,
-        )
-        with observer:
-            result = self._runner.call_train_step(batch)
-        if not observer.losses and isinstance(result, torch.Tensor) and result.numel() == 1:
-            on_loss(result)
+    def complete(self, capsule: StepCapsule) -> None:
+        """Every replay of this step starts from the same weights, and from the same state
+        outside."""
+        self._keeper.complete(capsule)
 
     def _mark_gradients(self, tracer: Tracer, bad: list[str], *, every: bool = False) -> None:
         """Marks the non-finite gradients, once: a later optimizer's step may see other ones. With

@@ -205,7 +205,11 @@ def test_the_merged_report_tells_each_cause_once() -> None:
     )
     outcomes = (outcome(0, CLEAN), outcome(1, SICK), outcome(2, SICK))
     across = findings(Evidence(ranks=outcomes))
-    merged = merge([(outcomes[0], given), (outcomes[1], local), (outcomes[2], local)], across, superseded(across))
+    merged = merge(
+        [(outcomes[0], given), (outcomes[1], local), (outcomes[2], local)],
+        across,
+        superseded(across),
+    )
     assert [(one.code, one.rank) for one in merged.findings] == [("ND101", 1), ("ND801", 1)]
     assert ("ranks", "1, 2 of 3") in merged.findings[0].evidence
     assert (merged.run.rank, merged.run.world_size) == (1, 3)

@@ -1,0 +1,110 @@
+"""Everything that a step reaches by name is where it would be without us: counters, lists, arrays,
+generators, objects. What cannot be put back is said, and no experiment is made of it."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import torch
+
+from nanodoc import Recipe
+from nanodoc.experiments.run import ReachedState
+from nanodoc.loop.grad_graph_run import run_graph_check
+from nanodoc.recipe.build_facts import BuildFacts
+from nanodoc.replay.closure_state import KeptState
+from tests.helpers import run_engine
+
+COUNT = 0
+
+
+class Meter:
+    def __init__(self) -> None:
+        self.total, self.seen = 0.0, []
+
+
+def stateful(**more: Any) -> tuple[Recipe, dict[str, Any]]:
+    global COUNT
+    COUNT = 0
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    ema, array, numbers = torch.zeros(1), np.zeros(2), {"steps": [0]}
+    names, meter, calls = set(), Meter(), 0
+    draw, rng, generator = random.Random(0), np.random.default_rng(0), torch.Generator()
+
+    def train_step(model: Any, batch: Any, optimizer: Any, scaler: Any) -> torch.Tensor:
+        global COUNT
+        nonlocal calls
+        calls, COUNT = calls + 1, COUNT + 1
+        ema.add_(1)
+        array[:] += 1
+        numbers["steps"][0] += 1
+        names.add(calls)
+        meter.total += 1
+        meter.seen.append(draw.random() + rng.random() + float(torch.rand(1, generator=generator)))
+        optimizer.zero_grad()
+        loss = model(batch).pow(2).mean() * (1 + 0 * ema)
+        loss.backward()
+        optimizer.step()
+        return loss  # type: ignore[no-any-return]
+
+    data = [torch.randn(4, 3) for _ in range(6)]
+    recipe = Recipe(model=model, train_step=train_step, data=data, optimizer=optimizer, **more)
+
+    def state() -> dict[str, Any]:
+        return {
+            "ema": float(ema),
+            "array": array.tolist(),
+            "numbers": numbers["steps"][0],
+            "names": sorted(names),
+            "meter": (meter.total, list(meter.seen)),
+            "calls": (calls, COUNT),
+        }
+
+    return recipe, {"state": state}
+
+
+def expected(steps: int) -> dict[str, Any]:
+    recipe, reach = stateful()
+    for batch in list(recipe.data)[:steps]:
+        recipe.train_step(recipe.model, batch, recipe.optimizer, None)  # type: ignore[misc]
+    return reach["state"]()  # type: ignore[no-any-return]
+
+
+def test_check_grad_graph_moves_it_once_a_step() -> None:
+    recipe, reach = stateful()
+    run_graph_check(recipe, BuildFacts(), torch.device("cpu"), None, 3)
+    assert reach["state"]() == expected(3)
+
+
+def test_a_run_moves_it_once_a_step() -> None:
+    recipe, reach = stateful(max_steps=5)
+    run_engine(recipe, steps=5)
+    assert reach["state"]() == expected(5)
+
+
+def test_it_is_put_back() -> None:
+    recipe, reach = stateful()
+    kept = KeptState(recipe)
+    before = reach["state"]()
+    recipe.train_step(recipe.model, recipe.data[0], recipe.optimizer, None)  # type: ignore[misc]
+    assert reach["state"]() != before
+    kept.restore()
+    assert reach["state"]() == before
+    assert kept.lost == []
+
+
+def test_an_iterator_cannot_be_put_back() -> None:
+    recipe, _ = stateful()
+    more = iter([torch.ones(4, 3)] * 100)
+
+    def loss_fn(model: Any, batch: Any) -> torch.Tensor:
+        return torch.log(model(next(more)) * 0).mean()
+
+    sick = Recipe(model=recipe.model, loss_fn=loss_fn, data=recipe.data, max_steps=2)
+    assert ReachedState(sick).lost == ["more (a list_iterator)"]
+    kept = KeptState(sick)
+    assert kept.lost == ["more (a list_iterator)"]
+    kept.restore()
