@@ -187,3 +187,9 @@ def test_the_changelog_has_this_version() -> None:
 @pytest.mark.parametrize("path", sorted((ROOT / ".github").rglob("*.yml")), ids=_name)
 def test_files_of_the_forge_are_yaml(path: Path) -> None:
     assert yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+def test_the_rule_that_is_shown_as_an_example_is_the_real_one() -> None:
+    shown = CODE.findall((DOCS / "adding-a-rule.md").read_text(encoding="utf-8"))[0][1]
+    real = (ROOT / "nanodoc/rules/data/class_imbalance.py").read_text(encoding="utf-8")
+    assert shown == real, "copy the module into docs/adding-a-rule.md"
