@@ -58,12 +58,13 @@ def configured(name: str) -> Callable[[Command], Command]:
 
 def _annotation(option: Option) -> Any:
     taken = Path if option.path else KINDS[option.kind].flag
-    return Annotated[taken | None, typer.Option(option.flag, help=help_of(option))]
+    said = typer.Option(option.flag, help=help_of(option), show_default=False)
+    return Annotated[taken | None, said]
 
 
 def settings_of(flags: Mapping[str, Any], file: Path | None = None) -> Config:
-    """The configuration of a command from its flags; None, and no words of a list, are those the
-    user did not give. Raises `UsageError`."""
+    """The configuration of a command from its flags; those that are None or an empty list the user
+    did not give. Raises `UsageError`."""
     given = {name: value for name, value in flags.items() if value not in (None, [])}
     settings = load_config(file, given)
     check_codes(settings.select + settings.ignore)
