@@ -4,25 +4,12 @@ the others ends."""
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from nanodoc.cli.common import examined, exit_code, given, payload_on_stdout, write_payload
-from nanodoc.cli.run import (
-    Amp,
-    ConfigFile,
-    Device,
-    FailOn,
-    Ignore,
-    InProcess,
-    Output,
-    Seed,
-    Select,
-    Timeout,
-)
-from nanodoc.config import load_config
-from nanodoc.rules.catalogue import check_codes
+from nanodoc.cli.common import examined, exit_code, payload_on_stdout, write_payload
+from nanodoc.cli.options import ConfigFile, Entrypoint, configured, settings_of
 from nanodoc.supervise.job import Job
 
 
@@ -34,10 +21,9 @@ class GraphFormat(StrEnum):
     DOT = "dot"
 
 
+@configured("check-grad-graph")
 def check_grad_graph(
-    entrypoint: Annotated[
-        str, typer.Argument(metavar="FILE.py:NAME", help="The function that returns what to train.")
-    ],
+    entrypoint: Entrypoint,
     steps: Annotated[
         int,
         typer.Option(
@@ -54,32 +40,11 @@ def check_grad_graph(
         str | None,
         typer.Option("--module", metavar="PREFIX", help="Only the parameters below this module."),
     ] = None,
-    device: Device = None,
-    seed: Seed = None,
     config: ConfigFile = None,
-    amp: Amp = None,
-    output: Output = None,
-    fail_on: FailOn = None,
-    select: Select = None,
-    ignore: Ignore = None,
-    timeout: Timeout = None,
-    in_process: InProcess = False,
+    **flags: Any,
 ) -> None:
     """Run forward and backward, never an optimizer, and print which parameters get a gradient."""
-    flags = given(
-        steps=steps,
-        device=device,
-        seed=seed,
-        amp=amp,
-        output=output,
-        fail_on=fail_on,
-        select=select,
-        ignore=ignore,
-        timeout=timeout,
-        in_process=in_process or None,
-    )
-    settings = load_config(config, flags)
-    check_codes(settings.select + settings.ignore)
+    settings = settings_of({**flags, "steps": steps}, config)
     with payload_on_stdout() as stdout:
         from nanodoc.report.dot import render_dot
         from nanodoc.report.grad_tree import render_tree

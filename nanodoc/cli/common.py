@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import typer
 
@@ -21,11 +21,6 @@ from nanodoc.supervise.job import Job
 if TYPE_CHECKING:
     from nanodoc.config import Config
     from nanodoc.report.report import Report
-
-
-def given(**flags: Any) -> dict[str, Any]:
-    """Only the flags the user gave."""
-    return {key: value for key, value in flags.items() if value is not None}
 
 
 @contextlib.contextmanager

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from nanodoc.cli.common import deliver, examined, given, payload_on_stdout
-from nanodoc.cli.run import Format, Output, SnapshotDir
+from nanodoc.cli.common import deliver, examined, payload_on_stdout
+from nanodoc.cli.options import configured, settings_of
 from nanodoc.clinic.catalogue import PATIENTS, find_patient
-from nanodoc.config import load_config
 from nanodoc.errors import UsageError
 from nanodoc.supervise.job import Job
 
 
+@configured("demo")
 def demo(
     name: Annotated[
         str | None, typer.Argument(help="A patient's name; without one, they are listed.")
@@ -22,9 +22,7 @@ def demo(
     healthy: Annotated[
         bool, typer.Option("--healthy", help="Run the patient's healthy twin instead.")
     ] = False,
-    output_format: Format = None,
-    output: Output = None,
-    snapshot_dir: SnapshotDir = None,
+    **flags: Any,
 ) -> None:
     """List the clinic's patients, or run one under watch."""
     if name is None:
@@ -39,9 +37,7 @@ def demo(
         raise UsageError(
             f"the patient {name} needs {patient.needs}: pip install 'nanodoc-torch[demo]'"
         )
-    settings = load_config(
-        None, given(output_format=output_format, output=output, snapshot_dir=snapshot_dir)
-    )
+    settings = settings_of(flags)
     with payload_on_stdout() as stdout:
         deliver(
             examined(

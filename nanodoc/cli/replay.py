@@ -4,27 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from nanodoc.cli.common import deliver, examined, given, payload_on_stdout
-from nanodoc.cli.run import (
-    Amp,
-    BudgetOption,
-    Device,
-    FailOn,
-    Format,
-    Ignore,
-    InProcess,
-    Quiet,
-    Select,
-    Timeout,
-    WriteFix,
-)
-from nanodoc.config import load_config
+from nanodoc.cli.common import deliver, examined, payload_on_stdout
+from nanodoc.cli.options import configured, settings_of
 from nanodoc.errors import UsageError
-from nanodoc.rules.catalogue import check_codes
 from nanodoc.supervise.job import Job
 
 Set = Annotated[
@@ -37,6 +23,7 @@ Set = Annotated[
 ]
 
 
+@configured("replay")
 def replay(
     snapshot: Annotated[
         Path, typer.Argument(help="A nanodoc-step<N>.pt, or a bare {'x', 'y', 'state'} file.")
@@ -49,14 +36,12 @@ def replay(
             help="The recipe, if not the one the snapshot names.",
         ),
     ] = None,
-    device: Device = None,
     dtype: Annotated[
         str | None,
         typer.Option(
             "--dtype", help="Everything in float64, float32, bfloat16 or float16, without autocast."
         ),
     ] = None,
-    amp: Amp = None,
     no_amp: Annotated[
         bool, typer.Option("--no-amp", help="Without autocast and GradScaler, as --amp off.")
     ] = False,
@@ -85,7 +70,6 @@ def replay(
             "--pdb", help="Stop in your own frame where the first non-finite value is made."
         ),
     ] = False,
-    output_format: Format = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -93,34 +77,14 @@ def replay(
             help="Write the report to this file instead of stdout; with --minimise, the snapshot.",
         ),
     ] = None,
-    fail_on: FailOn = None,
-    select: Select = None,
-    ignore: Ignore = None,
-    budget: BudgetOption = None,
-    fix: WriteFix = False,
-    timeout: Timeout = None,
-    in_process: InProcess = False,
-    quiet: Quiet = False,
+    **flags: Any,
 ) -> None:
     """Re-run the step a snapshot holds, changed as you like, and print its diagnosis."""
-    if no_amp and amp not in (None, "off"):
-        raise UsageError(f"--no-amp and --amp {amp} contradict each other")
-    flags = given(
-        device=device,
-        amp="off" if no_amp else amp,
-        output_format=output_format,
-        output=output,
-        fail_on=fail_on,
-        select=select,
-        ignore=ignore,
-        budget=budget,
-        fix=fix or None,
-        timeout=timeout,
-        in_process=in_process or None,
-        quiet=quiet or None,
-    )
-    settings = load_config(None, flags)
-    check_codes(settings.select + settings.ignore)
+    if no_amp:
+        if flags["amp"] not in (None, "off"):
+            raise UsageError(f"--no-amp and --amp {flags['amp']} contradict each other")
+        flags["amp"] = "off"
+    settings = settings_of({**flags, "output": output})
     minimal = None
     if minimise:
         minimal = output or snapshot.with_name(f"{snapshot.stem}-min.pt")

@@ -14,16 +14,15 @@ import torch
 from nanodoc import accelerator
 from nanodoc._version import __version__
 from nanodoc.config import Config
-from nanodoc.diagnosis.ranking import rank
 from nanodoc.errors import UsageError
 from nanodoc.facts.evidence import Evidence
+from nanodoc.pipeline.diagnose import diagnose
 from nanodoc.recipe.build_facts import BuildFacts
 from nanodoc.recipe.build_watch import BuildWatch
 from nanodoc.recipe.lines import line_of_key
 from nanodoc.recipe.loader import build_recipe, split_entrypoint
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.report.report import Report, RunInfo, VitalSigns
-from nanodoc.rules.catalogue import claims
 from nanodoc.trace.files import shown_path
 
 
@@ -116,7 +115,7 @@ def report_of(
     return Report(
         nanodoc=__version__,
         run=info,
-        findings=rank(claims(evidence, config.select, config.ignore)),
+        findings=diagnose(evidence, config),
         not_checked=tuple(not_checked),
         vitals=vitals,
         artifacts=artifacts,

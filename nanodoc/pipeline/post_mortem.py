@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any
 
 from nanodoc._version import __version__
-from nanodoc.diagnosis.ranking import rank
 from nanodoc.facts.death import LAST_WORDS, SECOND_RUN, STACK, DeathFacts
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.failure import Failure
@@ -21,8 +20,8 @@ from nanodoc.facts.source import SourceSpan
 from nanodoc.heartbeat.last_words import failure_of, spans_of, waits_for_ranks
 from nanodoc.heartbeat.memory_limit import memory_limit
 from nanodoc.heartbeat.trail import EXAMINATION
+from nanodoc.pipeline.diagnose import diagnose
 from nanodoc.report.report import Report, RunInfo, VitalSigns
-from nanodoc.rules.catalogue import claims
 from nanodoc.supervise.job import Job
 from nanodoc.supervise.parent import Ended
 from nanodoc.trace.files import SKIP, USER, frame_kind, line_span
@@ -203,7 +202,7 @@ def report_without(
     return Report(
         nanodoc=__version__,
         run=info,
-        findings=rank(claims(evidence, config.select, config.ignore)),
+        findings=diagnose(evidence, config),
         not_checked=tuple(not_checked),
         vitals=VitalSigns(
             steps=trail.finished,

@@ -196,7 +196,6 @@ def _reported(
     differential = _differential(engine, outcome, config, progress)
     evidence = replace(
         outcome.evidence,
-        thresholds=config.thresholds,
         default_length=config.steps is None and recipe.max_steps is None,
     )
     if differential is not None:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from nanodoc.config import Config, artifact_folder
 from nanodoc.diagnosis.finding import Fix
-from nanodoc.diagnosis.ranking import rank
 from nanodoc.errors import InternalError, NanodocError, UsageError
 from nanodoc.facts.cuda_errors import BLOCKING, is_cuda
 from nanodoc.facts.death import LAST_WORDS, SECOND_RUN, DeathFacts
@@ -18,6 +17,7 @@ from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.failure import Failure
 from nanodoc.facts.failure_kinds import device_is_lost, worker_died
 from nanodoc.facts.ranks import ENDED, FAILED, LOST
+from nanodoc.pipeline.diagnose import diagnose
 from nanodoc.pipeline.post_mortem import (
     death_of,
     died,
@@ -29,7 +29,7 @@ from nanodoc.pipeline.post_mortem import (
 from nanodoc.progress import Progress
 from nanodoc.report.merge import merge
 from nanodoc.report.report import Report
-from nanodoc.rules.catalogue import claims, superseded
+from nanodoc.rules.catalogue import superseded
 from nanodoc.supervise.job import Again, Job
 from nanodoc.supervise.parent import Child, Ended
 from nanodoc.supervise.rendezvous import Ranks
@@ -88,7 +88,7 @@ def supervised_rank(job: Job, progress: Progress, ranks: Ranks) -> Report | None
         )
         return replace(report, not_checked=(*report.not_checked, alone), of_rank=None)
     evidence = Evidence(ranks=tuple(outcome for outcome, _ in pairs))
-    across = rank(claims(evidence, job.config.select, job.config.ignore))
+    across = diagnose(evidence, job.config)
     merged = merge(pairs, across, superseded(across))
     if ranks.trouble is not None:
         merged = replace(
@@ -301,9 +301,7 @@ def _looked_closer(
             death=told,
             data_site=where,
         )
-        return replace(
-            report, findings=rank(claims(evidence, job.config.select, job.config.ignore))
-        )
+        return replace(report, findings=diagnose(evidence, job.config))
     if device_is_lost(failure):
         return _without_the_device(job, report, failure, step, progress)
     return report

@@ -1,0 +1,191 @@
+"""What an option is: declared once as a field of a dataclass, with its type, bounds, choices,
+default, help and the commands that take it. Flags, keys of YAML and the documentation follow from
+that."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields, replace
+from pathlib import Path
+from types import NoneType
+from typing import Any, get_args, get_type_hints
+
+
+class BadValue(ValueError):
+    """A value that an option does not take; the message is what it must be."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Option:
+    """One option. `kind` is the field's annotation without None; `nullable`, whether None was part
+    of it."""
+
+    help: str
+    """A sentence, without its full stop."""
+    commands: tuple[str, ...]
+    """Those that take it as a flag; empty: it is a key of YAML only."""
+    least: int = 0
+    """The smallest whole number."""
+    choices: tuple[str, ...] = ()
+    shown_default: str = ""
+    """The default in words, where the value does not say it."""
+    flag: str = ""
+    """As the command line spells it."""
+    path: bool = False
+    """The text is a path."""
+    name: str = ""
+    kind: Any = None
+    nullable: bool = False
+    default: Any = None
+
+    @property
+    def key(self) -> str:
+        """As YAML spells it."""
+        return self.name.replace("_", "-")
+
+    def read(self, value: Any) -> Any:
+        """The value of a flag or of YAML as the field's type. Raises `BadValue`."""
+        if value is None and self.nullable:
+            return None
+        return _one_of(self, value) if self.choices else KINDS[self.kind].read(self, value)
+
+
+def option(
+    default: Any,
+    help: str,
+    commands: tuple[str, ...],
+    *,
+    least: int = 0,
+    choices: tuple[str, ...] = (),
+    shown_default: str = "",
+    flag: str = "",
+    path: bool = False,
+) -> Any:
+    """A dataclass field that is an option; `default` may be a type to be called for one."""
+    told = Option(
+        help=help,
+        commands=commands,
+        least=least,
+        choices=choices,
+        shown_default=shown_default,
+        flag=flag,
+        path=path,
+    )
+    if isinstance(default, type):
+        return field(default_factory=default, metadata={"option": told})
+    return field(default=default, metadata={"option": told})
+
+
+def options_of(declared: type) -> dict[str, Option]:
+    """The options that a dataclass declares, by the names of its fields."""
+    hints = get_type_hints(declared)
+    found = {}
+    for one in fields(declared):
+        kinds = [kind for kind in get_args(hints[one.name]) if kind is not NoneType]
+        nullable = NoneType in get_args(hints[one.name])
+        told: Option = one.metadata["option"]
+        found[one.name] = replace(
+            told,
+            name=one.name,
+            kind=kinds[0] if nullable else hints[one.name],
+            nullable=nullable,
+            default=one.default if one.default_factory is MISSING else one.default_factory(),
+            flag=told.flag or "--" + one.name.replace("_", "-"),
+        )
+    return found
+
+
+def _one_of(option: Option, value: Any) -> str:
+    if "off" in option.choices and value in (False,):  # YAML reads a bare `off` as false
+        return "off"
+    if value not in option.choices:
+        raise BadValue("one of " + ", ".join(option.choices))
+    return str(value)
+
+
+def _whole(option: Option, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < option.least:
+        raise BadValue(f"a whole number of at least {option.least}")
+    return value
+
+
+def _truth(option: Option, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise BadValue("true or false")
+    return value
+
+
+def _text(option: Option, value: Any) -> str:
+    if not isinstance(value, (str, Path)):
+        raise BadValue("a text")
+    return str(value)
+
+
+def _seconds(option: Option, value: Any) -> float:
+    """60, "60", "60s" and "2m" as seconds."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|m)?\s*", str(value))
+    if match is None:  # True and False do not match either
+        raise BadValue("a number of seconds, such as 60, 60s or 2m")
+    return float(match[1]) * (60.0 if match[2] == "m" else 1.0)
+
+
+def _rules(option: Option, value: Any) -> tuple[str, ...]:
+    items = value.split(",") if isinstance(value, str) else value
+    if not isinstance(items, (list, tuple)) or not all(isinstance(item, str) for item in items):
+        raise BadValue("a list of rule codes or names, such as ND301, ND2 or log-of-zero")
+    return tuple(item.strip() for item in items if item.strip())
+
+
+def _steps(option: Option, value: Any) -> tuple[int, ...]:
+    items = (
+        value.split(",") if isinstance(value, str) else [value] if isinstance(value, int) else value
+    )
+    try:
+        steps = tuple(int(item) for item in items)
+    except (TypeError, ValueError) as error:
+        raise BadValue("a list of step numbers, such as 3,7") from error
+    if any(step < 0 for step in steps):
+        raise BadValue("a list of step numbers counted from 0")
+    return steps
+
+
+def _numbers(option: Option, value: Any) -> dict[str, float]:
+    """A mapping of names to numbers, or a list of NAME=VALUE."""
+    if isinstance(value, (list, tuple)):
+        pairs = [str(item).partition("=") for item in value]
+        value = {name.strip(): number.strip() for name, _, number in pairs}
+    if not isinstance(value, Mapping):
+        raise BadValue("a mapping of names to numbers, such as dead-units.share: 0.7")
+    try:
+        return {str(name): float(number) for name, number in value.items()}
+    except (TypeError, ValueError) as error:
+        raise BadValue("NAME=VALUE with a number, such as dead-units.share=0.7") from error
+
+
+def _mapping(option: Option, value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise BadValue("a mapping that build(config) is given")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Values of one type: in words, as the command line takes them, and how they are read."""
+
+    words: str
+    flag: Any
+    read: Callable[[Option, Any], Any]
+
+
+KINDS: Mapping[Any, Kind] = {
+    int: Kind("whole number", int, _whole),
+    bool: Kind("true or false", bool, _truth),
+    str: Kind("text", str, _text),
+    float: Kind("time, such as 60s or 2m", str, _seconds),
+    tuple[str, ...]: Kind("list of rules", str, _rules),
+    tuple[int, ...]: Kind("list of steps", str, _steps),
+    Mapping[str, float]: Kind("mapping of names to numbers", list[str], _numbers),
+    Mapping[str, Any]: Kind("mapping", None, _mapping),
+}
+"""By the annotation of the field."""
