@@ -85,6 +85,9 @@ def _of_model(name: str, device: torch.device, given: Arguments) -> dict[str, An
 
 def _worst(devices: dict[str, Any]) -> float:
     """The dearest monitored step, over the bare one."""
-    rows = [row for table in devices.values() for row in table["models"].values()]
-    driven: list[float] = [row["ratios"]["monitored"] for row in rows]
-    return max(driven + [row["ratios"].get("monitored own step", 0.0) for row in rows])
+    worst = 0.0
+    for table in devices.values():
+        for row in table["models"].values():
+            ratios = row["ratios"]
+            worst = max(worst, ratios["monitored"], ratios.get("monitored own step", 0.0))
+    return worst

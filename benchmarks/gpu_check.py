@@ -70,22 +70,22 @@ def _print_block(device: torch.device, results: Path, bench: Path, options: str)
     print(f"### {name} ({maker}), {date.today().isoformat()}\n")
     print(f"- torch {torch.__version__}, {python}")
     print(f"- memory: {size}; float64: {'yes' if accelerator.has_float64(device) else 'no'}")
-    print(f"- `pytest -m gpu tests/gpu`: {test_counts(results)}")
+    print(f"- `pytest -m gpu tests/gpu`: {counts(results)}")
     print(f"- `scripts/bench {options}`: {ratios(bench, device.type)}")
     print("--- end ---")
 
 
-def test_counts(path: Path) -> str:
+def counts(path: Path) -> str:
     """Passed, failed and skipped, as pytest wrote them."""
     try:
         suites = list(ElementTree.parse(path).getroot().iter("testsuite"))
     except (OSError, ElementTree.ParseError):
         return "not finished"
     keys = ("tests", "failures", "errors", "skipped")
-    count = {key: sum(int(suite.get(key, 0)) for suite in suites) for key in keys}
-    bad = count["failures"] + count["errors"]
-    passed = count["tests"] - bad - count["skipped"]
-    return f"{passed} passed, {bad} failed, {count['skipped']} skipped"
+    found = {key: sum(int(suite.get(key, 0)) for suite in suites) for key in keys}
+    bad = found["failures"] + found["errors"]
+    passed = found["tests"] - bad - found["skipped"]
+    return f"{passed} passed, {bad} failed, {found['skipped']} skipped"
 
 
 def ratios(path: Path, kind: str) -> str:

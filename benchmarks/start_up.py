@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks.devices import ROOT
@@ -39,16 +40,16 @@ WAYS = {
 }
 
 
-def start_up(repeats: int = 5) -> dict[str, float]:
+def start_up(repeats: int = 5, ways: Mapping[str, tuple[str, ...]] = WAYS) -> dict[str, float]:
     """`nanodoc run` of a tiny recipe over `python train.py` of the same steps: whole processes,
     from start to exit, in turn."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
     environment = {**os.environ, "PYTHONPATH": path}
-    seconds: dict[str, list[float]] = {way: [] for way in WAYS}
+    seconds: dict[str, list[float]] = {way: [] for way in ways}
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "train.py").write_text(TINY, encoding="utf-8")
         for _ in range(repeats):
-            for way, arguments in WAYS.items():
+            for way, arguments in ways.items():
                 began = time.perf_counter()
                 subprocess.run(
                     [sys.executable, *arguments],
