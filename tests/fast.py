@@ -1,8 +1,9 @@
 """`pytest --fast`: the tests that start no process and are not marked `slow`.
 
 Which tests start one is read from their code, so nobody keeps a list: a test, its fixtures or what
-they call in the tests' own files names subprocess, multiprocessing, torch.distributed or a loader's
-workers. What that overlooks is caught when it runs: with `--fast`, starting a process fails a test.
+they call in the tests and the benchmarks names subprocess, multiprocessing, torch.distributed or a
+loader's workers. What that overlooks is caught when it runs: with `--fast`, starting a process
+fails a test.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ _MODULES = frozenset(
     {"subprocess", "multiprocessing", "torch.multiprocessing", "torch.distributed"}
 )
 _NAMES = frozenset({"subprocess", "multiprocessing", "fork", "num_workers"})
+_READ = frozenset({"tests", "benchmarks"})  # not nanodoc: what it names, it seldom does
 _EVENTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"})
 
 
@@ -25,12 +27,12 @@ class Fast:
     """The plugin: leaves out tests, and fails those that should have been left out."""
 
     def __init__(self) -> None:
-        self._running = False
+        self.running = False
         self._started: str | None = None
         sys.addaudithook(self._audit)  # can't be taken back: a plugin lives as long as the process
 
     def _audit(self, event: str, _: tuple[Any, ...]) -> None:
-        if self._running and event in _EVENTS:
+        if self.running and event in _EVENTS:
             self._started = event
             raise RuntimeError(f"a test started a process ({event}) with --fast")
 
@@ -48,11 +50,11 @@ class Fast:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self) -> Iterator[None]:
-        self._started, self._running = None, True
+        self._started, self.running = None, True
         try:
             return (yield)
         finally:
-            self._running = False
+            self.running = False
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self) -> Iterator[None]:
@@ -77,10 +79,11 @@ def starts_processes(item: pytest.Item, seen: dict[int, bool]) -> bool:
     found: list[Any] = [item.function, *(one.func for several in fixtures for one in several)]
     if hasattr(item, "callspec"):
         found += item.callspec.params.values()
-    return any(_reaches(one, seen) for one in found)
+    return any(reaches(one, seen) for one in found)
 
 
-def _reaches(value: Any, seen: dict[int, bool]) -> bool:
+def reaches(value: Any, seen: dict[int, bool]) -> bool:
+    """Whether a function, or what it calls in the folders that are read, names a process."""
     if isinstance(value, ModuleType):
         return value.__name__ in _MODULES
     if isinstance(value, MethodType):
@@ -95,11 +98,11 @@ def _reached(value: Any, seen: dict[int, bool]) -> Iterator[bool]:
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list | tuple):
-        yield from (_reaches(one, seen) for one in value if callable(one))
-    if (getattr(value, "__module__", None) or "").partition(".")[0] != "tests":
+        yield from (reaches(one, seen) for one in value if callable(one))
+    if (getattr(value, "__module__", None) or "").partition(".")[0] not in _READ:
         yield from ()
     elif isinstance(value, type):
-        yield from (_reaches(one, seen) for one in vars(value).values() if callable(one))
+        yield from (reaches(one, seen) for one in vars(value).values() if callable(one))
     elif isinstance(value, FunctionType):
         for code in _codes(value.__code__):
             keywords = {
@@ -107,7 +110,7 @@ def _reached(value: Any, seen: dict[int, bool]) -> Iterator[bool]:
             }
             yield not _NAMES.isdisjoint({*code.co_names, *keywords})
             known = (value.__globals__.get(name) for name in code.co_names)
-            yield from (_reaches(one, seen) for one in known)
+            yield from (reaches(one, seen) for one in known)
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:

@@ -40,6 +40,7 @@ def test_each_way_runs_a_step(capsys: pytest.CaptureFixture[str]) -> None:
     assert f"{row['ops']} ops" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_growth_is_told_by_length_and_by_depth(capsys: pytest.CaptureFixture[str]) -> None:
     per_op, graph = growth(CPU, lengths=(30, 2_000)), graph_growth(CPU, depths=(2,))
     printing.print_growth(per_op)
