@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.fast import Fast
+
 # A shell's background job is started with SIGINT ignored, and whatever it starts as well; the tests
 # send it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -20,6 +22,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="rewrite the golden files with what the tests produced",
     )
+    parser.addoption(
+        "--fast", action="store_true", help="only the tests without processes of their own"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--fast"):
+        config.pluginmanager.register(Fast(), "fast")
 
 
 @pytest.fixture(autouse=True)

@@ -1,54 +1,125 @@
-"""The vital signs of one call of the user's train_step: read when its optimizer steps, and again at
-its end only if need be."""
+"""A step that is the user's own train_step: its vital signs are read when its optimizer steps, and
+again at its end only if need be."""
 
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from nanodoc.loop.driven_step import Compute
+from nanodoc.loop.step_reading import Scalars, StepReading
 from nanodoc.measure.gradients import Vitals, packed_vitals
-from nanodoc.measure.scaler import ScalerReading
 from nanodoc.replay.observer import Observer
+from nanodoc.replay.step import StepRunner
+from nanodoc.replay.step_state import StepCapsule
 from nanodoc.watch.amp import AmpWatch
-from nanodoc.watch.probes import SpotWatch
+from nanodoc.watch.probes import ProbeWatch
+from nanodoc.watch.watch import Watch
+
+# A train_step may skip a bad batch on purpose; more than this many in a row are no longer an
+# exception.
+_DELIBERATE_SKIPS = 5
 
 
 class ObservedStep:
-    """What `observer` and the GradScaler's watch read during one train_step."""
+    """Runs such steps."""
 
-    def __init__(self, observer: Observer, amp: AmpWatch, spots: SpotWatch) -> None:
+    def __init__(
+        self,
+        runner: StepRunner,
+        named: list[tuple[str, torch.nn.Parameter]],
+        watches: Sequence[Watch],
+        amp: AmpWatch,
+        probes: ProbeWatch,
+    ) -> None:
+        self._runner = runner
+        self._named = named
+        self._watches = watches
+        self._amp = amp
+        self._probes = probes
+        self._skips_in_a_row = 0
+        self._optimizer_steps = max(1, len(runner.recipe.optimizers))
+        self.keeps_gradients = True
+        """Gradients of one step are left for the next: until a step shows that it clears them."""
+
+    def run(self, start: StepCapsule, compute: Compute) -> StepReading:
+        """Calls the train_step, and judges what it was seen to do."""
+        observer = Observer(self._runner.recipe, self._named, self._optimizer_steps).watch(start)
+        observed = _Vitals(observer, self._watches, self._amp, self._probes)
+        observer.on_gradients = self._gradients
+        returned = compute(start, observer).returned
+        self.keeps_gradients = not observer.cleared_before_backward
+        self._optimizer_steps = max(1, observer.optimizer_steps)
+        at = time.perf_counter()
+        vitals, final = observed.read(returned, self._named)
+        scaler = self._amp.note(start, observed.scalars.of(self._amp, vitals.extras))
+        norms = {
+            **dict.fromkeys(observer.with_gradient, 1.0),
+            **dict(zip(vitals.names, vitals.norms, strict=True)),
+        }
+        reading = StepReading(vitals, scaler, norms, own_seconds=time.perf_counter() - at)
+        self._judge(reading, observer, final)
+        if reading.tripped is None and not reading.left_out and observed.probed_bad:
+            reading.tripped = final
+        return reading
+
+    def finish(self) -> None:
+        """The train_step has stepped by itself."""
+
+    def _gradients(self) -> None:
+        for watch in self._watches:
+            watch.gradients()
+
+    def _judge(self, reading: StepReading, observer: Observer, final: Vitals) -> None:
+        tripped = observer.tripped or (final if not math.isfinite(final.loss) else None)
+        reading.left_out = tripped is not None and observer.optimizer_steps == 0
+        by_scaler = bool(self._amp.calls.left_out)
+        # the user's own code saw the bad loss and did not step on it; only doing so again and again
+        # is sick
+        if not reading.left_out:
+            self._skips_in_a_row = 0
+        elif not by_scaler:
+            self._skips_in_a_row += 1
+        deliberate = reading.left_out and self._skips_in_a_row <= _DELIBERATE_SKIPS
+        if tripped is None or (deliberate and not by_scaler):
+            return
+        reading.tripped = tripped
+        norms = zip(tripped.names, tripped.norms, strict=True)
+        reading.bad_parameters = [name for name, norm in norms if not math.isfinite(norm)]
+        losses = [float(loss) for loss in observer.losses]
+        # as the replay counts: every backward of the step
+        reading.told = sum(losses) / len(losses) if losses else tripped.loss
+
+
+class _Vitals:
+    """What `observer` and the watchers read during one train_step."""
+
+    def __init__(
+        self, observer: Observer, watches: Sequence[Watch], amp: AmpWatch, probes: ProbeWatch
+    ) -> None:
         self._observer = observer
         self._amp = amp
-        self._spots = spots
+        self._probes = probes
+        self.scalars = Scalars(watches)
         self.probed_bad = False
         """A probe of this step saw NaN or +inf."""
         self._unscaled: list[torch.Tensor] = []
-        self._flagged = False
-        self.reading: ScalerReading | None = None
-        """The scaler tensors that were read last; their values are the first of the vitals'
-        `extras`."""
         observer.extras = self._extras
         observer.on_fused_skip = amp.calls.skipped_inside
 
     def _extras(self, *, done: bool = False) -> list[torch.Tensor]:
-        self.reading = self._amp.reading(done=done) or self.reading
         self._unscaled = [loss for loss in self._amp.calls.unscaled if loss.numel() == 1]
-        flag = self._spots.flag()
-        self._flagged = flag is not None
-        return [
-            *(self.reading.tensors if self.reading else ()),
-            *self._unscaled,
-            *((flag,) if flag is not None else ()),
-        ]
+        return [*self.scalars.collect(done=done), *self._unscaled]
 
     def _losses(self, vitals: Vitals) -> tuple[float, ...]:
         """The unscaled losses among the extras that were read last."""
-        end = len(vitals.extras) - self._flagged
-        return vitals.extras[end - len(self._unscaled) : end]
+        return vitals.extras[len(vitals.extras) - len(self._unscaled) :]
 
-    def vitals(
+    def read(
         self, result: Any, named: list[tuple[str, torch.nn.Parameter]]
     ) -> tuple[Vitals, Vitals]:
         """(over all its optimizer steps, at its end). `result` is what the train_step returned."""
@@ -60,15 +131,12 @@ class ObservedStep:
             final = packed_vitals(losses, [] if observer.vitals else named, self._extras(done=True))
             if not returned and self._unscaled and math.isfinite(final.loss):
                 final = final.with_loss(self._losses(final)[-1])
-            if (
-                not observer.vitals
-                and self.reading is not None
-                and self._amp.calls.order.still_scaled
-            ):
+            still_scaled = self._amp.reading is not None and self._amp.calls.order.still_scaled
+            if not observer.vitals and still_scaled:
                 # a micro-batch of several: the optimizer will step later
                 final = final.unscaled(final.extras[0])
         self.probed_bad = any(
-            self._flagged and v.extras and v.extras[-1] for v in (*observer.vitals[-1:], final)
+            any(self.scalars.of(self._probes, v.extras)) for v in (*observer.vitals[-1:], final)
         )
         if not observer.vitals:
             return final, final

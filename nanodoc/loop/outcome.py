@@ -8,15 +8,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from nanodoc.examine.non_finite import Examined
+import torch
+
 from nanodoc.facts.amp import ScalerStep
 from nanodoc.facts.calls import RangeFacts
-from nanodoc.facts.crash import CrashFacts
-from nanodoc.facts.evidence import Evidence, Trip
-from nanodoc.facts.failure import Failure
+from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.frames import FrameTable
-from nanodoc.facts.ops import OptimizerFacts, ParameterFacts, ProbedFacts
+from nanodoc.facts.ops import ParameterFacts
 from nanodoc.loop.history import History
+from nanodoc.loop.stop import Trouble
 from nanodoc.measure.gradients import Vitals
 from nanodoc.recipe.build_facts import BuildFacts
 from nanodoc.replay.optimizers import rate_of
@@ -24,22 +24,7 @@ from nanodoc.replay.step import StepRunner
 from nanodoc.replay.step_state import StepCapsule
 from nanodoc.replay.weight_history import Checkpoints
 from nanodoc.tensors.nested import leading_size
-from nanodoc.watch.amp import AmpWatch
-from nanodoc.watch.grad_graph import GraphWatch
-from nanodoc.watch.learning import HealthWatch, loader_of
-
-
-@dataclass(slots=True)
-class Trouble:
-    """What ended the run early."""
-
-    trip: Trip | None = None
-    failure: Failure | None = None
-    capsule: StepCapsule | None = None
-    examined: Examined | None = None
-    optimizers: tuple[OptimizerFacts, ...] = ()
-    probed: tuple[ProbedFacts, ...] = ()
-    crash: CrashFacts | None = None
+from nanodoc.watch.learning import loader_of
 
 
 @dataclass(slots=True)
@@ -64,8 +49,7 @@ class Outcome:
     trace_files: list[str] = field(default_factory=list)
     frames: list[FrameTable] = field(default_factory=list)
     device_lost: bool = False
-    """The device answers no more, or would not if the step were run again."""
-    """The device answers nothing any more: neither the model nor a replay is to be had."""
+    """The device answers no more: neither the model nor a replay is to be had."""
 
 
 class Course:
@@ -189,14 +173,10 @@ def gather(
     trouble: Trouble,
     sick: tuple[ParameterFacts, ...],
     steps: int,
-    graph: GraphWatch,
-    amp: AmpWatch,
-    health: HealthWatch,
     build: BuildFacts,
-    *,
-    grad_off: bool,
+    watched: Mapping[str, Any],
 ) -> Evidence:
-    """Everything the rules may judge, when the run has ended."""
+    """Everything the rules may judge, when the run has ended. `watched`: what the watchers say."""
     recipe, examined = runner.recipe, trouble.examined
     return Evidence(
         steps_run=steps,
@@ -225,21 +205,8 @@ def gather(
         amp=str(runner.amp_dtype).removeprefix("torch.") if runner.amp_dtype else None,
         scaler=recipe.scaler is not None,
         probed=trouble.probed,
-        amp_facts=amp.facts(),
-        graph=graph.graph,
-        never_got_gradient=graph.never,
-        always_zero=graph.always_zero,
-        moved_by_hand=graph.moved,
-        ownership=graph.ownership.facts(len(course.losses)) if not (trouble.trip or sick) else None,
-        leak=graph.leak,
-        growing=graph.growing,
-        inspection=health.inspection,
-        ranges=health.ranges,
         crash=trouble.crash,
         loads=build.loads,
-        loop=health.loop(),
-        stats=health.stats,
-        data=health.data,
-        grad_off_since_build=grad_off,
-        grad_switched_off_at=graph.switched_off_at(),
+        grad_off_since_build=not torch.is_grad_enabled(),
+        **watched,
     )

@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,24 +23,17 @@ from nanodoc.tensors.plain import without_values
 from nanodoc.trace.half import HalfLog
 from nanodoc.watch.skipped_steps import KeptSkip, SkipWatch, at_scale
 from nanodoc.watch.train_step_calls import CallWatch
+from nanodoc.watch.watch import RunEnd, SickSkip, Watch
 
 
-@dataclass(frozen=True, slots=True)
-class SickSkip:
-    """A skipped step that fails without the loss scale too: the scale was not to blame."""
-
-    capsule: StepCapsule
-    bad_parameters: tuple[str, ...]
-    loss: float
-
-
-class AmpWatch:
+class AmpWatch(Watch):
     """One run's watch. The engine tells it of every step; `facts()` are complete when `at_end` has
     run."""
 
     def __init__(
         self, runner: StepRunner, keeper: Keeper, replayer: Replayer, build: BuildFacts
     ) -> None:
+        super().__init__()
         self._runner = runner
         self._keeper = keeper
         self._replayer = replayer
@@ -54,7 +46,8 @@ class AmpWatch:
         )
         self._half = HalfFacts()
         self._retried: list[SkippedStep] = []
-        self.notes: list[tuple[str, str]] = []
+        self.reading: ScalerReading | None = None
+        """The scaler tensors that were read last; their values are the first of the extras."""
 
     @property
     def scaler(self) -> Any:
@@ -75,8 +68,8 @@ class AmpWatch:
         )
 
     @contextlib.contextmanager
-    def watching(self) -> Iterator[None]:
-        """Around the run: notices the first autocast context that is entered."""
+    def around_run(self) -> Iterator[None]:
+        """Notices the first autocast context that is entered."""
         enter = torch.autocast.__enter__
         watch = self
 
@@ -94,17 +87,26 @@ class AmpWatch:
 
     # -- told by the engine ------------------------------------------------------------------------
 
-    def reading(self, *, done: bool = False) -> ScalerReading | None:
-        """What to read of the scaler in this step's copy; `done` after a train_step, which may have
-        updated the scale already."""
+    @property
+    def hopeless(self) -> bool:
+        return self.skips.hopeless
+
+    def before_step(self, start: StepCapsule) -> float:
+        self.reading = None
+        return 0.0
+
+    def scalars(self, *, done: bool = False) -> list[torch.Tensor]:
+        """The scaler's state. `done` after a train_step, which may have updated the scale
+        already."""
         state = self.calls.before_update if done and self._runner.observing else None
         optimizers = self._runner.recipe.optimizers if not self._runner.observing else ()
-        return read_scaler(self.scaler, optimizers, state)
+        reading = read_scaler(self.scaler, optimizers, state)
+        self.reading = reading or self.reading
+        return list(self.reading.tensors) if self.reading else []
 
-    def note(
-        self, capsule: StepCapsule, reading: ScalerReading | None, values: Sequence[float]
-    ) -> ScalerStep | None:
+    def note(self, capsule: StepCapsule, values: Sequence[float]) -> ScalerStep | None:
         """One step's scaler state as it was read; in a driven loop before the optimizers move."""
+        reading = self.reading
         if reading is None or len(values) < len(reading.tensors):
             return None
         values = values[: len(reading.tensors)]
@@ -126,15 +128,12 @@ class AmpWatch:
             self.skips.note(step, capsule)
         return step
 
-    def at_end(self, last: StepCapsule | None) -> SickSkip | None:
-        """The run is over. Returns the skipped step that is sick without the scale, if there is
-        one."""
-        if not self.concerned:
-            return None
-        sick = self._retry()
-        if sick is None and last is not None:
-            self._measure(last)
-        return sick
+    def at_end(self, end: RunEnd) -> None:
+        if not self.concerned or not end.clean:
+            return
+        end.sick_skip = self._retry()
+        if end.sick_skip is None and end.last is not None:
+            self._measure(end.last)
 
     # -- looking -----------------------------------------------------------------------------------
 
@@ -183,9 +182,10 @@ class AmpWatch:
 
     # -- what is known at the end ------------------------------------------------------------------
 
-    def facts(self) -> AmpFacts | None:
-        if not self.concerned:
-            return None
+    def facts(self) -> dict[str, Any]:
+        return {"amp_facts": self._facts() if self.concerned else None}
+
+    def _facts(self) -> AmpFacts:
         scaler = self.scaler
         return AmpFacts(
             dtype=self._autocast,

@@ -37,6 +37,7 @@ from nanodoc.tensors.nested import batch_size, is_list_of_samples, size_of_field
 from nanodoc.tensors.plain import without_values
 from nanodoc.trace.files import LIBRARY, USER, frame_kind
 from nanodoc.trace.spans import Place, resolve
+from nanodoc.watch.watch import RunEnd, Watch
 
 _LATEST = 3  # the steps after the first one in which kept graphs are counted
 _FUSED = (
@@ -48,7 +49,7 @@ _FUSED = (
 _ZERO_STEPS = 3
 
 
-class GraphWatch:
+class GraphWatch(Watch):
     """One run's watch. The engine tells it of every step; the facts are there when the run has
     ended."""
 
@@ -61,6 +62,7 @@ class GraphWatch:
         leak_check: bool,
         range_check: bool = True,
     ) -> None:
+        super().__init__()
         self._runner = runner
         self._keeper = keeper
         self._build = build
@@ -82,14 +84,6 @@ class GraphWatch:
         self.leak: LeakFacts | None = None
         self.growing: tuple[GrowingFacts, ...] = ()
         self._sizes: list[dict[str, int]] = []
-        self.notes: list[tuple[str, str]] = []
-
-    def begin(self) -> None:
-        """Before the first step."""
-        self.ownership.begin()
-        self._examiner.initial = {
-            name: fingerprint(p) for name, p in self._named if not without_values(p)
-        }
         if self._call is None:
             self.notes.append(("cross-sample leak", "switched off"))
 
@@ -119,9 +113,13 @@ class GraphWatch:
         return any(isinstance(m, _FUSED) for root in roots for m in root.modules())
 
     @contextlib.contextmanager
-    def watching(self) -> Iterator[None]:
-        """Around the run: remembers the line that last switched gradients off, for the case that
+    def around_run(self) -> Iterator[None]:
+        """Remembers the line that last switched gradients off, for the case that
         nobody switches them on again, and optimizers that were made after build()."""
+        self.ownership.begin()
+        self._examiner.initial = {
+            name: fingerprint(p) for name, p in self._named if not without_values(p)
+        }
         original = torch.set_grad_enabled.__init__
         watch = self
 
@@ -153,9 +151,9 @@ class GraphWatch:
         return self._build.grad_switched_off_at()
 
     @contextlib.contextmanager
-    def first_call(self, step: int) -> Iterator[None]:
-        """Around the first step: the model's arguments are remembered for the leak check."""
-        if step or self._call is None:
+    def around_step(self, start: StepCapsule) -> Iterator[None]:
+        """The model's arguments of the first step are remembered for the leak check."""
+        if start.step or self._call is None:
             yield
             return
         with self._call.caught(self._runner.recipe.model, self._runner.device):
@@ -167,19 +165,18 @@ class GraphWatch:
 
     # -- told by the engine ------------------------------------------------------------------------
 
-    def before_step(self, capsule: StepCapsule) -> None:
+    def before_step(self, start: StepCapsule) -> float:
         """Keeps the first step's start for the looks that are taken when the run is over."""
-        if capsule.step == 0:
-            self._first = self._keeper.take(0, capsule.batches, apart=True)
+        if start.step == 0:
+            self._first = self._keeper.take(0, start.batches, apart=True)
+        return 0.0
 
-    def after_backward(self, capsule: StepCapsule, norms: Mapping[str, float]) -> float:
-        """`norms` are those of the parameters that have a gradient. Returns the seconds that
-        looking took."""
+    def after_backward(self, start: StepCapsule, norms: Mapping[str, float]) -> float:
         began = time.perf_counter()
         self._with_gradient.update(norms)
         self._nonzero.update(name for name, norm in norms.items() if norm != 0)
         self._steps += 1
-        if 1 <= capsule.step <= _LATEST:
+        if 1 <= start.step <= _LATEST:
             self._sizes.append(KeptTensors(self._runner.recipe).sizes())
         return time.perf_counter() - began
 
@@ -188,9 +185,11 @@ class GraphWatch:
         the capsule holds."""
         self._examine(capsule, error)
 
-    def at_end(self, last: StepCapsule | None) -> None:
-        """The run is over: from here on nothing that is run again can change it, whatever the
-        training code keeps where."""
+    def at_end(self, end: RunEnd) -> None:
+        """Judges the first step. Only now: nothing that is run again can change the run any more,
+        whatever the training code keeps where."""
+        if not end.clean:
+            return
         never = set(self.never)
         now = {
             name: fingerprint(p)
@@ -209,10 +208,10 @@ class GraphWatch:
             self._aside(lambda: self._examine(first))
         if self._call is not None:
             self._aside(lambda: self._check_leak(first))
-        if last is not None:
+        if end.last is not None:
             for name, nodes in self._grown():
                 with put_back(self._runner, self._keeper):
-                    where = self._examiner.keeper_of(last, name)
+                    where = self._examiner.keeper_of(end.last, name)
                 growing = GrowingFacts(name=name, nodes=nodes, kept_at=where)
                 self.growing = (*self.growing, growing)
 
@@ -220,6 +219,17 @@ class GraphWatch:
     def ranges(self) -> tuple[RangeFacts, ...]:
         """Indices and labels that were out of range on the first step."""
         return tuple(self._followed.functions.ranges) if self._followed is not None else ()
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "graph": self.graph,
+            "never_got_gradient": self.never,
+            "always_zero": self.always_zero,
+            "moved_by_hand": self.moved,
+            "leak": self.leak,
+            "growing": self.growing,
+            "grad_switched_off_at": self.switched_off_at(),
+        }
 
     # -- what is known at the end ------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from nanodoc.examine.last_batches import Inspector
-from nanodoc.facts.calls import InspectionFacts, RangeFacts
+from nanodoc.facts.calls import InspectionFacts
 from nanodoc.facts.loop import CourseStats, DataFacts, LoopFacts, ModeChange, SchedulerFacts
 from nanodoc.facts.source import SourceSpan
 from nanodoc.measure.data import data_facts
@@ -28,13 +28,14 @@ from nanodoc.watch.loop_protocol import Conduct
 from nanodoc.watch.sampling import Sampler
 from nanodoc.watch.statistics import course_stats, peak_memory
 from nanodoc.watch.warnings import WarningWatch
+from nanodoc.watch.watch import RunEnd, Watch
 
 _KEPT_NORMS = 256
 """Steps whose gradient norms are kept by parameter; when there are twice as many, every other one
 goes."""
 
 
-class HealthWatch:
+class LearningWatch(Watch):
     """One run's watch. The engine tells it of every step; the facts are complete when `at_end` has
     run."""
 
@@ -47,6 +48,7 @@ class HealthWatch:
         checkpoints: Checkpoints,
         sampler: Sampler,
     ) -> None:
+        super().__init__()
         self.sampler = sampler
         self._runner = runner
         self._recipe = runner.recipe
@@ -61,20 +63,15 @@ class HealthWatch:
         self._training: list[tuple[int, bool]] = []
         self.load_seconds = self._loading = 0.0
         self._told: Any = None
-        self.ranges: tuple[RangeFacts, ...] = ()
         self.inspection: InspectionFacts | None = None
         self.data: DataFacts | None = None
         self.stats: CourseStats | None = None
-        self.notes: list[tuple[str, str]] = []
 
-    @contextlib.contextmanager
-    def watching(self) -> Iterator[None]:
-        """Around the run."""
-        with self.warnings.watching():
-            yield
+    def around_run(self) -> contextlib.AbstractContextManager[None]:
+        return self.warnings.watching()
 
-    def before_step(self, step: int) -> None:
-        self.warnings.step = step
+    def before_step(self, start: StepCapsule) -> float:
+        self.warnings.step = start.step
         rates = [rate_of(group) for o in self._recipe.optimizers for group in o.param_groups]
         # some optimizers have none
         self._rates.append(
@@ -82,7 +79,8 @@ class HealthWatch:
         )
         training = self._recipe.model.training
         if not self._training or self._training[-1][1] != training:
-            self._training.append((step, training))
+            self._training.append((start.step, training))
+        return 0.0
 
     @property
     def highest_rates(self) -> list[float]:
@@ -95,7 +93,6 @@ class HealthWatch:
         self._loading = seconds
 
     def line(self) -> dict[str, Any]:
-        """What the history says of this step besides loss and gradients."""
         found: dict[str, Any] = {"load_seconds": self._loading}
         rates = self._rates[-1] if self._rates else ()
         if len(rates) > 1:
@@ -114,25 +111,17 @@ class HealthWatch:
             }
         return found
 
-    def after_step(self, step: int, vitals: Vitals) -> None:
-        if step % self._every:
+    def after_step(self, start: StepCapsule, vitals: Vitals, seconds: float) -> None:
+        if start.step % self._every:
             return
-        self._norms.append((step, vitals))
+        self._norms.append((start.step, vitals))
         if len(self._norms) >= 2 * _KEPT_NORMS:
             self._norms, self._every = self._norms[::2], 2 * self._every
 
     # -- when the run is over ----------------------------------------------------------------------
 
-    def at_end(
-        self,
-        last: StepCapsule | None,
-        *,
-        whole: bool,
-        per_pass: int | None,
-        step_seconds: float,
-        steps: int,
-    ) -> None:
-        """`whole`: nothing broke, so that the last step can be run once more."""
+    def at_end(self, end: RunEnd) -> None:
+        last = end.last
         self._conduct.forget()
         past = list(self._checkpoints.past)
         batches = [
@@ -147,18 +136,26 @@ class HealthWatch:
             self.data = data_facts(
                 batches,
                 loader=loader_of(self._recipe.data) is not None,
-                per_pass=per_pass,
+                per_pass=per_pass(self._recipe.data),
                 load_seconds=self.load_seconds,
-                step_seconds=step_seconds,
-                steps=steps,
+                step_seconds=end.step_seconds,
+                steps=end.steps,
             )
-        if whole and last is not None:
+        if end.whole and last is not None:
             self.inspection, reason = self._inspector.inspect(
                 last, [] if self._conduct.writes else past
             )
             if reason:
                 self.notes.append(("calls, activations and outputs", reason))
         self.stats = self._stats()
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "inspection": self.inspection,
+            "loop": self.loop(),
+            "stats": self.stats,
+            "data": self.data,
+        }
 
     def _stats(self) -> CourseStats | None:
         try:

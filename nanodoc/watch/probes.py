@@ -12,8 +12,10 @@ import torch
 
 from nanodoc import probing
 from nanodoc.facts.ops import ProbedFacts
+from nanodoc.replay.step_state import StepCapsule
 from nanodoc.tensors.plain import is_plain
 from nanodoc.trace.spans import Place, calling_places, resolve
+from nanodoc.watch.watch import Watch
 
 _MOST = 4096  # calls kept of one step
 
@@ -27,24 +29,29 @@ class _Call(NamedTuple):
     shape: tuple[int, ...]
 
 
-class SpotWatch:
+class ProbeWatch(Watch):
     """Hears of probes while `listening`; `flag` is to be read once a step, `facts` only when it
     says so."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._calls: list[_Call] = []
 
     @contextlib.contextmanager
-    def listening(self) -> Iterator[None]:
-        """Around the run."""
+    def around_run(self) -> Iterator[None]:
         before = probing.listen(self._record)
         try:
             yield
         finally:
             probing.listen(before)
 
-    def begin_step(self) -> None:
+    def before_step(self, start: StepCapsule) -> float:
         self._calls = []
+        return 0.0
+
+    def scalars(self, *, done: bool = False) -> list[torch.Tensor]:
+        flag = self.flag()
+        return [] if flag is None else [flag]
 
     def _record(self, tensor: Any, label: str) -> None:
         if (
@@ -75,7 +82,7 @@ class SpotWatch:
         )
         return (~torch.isfinite(highs)).any().float()
 
-    def facts(self) -> tuple[ProbedFacts, ...]:
+    def seen(self) -> tuple[ProbedFacts, ...]:
         """Every probe of this step, in the order of the calls."""
         found = []
         for call in self._calls:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nanodoc.facts.frames import FrameTable
-from nanodoc.facts.ops import GrowthPoint
 from nanodoc.measure.frames import FrameProbe
 from nanodoc.replay.sandbox import put_back
 from nanodoc.replay.step import StepRunner
@@ -23,6 +22,7 @@ from nanodoc.trace.half import HalfLog, HalfMode
 from nanodoc.trace.tracer import Tracer
 from nanodoc.trace.write import write_trace
 from nanodoc.watch.amp import AmpWatch
+from nanodoc.watch.watch import RunEnd, Watch
 
 _MOST_OPS = 64
 
@@ -39,7 +39,7 @@ class LookOptions:
     module: str = ""
 
 
-class Looks:
+class RequestedSteps(Watch):
     """One run's looks; `tables` and `files` are there when the run has ended."""
 
     def __init__(
@@ -52,13 +52,13 @@ class Looks:
         *,
         compiled: bool,
     ) -> None:
+        super().__init__()
         self._runner = runner
         self._keeper = keeper
         self._replayer = replayer
         self._amp = amp
         self._options = options
         self._compiled = compiled
-        self.notes: list[tuple[str, str]] = []
         self.tables: list[FrameTable] = []
         self.files: list[str] = []
 
@@ -66,12 +66,12 @@ class Looks:
         return step in self._options.steps and not self._compiled
 
     @contextlib.contextmanager
-    def watching(self, capsule: StepCapsule) -> Iterator[None]:
-        """Around a step, which is watched live if it was asked for."""
-        if not self.wants(capsule.step):
+    def around_step(self, start: StepCapsule) -> Iterator[None]:
+        """The step is watched live if it was asked for."""
+        if not self.wants(start.step):
             yield
             return
-        with self._framing(capsule) if self._options.frames else self._tracing(capsule):
+        with self._framing(start) if self._options.frames else self._tracing(start):
             yield
 
     @contextlib.contextmanager
@@ -100,11 +100,10 @@ class Looks:
                 half.finish()
             self.tables.append(probe.finish(capsule.step, "asked for", options.most_frames))
 
-    def at_end(
-        self, capsule: StepCapsule | None, *, failed: bool, growth: tuple[GrowthPoint, ...] = ()
-    ) -> None:
-        """The run is over: the frames of the step that ended it, or of its last one where none was
-        asked for."""
+    def at_end(self, end: RunEnd) -> None:
+        """The frames of the step that ended the run, or of its last one where none was asked
+        for."""
+        capsule, failed = end.failed or end.last, end.failed is not None
         options = self._options
         if self._compiled and options.steps:
             what = "the frames" if options.frames else "the ops"
@@ -132,7 +131,7 @@ class Looks:
                     ops=self._replayer.ops_inside(capsule, bad.module)[-_MOST_OPS:],
                     module=bad.module,
                 )
-        self.tables.append(replace(table, growth=growth))
+        self.tables.append(replace(table, growth=end.growth))
 
     def _frames(self, capsule: StepCapsule, why: str) -> FrameTable:
         half = HalfLog()

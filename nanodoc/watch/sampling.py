@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 import torch
 
 from nanodoc.measure.layers import LayerProbe, Sample
+from nanodoc.replay.step_state import StepCapsule
+from nanodoc.watch.watch import Watch
 
 _SHARE_OF_TIME = 0.005
 _FIRST = 1
@@ -21,7 +23,7 @@ _KEPT = 64
 """Samples; when there are more, every other one goes."""
 
 
-class Sampler:
+class Sampler(Watch):
     """Told of every step; `samples` are there when the run has ended. With `every`, those steps are
     looked at whatever they cost. `hooks` tells whether modules may be given hooks now: they change
     what compiled and fused parts compute."""
@@ -35,6 +37,7 @@ class Sampler:
         hooks: Callable[[], bool],
         enabled: bool = True,
     ) -> None:
+        super().__init__()
         self._model = model
         self._optimizers = optimizers
         self._every = every
@@ -60,8 +63,8 @@ class Sampler:
         return self._spent + self._cost <= _SHARE_OF_TIME * self._elapsed
 
     @contextlib.contextmanager
-    def watching(self, step: int) -> Iterator[None]:
-        """Around a step."""
+    def around_step(self, start: StepCapsule) -> Iterator[None]:
+        step = start.step
         self.inside = self.behind = 0.0
         if not self._due(step):
             yield
@@ -97,12 +100,11 @@ class Sampler:
         return self.samples[-1] if self.samples else None
 
     def gradients(self) -> None:
-        """The step's gradients are complete."""
         if self._probe is not None:
             began = time.perf_counter()
             self._probe.gradients()
             self._cost += time.perf_counter() - began
 
-    def after_step(self, seconds: float) -> None:
-        """The step took so long."""
+    def elapsed(self, seconds: float) -> None:
+        """A step took so long without the look at it."""
         self._elapsed += seconds

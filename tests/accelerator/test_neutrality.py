@@ -105,7 +105,7 @@ def test_watched_training_is_bitwise_the_same(kind: str, step: Any, looks: LookO
         torch.manual_seed(1), random.seed(1)
         if watched:
             engine = Engine(recipe, FIRST, None, steps=STEPS, looks=looks, sample_every=5)
-            with engine._spots.listening(), engine.amp.watching(), engine.health.watching():
+            with engine.watching():
                 for number in range(STEPS):
                     assert engine._step(number) is None
         else:

@@ -55,6 +55,7 @@ def test_a_confident_classifier() -> None:
     assert findings[0].name == "log-of-zero"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_values_that_leave_a_tiny_initialisation(seed: int) -> None:
     torch.manual_seed(seed)
@@ -174,6 +175,7 @@ def test_one_batch_that_is_far_off_is_not_the_learning_rate() -> None:
     assert findings[0].name not in ("divergence", "exploding-gradients")
 
 
+@pytest.mark.slow
 def test_a_loss_that_begins_near_zero_may_grow() -> None:
     """Targets that move away from a tiny initialisation: a millionfold loss, and nothing is
     wrong."""

@@ -59,6 +59,7 @@ def deep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_the_tree_folds_what_is_alike(deep: Path, golden: Callable[[str, str], None]) -> None:
     report = check_grad_graph("train.py:build", Config(device="cpu", steps=6))
     # norms differ between processors
@@ -72,6 +73,7 @@ def test_the_picture(monkeypatch: pytest.MonkeyPatch, golden: Callable[[str, str
     golden("grad_graph", render_dot(report))
 
 
+@pytest.mark.slow
 def test_no_optimizer_ever_steps(deep: Path) -> None:
     from nanodoc.recipe.loader import build_recipe
 

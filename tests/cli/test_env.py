@@ -157,6 +157,7 @@ def test_a_torch_that_cannot_be_imported_is_a_failed_check(tmp_path: Path) -> No
     assert failed["name"] == "torch"
 
 
+@pytest.mark.slow
 def test_what_breaks_is_unknown_and_the_rest_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> Any:
         raise PermissionError("not in this container")
@@ -189,6 +190,7 @@ def test_a_driver_and_a_build_for_the_cpu_is_a_failure(
     assert "whl/cu" in failed["help"]
 
 
+@pytest.mark.slow
 def test_an_nvidia_smi_that_hangs_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool = tmp_path / "nvidia-smi"
     tool.write_text("#!/bin/sh\nexec sleep 60\n")
@@ -224,6 +226,7 @@ def test_a_library_built_for_another_torch(monkeypatch: pytest.MonkeyPatch) -> N
     assert wrong.text == "torchvision 0.20.0 is built for torch 2.5.0, torch is 2.13.0+cpu"
 
 
+@pytest.mark.slow
 def test_small_shared_memory_and_too_many_threads_are_noted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -236,6 +239,7 @@ def test_small_shared_memory_and_too_many_threads_are_noted(
     assert "OMP_NUM_THREADS=1" in (by_name["threads"].help or "")
 
 
+@pytest.mark.slow
 def test_wrong_arithmetic_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     right = torch.Tensor.__matmul__
     monkeypatch.setattr(torch.Tensor, "__matmul__", lambda self, other: right(self, other) + 1e-3)

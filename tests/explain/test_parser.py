@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -43,6 +44,7 @@ PIECES = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(st.one_of(PIECES, st.text(max_size=20)), max_size=30).map("".join))
 @settings(max_examples=300, deadline=None)
 def test_no_text_makes_it_raise(text: str) -> None:
@@ -81,6 +83,7 @@ def _formatted(error: BaseException, frames: list[tuple[str, int, str, str]]) ->
     )
 
 
+@pytest.mark.slow
 @given(st.lists(links, min_size=1, max_size=3), st.sampled_from(["cause", "context"]))
 @settings(max_examples=150, deadline=None)
 def test_what_python_formats_is_read_back(

@@ -13,6 +13,7 @@ from nanodoc.pipeline.run import run_training
 from tests.healthy import trainings
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("training", trainings.ALL, ids=lambda one: one.__name__)
 def test_a_healthy_training_gets_no_warning(
     training: Callable[[], dict[str, Any]], tmp_path: Path

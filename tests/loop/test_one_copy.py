@@ -118,7 +118,7 @@ def bare(one: Engine, *, amp: bool) -> Callable[[], Any]:
 @pytest.mark.parametrize("observed", [False, True])
 def test_one_copy_a_step(amp: bool, observed: bool) -> None:
     one = engine((scaled if amp else plain) if observed else None, amp=amp)
-    with one._spots.listening():
+    with one.watching():
         for number in range(3):
             assert one._step(number) is None  # the first step is followed, and looked at closely
         with counted() as (waits, reads):

@@ -219,7 +219,7 @@ def test_the_last_batch_is_told_from_a_wrong_shape() -> None:
     ("name", "line", "samples", "indices"),
     [
         ("ragged", "loads", (1,), (9,)),
-        ("ragged_workers", "loads", (1,), (9,)),
+        pytest.param("ragged_workers", "loads", (1,), (9,), marks=pytest.mark.slow),
         ("ragged_shuffled", "loads", None, (9,)),
         ("ragged_subset", "loads a part", None, (2,)),
         ("grey", "loads images", (2,), (6,)),
@@ -279,6 +279,7 @@ def test_the_renamed_keys_are_a_change_of_the_line() -> None:
     assert "key.removeprefix('module.')" in finding.fixes[0].patch
 
 
+@pytest.mark.slow
 def test_a_lost_device_is_looked_at_again_on_the_cpu() -> None:
     from nanodoc.pipeline.supervised import supervised
     from nanodoc.progress import Progress

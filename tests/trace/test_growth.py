@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 
+import pytest
 import torch
 from torch import nn
 
@@ -29,6 +30,7 @@ def traced(ops: int, size: int) -> tuple[StepTrace, int]:
     return trace, before_reading
 
 
+@pytest.mark.slow
 def test_memory_per_op_is_the_same_up_to_20_000_ops() -> None:
     small, small_bytes = traced(2_000, 4)
     large, large_bytes = traced(20_000, 4)

@@ -188,6 +188,7 @@ def planted(text: str) -> int:
 parts = st.lists(st.sampled_from(PLAIN), min_size=2, max_size=29)
 
 
+@pytest.mark.slow
 # torch warns once per process
 @pytest.mark.filterwarnings("ignore:.*to a scalar may lead.*:UserWarning")
 @given(before=parts, after=parts, cut=st.sampled_from(sorted(CUTS)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -123,6 +124,7 @@ programs = st.tuples(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=120, deadline=None)
 @given(programs, st.sampled_from(FORWARD + BACKWARD))
 def test_the_planted_op_and_its_line_are_named(

@@ -1,0 +1,47 @@
+"""The command line of `scripts/bench`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.recipes import MODELS
+
+
+@dataclass(frozen=True)
+class Arguments:
+    repeats: int
+    seconds: float
+    """Length of one repetition."""
+    models: tuple[str, ...]
+    device: str
+    output: Path
+    max_monitored: float | None
+    memory: bool
+
+
+def parse(description: str, arguments: Sequence[str] | None = None) -> Arguments:
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--seconds", type=float, default=0.3, help="length of one repetition")
+    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--output", default="bench.json")
+    parser.add_argument(
+        "--max-monitored",
+        type=float,
+        help="exit 1 if a monitored step costs more than this times the bare one",
+    )
+    parser.add_argument("--no-memory", action="store_true")
+    given = parser.parse_args(arguments)
+    return Arguments(
+        repeats=given.repeats,
+        seconds=given.seconds,
+        models=tuple(given.models.split(",")),
+        device=given.device,
+        output=Path(given.output),
+        max_monitored=given.max_monitored,
+        memory=not given.no_memory,
+    )

@@ -1,0 +1,57 @@
+"""What is printed of the figures, as they come."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def print_model(name: str, row: dict[str, Any]) -> None:
+    print(
+        f"  {name:7} {row['ops']:5} ops  bare {row['bare_ms']:7.2f} ms  {_listed(row['ratios'])}",
+        flush=True,
+    )
+    sampled = row["sampled"]
+    print(
+        f"        monitoring adds {row['monitoring_adds_ms']:.2f} ms a step; "
+        f"{sampled['steps']} steps sampled, {sampled['share']:.2%} of the time"
+    )
+
+
+def print_waits(waits: dict[str, dict[str, float]]) -> None:
+    for way, counts in waits.items():
+        each = ", ".join(f"{k} {v:.3g}" for k, v in counts.items())
+        print(f"        {way} waits {sum(counts.values()):.3g} times a step: {each}")
+
+
+def print_memory(peaks: dict[str, float]) -> None:
+    print(f"        peak memory  {_listed(peaks)}", flush=True)
+
+
+def print_growth(per_op: dict[str, float]) -> None:
+    lengths = _in_words([f"{int(length):,}".replace(",", " ") for length in per_op])
+    shown = ", ".join(f"{v:.1f}" for v in per_op.values())
+    print(f"  tracing, µs per op at {lengths} ops: {shown}")
+
+
+def print_graph(graph: dict[str, dict[str, float]]) -> None:
+    print("  gradient flow of one step, followed and judged:")
+    for layers, row in graph.items():
+        print(
+            f"    {layers:>4} layers {row['ops']:6} ops  "
+            f"{row['ratio']:.2f} x bare forward and backward  "
+            f"{row['microseconds_per_op']:.1f} µs and {row['bytes_per_op']:.0f} bytes an op"
+        )
+
+
+def print_start_up(start_up: dict[str, float]) -> None:
+    shown = "  ".join(f"{k} {v:.2f}" for k, v in start_up.items())
+    print(f"  a tiny training, whole processes, over `python train.py`: {shown}")
+
+
+def _listed(ratios: dict[str, float]) -> str:
+    return "  ".join(f"{k} {v:.3f}" for k, v in ratios.items() if k != "bare")
+
+
+def _in_words(items: list[str]) -> str:
+    *others, last = items
+    return f"{', '.join(others)} and {last}" if others else last

@@ -1,0 +1,195 @@
+"""What ended a run early, looked into."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from nanodoc.errors import UserCodeError
+from nanodoc.examine.exception import FailureLook, make_room
+from nanodoc.examine.initial_state import optimizer_facts
+from nanodoc.examine.late_errors import late_error, late_failure
+from nanodoc.examine.non_finite import Examined, Examiner
+from nanodoc.examine.traceback import describe_failure
+from nanodoc.facts.calls import RangeFacts
+from nanodoc.facts.crash import CrashFacts
+from nanodoc.facts.evidence import Trip
+from nanodoc.facts.failure import Failure
+from nanodoc.facts.failure_kinds import (
+    about_an_index,
+    device_is_lost,
+    kept_from_kernel,
+    out_of_memory,
+)
+from nanodoc.facts.graph import graph_failure
+from nanodoc.facts.ops import OptimizerFacts, ProbedFacts
+from nanodoc.heartbeat.last_words import note_failure
+from nanodoc.heartbeat.trail import here
+from nanodoc.loop.step_reading import StepReading
+from nanodoc.measure.gradients import nonfinite_tensors
+from nanodoc.recipe.build_facts import BuildFacts
+from nanodoc.replay.sandbox import put_back
+from nanodoc.replay.step import StepRunner
+from nanodoc.replay.step_state import Keeper, StepCapsule
+from nanodoc.watch.watch import SickSkip
+
+
+@dataclass(slots=True)
+class Trouble:
+    """What ended the run early."""
+
+    trip: Trip | None = None
+    failure: Failure | None = None
+    capsule: StepCapsule | None = None
+    examined: Examined | None = None
+    optimizers: tuple[OptimizerFacts, ...] = ()
+    probed: tuple[ProbedFacts, ...] = ()
+    crash: CrashFacts | None = None
+    ranges: tuple[RangeFacts, ...] = ()
+
+    @property
+    def without_device(self) -> bool:
+        """The device answers no more, or would not if the step were run again."""
+        failure = self.failure
+        return failure is not None and (device_is_lost(failure) or kept_from_kernel(failure))
+
+
+class FailingGraph(Protocol):
+    """The watcher that examines a step which raised for its graph."""
+
+    def at_failure(self, capsule: StepCapsule, error: UserCodeError) -> None: ...
+
+    def let_go(self) -> None: ...
+
+
+class StopExaminer:
+    """Looks into what ended a run; the run is over when it is called."""
+
+    def __init__(
+        self,
+        runner: StepRunner,
+        keeper: Keeper,
+        build: BuildFacts,
+        examiner: Examiner,
+        failures: FailureLook,
+        graph: FailingGraph,
+    ) -> None:
+        self._runner = runner
+        self._keeper = keeper
+        self._build = build
+        self._examiner = examiner
+        self._failures = failures
+        self._graph = graph
+        self._named = list(runner.recipe.model.named_parameters())
+        self._devices = {runner.device, *(p.device for _, p in self._named)}
+
+    def trip(
+        self,
+        capsule: StepCapsule,
+        reading: StepReading,
+        indices: list[int] | None,
+        probed: Iterable[ProbedFacts],
+    ) -> Trouble:
+        """A step whose loss, gradients or probes are not finite."""
+        vitals, bad = reading.tripped, reading.bad_parameters
+        assert vitals is not None
+        trip = Trip(
+            step=capsule.step,
+            phase="backward" if math.isfinite(vitals.loss) else "forward",
+            loss=vitals.loss,
+            grad_norm=vitals.grad_norm,
+            bad_parameters=tuple(bad),
+            gradients_finite=not bad,
+            zero_gradients=not bad and bool(vitals.norms) and not any(vitals.norms),
+        )
+        told = vitals.loss if reading.told is None else reading.told
+        examined = self._examiner.examine(capsule, told, vitals.grad_norm, indices)
+        # weights that were already bad when the step began: the optimizer of the step before made
+        # them
+        optimizers = self.hurt_by_optimizer() if capsule.step else ()
+        seen = tuple(probed)
+        return Trouble(
+            trip=trip,
+            capsule=capsule,
+            examined=examined,
+            optimizers=optimizers,
+            probed=seen if any(probe.bad for probe in seen) else (),
+        )
+
+    def skip(self, sick: SickSkip) -> Trouble:
+        """A skipped step that is sick without the loss scale too."""
+        with put_back(self._runner, self._keeper):
+            examined = self._examiner.examine(sick.capsule, sick.loss, None)
+        trip = Trip(
+            step=sick.capsule.step,
+            phase="backward" if math.isfinite(sick.loss) else "forward",
+            loss=sick.loss,
+            grad_norm=None,
+            bad_parameters=sick.bad_parameters,
+            gradients_finite=False,
+        )
+        return Trouble(trip=trip, capsule=sick.capsule, examined=examined)
+
+    def batch(self, error: UserCodeError, step: int) -> Trouble:
+        """A batch that could not be had."""
+        failure = describe_failure(error)
+        note_failure(here(), failure, step)
+        lost = device_is_lost(failure)
+        return Trouble(failure=failure, crash=None if lost else self._failures.at_batch(failure))
+
+    def failure(
+        self, capsule: StepCapsule, error: UserCodeError, indices: list[int] | None
+    ) -> Trouble:
+        """A step that raised."""
+        failure = describe_failure(error)
+        note_failure(here(), failure, capsule.step)
+        if not device_is_lost(failure) and (late := late_error(self._devices)) is not None:
+            return self.lost(capsule.step, late, capsule, indices)
+        if out_of_memory(failure):
+            self._graph.let_go()
+            make_room(error, self._runner.device)
+        if device_is_lost(failure) or kept_from_kernel(failure):
+            crash = self._failures.at_glance(capsule, indices)
+            return Trouble(failure=failure, capsule=capsule, crash=crash)
+        examined = None
+        if graph_failure(failure.message) is not None:
+            self._graph.at_failure(capsule, error)
+        elif error.phase in ("forward", "backward") and not out_of_memory(failure):
+            examined = self._examiner.examine(capsule, None, None, indices)
+        crash, ranges = self._failures.at_step(failure, capsule, indices)
+        return Trouble(
+            failure=failure,
+            capsule=capsule,
+            examined=examined,
+            crash=crash,
+            ranges=ranges if about_an_index(failure) else (),
+        )
+
+    def lost(
+        self,
+        step: int,
+        error: BaseException,
+        last: StepCapsule | None,
+        indices: list[int] | None,
+    ) -> Trouble:
+        """The device was lost to a kernel of step `step`, and a call that isn't the training's was
+        told so. `last` is the start of the last step that began."""
+        failure = late_failure(error, self._runner.phase)
+        note_failure(here(), failure, step)
+        capsule = last if last is not None and last.step == step else None
+        crash = self._failures.at_glance(capsule, indices) if capsule is not None else None
+        return Trouble(failure=failure, capsule=capsule, crash=crash)
+
+    def late(
+        self, step: int, last: StepCapsule | None, indices: list[int] | None
+    ) -> Trouble | None:
+        """An error of the run's that its devices had not told yet."""
+        error = late_error(self._devices)
+        return self.lost(step, error, last, indices) if error is not None else None
+
+    def hurt_by_optimizer(self) -> tuple[OptimizerFacts, ...]:
+        """The optimizers that made weights non-finite."""
+        bad = nonfinite_tensors(self._named)
+        return optimizer_facts(self._runner.recipe, set(bad), self._build) if bad else ()
