@@ -17,7 +17,7 @@ from nanodoc.examine.parameter_groups import fingerprint
 from nanodoc.loop.engine import Engine
 from nanodoc.loop.history import History
 from nanodoc.replay.step import StepRunner, run_step
-from nanodoc.replay.step_state import Keeper
+from nanodoc.replay.step_state import StateKeeper
 from nanodoc.trace.tracer import Tracer
 from nanodoc.watch.requested_steps import LookOptions
 
@@ -84,7 +84,7 @@ class FollowedChain:
     def __init__(self, recipe: Recipe, device: torch.device) -> None:
         self._recipe = recipe
         self._batches = list(recipe.data)
-        self._runner, keeper = StepRunner(recipe, device, None), Keeper(recipe, device)
+        self._runner, keeper = StepRunner(recipe, device, None), StateKeeper(recipe, device)
         self._examiner = GraphExaminer(self._runner, keeper)
         self._examiner.initial = {
             name: fingerprint(p) for name, p in recipe.model.named_parameters()

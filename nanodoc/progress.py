@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Now:
+class LiveMetrics:
     """A run's vital signs so far."""
 
     losses: Sequence[float]
@@ -26,5 +26,5 @@ class Progress:
 
     step: Callable[[int, int, float], None] = lambda step, steps, loss: None
     say: Callable[[str], None] = lambda text: None
-    live: Callable[[int, int, Now], None] | None = None
+    live: Callable[[int, int, LiveMetrics], None] | None = None
     """`live(step, steps, vital signs so far)`, where somebody watches."""

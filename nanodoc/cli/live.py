@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from nanodoc.progress import Now, Progress
+    from nanodoc.progress import LiveMetrics, Progress
 
 _SECONDS = 0.2  # between two pictures
 
@@ -27,7 +27,7 @@ def live_view() -> Iterator[Progress]:
     drawn = 0.0
     with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as live:
 
-        def show(step: int, steps: int, now: Now) -> None:
+        def show(step: int, steps: int, now: LiveMetrics) -> None:
             nonlocal drawn
             if time.monotonic() - drawn > _SECONDS:
                 drawn = time.monotonic()
@@ -39,7 +39,7 @@ def live_view() -> Iterator[Progress]:
         yield Progress(say=say, live=show)
 
 
-def vitals_table(step: int, steps: int, now: Now) -> Table:
+def vitals_table(step: int, steps: int, now: LiveMetrics) -> Table:
     """One row for each vital sign: its course, where it began, where it is."""
     from rich.table import Table
 

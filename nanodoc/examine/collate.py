@@ -17,9 +17,9 @@ from nanodoc.facts.crash import FieldFacts, RaggedFacts
 from nanodoc.facts.failure import Failure
 from nanodoc.facts.source import SourceSpan
 from nanodoc.recipe.build_facts import BuildFacts
-from nanodoc.replay.sandbox import put_back
+from nanodoc.replay.sandbox import state_preserved
 from nanodoc.replay.step import StepRunner, run_step
-from nanodoc.replay.step_state import Keeper
+from nanodoc.replay.step_state import StateKeeper
 from nanodoc.trace.files import USER, frame_kind
 from nanodoc.trace.spans import resolve
 
@@ -27,13 +27,13 @@ _MOST_SAMPLES = 512
 
 
 def ragged_facts(
-    runner: StepRunner, keeper: Keeper, build: BuildFacts, indices: list[int], failure: Failure
+    runner: StepRunner, keeper: StateKeeper, build: BuildFacts, indices: list[int], failure: Failure
 ) -> RaggedFacts | None:
     """Draws the samples again, one by one. None where they fit together after all."""
     loader = runner.recipe.data
     if not isinstance(loader, DataLoader) or len(indices) > _MOST_SAMPLES:
         return None
-    with put_back(runner, keeper):
+    with state_preserved(runner, keeper):
         samples = [loader.dataset[index] for index in indices]
         fields = _fields(samples)
         ragged = [one for one in fields if one.ragged]

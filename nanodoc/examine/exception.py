@@ -19,11 +19,11 @@ from nanodoc.facts.crash import CrashFacts
 from nanodoc.facts.failure import Failure
 from nanodoc.facts.failure_kinds import out_of_memory
 from nanodoc.recipe.build_facts import BuildFacts
-from nanodoc.replay.batch_source import Feed
+from nanodoc.replay.batch_source import BatchSource
 from nanodoc.replay.optimizers import odd_state
-from nanodoc.replay.sandbox import put_back, warnings_unsaid
+from nanodoc.replay.sandbox import state_preserved, warnings_unsaid
 from nanodoc.replay.step import StepRunner, run_step
-from nanodoc.replay.step_state import Keeper, StepCapsule
+from nanodoc.replay.step_state import StateKeeper, StepState
 from nanodoc.replay.traced_replay import leaves_of
 from nanodoc.tensors.nested import batch_size
 from nanodoc.trace.calls import CallLog
@@ -54,13 +54,15 @@ def make_room(error: UserCodeError, device: torch.device) -> None:
 class FailureLook:
     """Looks at one exception of one recipe's run, when the run is over."""
 
-    def __init__(self, runner: StepRunner, keeper: Keeper, build: BuildFacts, feed: Feed) -> None:
+    def __init__(
+        self, runner: StepRunner, keeper: StateKeeper, build: BuildFacts, feed: BatchSource
+    ) -> None:
         self._runner = runner
         self._keeper = keeper
         self._build = build
         self._feed = feed
 
-    def at_glance(self, capsule: StepCapsule, indices: list[int] | None) -> CrashFacts:
+    def at_glance(self, capsule: StepState, indices: list[int] | None) -> CrashFacts:
         """What is known of a step without running it again, or reading anything of its device."""
         size = batch_size(capsule.batches[0]) if capsule.batches else None
         return CrashFacts(
@@ -71,7 +73,7 @@ class FailureLook:
         )
 
     def at_step(
-        self, failure: Failure, capsule: StepCapsule, indices: list[int] | None
+        self, failure: Failure, capsule: StepState, indices: list[int] | None
     ) -> tuple[CrashFacts, tuple[RangeFacts, ...]]:
         """Runs the step until it raises again. (facts, indices and labels out of range)"""
         trainable = tuple(
@@ -90,7 +92,7 @@ class FailureLook:
         log: CallLog | None = None
         error: BaseException | None = None
         call = None
-        kept = put_back(
+        kept = state_preserved(
             self._runner, self._keeper, on_host=memory and self._runner.device.type != "cpu"
         )
         with contextlib.suppress(*_HARMLESS), kept, warnings_unsaid(), run_eagerly():

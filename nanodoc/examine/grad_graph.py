@@ -35,7 +35,7 @@ from nanodoc.facts.graph import (
 from nanodoc.facts.ops import OpFacts
 from nanodoc.facts.source import SourceSpan
 from nanodoc.replay.step import StepRunner, run_step
-from nanodoc.replay.step_state import Keeper, StepCapsule
+from nanodoc.replay.step_state import StateKeeper, StepState
 from nanodoc.trace.cuts import GradFlow, module_edges
 from nanodoc.trace.graph import StepTrace
 from nanodoc.trace.spans import Place, resolve
@@ -47,7 +47,7 @@ _MOST_SITES = 4  # exporting lines tried one by one, each a replay
 class GraphExaminer:
     """Examines the autograd graph of single steps. Model and optimizers are left as they were."""
 
-    def __init__(self, runner: StepRunner, keeper: Keeper) -> None:
+    def __init__(self, runner: StepRunner, keeper: StateKeeper) -> None:
         self._runner = runner
         self._keeper = keeper
         self._model = runner.recipe.model
@@ -59,19 +59,19 @@ class GraphExaminer:
         self.ranges: tuple[RangeFacts, ...] = ()
         """Indices and labels out of range that a device was kept from."""
 
-    def keeper_of(self, capsule: StepCapsule, name: str) -> SourceSpan | None:
+    def keeper_of(self, capsule: StepState, name: str) -> SourceSpan | None:
         """The line of the step that keeps a tensor with its graph under `name`."""
         with self._keeper.rewound(capsule):
             replay = self._replay(capsule)
             return replay.kept.kept_at(name, replay.trace, replay.flow)
 
-    def examine(self, capsule: StepCapsule, failure: UserCodeError | None = None) -> GraphFacts:
+    def examine(self, capsule: StepState, failure: UserCodeError | None = None) -> GraphFacts:
         """The facts of one step. `failure` is what the step raised when it first ran."""
         overwritten = failure is not None and graph_failure(str(failure.cause)) == "overwritten"
         with self._keeper.rewound(capsule):
             return self._facts(capsule, self._replay(capsule, saved=overwritten))
 
-    def judge(self, capsule: StepCapsule, step: FollowedStep) -> GraphFacts:
+    def judge(self, capsule: StepState, step: FollowedStep) -> GraphFacts:
         """The facts of a step that was followed while it ran. What has to be tried is tried by
         replay."""
         with self._keeper.rewound(capsule):
@@ -81,7 +81,7 @@ class GraphExaminer:
 
     def _replay(
         self,
-        capsule: StepCapsule,
+        capsule: StepState,
         *,
         patch: CallPatch | None = None,
         saved: bool = False,
@@ -121,7 +121,7 @@ class GraphExaminer:
 
     # -- judging -----------------------------------------------------------------------------------
 
-    def _facts(self, capsule: StepCapsule, replay: FollowedStep) -> GraphFacts:
+    def _facts(self, capsule: StepState, replay: FollowedStep) -> GraphFacts:
         flow = replay.flow
         gradient = GradFlow(replay.trace, flow, replay.losses)
         states = self._states(replay, gradient)
@@ -162,7 +162,7 @@ class GraphExaminer:
         )
         return self._tried(capsule, facts, replay)
 
-    def _prove(self, capsule: StepCapsule, replay: FollowedStep, gradient: GradFlow) -> None:
+    def _prove(self, capsule: StepState, replay: FollowedStep, gradient: GradFlow) -> None:
         """Which numbers that went through Python came back, by experiment: each exporting line's
         values are changed a little in one replay, and the ops that then read other numbers depend
         on them."""
@@ -281,7 +281,7 @@ class GraphExaminer:
 
     # -- remedies ----------------------------------------------------------------------------------
 
-    def _tried(self, capsule: StepCapsule, facts: GraphFacts, replay: FollowedStep) -> GraphFacts:
+    def _tried(self, capsule: StepState, facts: GraphFacts, replay: FollowedStep) -> GraphFacts:
         """Tries what could mend each cut by replay: verified if every orphan then gets its
         gradient."""
         verified: list[tuple[str, str]] = []

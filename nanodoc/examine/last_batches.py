@@ -23,9 +23,9 @@ from nanodoc.facts.calls import (
 )
 from nanodoc.measure.values import SQUASHERS, Units, ValueProbe
 from nanodoc.recipe.build_facts import BuildFacts
-from nanodoc.replay.sandbox import put_back, warnings_unsaid
+from nanodoc.replay.sandbox import state_preserved, warnings_unsaid
 from nanodoc.replay.step import StepRunner, run_step
-from nanodoc.replay.step_state import Keeper, StepCapsule
+from nanodoc.replay.step_state import StateKeeper, StepState
 from nanodoc.replay.traced_replay import leaves_of
 from nanodoc.replay.weight_history import PastStep
 from nanodoc.tensors.nested import batch_size, tensor_leaves
@@ -41,7 +41,7 @@ _DROPPING = (torch.nn.modules.dropout._DropoutNd, torch.nn.modules.batchnorm._No
 class Inspector:
     """Looks at one run's last steps."""
 
-    def __init__(self, runner: StepRunner, keeper: Keeper, build: BuildFacts) -> None:
+    def __init__(self, runner: StepRunner, keeper: StateKeeper, build: BuildFacts) -> None:
         self._runner = runner
         self._keeper = keeper
         self._build = build
@@ -49,7 +49,7 @@ class Inspector:
         self._named = list(self._model.named_parameters())
 
     def inspect(
-        self, last: StepCapsule, past: Sequence[PastStep]
+        self, last: StepState, past: Sequence[PastStep]
     ) -> tuple[InspectionFacts | None, str]:
         """(facts, "") or (None, why there are none). `past` are the steps whose batches are still
         there."""
@@ -69,7 +69,7 @@ class Inspector:
         ]
         chosen = [*_spread(others, _MOST_BATCHES - 1)]
         looked = 0
-        with put_back(self._runner, self._keeper), warnings_unsaid(), run_eagerly():
+        with state_preserved(self._runner, self._keeper), warnings_unsaid(), run_eagerly():
             for one in chosen:
                 if time.perf_counter() - began > _SECONDS:
                     break
@@ -93,7 +93,7 @@ class Inspector:
             training=watch.training,
         ), ""
 
-    def _run(self, capsule: StepCapsule, probe: ValueProbe, watch: _ModelWatch | None) -> StepCalls:
+    def _run(self, capsule: StepState, probe: ValueProbe, watch: _ModelWatch | None) -> StepCalls:
         self._keeper.restore(capsule)
         batches = [self._runner.moved(batch) for batch in capsule.batches]
         log = CallLog(self._model, leaves_of(self._model, batches), probe.measure)
@@ -124,7 +124,7 @@ class _ModelWatch:
         self._seen: dict[str, ModeFacts] = {}
         self.training = False
 
-    def begin(self, capsule: StepCapsule) -> None:
+    def begin(self, capsule: StepState) -> None:
         self._size = batch_size(capsule.batches[0]) if capsule.batches else None
         self._handles.append(self._model.register_forward_hook(self._returned, with_kwargs=True))
         for module in self._model.modules():

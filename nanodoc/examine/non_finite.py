@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from nanodoc.facts.ops import Birth, LeafRoot, OpFacts, TensorFacts
-from nanodoc.replay.step_state import StepCapsule
+from nanodoc.replay.step_state import StepState
 from nanodoc.replay.traced_replay import PROBE_MARK, Replay, Replayer
 from nanodoc.tensors.nested import batch_size, tensor_leaves
 from nanodoc.trace.births import Root, RootSearch
@@ -57,7 +57,7 @@ class Examiner:
 
     def examine(
         self,
-        capsule: StepCapsule,
+        capsule: StepState,
         loss: float | None,
         grad_norm: float | None,
         indices: Sequence[int] | None = None,
@@ -77,7 +77,7 @@ class Examiner:
 
     def _examine(
         self,
-        capsule: StepCapsule,
+        capsule: StepState,
         loss: float | None,
         grad_norm: float | None,
         indices: Sequence[int] | None,
@@ -128,7 +128,7 @@ class Examiner:
                 )
         return Examined(tuple(births), tuple(leaves), reproduced, note)
 
-    def ops_of_slice(self, capsule: StepCapsule) -> tuple[OpFacts, ...]:
+    def ops_of_slice(self, capsule: StepState) -> tuple[OpFacts, ...]:
         """The ops from those right before a step's first non-finite values to its symptom, in the
         order in which they ran; () for a healthy step."""
         first = self._replayer.replay(capsule)
@@ -144,9 +144,7 @@ class Examiner:
         trace = self._replayer.replay(capsule, {index: Request() for index in wanted}).trace
         return tuple(trace.facts(index) for index in wanted if index in trace.details)
 
-    def stop_at_birth(
-        self, capsule: StepCapsule, birth: Birth, reached: Callable[[], None]
-    ) -> None:
+    def stop_at_birth(self, capsule: StepState, birth: Birth, reached: Callable[[], None]) -> None:
         """Runs the step once more and calls `reached` when the op that is to blame has run."""
         self._replayer.replay(capsule, {birth.site.index: Request(on_reached=reached)})
 
@@ -197,7 +195,7 @@ class Examiner:
         return around
 
     def _fourth(
-        self, capsule: StepCapsule, third: StepTrace, roots: list[Root], sites: dict[int, int]
+        self, capsule: StepState, third: StepTrace, roots: list[Root], sites: dict[int, int]
     ) -> tuple[StepTrace, dict[int, Any]]:
         """Looks at single elements: which gradient reached the bad ones, and whether forward had
         masked them."""
@@ -274,7 +272,7 @@ class Examiner:
         return None
 
     def _leaf(
-        self, trace: StepTrace, root: Root, capsule: StepCapsule, indices: Sequence[int] | None
+        self, trace: StepTrace, root: Root, capsule: StepState, indices: Sequence[int] | None
     ) -> LeafRoot:
         name = root.leaf or "constant"
         kind = _leaf_kind(name)

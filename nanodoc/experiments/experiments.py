@@ -17,7 +17,7 @@ from nanodoc.experiments.call_site import Applied
 from nanodoc.experiments.trial import Say, StepTrials, Trial
 from nanodoc.facts.trials import FAILS, PASSES, Experiment
 from nanodoc.replay.rng import RandomState
-from nanodoc.replay.step_state import StepCapsule
+from nanodoc.replay.step_state import StepState
 from nanodoc.tensors.host_memory import free_memory
 
 _SHARE_OF_MEMORY = 0.25
@@ -31,7 +31,7 @@ class Elsewhere:
     other: Callable[[], tuple[str, list[Any], RandomState | None] | None] = lambda: None
     """Another good batch: what to call it, its (micro-)batches, and the random state it ran
     with."""
-    earlier: Sequence[StepCapsule] = ()
+    earlier: Sequence[StepState] = ()
     """Checkpoints of earlier steps, the latest first."""
     why_none: str = ""
     """Why there are no checkpoints."""
@@ -49,7 +49,7 @@ class Experiments:
     def __init__(
         self,
         trials: StepTrials,
-        capsule: StepCapsule,
+        capsule: StepState,
         elsewhere: Elsewhere,
         *,
         half: bool,
@@ -157,7 +157,7 @@ class Experiments:
             latest
         )
 
-    def _with_weights(self, checkpoint: StepCapsule, capsule: StepCapsule | None = None) -> Trial:
+    def _with_weights(self, checkpoint: StepState, capsule: StepState | None = None) -> Trial:
         return self._trials.outcome(
             replace(
                 capsule or self._capsule,
@@ -230,7 +230,7 @@ class Experiments:
                 runner.device, runner.recipe = device, recipe
 
     @contextlib.contextmanager
-    def _changed(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Iterator[StepCapsule]:
+    def _changed(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Iterator[StepState]:
         with contextlib.ExitStack() as stack:
             try:
                 capsule = stack.enter_context(

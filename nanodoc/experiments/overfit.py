@@ -14,8 +14,8 @@ import torch
 from nanodoc.experiments.trial import Say, StepTrials
 from nanodoc.facts.calls import ArgumentFacts, InspectionFacts, StepCalls
 from nanodoc.facts.loop import OverfitFacts
-from nanodoc.replay.rerun import Course, CourseRunner
-from nanodoc.replay.weight_history import Checkpoints, PastStep
+from nanodoc.replay.rerun import Rerun, Rerunner
+from nanodoc.replay.weight_history import PastStep, WeightHistory
 from nanodoc.tensors.nested import map_tensors, tensor_leaves
 
 _STEPS = 60
@@ -59,9 +59,9 @@ _COMPARES = frozenset(
 class Overfit:
     """One run's trials on a single batch."""
 
-    def __init__(self, trials: StepTrials, checkpoints: Checkpoints, say: Say) -> None:
+    def __init__(self, trials: StepTrials, checkpoints: WeightHistory, say: Say) -> None:
         self._budget = trials.budget
-        self._courses = CourseRunner(trials.runner, trials.keeper)
+        self._courses = Rerunner(trials.runner, trials.keeper)
         self._checkpoints = checkpoints
         self._say = say
 
@@ -108,7 +108,7 @@ class Overfit:
         past = self._checkpoints.past
         return past[-1] if past and past[-1].intact and len(past[-1].batches) == 1 else None
 
-    def _run(self, past: PastStep, steps: int, rate: float = 1.0) -> Course | None:
+    def _run(self, past: PastStep, steps: int, rate: float = 1.0) -> Rerun | None:
         start = self._checkpoints.first
         if start is None:
             return None

@@ -14,10 +14,10 @@ import torch
 from nanodoc.accelerator import in_widest
 from nanodoc.experiments.trial import Say, StepTrials
 from nanodoc.facts.plateau import late_loss
-from nanodoc.facts.trials import CourseFacts, Growth, Stretch
-from nanodoc.replay.rerun import Course, CourseRunner
-from nanodoc.replay.step_state import StepCapsule
-from nanodoc.replay.weight_history import Checkpoints, PastStep
+from nanodoc.facts.trials import Growth, RerunFacts, Stretch
+from nanodoc.replay.rerun import Rerun, Rerunner
+from nanodoc.replay.step_state import StepState
+from nanodoc.replay.weight_history import PastStep, WeightHistory
 
 _LAST = 3  # steps before the one that broke
 _FIRST = 5
@@ -41,7 +41,7 @@ _LONGEST = 300  # steps run again
 def growth_of(
     losses: Sequence[float],
     norms: Sequence[float],
-    checkpoints: Checkpoints,
+    checkpoints: WeightHistory,
     weights: Sequence[tuple[str, torch.Tensor]],
 ) -> Growth:
     """What had grown until now: `losses` and `norms` are those of the whole run, `weights` what the
@@ -76,7 +76,9 @@ def growth_of(
     )
 
 
-def _rates(checkpoints: Checkpoints, began: int | None) -> tuple[float | None, float | None, bool]:
+def _rates(
+    checkpoints: WeightHistory, began: int | None
+) -> tuple[float | None, float | None, bool]:
     """The only optimizer's learning rate as it was given, the highest until the loss had begun to
     grow (a schedule may have raised it, and some schedules do so before the first step), and
     whether there was never another one; Nones where groups or optimizers differ."""
@@ -98,7 +100,7 @@ def _rates(checkpoints: Checkpoints, began: int | None) -> tuple[float | None, f
 
 
 def _weights(
-    first: StepCapsule | None, now: Sequence[tuple[str, torch.Tensor]]
+    first: StepState | None, now: Sequence[tuple[str, torch.Tensor]]
 ) -> tuple[float | None, str | None, float | None]:
     """(growth of all weights, the parameter that grew most, its growth); biases and
     zero-initialised parameters don't count alone."""
@@ -126,13 +128,13 @@ def _ratio(after: float, before: float) -> float | None:
 class Past:
     """Runs the steps up to one that failed, or up to the last one, again."""
 
-    def __init__(self, trials: StepTrials, checkpoints: Checkpoints, say: Say) -> None:
+    def __init__(self, trials: StepTrials, checkpoints: WeightHistory, say: Say) -> None:
         self._budget = trials.budget
-        self._courses = CourseRunner(trials.runner, trials.keeper)
+        self._courses = Rerunner(trials.runner, trials.keeper)
         self._checkpoints = checkpoints
         self._say = say
 
-    def slower(self, until: int, enough: float) -> CourseFacts | None:
+    def slower(self, until: int, enough: float) -> RerunFacts | None:
         """All steps from step 0 with smaller and smaller learning rates, in a run that stayed
         finite and came no lower, until one ends at a loss of `enough`; None where they can't be run
         again."""
@@ -163,16 +165,16 @@ class Past:
             if course.complete and late_loss(course.losses) <= enough:
                 break
         return (
-            CourseFacts(start=0, until=until, repeated=True, stretches=tuple(stretches))
+            RerunFacts(start=0, until=until, repeated=True, stretches=tuple(stretches))
             if stretches
             else None
         )
 
-    def course(self, until: int, *, broke: bool) -> CourseFacts | None:
+    def course(self, until: int, *, broke: bool) -> RerunFacts | None:
         """Stretches that end with step `until`: as it was, with smaller learning rates, with
         clipping. `broke`: the run's own ended in a loss or gradient that is not finite; otherwise
         its loss had only grown. None where the steps since a checkpoint can't be run again."""
-        found: CourseFacts | None = None
+        found: RerunFacts | None = None
         for start in sorted(
             self._checkpoints.before(until), key=lambda one: (one.step == 0, -one.step)
         ):
@@ -186,7 +188,7 @@ class Past:
 
     def with_patch(
         self, patch: Callable[[], contextlib.AbstractContextManager[Any]]
-    ) -> Course | None:
+    ) -> Rerun | None:
         """All steps from step 0 (the first few hundred of them) with a patch in place; None where
         they can't be run again."""
         start, past = self._checkpoints.first, self._checkpoints.past
@@ -213,7 +215,7 @@ class Past:
                 return None if course.reason == "time" else course.complete
         return None
 
-    def _from(self, start: StepCapsule, steps: list[PastStep], broke: bool) -> CourseFacts | None:
+    def _from(self, start: StepState, steps: list[PastStep], broke: bool) -> RerunFacts | None:
         self._say(f"running steps {start.step} to {steps[-1].step} again …")
         deadline = self._budget.part(0.25)
         control = self._courses.run(start, steps, deadline)
@@ -249,39 +251,39 @@ class Past:
                     seconds=round(course.seconds, 4),
                 )
             )
-        return CourseFacts(
+        return RerunFacts(
             start=start.step, until=steps[-1].step, repeated=repeated, stretches=tuple(stretches)
         )
 
 
-def _grew(course: Course) -> bool:
+def _grew(course: Rerun) -> bool:
     """The last losses are more than twice the first ones."""
     first, last = _ends(course)
     return not (math.isfinite(first) and math.isfinite(last)) or abs(last) > _GREW * abs(first)
 
 
-def _spiked(course: Course) -> bool:
+def _spiked(course: Rerun) -> bool:
     """Some loss on the way, or the last ones, were far above the first: inputs that grow, or one
     batch that is far off, do that whatever the learning rate."""
     first, _ = _ends(course)
     return _grew(course) or max(map(abs, course.losses)) > _FAR * abs(first)
 
 
-def _rose(course: Course) -> bool:
+def _rose(course: Rerun) -> bool:
     """The loss of the first batch is higher afterwards: a smaller step that only takes longer to
     fail is no cure."""
     first = course.losses[0]
     return not math.isfinite(course.again) or course.again > first + _SLACK * abs(first)
 
 
-def _learned(course: Course) -> bool:
+def _learned(course: Rerun) -> bool:
     """The loss of the first batch fell: a hundredth of the learning rate keeps most runs from
     failing, by keeping them where they are."""
     first = course.losses[0]
     return math.isfinite(course.again) and course.again < first - _SLACK * abs(first)
 
 
-def _ends(course: Course) -> tuple[float, float]:
+def _ends(course: Rerun) -> tuple[float, float]:
     """The median of the first and of the last losses."""
     losses = course.losses
     if len(losses) < 2:

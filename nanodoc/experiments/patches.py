@@ -17,12 +17,14 @@ from nanodoc.diagnosis.finding import Remedy
 from nanodoc.experiments import call_site, precision
 from nanodoc.experiments.call_site import Applied, Patch
 from nanodoc.replay.step import StepRunner
-from nanodoc.replay.step_state import Keeper
+from nanodoc.replay.step_state import StateKeeper
 
 IN_ANOTHER_DTYPE = ("float32-module", "float32-call", "bfloat16")
 
 
-def patch_for(remedy: Remedy, runner: StepRunner, keeper: Keeper, applied: Applied) -> Patch | None:
+def patch_for(
+    remedy: Remedy, runner: StepRunner, keeper: StateKeeper, applied: Applied
+) -> Patch | None:
     """The change a remedy stands for; None where it lacks something, or can't be made on one
     step."""
     device, model = runner.device.type, runner.recipe.model

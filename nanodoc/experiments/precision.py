@@ -16,7 +16,7 @@ import torch
 
 from nanodoc.experiments.call_site import Applied, raised
 from nanodoc.replay.step import StepRunner
-from nanodoc.replay.step_state import StepCapsule
+from nanodoc.replay.step_state import StepState
 from nanodoc.tensors.nested import map_tensors, tensor_leaves
 
 
@@ -72,7 +72,7 @@ def double(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.double() if tensor.is_floating_point() else tensor
 
 
-def bytes_in_float64(runner: StepRunner, capsule: StepCapsule) -> int:
+def bytes_in_float64(runner: StepRunner, capsule: StepState) -> int:
     """What the parameters, buffers and batches take in float64, gradients included."""
     model = runner.recipe.model
     count = 2 * sum(p.numel() for p in model.parameters()) + sum(b.numel() for b in model.buffers())
@@ -91,8 +91,8 @@ def _swap(tensor: torch.Tensor, other: torch.Tensor) -> None:
 
 @contextlib.contextmanager
 def converted(
-    runner: StepRunner, capsule: StepCapsule, change: Callable[[torch.Tensor], torch.Tensor]
-) -> Iterator[StepCapsule]:
+    runner: StepRunner, capsule: StepState, change: Callable[[torch.Tensor], torch.Tensor]
+) -> Iterator[StepState]:
     """Parameters, buffers, optimizer states and batches as `change` gives them (a dtype, a device),
     and the capsule that goes with them.
 

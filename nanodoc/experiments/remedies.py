@@ -16,7 +16,7 @@ from nanodoc.experiments.past import Past
 from nanodoc.experiments.samples import GuiltySamples, parts_of, shares_statistics
 from nanodoc.experiments.trial import Say, StepTrials, Trial, fails
 from nanodoc.facts.trials import Pattern
-from nanodoc.replay.step_state import StepCapsule
+from nanodoc.replay.step_state import StepState
 from nanodoc.report.report import ANOTHER_BATCH, FLOAT32, FLOAT64, OTHERS, THE_STEP, UNMEASURED
 from nanodoc.tensors.nested import batch_size
 from nanodoc.watch.skipped_steps import at_scale
@@ -48,7 +48,7 @@ class Remedies:
     def __init__(
         self,
         trials: StepTrials,
-        capsule: StepCapsule,
+        capsule: StepState,
         elsewhere: Elsewhere,
         pattern: Pattern,
         *,
@@ -70,7 +70,7 @@ class Remedies:
         self._indices = indices
         self._past = past
         self._losses = losses
-        self._others: tuple[StepCapsule, float, str] | None = None
+        self._others: tuple[StepState, float, str] | None = None
         """Something healthy to measure a fix on, its loss, and what it is."""
         self._done: dict[Remedy, Trial] = {}
         self.guilty = False
@@ -159,9 +159,7 @@ class Remedies:
             else finding
         )
 
-    def _guilty_micro_batch(
-        self, capsule: StepCapsule, fail: Callable[[Trial], bool]
-    ) -> int | None:
+    def _guilty_micro_batch(self, capsule: StepState, fail: Callable[[Trial], bool]) -> int | None:
         """The only one of several micro-batches that fails alone."""
         failing = [
             i
@@ -174,7 +172,7 @@ class Remedies:
         self,
         finding: Finding,
         guilty: Sequence[int],
-        rest: StepCapsule,
+        rest: StepState,
         indices: Sequence[int] | None,
         before: str,
         company: int = 0,
@@ -362,7 +360,7 @@ class Remedies:
             return None, ""
         return _relative(trial.loss, exact.loss), FLOAT32
 
-    def _other_batch(self) -> tuple[StepCapsule, float, str] | None:
+    def _other_batch(self) -> tuple[StepState, float, str] | None:
         """A batch that passes with these weights, where there is one."""
         if self._half or not self._pattern.passes("other-batch"):
             return None
@@ -400,7 +398,7 @@ class Remedies:
                 self._trials.raises = known.error.partition(":")[0]
         return known
 
-    def _outcome(self, capsule: StepCapsule, remedy: Remedy) -> Trial:
+    def _outcome(self, capsule: StepState, remedy: Remedy) -> Trial:
         if remedy == _UNCHANGED:
             return self._trials.outcome(capsule)
         applied = Applied()

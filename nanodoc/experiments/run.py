@@ -23,9 +23,9 @@ from nanodoc.facts.plateau import NO_BETTER, late_loss, no_better, stuck_at_chan
 from nanodoc.facts.trials import FAILS, PASSES, UNBOUNDED, Experiment, Pattern
 from nanodoc.replay.closure_state import ReachedState
 from nanodoc.replay.step import StepRunner
-from nanodoc.replay.step_state import Keeper, StepCapsule
+from nanodoc.replay.step_state import StateKeeper, StepState
 from nanodoc.replay.traced_replay import Replayer
-from nanodoc.replay.weight_history import Checkpoints
+from nanodoc.replay.weight_history import WeightHistory
 from nanodoc.rules.catalogue import can_tell
 from nanodoc.watch.skipped_steps import at_scale
 
@@ -38,21 +38,21 @@ _LAST = 5
 class Step:
     """The step that experiments are made on, and what the run knows besides."""
 
-    capsule: StepCapsule
+    capsule: StepState
     elsewhere: Elsewhere
-    checkpoints: Checkpoints | None = None
+    checkpoints: WeightHistory | None = None
     half: bool = False
     indices: Sequence[int] | None = None
 
 
-class Differential:
+class ExperimentRun:
     """Rules causes out by experiment on one step, and tries fixes on it. Ctrl-C ends it; what is
     known by then is kept."""
 
     def __init__(
         self,
         runner: StepRunner,
-        keeper: Keeper,
+        keeper: StateKeeper,
         replayer: Replayer,
         step: Step,
         budget: Budget,

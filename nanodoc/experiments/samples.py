@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from nanodoc.experiments.bisect import minimal_failing
-from nanodoc.replay.step_state import StepCapsule
+from nanodoc.replay.step_state import StepState
 from nanodoc.tensors.nested import (
     batch_size,
     is_list_of_samples,
@@ -62,7 +62,7 @@ def _has_rows(item: Any, size: int) -> bool:
     )
 
 
-def indivisible(capsule: StepCapsule) -> bool:
+def indivisible(capsule: StepState) -> bool:
     """The step has several micro-batches, or its batch no dimension of samples."""
     return len(capsule.batches) != 1 or (batch_size(capsule.batches[0]) or 0) < 2
 
@@ -74,7 +74,7 @@ def shares_statistics(model: torch.nn.Module) -> bool:
     )
 
 
-def part(capsule: StepCapsule, rows: Sequence[int]) -> StepCapsule:
+def part(capsule: StepState, rows: Sequence[int]) -> StepState:
     """The capsule with only these samples."""
     size = batch_size(capsule.batches[0]) or 0
     batches = [rows_of(capsule.batches[0], size, rows)]
@@ -84,11 +84,11 @@ def part(capsule: StepCapsule, rows: Sequence[int]) -> StepCapsule:
 class Parts:
     """Parts of the only batch of a capsule, by its rows."""
 
-    def __init__(self, capsule: StepCapsule) -> None:
+    def __init__(self, capsule: StepState) -> None:
         self.capsule = capsule
         self.size = batch_size(capsule.batches[0]) or 0
 
-    def of(self, rows: Sequence[int]) -> StepCapsule | None:
+    def of(self, rows: Sequence[int]) -> StepState | None:
         """The capsule with only these samples; None where they can't be put together."""
         return part(self.capsule, rows)
 
@@ -98,14 +98,14 @@ class Redrawn(Parts):
     of them: graphs joined into one, labels put one behind the other."""
 
     def __init__(
-        self, capsule: StepCapsule, samples: Sequence[Any], collate: Callable[[list[Any]], Any]
+        self, capsule: StepState, samples: Sequence[Any], collate: Callable[[list[Any]], Any]
     ) -> None:
         super().__init__(capsule)
         self.size = len(samples)
         self._samples = samples
         self._collate = collate
 
-    def of(self, rows: Sequence[int]) -> StepCapsule | None:
+    def of(self, rows: Sequence[int]) -> StepState | None:
         try:
             return replace(
                 self.capsule, batches=[self._collate([self._samples[row] for row in rows])]
@@ -115,7 +115,7 @@ class Redrawn(Parts):
 
 
 def parts_of(
-    capsule: StepCapsule, data: Any, indices: Sequence[int] | None, deadline: float
+    capsule: StepState, data: Any, indices: Sequence[int] | None, deadline: float
 ) -> Parts | None:
     """How to take the batch apart; None where it can't be done. Samples are drawn again only where
     rows don't do, and used only where they make the same batch."""
@@ -165,7 +165,7 @@ class GuiltySamples:
     """The search for the samples that alone make the step fail. `fails` runs a capsule and says
     whether it fails as the whole batch does."""
 
-    def __init__(self, parts: Parts, fails: Callable[[StepCapsule], bool], deadline: float) -> None:
+    def __init__(self, parts: Parts, fails: Callable[[StepState], bool], deadline: float) -> None:
         self._parts = parts
         self._fails = fails
         self._deadline = deadline

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from nanodoc.errors import UsageError, UserCodeError
 from nanodoc.examine.traceback import describe_failure
 from nanodoc.experiments.call_site import Applied, Patch
-from nanodoc.replay.sandbox import put_back
+from nanodoc.replay.sandbox import state_preserved
 from nanodoc.replay.step import StepRunner
-from nanodoc.replay.step_state import Keeper, StepCapsule
+from nanodoc.replay.step_state import StateKeeper, StepState
 from nanodoc.replay.traced_replay import Replayer
 
 DEFAULT_BUDGET = 60.0  # seconds
@@ -65,7 +65,7 @@ class StepTrials:
     """Runs one recipe's steps again. Everything is afterwards as it was."""
 
     def __init__(
-        self, runner: StepRunner, keeper: Keeper, replayer: Replayer, budget: Budget
+        self, runner: StepRunner, keeper: StateKeeper, replayer: Replayer, budget: Budget
     ) -> None:
         self.runner = runner
         self.keeper = keeper
@@ -77,12 +77,12 @@ class StepTrials:
         """What the slowest trial so far took."""
 
     def outcome(
-        self, capsule: StepCapsule, patch: Patch | None = None, applied: Applied | None = None
+        self, capsule: StepState, patch: Patch | None = None, applied: Applied | None = None
     ) -> Trial:
         """How one step goes, with a patch in place."""
         began = time.perf_counter()
         earlier = capsule.weights is not None
-        with put_back(self.runner, self.keeper, moving=earlier):
+        with state_preserved(self.runner, self.keeper, moving=earlier):
             try:
                 with patch or contextlib.nullcontext():
                     replay = self._replayer.replay(capsule, traced=False)

@@ -15,7 +15,7 @@ from nanodoc.facts.crash import CrashFacts, LoadFacts
 from nanodoc.facts.death import DeathFacts
 from nanodoc.facts.failure import Failure
 from nanodoc.facts.graph import GraphFacts, GrowingFacts, LeakFacts, OwnershipFacts
-from nanodoc.facts.loop import CourseStats, DataFacts, LoopFacts, OverfitFacts
+from nanodoc.facts.loop import DataFacts, LoopFacts, OverfitFacts, RunStatistics
 from nanodoc.facts.ops import Birth, LeafRoot, OptimizerFacts, ParameterFacts, ProbedFacts
 from nanodoc.facts.ranks import RankOutcome
 from nanodoc.facts.source import SourceSpan
@@ -100,7 +100,7 @@ class Evidence:
     ranges: tuple[RangeFacts, ...] = ()
     """Indices and labels out of range, on the first step or on the one that raised."""
     loop: LoopFacts | None = None
-    stats: CourseStats | None = None
+    stats: RunStatistics | None = None
     data: DataFacts | None = None
     loads: tuple[LoadFacts, ...] = ()
     """Calls of load_state_dict that left parameters as they were."""

@@ -190,7 +190,7 @@ class DataFacts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CourseStats:
+class RunStatistics:
     """The vital signs of all steps."""
 
     rates: tuple[tuple[float, ...], ...] = ()

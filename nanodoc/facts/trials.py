@@ -61,7 +61,7 @@ class Stretch:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CourseFacts:
+class RerunFacts:
     """How the run came to where it broke: growth that was measured, and stretches that were run
     again."""
 
@@ -120,8 +120,8 @@ class Pattern:
     decide."""
     why: str = ""
     growth: Growth | None = None
-    course: CourseFacts | None = None
-    slower: CourseFacts | None = None
+    course: RerunFacts | None = None
+    slower: RerunFacts | None = None
     """All steps with smaller learning rates, in a finite run whose supervised loss came no
     lower."""
 

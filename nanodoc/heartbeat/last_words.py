@@ -13,7 +13,7 @@ from typing import Any
 
 from nanodoc.facts.failure import Failure
 from nanodoc.facts.source import SourceSpan
-from nanodoc.heartbeat.trail import Crumbs
+from nanodoc.heartbeat.trail import TrailWriter
 from nanodoc.trace.files import USER, frame_kind
 
 # Real-time signals, which nothing else is known to use; where there are none, a hang has no line.
@@ -34,7 +34,7 @@ def waits_for_ranks(file: str, function: str) -> bool:
     )
 
 
-def speak_before_the_end(crumbs: Crumbs, ask: int | None) -> None:
+def speak_before_the_end(crumbs: TrailWriter, ask: int | None) -> None:
     """os._exit and a signal to oneself leave no trace of where they were called: it is told before.
     `ask` is the signal that asks where the process is."""
     owner, leave = os.getpid(), os._exit
@@ -92,7 +92,7 @@ def speak_before_the_end(crumbs: Crumbs, ask: int | None) -> None:
         signal.signal(ask, answer)
 
 
-def where(frame: FrameType | None, crumbs: Crumbs) -> dict[str, Any]:
+def where(frame: FrameType | None, crumbs: TrailWriter) -> dict[str, Any]:
     """The user's frames, outermost first, and the innermost module of the model among all frames;
     whether it waits for other ranks."""
     from nanodoc.trace.spans import resolve
@@ -117,7 +117,7 @@ def where(frame: FrameType | None, crumbs: Crumbs) -> dict[str, Any]:
     return {"frames": frames, "module": module, "waits": waits}
 
 
-def note_failure(crumbs: Crumbs, failure: Failure, step: int | None) -> None:
+def note_failure(crumbs: TrailWriter, failure: Failure, step: int | None) -> None:
     """The exception that ended the run: it is known even if the examination of it comes to
     nothing."""
     before = crumbs.trail().words or {}  # of a second run, which may know the sample

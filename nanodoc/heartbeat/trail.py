@@ -45,7 +45,7 @@ class Trail:
     words: Mapping[str, Any] | None = None
 
 
-class Crumbs:
+class TrailWriter:
     """The shared page, seen from either side."""
 
     def __init__(self, descriptor: int) -> None:
@@ -145,7 +145,7 @@ class Crumbs:
         self._page.close()
 
 
-class NoCrumbs(Crumbs):
+class NoTrail(TrailWriter):
     """Where nobody would read them: the training runs in the process that reports."""
 
     def __init__(self) -> None:
@@ -183,15 +183,15 @@ def shared_page() -> int:
     return descriptor
 
 
-_here: Crumbs = NoCrumbs()
+_here: TrailWriter = NoTrail()
 
 
-def here() -> Crumbs:
+def here() -> TrailWriter:
     """This process's own crumbs."""
     return _here
 
 
-def leave(crumbs: Crumbs) -> None:
+def leave(crumbs: TrailWriter) -> None:
     """This process leaves its crumbs on that page."""
     global _here
     _here = crumbs

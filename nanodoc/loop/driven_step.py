@@ -13,12 +13,12 @@ from nanodoc.loop.step_reading import Scalars, StepReading
 from nanodoc.measure.gradients import Scratch, packed_vitals, really_nonfinite
 from nanodoc.replay.observer import Observer
 from nanodoc.replay.step import StepResult, StepRunner
-from nanodoc.replay.step_state import StepCapsule
+from nanodoc.replay.step_state import StepState
 from nanodoc.watch.amp import AmpWatch
 from nanodoc.watch.probes import ProbeWatch
 from nanodoc.watch.watch import Watch
 
-Compute = Callable[[StepCapsule, Observer | None], StepResult]
+Compute = Callable[[StepState, Observer | None], StepResult]
 
 
 class DrivenStep:
@@ -41,7 +41,7 @@ class DrivenStep:
         self.keeps_gradients = False
         """Gradients of one step are left for the next."""
 
-    def run(self, start: StepCapsule, compute: Compute) -> StepReading:
+    def run(self, start: StepState, compute: Compute) -> StepReading:
         """Forward and backward, and the reading of both."""
         losses = compute(start, None).losses
         at = time.perf_counter()

@@ -22,20 +22,20 @@ from nanodoc.loop.driven_step import DrivenStep
 from nanodoc.loop.history import History
 from nanodoc.loop.interrupts import Interrupts
 from nanodoc.loop.observed_step import ObservedStep
-from nanodoc.loop.outcome import Course, Outcome, gather, without_device
-from nanodoc.loop.stop import StopExaminer, Trouble
-from nanodoc.progress import Now
+from nanodoc.loop.outcome import Outcome, RunMetrics, gather, without_device
+from nanodoc.loop.stop import Stop, StopExaminer
+from nanodoc.progress import LiveMetrics
 from nanodoc.recipe.build_facts import BuildFacts
 from nanodoc.recipe.recipe import Recipe
-from nanodoc.replay.batch_source import Feed
-from nanodoc.replay.local_collectives import Alone
+from nanodoc.replay.batch_source import BatchSource
+from nanodoc.replay.local_collectives import LocalCollectives
 from nanodoc.replay.observer import Observer
 from nanodoc.replay.rng import RandomState
-from nanodoc.replay.sandbox import put_back
+from nanodoc.replay.sandbox import state_preserved
 from nanodoc.replay.step import StepResult, StepRunner, run_step
-from nanodoc.replay.step_state import Keeper, StepCapsule
+from nanodoc.replay.step_state import StateKeeper, StepState
 from nanodoc.replay.traced_replay import Replayer
-from nanodoc.replay.weight_history import Checkpoints
+from nanodoc.replay.weight_history import WeightHistory
 from nanodoc.tensors.nested import move_module
 from nanodoc.trace.functions import READS_ANYTHING
 from nanodoc.watch.amp import AmpWatch
@@ -76,21 +76,23 @@ class Engine:
         build = self._build = build_facts or BuildFacts()
         self.recipe = recipe
         self.runner = runner = StepRunner(recipe, device, amp_dtype)
-        self.keeper = keeper = Keeper(recipe, device)
+        self.keeper = keeper = StateKeeper(recipe, device)
         self.replayer = replayer = Replayer(runner, keeper)
         self.examiner = Examiner(replayer)
-        self.checkpoints = Checkpoints(runner, keeper, every=checkpoint_every, enabled=checkpoints)
+        self.checkpoints = WeightHistory(
+            runner, keeper, every=checkpoint_every, enabled=checkpoints
+        )
         self._named = list(recipe.model.named_parameters())
         self._steps = steps
         self._progress = progress
         self._open_ended = open_ended  # nobody said how many steps to run
-        self._feed = Feed(recipe.data)
-        self.alone = Alone(recipe)
-        self.course = Course(runner, history)
+        self._feed = BatchSource(recipe.data)
+        self.alone = LocalCollectives(recipe)
+        self.course = RunMetrics(runner, history)
         self._interrupts = Interrupts()
         self._notes: list[tuple[str, str]] = []
         self._indices: list[int] | None = None
-        self._last: StepCapsule | None = None
+        self._last: StepState | None = None
         self._micro_batches = 1 if runner.observing else recipe.accumulate
 
         compiled = build.is_compiled(recipe.model)
@@ -110,7 +112,7 @@ class Engine:
             enabled=samples,
         )
         self.learning = LearningWatch(
-            runner, keeper, build, self.amp.calls.conduct, self.checkpoints, self.sampler
+            runner, keeper, build, self.amp.calls.loop_protocol, self.checkpoints, self.sampler
         )
         # in this order they are told of everything; the scaler's scalars are the first to be read,
         # where the observer expects the scale
@@ -134,7 +136,7 @@ class Engine:
         interrupts."""
         sick = sick_before_start(self.recipe.model, self._build)
         hopeless = any(parameter.facts.nonfinite for parameter in sick)
-        trouble = Trouble()
+        trouble = Stop()
         step = 0
         with self._interrupts, self.watching():
             while step < self._steps and not (hopeless or self._is_over()):
@@ -142,7 +144,7 @@ class Engine:
                 if ended is None:
                     step += 1
                     continue
-                if isinstance(ended, Trouble):
+                if isinstance(ended, Stop):
                     trouble = ended
                     step += trouble.failure is None
                 break
@@ -168,11 +170,11 @@ class Engine:
                 around.enter_context(watch.around_run())
             yield
 
-    def now(self) -> Now:
+    def now(self) -> LiveMetrics:
         """The vital signs so far."""
         course, learning = self.course, self.learning
         waited = learning.load_seconds / max(learning.load_seconds + course.step_seconds, 1e-9)
-        return Now(
+        return LiveMetrics(
             losses=course.losses,
             grad_norms=course.grad_norms,
             rates=learning.highest_rates,
@@ -188,7 +190,7 @@ class Engine:
     def _is_over(self) -> bool:
         return self._interrupts.asked or any(watch.hopeless for watch in self.watches)
 
-    def _step(self, step: int) -> Trouble | str | None:
+    def _step(self, step: int) -> Stop | str | None:
         """One step; None to go on, a trouble, or `_END` when the data has run out."""
         try:
             return self._watched_step(step)
@@ -199,7 +201,7 @@ class Engine:
             self._over()
             return self._stops.lost(step, error, self._last, self._indices)
 
-    def _watched_step(self, step: int) -> Trouble | str | None:
+    def _watched_step(self, step: int) -> Stop | str | None:
         trail, before = here(), self._last
         trail.at(step, "data")
         try:
@@ -238,7 +240,7 @@ class Engine:
             self._progress(step, self.course.losses[-1])
         return trouble
 
-    def _begin(self, step: int) -> tuple[StepCapsule | None, float]:
+    def _begin(self, step: int) -> tuple[StepState | None, float]:
         """(the step's start, when it began); no start where the data has ended."""
         passes = self._feed.passes
         at = time.perf_counter()
@@ -260,7 +262,7 @@ class Engine:
         self._notes.append(("further steps", f"the training left by sys.exit in step {step}"))
         return _END
 
-    def _run_step(self, capsule: StepCapsule, began: float) -> Trouble | None:
+    def _run_step(self, capsule: StepState, began: float) -> Stop | None:
         reading = self._driver.run(capsule, self._compute)
         if reading.tripped is not None:
             self._over()
@@ -281,7 +283,7 @@ class Engine:
         )
         return None
 
-    def _compute(self, capsule: StepCapsule, observer: Observer | None) -> StepResult:
+    def _compute(self, capsule: StepState, observer: Observer | None) -> StepResult:
         """The step's forward and backward, or the user's train_step under `observer`."""
         runner, batches = self.runner, capsule.batches
         followed = None if self.requested.wants(capsule.step) else self._graph.follow(capsule)
@@ -300,7 +302,7 @@ class Engine:
         followed.note_gradients()
         return result
 
-    def _end(self, trouble: Trouble, steps: int) -> Trouble:
+    def _end(self, trouble: Stop, steps: int) -> Stop:
         """Tells the watchers that the run is over. Returns what ended it, which may be a step that
         was skipped."""
         clean = trouble.trip is None and trouble.failure is None and steps > 0
@@ -324,7 +326,7 @@ class Engine:
 
     # -- parts of a step ---------------------------------------------------------------------------
 
-    def _capsule(self, step: int, batches: list[Any]) -> StepCapsule:
+    def _capsule(self, step: int, batches: list[Any]) -> StepState:
         at = time.perf_counter()
         capsule = self.keeper.take(step, batches)
         if self._driver.keeps_gradients and any(p.grad is not None for _, p in self._named):
@@ -334,7 +336,7 @@ class Engine:
         self.course.own_seconds += time.perf_counter() - at
         return capsule
 
-    def another(self, capsule: StepCapsule) -> tuple[str, list[Any], RandomState | None] | None:
+    def another(self, capsule: StepState) -> tuple[str, list[Any], RandomState | None] | None:
         """A batch other than the capsule's: that of the last good step before it, else the next one
         of the data. Only when the run is over."""
         for past in reversed(self.checkpoints.past):
@@ -344,7 +346,7 @@ class Engine:
                 and math.isfinite(self.course.losses[past.step])
             ):
                 return f"that of step {past.step}", past.batches, past.rng
-        with put_back(self.runner, self.keeper):
+        with state_preserved(self.runner, self.keeper):
             unseen = self._feed.unseen(self._micro_batches)
         return ("the next one", unseen, None) if unseen else None
 
@@ -360,7 +362,7 @@ class Engine:
         here().examining()
         self.alone.begin()
 
-    def _ranges(self, trouble: Trouble, steps: int) -> tuple[RangeFacts, ...]:
+    def _ranges(self, trouble: Stop, steps: int) -> tuple[RangeFacts, ...]:
         """Every index out of range raises, but for devices that read whatever is there: where the
         step went on, the code had caught it."""
         raised = trouble.failure is not None and steps == 0
@@ -368,7 +370,7 @@ class Engine:
             return self._graph.ranges or trouble.ranges
         return trouble.ranges
 
-    def _outcome(self, trouble: Trouble, sick: tuple[ParameterFacts, ...], steps: int) -> Outcome:
+    def _outcome(self, trouble: Stop, sick: tuple[ParameterFacts, ...], steps: int) -> Outcome:
         course = self.course
         facts: dict[str, Any] = {"ranges": self._ranges(trouble, steps)}
         if not (trouble.trip or sick):
@@ -398,7 +400,7 @@ class Engine:
         )
 
 
-def _growth(trouble: Trouble) -> tuple[GrowthPoint, ...]:
+def _growth(trouble: Stop) -> tuple[GrowthPoint, ...]:
     """How the value grew that overflowed in half precision."""
     births = trouble.examined.births if trouble.examined is not None else ()
     return next((birth.growth for birth in births if birth.op.upcast_absmax is not None), ())

@@ -19,10 +19,10 @@ from nanodoc.facts.failure_kinds import device_is_lost, kept_from_kernel, says_d
 from nanodoc.facts.graph import CUT, LOST, GraphFacts, OwnershipFacts
 from nanodoc.recipe.build_facts import BuildFacts
 from nanodoc.recipe.recipe import Recipe
-from nanodoc.replay.batch_source import Feed
+from nanodoc.replay.batch_source import BatchSource
 from nanodoc.replay.optimizers import copy_optimizer, restore_optimizer
 from nanodoc.replay.step import StepRunner, run_step
-from nanodoc.replay.step_state import Keeper, StepCapsule, copy_weights
+from nanodoc.replay.step_state import StateKeeper, StepState, copy_weights
 from nanodoc.tensors.nested import move_module
 from nanodoc.tensors.plain import without_values
 
@@ -112,8 +112,8 @@ def run_graph_check(
     move_module(recipe.model, device, recipe.optimizers)
     runner, keeper, feed = (
         StepRunner(recipe, device, amp_dtype),
-        Keeper(recipe, device),
-        Feed(recipe.data),
+        StateKeeper(recipe, device),
+        BatchSource(recipe.data),
     )
     examiner, ownership = GraphExaminer(runner, keeper), Ownership(recipe, build)
     outcome = GraphOutcome()
@@ -164,7 +164,7 @@ def run_graph_check(
     return outcome
 
 
-def _advance(runner: StepRunner, capsule: StepCapsule) -> set[str]:
+def _advance(runner: StepRunner, capsule: StepState) -> set[str]:
     """The step once more, plainly, so that counters, buffers and random states move on; weights and
     optimizers don't. Returns the names of the parameters that it moved."""
     recipe = runner.recipe

@@ -15,7 +15,7 @@ from nanodoc.loop.step_reading import Scalars, StepReading
 from nanodoc.measure.gradients import Vitals, packed_vitals
 from nanodoc.replay.observer import Observer
 from nanodoc.replay.step import StepRunner
-from nanodoc.replay.step_state import StepCapsule
+from nanodoc.replay.step_state import StepState
 from nanodoc.watch.amp import AmpWatch
 from nanodoc.watch.probes import ProbeWatch
 from nanodoc.watch.watch import Watch
@@ -46,7 +46,7 @@ class ObservedStep:
         self.keeps_gradients = True
         """Gradients of one step are left for the next: until a step shows that it clears them."""
 
-    def run(self, start: StepCapsule, compute: Compute) -> StepReading:
+    def run(self, start: StepState, compute: Compute) -> StepReading:
         """Calls the train_step, and judges what it was seen to do."""
         observer = Observer(self._runner.recipe, self._named, self._optimizer_steps).watch(start)
         observed = _Vitals(observer, self._watches, self._amp, self._probes)

@@ -16,13 +16,13 @@ from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.frames import FrameTable
 from nanodoc.facts.ops import ParameterFacts
 from nanodoc.loop.history import History
-from nanodoc.loop.stop import Trouble
+from nanodoc.loop.stop import Stop
 from nanodoc.measure.gradients import Vitals
 from nanodoc.recipe.build_facts import BuildFacts
 from nanodoc.replay.optimizers import rate_of
 from nanodoc.replay.step import StepRunner
-from nanodoc.replay.step_state import StepCapsule
-from nanodoc.replay.weight_history import Checkpoints
+from nanodoc.replay.step_state import StepState
+from nanodoc.replay.weight_history import WeightHistory
 from nanodoc.tensors.nested import leading_size
 from nanodoc.watch.learning import loader_of
 
@@ -38,10 +38,10 @@ class Outcome:
     grad_norms: list[float]
     skipped: int
     interrupted: bool
-    capsule: StepCapsule | None
+    capsule: StepState | None
     overhead: float | None
-    start: StepCapsule | None = None
-    checkpoints: Checkpoints | None = None
+    start: StepState | None = None
+    checkpoints: WeightHistory | None = None
     samples_per_second: float | None = None
     indices: list[int] | None = None
     """The data set's indices of the samples of `capsule`, where known."""
@@ -52,7 +52,7 @@ class Outcome:
     """The device answers no more: neither the model nor a replay is to be had."""
 
 
-class Course:
+class RunMetrics:
     """What every step left behind: losses, norms, seconds, and a line in `history.jsonl`."""
 
     def __init__(self, runner: StepRunner, history: History | None) -> None:
@@ -68,7 +68,7 @@ class Course:
 
     def step(
         self,
-        capsule: StepCapsule,
+        capsule: StepState,
         vitals: Vitals,
         scaler: ScalerStep | None,
         seconds: float,
@@ -110,7 +110,7 @@ class Course:
         )
         self.own_seconds += time.perf_counter() - at
 
-    def tripped(self, capsule: StepCapsule, vitals: Vitals) -> None:
+    def tripped(self, capsule: StepState, vitals: Vitals) -> None:
         """The step that ended the run."""
         self.losses.append(vitals.loss)
         self.grad_norms.append(vitals.grad_norm)
@@ -137,8 +137,8 @@ class Course:
 
 
 def without_device(
-    course: Course,
-    trouble: Trouble,
+    course: RunMetrics,
+    trouble: Stop,
     steps: int,
     ranges: tuple[RangeFacts, ...],
     *,
@@ -169,8 +169,8 @@ def without_device(
 
 def gather(
     runner: StepRunner,
-    course: Course,
-    trouble: Trouble,
+    course: RunMetrics,
+    trouble: Stop,
     sick: tuple[ParameterFacts, ...],
     steps: int,
     build: BuildFacts,

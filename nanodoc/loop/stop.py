@@ -30,19 +30,19 @@ from nanodoc.heartbeat.trail import here
 from nanodoc.loop.step_reading import StepReading
 from nanodoc.measure.gradients import nonfinite_tensors
 from nanodoc.recipe.build_facts import BuildFacts
-from nanodoc.replay.sandbox import put_back
+from nanodoc.replay.sandbox import state_preserved
 from nanodoc.replay.step import StepRunner
-from nanodoc.replay.step_state import Keeper, StepCapsule
+from nanodoc.replay.step_state import StateKeeper, StepState
 from nanodoc.watch.watch import SickSkip
 
 
 @dataclass(slots=True)
-class Trouble:
+class Stop:
     """What ended the run early."""
 
     trip: Trip | None = None
     failure: Failure | None = None
-    capsule: StepCapsule | None = None
+    capsule: StepState | None = None
     examined: Examined | None = None
     optimizers: tuple[OptimizerFacts, ...] = ()
     probed: tuple[ProbedFacts, ...] = ()
@@ -59,7 +59,7 @@ class Trouble:
 class FailingGraph(Protocol):
     """The watcher that examines a step which raised for its graph."""
 
-    def at_failure(self, capsule: StepCapsule, error: UserCodeError) -> None: ...
+    def at_failure(self, capsule: StepState, error: UserCodeError) -> None: ...
 
     def let_go(self) -> None: ...
 
@@ -70,7 +70,7 @@ class StopExaminer:
     def __init__(
         self,
         runner: StepRunner,
-        keeper: Keeper,
+        keeper: StateKeeper,
         build: BuildFacts,
         examiner: Examiner,
         failures: FailureLook,
@@ -87,11 +87,11 @@ class StopExaminer:
 
     def trip(
         self,
-        capsule: StepCapsule,
+        capsule: StepState,
         reading: StepReading,
         indices: list[int] | None,
         probed: Iterable[ProbedFacts],
-    ) -> Trouble:
+    ) -> Stop:
         """A step whose loss, gradients or probes are not finite."""
         vitals, bad = reading.tripped, reading.bad_parameters
         assert vitals is not None
@@ -110,7 +110,7 @@ class StopExaminer:
         # them
         optimizers = self.hurt_by_optimizer() if capsule.step else ()
         seen = tuple(probed)
-        return Trouble(
+        return Stop(
             trip=trip,
             capsule=capsule,
             examined=examined,
@@ -118,9 +118,9 @@ class StopExaminer:
             probed=seen if any(probe.bad for probe in seen) else (),
         )
 
-    def skip(self, sick: SickSkip) -> Trouble:
+    def skip(self, sick: SickSkip) -> Stop:
         """A skipped step that is sick without the loss scale too."""
-        with put_back(self._runner, self._keeper):
+        with state_preserved(self._runner, self._keeper):
             examined = self._examiner.examine(sick.capsule, sick.loss, None)
         trip = Trip(
             step=sick.capsule.step,
@@ -130,18 +130,16 @@ class StopExaminer:
             bad_parameters=sick.bad_parameters,
             gradients_finite=False,
         )
-        return Trouble(trip=trip, capsule=sick.capsule, examined=examined)
+        return Stop(trip=trip, capsule=sick.capsule, examined=examined)
 
-    def batch(self, error: UserCodeError, step: int) -> Trouble:
+    def batch(self, error: UserCodeError, step: int) -> Stop:
         """A batch that could not be had."""
         failure = describe_failure(error)
         note_failure(here(), failure, step)
         lost = device_is_lost(failure)
-        return Trouble(failure=failure, crash=None if lost else self._failures.at_batch(failure))
+        return Stop(failure=failure, crash=None if lost else self._failures.at_batch(failure))
 
-    def failure(
-        self, capsule: StepCapsule, error: UserCodeError, indices: list[int] | None
-    ) -> Trouble:
+    def failure(self, capsule: StepState, error: UserCodeError, indices: list[int] | None) -> Stop:
         """A step that raised."""
         failure = describe_failure(error)
         note_failure(here(), failure, capsule.step)
@@ -152,14 +150,14 @@ class StopExaminer:
             make_room(error, self._runner.device)
         if device_is_lost(failure) or kept_from_kernel(failure):
             crash = self._failures.at_glance(capsule, indices)
-            return Trouble(failure=failure, capsule=capsule, crash=crash)
+            return Stop(failure=failure, capsule=capsule, crash=crash)
         examined = None
         if graph_failure(failure.message) is not None:
             self._graph.at_failure(capsule, error)
         elif error.phase in ("forward", "backward") and not out_of_memory(failure):
             examined = self._examiner.examine(capsule, None, None, indices)
         crash, ranges = self._failures.at_step(failure, capsule, indices)
-        return Trouble(
+        return Stop(
             failure=failure,
             capsule=capsule,
             examined=examined,
@@ -171,20 +169,18 @@ class StopExaminer:
         self,
         step: int,
         error: BaseException,
-        last: StepCapsule | None,
+        last: StepState | None,
         indices: list[int] | None,
-    ) -> Trouble:
+    ) -> Stop:
         """The device was lost to a kernel of step `step`, and a call that isn't the training's was
         told so. `last` is the start of the last step that began."""
         failure = late_failure(error, self._runner.phase)
         note_failure(here(), failure, step)
         capsule = last if last is not None and last.step == step else None
         crash = self._failures.at_glance(capsule, indices) if capsule is not None else None
-        return Trouble(failure=failure, capsule=capsule, crash=crash)
+        return Stop(failure=failure, capsule=capsule, crash=crash)
 
-    def late(
-        self, step: int, last: StepCapsule | None, indices: list[int] | None
-    ) -> Trouble | None:
+    def late(self, step: int, last: StepState | None, indices: list[int] | None) -> Stop | None:
         """An error of the run's that its devices had not told yet."""
         error = late_error(self._devices)
         return self.lost(step, error, last, indices) if error is not None else None

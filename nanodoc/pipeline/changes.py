@@ -12,7 +12,7 @@ import torch
 from nanodoc.errors import UsageError
 from nanodoc.experiments.samples import part
 from nanodoc.recipe.recipe import Recipe
-from nanodoc.replay.step_state import StepCapsule
+from nanodoc.replay.step_state import StepState
 from nanodoc.tensors.nested import batch_size, map_tensors
 
 
@@ -74,7 +74,7 @@ def _set_attribute(model: torch.nn.Module, key: str, value: float, setting: str)
     setattr(module, name, type(old)(value))
 
 
-def only(capsule: StepCapsule, samples: Sequence[int]) -> StepCapsule:
+def only(capsule: StepState, samples: Sequence[int]) -> StepState:
     """The step with these samples only. Raises `UsageError`."""
     if not samples:
         return capsule

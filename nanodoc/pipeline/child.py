@@ -15,7 +15,7 @@ from nanodoc.facts.failure import Failure
 from nanodoc.facts.failure_kinds import worker_died
 from nanodoc.heartbeat import trail as crumbs
 from nanodoc.heartbeat.last_words import ASK, DUMP, note_failure, speak_before_the_end
-from nanodoc.progress import Now, Progress
+from nanodoc.progress import LiveMetrics, Progress
 from nanodoc.supervise.job import Job
 from nanodoc.supervise.lines import LineWatch
 from nanodoc.supervise.wire import CLOSED, Sender, opened
@@ -32,7 +32,7 @@ def work(body: bytes, events: int, page: int, stack: int) -> int:
     # a script that parses its command line must not see ours, in its steps neither
     sys.argv[1:] = []
     sender = Sender(events)
-    trail = crumbs.Crumbs(page)
+    trail = crumbs.TrailWriter(page)
     crumbs.leave(trail)
     # a thread without Python's frames may be the one that crashes
     faulthandler.enable(file=stack, all_threads=True)
@@ -69,7 +69,7 @@ class _Imports:
     """Stands before the finders of modules and finds none: a long import is no hang. torch imports
     a thousand modules with the first optimizer, which takes seconds."""
 
-    def __init__(self, trail: crumbs.Crumbs) -> None:
+    def __init__(self, trail: crumbs.TrailWriter) -> None:
         self._trail = trail
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
@@ -135,9 +135,9 @@ def _progress(sender: Sender, live: bool) -> Progress:
         if due(step, steps):
             sender.send("step", (step, steps, loss))
 
-    def lived(step: int, steps: int, now: Now) -> None:
+    def lived(step: int, steps: int, now: LiveMetrics) -> None:
         if due(step, steps):
-            plain = Now(
+            plain = LiveMetrics(
                 losses=tuple(now.losses),
                 grad_norms=tuple(now.grad_norms),
                 rates=tuple(now.rates),

@@ -16,7 +16,7 @@ from nanodoc.errors import UsageError, UserCodeError
 from nanodoc.examine.non_finite import Examiner
 from nanodoc.examine.traceback import describe_failure
 from nanodoc.experiments.experiments import KEYS, Elsewhere
-from nanodoc.experiments.run import Differential, Step
+from nanodoc.experiments.run import ExperimentRun, Step
 from nanodoc.experiments.trial import Budget
 from nanodoc.facts.evidence import Evidence, Trip
 from nanodoc.facts.ops import Birth
@@ -28,7 +28,7 @@ from nanodoc.progress import Progress
 from nanodoc.recipe.loader import split_entrypoint
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.replay.optimizers import copy_optimizer, rate_of
-from nanodoc.replay.rerun import CourseRunner
+from nanodoc.replay.rerun import Rerunner
 from nanodoc.replay.rng import RandomKeeper, RandomState
 from nanodoc.replay.snapshot import (
     differences,
@@ -40,7 +40,7 @@ from nanodoc.replay.snapshot import (
     save,
 )
 from nanodoc.replay.step import StepRunner
-from nanodoc.replay.step_state import Keeper, copy_weights
+from nanodoc.replay.step_state import StateKeeper, copy_weights
 from nanodoc.replay.traced_replay import Replay, Replayer
 from nanodoc.replay.weight_history import PastStep
 from nanodoc.report.fixes import write_patch
@@ -187,7 +187,7 @@ class _Again:
                 [cast(one, dtype) for one in others],
             )
         self.runner = StepRunner(recipe, device, amp_dtype)
-        self.keeper = Keeper(recipe, device)
+        self.keeper = StateKeeper(recipe, device)
         capsule = self.keeper.take(step, batches)
         capsule.rng = _restorable(random_state(content), device) or capsule.rng
         self._whole = replace(capsule, batches=saved_batches)
@@ -207,7 +207,7 @@ class _Again:
             if indices and options.samples
             else indices
         )
-        self.differential = Differential(
+        self.differential = ExperimentRun(
             self.runner,
             self.keeper,
             self.replayer,
@@ -353,7 +353,7 @@ class _Again:
             self.capsule.rng,
             rates,
         )
-        course = CourseRunner(self.runner, self.keeper).run(start, [past, past], math.inf)
+        course = Rerunner(self.runner, self.keeper).run(start, [past, past], math.inf)
         name = f"this batch once more after a step with {', '.join(self._options.settings)}"
         loss = course.losses[1] if len(course.losses) > 1 else None
         return {

@@ -15,7 +15,7 @@ from nanodoc.diagnosis.preflight import preflight
 from nanodoc.errors import UsageError, UserCodeError
 from nanodoc.examine.traceback import describe_failure
 from nanodoc.experiments.experiments import Elsewhere
-from nanodoc.experiments.run import Differential, Step
+from nanodoc.experiments.run import ExperimentRun, Step
 from nanodoc.experiments.trial import Budget
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.failure_kinds import device_is_lost
@@ -42,7 +42,7 @@ from nanodoc.report.fixes import write_patch
 from nanodoc.report.report import Report, RunInfo, VitalSigns
 from nanodoc.report.tensorboard import check_tensorboard, write_tensorboard
 from nanodoc.rules.catalogue import failed_check
-from nanodoc.supervise.job import Again
+from nanodoc.supervise.job import SecondRun
 from nanodoc.watch.requested_steps import LookOptions
 
 DEFAULT_STEPS = 100
@@ -50,7 +50,10 @@ DEFAULT_LOG_EVERY = 10  # with --stats
 
 
 def run_training(
-    entrypoint: str, config: Config, progress: Progress | None = None, again: Again | None = None
+    entrypoint: str,
+    config: Config,
+    progress: Progress | None = None,
+    again: SecondRun | None = None,
 ) -> Report:
     """Runs the training an entrypoint names under watch, and returns what was found. `again` where
     it is run a second time for a closer look at how the first ended.
@@ -164,7 +167,7 @@ def _reported(
     folder: Path,
     history: History,
     progress: Progress,
-    again: Again | None,
+    again: SecondRun | None,
     before: tuple[tuple[str, str], ...],
 ) -> Report:
     """From how a run ended to its report: experiments, rules, fixes."""
@@ -317,7 +320,7 @@ def _snapshot(
 
 def _differential(
     engine: Engine, outcome: Outcome, config: Config, progress: Progress
-) -> Differential | None:
+) -> ExperimentRun | None:
     """What experiments need; None where there is no step to make them on, or the user has
     interrupted."""
     capsule = outcome.start
@@ -339,7 +342,7 @@ def _differential(
         half=amp is not None and amp.dtype == "float16",
         indices=outcome.indices,
     )
-    return Differential(
+    return ExperimentRun(
         engine.runner, engine.keeper, engine.replayer, step, Budget(config.budget), progress.say
     )
 

@@ -14,13 +14,13 @@ from nanodoc.facts.failure import Failure
 from nanodoc.heartbeat.last_words import note_failure
 from nanodoc.heartbeat.trail import here
 from nanodoc.recipe.recipe import Recipe
-from nanodoc.replay.batch_source import Feed
+from nanodoc.replay.batch_source import BatchSource
 from nanodoc.replay.snapshot import like, plain, save
-from nanodoc.supervise.job import Again
+from nanodoc.supervise.job import SecondRun
 from nanodoc.watch.learning import loader_of
 
 
-def changed_for(recipe: Recipe, again: Again) -> Recipe:
+def changed_for(recipe: Recipe, again: SecondRun) -> Recipe:
     """The recipe with the one batch that failed."""
     if again.batch is not None:
         # dataclasses and named tuples get their types back
@@ -40,7 +40,7 @@ def load_here(recipe: Recipe, steps: int) -> tuple[int, Failure | None]:
         ahead = loader.num_workers * (loader.prefetch_factor or 0)
         # not every one may be set otherwise
         vars(loader).update(num_workers=0, prefetch_factor=None, persistent_workers=False)
-    feed, loaded = Feed(recipe.data), 0
+    feed, loaded = BatchSource(recipe.data), 0
     for step in range(steps + ahead):
         here().at(step, "data")
         try:

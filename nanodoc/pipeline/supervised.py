@@ -30,7 +30,7 @@ from nanodoc.progress import Progress
 from nanodoc.report.merge import merge
 from nanodoc.report.report import Report
 from nanodoc.rules.catalogue import superseded
-from nanodoc.supervise.job import Again, Job
+from nanodoc.supervise.job import Job, SecondRun
 from nanodoc.supervise.parent import Child, Ended
 from nanodoc.supervise.rendezvous import Ranks
 from nanodoc.supervise.wire import CLOSED
@@ -196,7 +196,7 @@ def _second_run(job: Job, ended: Ended, death: DeathFacts, progress: Progress) -
     progress.say("running it again, line by line")
     again = _again(
         job,
-        Again(step=death.step, lines=True),
+        SecondRun(step=death.step, lines=True),
         steps=death.step + _MORE_STEPS if death.step is not None else None,
     )
     other, _ = failure_noted(again)
@@ -240,7 +240,7 @@ def _loaded_here(job: Job, ended: Ended, death: DeathFacts, progress: Progress) 
     progress.say("loading the batches again, without workers")
     again = _again(
         job,
-        Again(step=None, lines=True, without_workers=True),
+        SecondRun(step=None, lines=True, without_workers=True),
         steps=(death.step or 0) + 1,
         silence=job.config.timeout,
     )
@@ -275,7 +275,7 @@ def _looked_closer(
     if worker_died(failure) is not None:
         progress.say("loading the batches again, without workers")
         again = _again(
-            job, Again(step=None, lines=True, without_workers=True), steps=(step or 0) + 1
+            job, SecondRun(step=None, lines=True, without_workers=True), steps=(step or 0) + 1
         )
         told = None
         raised, _ = failure_noted(again)
@@ -313,12 +313,14 @@ def _without_the_device(
     """The failing batch on the CPU, which names the index; where it passes there, the run again
     with every kernel waited for."""
     batch = report.artifacts.get("batch")
-    looks: list[tuple[str, Again, dict[str, str], str]] = []
+    looks: list[tuple[str, SecondRun, dict[str, str], str]] = []
     if batch is not None:
-        looks.append(("running the batch on the CPU", Again(batch=batch), {}, "cpu"))
+        looks.append(("running the batch on the CPU", SecondRun(batch=batch), {}, "cpu"))
     if is_cuda(report.run.device):  # of other devices none offers to wait for every kernel
         named = " ".join(f"{key}={value}" for key, value in BLOCKING.items())
-        looks.append((f"running it again with {named}", Again(), dict(BLOCKING), job.config.device))
+        looks.append(
+            (f"running it again with {named}", SecondRun(), dict(BLOCKING), job.config.device)
+        )
     for said, again, environment, device in looks:
         progress.say(said)
         ended = _again(job, again, steps=None, environment=environment, device=device)
@@ -354,7 +356,7 @@ def _without_the_device(
 
 def _again(
     job: Job,
-    again: Again,
+    again: SecondRun,
     *,
     steps: int | None,
     environment: Mapping[str, str] | None = None,

@@ -14,7 +14,7 @@ from nanodoc.errors import UsageError, UserCodeError, is_users, said
 from nanodoc.tensors.nested import batch_size, leading_size
 
 
-class Feed:
+class BatchSource:
     """Yields micro-batch after micro-batch; `passes` counts the finished passes over the data."""
 
     def __init__(self, data: Any) -> None:

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from nanodoc.recipe.recipe import Recipe
-from nanodoc.replay.weight_history import Checkpoints
+from nanodoc.replay.weight_history import WeightHistory
 from nanodoc.tensors.nested import tensor_leaves
 from nanodoc.tensors.plain import is_plain, without_values
 
@@ -36,7 +36,7 @@ _STEPS, _LARGEST_BATCH = 4, 16 << 20
 _LARGEST = 1 << 30  # bytes of parameters that are read for a comparison
 
 
-class Alone:
+class LocalCollectives:
     """`begin` takes the rank out of the group, `end` puts it back."""
 
     def __init__(self, recipe: Recipe) -> None:
@@ -177,7 +177,7 @@ def fingerprints(parameters: list[tuple[str, torch.nn.Parameter]]) -> tuple[tupl
     return tuple((f"{name} {list(p.shape)}", _digest(p)) for name, p in parameters)
 
 
-def batch_digests(checkpoints: Checkpoints) -> tuple[tuple[int, str], ...]:
+def batch_digests(checkpoints: WeightHistory) -> tuple[tuple[int, str], ...]:
     """(step, digest) of the batches of the last steps that are kept; those of more than 16 MiB, and
     of tensors that are not plain, are left out."""
     found = []

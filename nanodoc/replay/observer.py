@@ -22,7 +22,7 @@ from nanodoc.measure.gradients import Scratch, Vitals, packed_vitals, really_non
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.replay.closure_state import KeptState
 from nanodoc.replay.optimizers import copy_optimizer
-from nanodoc.replay.step_state import StepCapsule, copy_weights
+from nanodoc.replay.step_state import StepState, copy_weights
 
 
 class Observer:
@@ -35,7 +35,7 @@ class Observer:
         self._named = named
         self._names = {id(parameter): name for name, parameter in named}
         self._expected_steps = expected_steps
-        self._capsule: StepCapsule | None = None
+        self._capsule: StepState | None = None
         self._unread: list[torch.Tensor] = []
         self._original_backward: Callable[..., Any] | None = None
         self._original_scaler_step: Callable[..., Any] | None = None
@@ -59,7 +59,7 @@ class Observer:
         self.with_gradient: dict[str, None] = {}
         """Names of the parameters that had a gradient when an optimizer stepped."""
 
-    def watch(self, capsule: StepCapsule | None) -> Observer:
+    def watch(self, capsule: StepState | None) -> Observer:
         """Sets the capsule that clean weights are put into; without one, nothing is read (a
         replay)."""
         self._capsule = capsule

@@ -14,14 +14,14 @@ import torch
 
 from nanodoc.errors import UsageError, UserCodeError
 from nanodoc.measure.gradients import packed_vitals, really_nonfinite
-from nanodoc.replay.sandbox import put_back, warnings_unsaid
+from nanodoc.replay.sandbox import state_preserved, warnings_unsaid
 from nanodoc.replay.step import StepResult, StepRunner, run_step
-from nanodoc.replay.step_state import Keeper, StepCapsule
+from nanodoc.replay.step_state import StateKeeper, StepState
 from nanodoc.replay.weight_history import PastStep
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class Rerun:
     """How a stretch of the run went. `norms` are gradient norms before clipping."""
 
     losses: list[float]
@@ -36,24 +36,24 @@ class Course:
     other batch's loss disturbs."""
 
 
-class CourseRunner:
+class Rerunner:
     """Runs stretches of one recipe's past again, untraced; everything is put back afterwards."""
 
-    def __init__(self, runner: StepRunner, keeper: Keeper) -> None:
+    def __init__(self, runner: StepRunner, keeper: StateKeeper) -> None:
         self._runner = runner
         self._keeper = keeper
         self._named = list(runner.recipe.model.named_parameters())
 
     def run(
         self,
-        start: StepCapsule,
+        start: StepState,
         steps: Sequence[PastStep],
         deadline: float,
         *,
         rate: float = 1.0,
         clip: float | None = None,
         options: dict[str, Any] | None = None,
-    ) -> Course:
+    ) -> Rerun:
         """`steps` from the checkpoint `start`, every learning rate times `rate`, gradients clipped
         to norm `clip`, optimizer options set to `options`. Ends where a loss, a gradient or a
         weight is not finite."""
@@ -62,7 +62,7 @@ class CourseRunner:
         norms: list[float] = []
         reason, again = "", math.nan
         with (
-            put_back(self._runner, self._keeper, moving=True),
+            state_preserved(self._runner, self._keeper, moving=True),
             warnings_unsaid(),
             self._clipping(clip),
         ):
@@ -87,7 +87,7 @@ class CourseRunner:
                     reason = "not finite"
                 else:
                     again = self._first_again(steps[0], rate, options or {})
-        return Course(losses, norms, time.perf_counter() - began, not reason, reason, again)
+        return Rerun(losses, norms, time.perf_counter() - began, not reason, reason, again)
 
     def _first_again(self, past: PastStep, rate: float, options: dict[str, Any]) -> float:
         self._set(past, rate, options)

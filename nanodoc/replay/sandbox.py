@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from nanodoc.replay.closure_state import KeptState
 from nanodoc.replay.optimizers import copy_optimizer
 from nanodoc.replay.step import StepRunner
-from nanodoc.replay.step_state import Keeper, copy_weights
+from nanodoc.replay.step_state import StateKeeper, copy_weights
 from nanodoc.tensors.plain import without_values
 
 _SMALL = 1 << 30  # bytes
@@ -25,8 +25,8 @@ def warnings_unsaid() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def put_back(
-    runner: StepRunner, keeper: Keeper, *, moving: bool = False, on_host: bool = False
+def state_preserved(
+    runner: StepRunner, keeper: StateKeeper, *, moving: bool = False, on_host: bool = False
 ) -> Iterator[None]:
     """Model, optimizers, random states and gradients are afterwards as they are now. `moving`:
     optimizers will step. `on_host`: what is kept meanwhile goes to the host's memory, for the

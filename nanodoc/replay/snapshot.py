@@ -21,7 +21,7 @@ from nanodoc.config import AMP
 from nanodoc.errors import UsageError
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.replay.rng import RandomState
-from nanodoc.replay.step_state import StepCapsule
+from nanodoc.replay.step_state import StepState
 
 FORMAT = 1
 # bytes; a snapshot is a model, an optimizer and a batch, and comes from strangers
@@ -42,7 +42,7 @@ def free_name(folder: Path, step: int) -> Path:
 def write_snapshot(
     folder: Path,
     recipe: Recipe,
-    capsule: StepCapsule,
+    capsule: StepState,
     entrypoint: str,
     config: Mapping[str, Any],
     run: Mapping[str, Any],
@@ -387,7 +387,7 @@ def like(saved: Any, template: Any) -> Any:
     return saved
 
 
-def _attributes(model: torch.nn.Module, capsule: StepCapsule) -> dict[str, dict[str, Any]]:
+def _attributes(model: torch.nn.Module, capsule: StepState) -> dict[str, dict[str, Any]]:
     """Plain attributes (step counters, flags) of the user's modules at the step's start."""
     paths = {id(module): path for path, module in model.named_modules()}
     return {

@@ -36,7 +36,7 @@ Buffer = tuple[torch.nn.Module, str, torch.Tensor | None, torch.Tensor | None]
 
 
 @dataclass(slots=True)
-class StepCapsule:
+class StepState:
     """One step's start. `batches` are the host's own references; `grads` only where a loop keeps
     gradients across steps."""
 
@@ -64,7 +64,7 @@ class StepCapsule:
         return self.batch_versions != _versions(self.batches)
 
 
-class Keeper:
+class StateKeeper:
     """Takes capsules of one recipe, cheaply: a buffer that didn't change since the last step isn't
     copied again."""
 
@@ -89,10 +89,10 @@ class Keeper:
         self._random = RandomKeeper(device)
         self._slots: dict[tuple[int, str], _Slot] = {}
 
-    def take(self, step: int, batches: list[Any], *, apart: bool = False) -> StepCapsule:
+    def take(self, step: int, batches: list[Any], *, apart: bool = False) -> StepState:
         """The capsule of the step about to run. It is good until the next one is taken; `apart`
         leaves that one good too."""
-        return StepCapsule(
+        return StepState(
             step=step,
             batches=batches,
             rng=self._random.take(),
@@ -106,7 +106,7 @@ class Keeper:
             grad_enabled=torch.is_grad_enabled(),
         )
 
-    def complete(self, capsule: StepCapsule) -> None:
+    def complete(self, capsule: StepState) -> None:
         """Adds to a step's start what a step may change beyond what every capsule holds: the state
         that the recipe's functions reach, and, where a train_step moves them, the weights and the
         optimizers. Nothing has changed since the step began, or the capsule holds it already."""
@@ -117,7 +117,7 @@ class Keeper:
             capsule.optimizers = [copy_optimizer(one) for one in self._recipe.optimizers]
 
     @contextlib.contextmanager
-    def rewound(self, capsule: StepCapsule) -> Iterator[None]:
+    def rewound(self, capsule: StepState) -> Iterator[None]:
         """The step's start, before and after: whatever runs inside changes nothing."""
         self.complete(capsule)
         self.restore(capsule)
@@ -126,7 +126,7 @@ class Keeper:
         finally:
             self.restore(capsule)
 
-    def restore(self, capsule: StepCapsule) -> None:
+    def restore(self, capsule: StepState) -> None:
         """Puts everything back that the step changed. Weights and optimizers only where the capsule
         holds them."""
         with torch.no_grad():

@@ -17,7 +17,7 @@ from nanodoc.measure.frames import FrameProbe
 from nanodoc.measure.gradients import packed_vitals, really_nonfinite
 from nanodoc.replay.sandbox import warnings_unsaid
 from nanodoc.replay.step import StepRunner, run_step
-from nanodoc.replay.step_state import Keeper, StepCapsule
+from nanodoc.replay.step_state import StateKeeper, StepState
 from nanodoc.tensors.nested import tensor_leaves
 from nanodoc.tensors.plain import without_values
 from nanodoc.trace.eager import run_eagerly
@@ -56,7 +56,7 @@ class Replay:
 class Replayer:
     """Runs steps of one recipe again."""
 
-    def __init__(self, runner: StepRunner, keeper: Keeper) -> None:
+    def __init__(self, runner: StepRunner, keeper: StateKeeper) -> None:
         self._runner = runner
         self._keeper = keeper
         self._model = runner.recipe.model
@@ -67,13 +67,13 @@ class Replayer:
         """The step is the user's own `train_step`."""
         return self._runner.observing
 
-    def rewind(self, capsule: StepCapsule) -> None:
+    def rewind(self, capsule: StepState) -> None:
         """Puts the step's start back."""
         self._keeper.restore(capsule)
 
     def replay(
         self,
-        capsule: StepCapsule,
+        capsule: StepState,
         requests: dict[int, Request] | None = None,
         *,
         half: HalfLog | None = None,
@@ -134,12 +134,12 @@ class Replayer:
             trace, read, vitals.grad_norm, bad, error, bad_since[0] if bad_since else None
         )
 
-    def replay_and_rewind(self, capsule: StepCapsule) -> Replay:
+    def replay_and_rewind(self, capsule: StepState) -> Replay:
         """`replay`, after which everything is as it was before it."""
         with self._keeper.rewound(capsule):
             return self.replay(capsule)
 
-    def complete(self, capsule: StepCapsule) -> None:
+    def complete(self, capsule: StepState) -> None:
         """Every replay of this step starts from the same weights, and from the same state
         outside."""
         self._keeper.complete(capsule)
@@ -159,7 +159,7 @@ class Replayer:
             if name in bad and parameter.grad is not None:
                 tracer.mark(f"grad:{name}", parameter.grad)
 
-    def ops_inside(self, capsule: StepCapsule, module: str) -> tuple[OpFacts, ...]:
+    def ops_inside(self, capsule: StepState, module: str) -> tuple[OpFacts, ...]:
         """The forward ops of a module and of those below it, examined."""
         first = self.replay(capsule).trace
         inside = {

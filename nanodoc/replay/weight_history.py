@@ -20,7 +20,7 @@ import torch
 from nanodoc.replay.optimizers import copy_optimizer, rate_of, state_bytes
 from nanodoc.replay.rng import RandomState
 from nanodoc.replay.step import StepRunner
-from nanodoc.replay.step_state import Keeper, StepCapsule, copy_weights
+from nanodoc.replay.step_state import StateKeeper, StepState, copy_weights
 from nanodoc.tensors.host_memory import free_host_memory
 from nanodoc.tensors.nested import other_leaves, tensor_leaves
 from nanodoc.tensors.plain import without_values
@@ -65,12 +65,17 @@ class PastStep:
         return same and self.samples == [_some_bytes(t) for t in leaves[:_SAMPLED]]
 
 
-class Checkpoints:
+class WeightHistory:
     """Told of every step before it runs and after; holds what experiments on the run's past
     need."""
 
     def __init__(
-        self, runner: StepRunner, keeper: Keeper, *, every: int | None = None, enabled: bool = True
+        self,
+        runner: StepRunner,
+        keeper: StateKeeper,
+        *,
+        every: int | None = None,
+        enabled: bool = True,
     ) -> None:
         self._runner = runner
         self._keeper = keeper
@@ -86,9 +91,9 @@ class Checkpoints:
         self.enabled = enabled
         self.note = "" if enabled else "switched off"
         """Why there are none, or fewer than asked for."""
-        self.first: StepCapsule | None = None
-        self.good: StepCapsule | None = None
-        self.previous: StepCapsule | None = None
+        self.first: StepState | None = None
+        self.good: StepState | None = None
+        self.previous: StepState | None = None
         self.past: deque[PastStep] = deque()
         self._holders: dict[int, int] = {}
         self._opaque = False
@@ -96,7 +101,7 @@ class Checkpoints:
         self._past_on_device = 0
         self._past_shared = 0
 
-    def before_step(self, capsule: StepCapsule) -> float:
+    def before_step(self, capsule: StepState) -> float:
         """Keeps the step's batches, and at times its weights. Returns the seconds it took. Nothing
         raised here may end a healthy run."""
         if not self.enabled:
@@ -126,7 +131,7 @@ class Checkpoints:
         """Those of the recipe."""
         return self._runner.recipe.optimizers
 
-    def before(self, step: int) -> list[StepCapsule]:
+    def before(self, step: int) -> list[StepState]:
         """The checkpoints of earlier steps, the latest first."""
         found = [
             one
@@ -144,7 +149,7 @@ class Checkpoints:
 
     # -- keeping -----------------------------------------------------------------------------------
 
-    def _remember(self, capsule: StepCapsule) -> None:
+    def _remember(self, capsule: StepState) -> None:
         leaves = [tensor for _, tensor in tensor_leaves(capsule.batches)]
         rates = [[_rate(group) for group in o.param_groups] for o in self._runner.recipe.optimizers]
         memory = [_memory(tensor) for tensor in leaves]
@@ -213,7 +218,7 @@ class Checkpoints:
             return step % self._every == 0
         return self._spent + self._cost <= _SHARE_OF_TIME * self._elapsed
 
-    def _take(self, capsule: StepCapsule) -> None:
+    def _take(self, capsule: StepState) -> None:
         kept = self._fitting()
         if not kept:
             self.enabled = self.first is not None

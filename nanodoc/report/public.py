@@ -9,7 +9,7 @@ from typing import Any
 from nanodoc.diagnosis.finding import Finding
 from nanodoc.facts.amp import AmpFacts
 from nanodoc.facts.frames import FrameTable
-from nanodoc.facts.loop import CourseStats
+from nanodoc.facts.loop import RunStatistics
 from nanodoc.facts.ops import OpFacts, TensorFacts
 from nanodoc.facts.ranks import RankOutcome
 from nanodoc.report.report import SCHEMA, GradGraph, Report
@@ -119,7 +119,7 @@ def _amp(facts: AmpFacts | None) -> dict[str, Any] | None:
     }
 
 
-def _stats(stats: CourseStats | None) -> dict[str, Any] | None:
+def _stats(stats: RunStatistics | None) -> dict[str, Any] | None:
     if stats is None:
         return None
     return {

@@ -10,7 +10,7 @@ from typing import Any
 from nanodoc.diagnosis.finding import Check, Finding
 from nanodoc.facts.amp import AmpFacts
 from nanodoc.facts.frames import FrameTable
-from nanodoc.facts.loop import CourseStats, OverfitFacts, WarningFacts
+from nanodoc.facts.loop import OverfitFacts, RunStatistics, WarningFacts
 from nanodoc.facts.ops import OpFacts
 from nanodoc.facts.ranks import RankFacts, RankOutcome
 
@@ -133,7 +133,7 @@ class Report:
     """What was checked of the first step; only with `--preflight`."""
     overfit: OverfitFacts | None = None
     """What came of training on one batch alone; only with `--overfit-batch`."""
-    stats: CourseStats | None = None
+    stats: RunStatistics | None = None
     """Every parameter and every layer; only with `--stats`."""
     of_rank: RankFacts | None = None
     """What one rank of several knows of itself, for the merged report; not public."""

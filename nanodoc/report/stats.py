@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from rich.text import Text
 
-from nanodoc.facts.loop import CourseStats, LayerStats, ParameterStats
+from nanodoc.facts.loop import LayerStats, ParameterStats, RunStatistics
 from nanodoc.text import clean
 
 T = TypeVar("T")
@@ -22,7 +22,7 @@ _SATURATED = 0.5
 _WIDE = 1e4  # a layer's largest output
 
 
-def stats_text(stats: CourseStats) -> Text:
+def stats_text(stats: RunStatistics) -> Text:
     """Both tables. Without samples (a run of one step) only what every step shows is there."""
     when = f"step {stats.sampled[-1]}" if stats.sampled else "no step was sampled"
     out = Text(f"\nparameters (gradients of {when}, norms over all steps)\n", "bold")

@@ -10,7 +10,7 @@ from nanodoc.config import Config
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Again:
+class SecondRun:
     """A run of the same training in a fresh process, to see more of how the first one ended."""
 
     step: int | None = None
@@ -34,6 +34,6 @@ class Job:
     options: Mapping[str, Any] = field(default_factory=dict)
     live: bool = False
     """Somebody watches the vital signs."""
-    again: Again | None = None
+    again: SecondRun | None = None
     alone: bool = True
     """No other rank takes part: the run can be made again."""

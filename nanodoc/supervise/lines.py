@@ -10,14 +10,14 @@ from types import FrameType
 from typing import Any
 
 from nanodoc.heartbeat.last_words import where
-from nanodoc.heartbeat.trail import EXAMINATION, Crumbs
+from nanodoc.heartbeat.trail import EXAMINATION, TrailWriter
 from nanodoc.trace.files import USER, frame_kind, line_span, torch_file
 
 
 class LineWatch:
     """Watches the main thread from the given step on; None: from the start."""
 
-    def __init__(self, crumbs: Crumbs, step: int | None) -> None:
+    def __init__(self, crumbs: TrailWriter, step: int | None) -> None:
         self._crumbs = crumbs
         self._step = step
         self._call: str | None = None

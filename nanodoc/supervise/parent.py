@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from nanodoc.heartbeat.last_words import ASK, DUMP
 from nanodoc.heartbeat.memory_limit import MemoryWatch
-from nanodoc.heartbeat.trail import EXAMINATION, START, Crumbs, Trail, shared_page
+from nanodoc.heartbeat.trail import EXAMINATION, START, Trail, TrailWriter, shared_page
 from nanodoc.supervise.job import Job
 from nanodoc.supervise.wire import Receiver, WireError, packed
 
@@ -94,7 +94,7 @@ class Child:
     def run(self) -> Ended:
         """Starts it and waits until it has ended, by itself or not."""
         page = shared_page()
-        crumbs = Crumbs(page)
+        crumbs = TrailWriter(page)
         memory = MemoryWatch()
         read, write = os.pipe()
         began = time.monotonic()
@@ -152,7 +152,7 @@ class Child:
             file.write(told + b"\n" + packed("job", self._job))
         return process
 
-    def _listen(self, events: int, crumbs: Crumbs) -> None:
+    def _listen(self, events: int, crumbs: TrailWriter) -> None:
         """Until the process is gone, and all it said is read."""
         poll = select.poll()
         poll.register(events, select.POLLIN)
@@ -230,7 +230,7 @@ class Child:
         if kind in ("report", "usage", "internal", "interrupted"):
             self._done = time.monotonic()
 
-    def _watch_the_clock(self, crumbs: Crumbs) -> None:
+    def _watch_the_clock(self, crumbs: TrailWriter) -> None:
         now = time.monotonic()
         if self._told_to_end is not None:
             if now - self._told_to_end > _PATIENCE:
@@ -277,7 +277,7 @@ class Child:
                 self._ask_where(crumbs, stack_first=True)
             _kill_group(self._process.pid)
 
-    def _ask_where(self, crumbs: Crumbs, *, stack_first: bool = False) -> None:
+    def _ask_where(self, crumbs: TrailWriter, *, stack_first: bool = False) -> None:
         """Where the process hangs: in its own words, if its interpreter gets to them, else from its
         stack. `stack_first`: the stack of this moment in any case, since a rank that waits for
         another answers only when that one has been ended, from somewhere else."""
@@ -288,7 +288,7 @@ class Child:
         if not self._answers(crumbs, ASK) and not stack_first:
             self._answers(crumbs, DUMP)
 
-    def _answers(self, crumbs: Crumbs, number: int) -> bool:
+    def _answers(self, crumbs: TrailWriter, number: int) -> bool:
         """Sends a signal and waits for the child's words. ASK is sent again and again: while the
         main thread still handles DUMP, the kernel gives ASK to another thread, which wakes nobody.
         """

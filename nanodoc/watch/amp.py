@@ -15,9 +15,9 @@ from nanodoc.examine.half import HalfFacts, half_facts
 from nanodoc.facts.amp import AmpFacts, HalfParameter, ScalerStep, SkippedStep
 from nanodoc.measure.scaler import ScalerReading, read_scaler
 from nanodoc.recipe.build_facts import BuildFacts
-from nanodoc.replay.sandbox import put_back
+from nanodoc.replay.sandbox import state_preserved
 from nanodoc.replay.step import StepRunner
-from nanodoc.replay.step_state import Keeper, StepCapsule
+from nanodoc.replay.step_state import StateKeeper, StepState
 from nanodoc.replay.traced_replay import Replayer
 from nanodoc.tensors.plain import without_values
 from nanodoc.trace.half import HalfLog
@@ -31,7 +31,7 @@ class AmpWatch(Watch):
     run."""
 
     def __init__(
-        self, runner: StepRunner, keeper: Keeper, replayer: Replayer, build: BuildFacts
+        self, runner: StepRunner, keeper: StateKeeper, replayer: Replayer, build: BuildFacts
     ) -> None:
         super().__init__()
         self._runner = runner
@@ -91,7 +91,7 @@ class AmpWatch(Watch):
     def hopeless(self) -> bool:
         return self.skips.hopeless
 
-    def before_step(self, start: StepCapsule) -> float:
+    def before_step(self, start: StepState) -> float:
         self.reading = None
         return 0.0
 
@@ -104,7 +104,7 @@ class AmpWatch(Watch):
         self.reading = reading or self.reading
         return list(self.reading.tensors) if self.reading else []
 
-    def note(self, capsule: StepCapsule, values: Sequence[float]) -> ScalerStep | None:
+    def note(self, capsule: StepState, values: Sequence[float]) -> ScalerStep | None:
         """One step's scaler state as it was read; in a driven loop before the optimizers move."""
         reading = self.reading
         if reading is None or len(values) < len(reading.tensors):
@@ -147,7 +147,7 @@ class AmpWatch(Watch):
                 )
             )
         for kept in self.skips.kept():
-            with put_back(self._runner, self._keeper):
+            with state_preserved(self._runner, self._keeper):
                 capsule = at_scale(kept.capsule, self._runner.device)
                 replay = self._replayer.replay(capsule)
             if replay.error is not None:
@@ -163,11 +163,11 @@ class AmpWatch(Watch):
                 return SickSkip(capsule, tuple(replay.bad_parameters), loss)
         return None
 
-    def _measure(self, last: StepCapsule) -> None:
+    def _measure(self, last: StepState) -> None:
         """One more traced run of the last step's batch, with every half-precision op compared with
         float32."""
         log = HalfLog()
-        with put_back(self._runner, self._keeper):
+        with state_preserved(self._runner, self._keeper):
             replay = self._replayer.replay(last, half=log)
         if replay.error is not None:
             self.notes.append(

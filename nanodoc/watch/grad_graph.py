@@ -30,9 +30,9 @@ from nanodoc.facts.graph import GraphFacts, GrowingFacts, LeakFacts
 from nanodoc.facts.source import SourceSpan
 from nanodoc.recipe.build_facts import BuildFacts
 from nanodoc.recipe.variables import variables_of
-from nanodoc.replay.sandbox import put_back
+from nanodoc.replay.sandbox import state_preserved
 from nanodoc.replay.step import StepRunner
-from nanodoc.replay.step_state import Keeper, StepCapsule
+from nanodoc.replay.step_state import StateKeeper, StepState
 from nanodoc.tensors.nested import batch_size, is_list_of_samples, size_of_fields, tensor_leaves
 from nanodoc.tensors.plain import without_values
 from nanodoc.trace.files import LIBRARY, USER, frame_kind
@@ -56,7 +56,7 @@ class GraphWatch(Watch):
     def __init__(
         self,
         runner: StepRunner,
-        keeper: Keeper,
+        keeper: StateKeeper,
         build: BuildFacts,
         *,
         leak_check: bool,
@@ -75,7 +75,7 @@ class GraphWatch(Watch):
         self._steps = 0
         self._switched_off: Place | None = None
         self._followed: FollowedStep | None = None
-        self._first: StepCapsule | None = None
+        self._first: StepState | None = None
         self.moved: tuple[str, ...] = ()
         """Parameters that never got a gradient and whose values changed all the same (an average
         kept by hand)."""
@@ -87,7 +87,7 @@ class GraphWatch(Watch):
         if self._call is None:
             self.notes.append(("cross-sample leak", "switched off"))
 
-    def follow(self, capsule: StepCapsule) -> FollowedStep | None:
+    def follow(self, capsule: StepState) -> FollowedStep | None:
         """The first step is followed while it runs: that costs one traced step and no replay. What
         would compute otherwise while it is watched, compiled parts and fused attention, is run
         again when the run is over instead."""
@@ -151,7 +151,7 @@ class GraphWatch(Watch):
         return self._build.grad_switched_off_at()
 
     @contextlib.contextmanager
-    def around_step(self, start: StepCapsule) -> Iterator[None]:
+    def around_step(self, start: StepState) -> Iterator[None]:
         """The model's arguments of the first step are remembered for the leak check."""
         if start.step or self._call is None:
             yield
@@ -165,13 +165,13 @@ class GraphWatch(Watch):
 
     # -- told by the engine ------------------------------------------------------------------------
 
-    def before_step(self, start: StepCapsule) -> float:
+    def before_step(self, start: StepState) -> float:
         """Keeps the first step's start for the looks that are taken when the run is over."""
         if start.step == 0:
             self._first = self._keeper.take(0, start.batches, apart=True)
         return 0.0
 
-    def after_backward(self, start: StepCapsule, norms: Mapping[str, float]) -> float:
+    def after_backward(self, start: StepState, norms: Mapping[str, float]) -> float:
         began = time.perf_counter()
         self._with_gradient.update(norms)
         self._nonzero.update(name for name, norm in norms.items() if norm != 0)
@@ -180,7 +180,7 @@ class GraphWatch(Watch):
             self._sizes.append(KeptTensors(self._runner.recipe).sizes())
         return time.perf_counter() - began
 
-    def at_failure(self, capsule: StepCapsule, error: UserCodeError) -> None:
+    def at_failure(self, capsule: StepState, error: UserCodeError) -> None:
         """The step raised for its graph: the run is over, so nothing has to be put back but what
         the capsule holds."""
         self._examine(capsule, error)
@@ -210,7 +210,7 @@ class GraphWatch(Watch):
             self._aside(lambda: self._check_leak(first))
         if end.last is not None:
             for name, nodes in self._grown():
-                with put_back(self._runner, self._keeper):
+                with state_preserved(self._runner, self._keeper):
                     where = self._examiner.keeper_of(end.last, name)
                 growing = GrowingFacts(name=name, nodes=nodes, kept_at=where)
                 self.growing = (*self.growing, growing)
@@ -257,10 +257,10 @@ class GraphWatch(Watch):
 
     # -- looking -----------------------------------------------------------------------------------
 
-    def _judge(self, capsule: StepCapsule, step: FollowedStep) -> None:
+    def _judge(self, capsule: StepState, step: FollowedStep) -> None:
         self.graph = self._examiner.judge(capsule, step)
 
-    def _examine(self, capsule: StepCapsule, error: UserCodeError | None = None) -> None:
+    def _examine(self, capsule: StepState, error: UserCodeError | None = None) -> None:
         try:
             self.graph = self._examiner.examine(capsule, error)
         except UserCodeError as raised:
@@ -280,7 +280,7 @@ class GraphWatch(Watch):
             if all(a < b for a, b in zip([0, *nodes], nodes, strict=False)):
                 yield name, tuple(nodes)
 
-    def _check_leak(self, capsule: StepCapsule) -> None:
+    def _check_leak(self, capsule: StepState) -> None:
         assert self._call is not None
         call, self._call = self._call, None
         size = batch_size(capsule.batches[0]) if capsule.batches else None
@@ -314,7 +314,7 @@ class GraphWatch(Watch):
             self.notes.append(("cross-sample leak", reason))
 
     def _aside(self, look: Callable[[], None]) -> None:
-        with put_back(self._runner, self._keeper):
+        with state_preserved(self._runner, self._keeper):
             look()
 
 

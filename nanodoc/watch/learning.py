@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from nanodoc.examine.last_batches import Inspector
 from nanodoc.facts.calls import InspectionFacts
-from nanodoc.facts.loop import CourseStats, DataFacts, LoopFacts, ModeChange, SchedulerFacts
+from nanodoc.facts.loop import DataFacts, LoopFacts, ModeChange, RunStatistics, SchedulerFacts
 from nanodoc.facts.source import SourceSpan
 from nanodoc.measure.data import data_facts
 from nanodoc.measure.gradients import Vitals
@@ -21,10 +21,10 @@ from nanodoc.recipe.variables import variables_of
 from nanodoc.replay.closure_state import reachable
 from nanodoc.replay.optimizers import rate_of
 from nanodoc.replay.step import StepRunner
-from nanodoc.replay.step_state import Keeper, StepCapsule
-from nanodoc.replay.weight_history import Checkpoints
+from nanodoc.replay.step_state import StateKeeper, StepState
+from nanodoc.replay.weight_history import WeightHistory
 from nanodoc.trace.spans import resolve
-from nanodoc.watch.loop_protocol import Conduct
+from nanodoc.watch.loop_protocol import LoopProtocol
 from nanodoc.watch.sampling import Sampler
 from nanodoc.watch.statistics import course_stats, peak_memory
 from nanodoc.watch.warnings import WarningWatch
@@ -42,10 +42,10 @@ class LearningWatch(Watch):
     def __init__(
         self,
         runner: StepRunner,
-        keeper: Keeper,
+        keeper: StateKeeper,
         build: BuildFacts,
-        conduct: Conduct,
-        checkpoints: Checkpoints,
+        conduct: LoopProtocol,
+        checkpoints: WeightHistory,
         sampler: Sampler,
     ) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class LearningWatch(Watch):
         self._runner = runner
         self._recipe = runner.recipe
         self._build = build
-        self._conduct = conduct
+        self._loop_protocol = conduct
         self._checkpoints = checkpoints
         self._inspector = Inspector(runner, keeper, build)
         self.warnings = WarningWatch()
@@ -65,12 +65,12 @@ class LearningWatch(Watch):
         self._told: Any = None
         self.inspection: InspectionFacts | None = None
         self.data: DataFacts | None = None
-        self.stats: CourseStats | None = None
+        self.stats: RunStatistics | None = None
 
     def around_run(self) -> contextlib.AbstractContextManager[None]:
         return self.warnings.watching()
 
-    def before_step(self, start: StepCapsule) -> float:
+    def before_step(self, start: StepState) -> float:
         self.warnings.step = start.step
         rates = [rate_of(group) for o in self._recipe.optimizers for group in o.param_groups]
         # some optimizers have none
@@ -111,7 +111,7 @@ class LearningWatch(Watch):
             }
         return found
 
-    def after_step(self, start: StepCapsule, vitals: Vitals, seconds: float) -> None:
+    def after_step(self, start: StepState, vitals: Vitals, seconds: float) -> None:
         if start.step % self._every:
             return
         self._norms.append((start.step, vitals))
@@ -122,7 +122,7 @@ class LearningWatch(Watch):
 
     def at_end(self, end: RunEnd) -> None:
         last = end.last
-        self._conduct.forget()
+        self._loop_protocol.forget()
         past = list(self._checkpoints.past)
         batches = [
             one.batches[0] if len(one.batches) == 1 else one.batches for one in past if one.intact
@@ -143,7 +143,7 @@ class LearningWatch(Watch):
             )
         if end.whole and last is not None:
             self.inspection, reason = self._inspector.inspect(
-                last, [] if self._conduct.writes else past
+                last, [] if self._loop_protocol.writes else past
             )
             if reason:
                 self.notes.append(("calls, activations and outputs", reason))
@@ -157,7 +157,7 @@ class LearningWatch(Watch):
             "data": self.data,
         }
 
-    def _stats(self) -> CourseStats | None:
+    def _stats(self) -> RunStatistics | None:
         try:
             return self._course_stats()
         except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
@@ -170,7 +170,7 @@ class LearningWatch(Watch):
             )
             return None
 
-    def _course_stats(self) -> CourseStats:
+    def _course_stats(self) -> RunStatistics:
         return course_stats(
             self._recipe.model,
             self._rates,
@@ -183,23 +183,23 @@ class LearningWatch(Watch):
 
     def loop(self) -> LoopFacts:
         return LoopFacts(
-            misuses=self._conduct.misuses(),
+            misuses=self._loop_protocol.misuses(),
             schedulers=tuple(self._schedulers()),
             warnings=self.warnings.facts(),
             mode_changes=tuple(self._mode_changes()),
             training_at=tuple(self._training),
             observed=self._runner.observing,
-            optimizer_steps=self._conduct.ever_stepped if self._runner.observing else None,
-            writes_files=self._conduct.writes,
+            optimizer_steps=self._loop_protocol.ever_stepped if self._runner.observing else None,
+            writes_files=self._loop_protocol.writes,
         )
 
     def _schedulers(self) -> Iterator[SchedulerFacts]:
-        watched = {id(one.scheduler): one for one in self._conduct.schedules}
+        watched = {id(one.scheduler): one for one in self._loop_protocol.schedules}
         known = [
             *self._recipe.schedulers,
             *(value for value in reachable(self._recipe) if isinstance(value, LRScheduler)),
         ]
-        known += [one.scheduler for one in self._conduct.schedules]
+        known += [one.scheduler for one in self._loop_protocol.schedules]
         for scheduler in {id(one): one for one in known}.values():
             seen = watched.get(id(scheduler))
             period = getattr(scheduler, "T_max", getattr(scheduler, "total_steps", None))
@@ -210,16 +210,18 @@ class LearningWatch(Watch):
                 last_epoch=last if isinstance(last, int) else None,
                 period=period if isinstance(period, int) else None,
                 stepped_at=_span(seen.place) if seen is not None else None,
-                stepped_first=seen is not None and seen.first and self._conduct.ever_stepped > 0,
+                stepped_first=seen is not None
+                and seen.first
+                and self._loop_protocol.ever_stepped > 0,
                 steps=seen.steps if seen is not None else 0,
             )
 
     def _mode_changes(self) -> Iterator[ModeChange]:
         names = {id(module): name for name, module in self._recipe.model.named_modules()}
         for identity, place in self._build.eval_at.items():
-            if identity in names and identity not in self._conduct.eval_at:
+            if identity in names and identity not in self._loop_protocol.eval_at:
                 yield ModeChange(module=names[identity], location=_span(place), step=None)
-        for identity, (called_at, step) in self._conduct.eval_at.items():
+        for identity, (called_at, step) in self._loop_protocol.eval_at.items():
             if identity in names:
                 yield ModeChange(module=names[identity], location=_span(called_at), step=step)
 

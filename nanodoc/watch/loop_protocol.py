@@ -91,7 +91,7 @@ class Schedule:
         self.scheduler, self.place, self.first, self.steps = scheduler, place, first, 0
 
 
-class Conduct:
+class LoopProtocol:
     """One run's train_steps. `misuses()` when it has ended."""
 
     def __init__(self, named: Iterable[tuple[str, torch.nn.Parameter]]) -> None:

@@ -12,7 +12,7 @@ import torch
 
 from nanodoc import probing
 from nanodoc.facts.ops import ProbedFacts
-from nanodoc.replay.step_state import StepCapsule
+from nanodoc.replay.step_state import StepState
 from nanodoc.tensors.plain import is_plain
 from nanodoc.trace.spans import Place, calling_places, resolve
 from nanodoc.watch.watch import Watch
@@ -45,7 +45,7 @@ class ProbeWatch(Watch):
         finally:
             probing.listen(before)
 
-    def before_step(self, start: StepCapsule) -> float:
+    def before_step(self, start: StepState) -> float:
         self._calls = []
         return 0.0
 

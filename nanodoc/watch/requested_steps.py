@@ -14,9 +14,9 @@ from pathlib import Path
 
 from nanodoc.facts.frames import FrameTable
 from nanodoc.measure.frames import FrameProbe
-from nanodoc.replay.sandbox import put_back
+from nanodoc.replay.sandbox import state_preserved
 from nanodoc.replay.step import StepRunner
-from nanodoc.replay.step_state import Keeper, StepCapsule
+from nanodoc.replay.step_state import StateKeeper, StepState
 from nanodoc.replay.traced_replay import Replayer, leaves_of
 from nanodoc.trace.half import HalfLog, HalfMode
 from nanodoc.trace.tracer import Tracer
@@ -45,7 +45,7 @@ class RequestedSteps(Watch):
     def __init__(
         self,
         runner: StepRunner,
-        keeper: Keeper,
+        keeper: StateKeeper,
         replayer: Replayer,
         amp: AmpWatch,
         options: LookOptions,
@@ -66,7 +66,7 @@ class RequestedSteps(Watch):
         return step in self._options.steps and not self._compiled
 
     @contextlib.contextmanager
-    def around_step(self, start: StepCapsule) -> Iterator[None]:
+    def around_step(self, start: StepState) -> Iterator[None]:
         """The step is watched live if it was asked for."""
         if not self.wants(start.step):
             yield
@@ -75,7 +75,7 @@ class RequestedSteps(Watch):
             yield
 
     @contextlib.contextmanager
-    def _tracing(self, capsule: StepCapsule) -> Iterator[None]:
+    def _tracing(self, capsule: StepState) -> Iterator[None]:
         model = self._runner.recipe.model
         tracer = Tracer(model, leaves_of(model, capsule.batches))
         try:
@@ -87,7 +87,7 @@ class RequestedSteps(Watch):
                 self.files.append(str(write_trace(trace, self._options.folder, capsule.step)))
 
     @contextlib.contextmanager
-    def _framing(self, capsule: StepCapsule) -> Iterator[None]:
+    def _framing(self, capsule: StepState) -> Iterator[None]:
         options = self._options
         half = HalfLog() if self._amp.concerned or self._runner.observing else None
         mode = HalfMode(half) if half is not None else None
@@ -119,7 +119,7 @@ class RequestedSteps(Watch):
             or not (failed or self._compiled or not options.steps)
         ):
             return
-        with put_back(self._runner, self._keeper):
+        with state_preserved(self._runner, self._keeper):
             table = self._frames(
                 capsule,
                 "it failed" if failed else "the last batch, with the weights as they are now",
@@ -133,7 +133,7 @@ class RequestedSteps(Watch):
                 )
         self.tables.append(replace(table, growth=end.growth))
 
-    def _frames(self, capsule: StepCapsule, why: str) -> FrameTable:
+    def _frames(self, capsule: StepState, why: str) -> FrameTable:
         half = HalfLog()
         probe = FrameProbe(self._runner.recipe.model, prefix=self._options.module, half=half)
         self._replayer.replay(capsule, half=half, frames=probe)

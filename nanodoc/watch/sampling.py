@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import torch
 
 from nanodoc.measure.layers import LayerProbe, Sample
-from nanodoc.replay.step_state import StepCapsule
+from nanodoc.replay.step_state import StepState
 from nanodoc.watch.watch import Watch
 
 _SHARE_OF_TIME = 0.005
@@ -63,7 +63,7 @@ class Sampler(Watch):
         return self._spent + self._cost <= _SHARE_OF_TIME * self._elapsed
 
     @contextlib.contextmanager
-    def around_step(self, start: StepCapsule) -> Iterator[None]:
+    def around_step(self, start: StepState) -> Iterator[None]:
         step = start.step
         self.inside = self.behind = 0.0
         if not self._due(step):

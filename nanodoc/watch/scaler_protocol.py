@@ -125,7 +125,7 @@ class _Misuse:
         return best
 
 
-class CallOrder:
+class ScalerProtocol:
     """Told of every call, in order; knows at the end which of them came at the wrong time."""
 
     def __init__(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:

@@ -15,7 +15,7 @@ import torch
 from nanodoc.facts.amp import ScalerStep
 from nanodoc.replay.optimizers import copy_optimizer
 from nanodoc.replay.step import StepRunner
-from nanodoc.replay.step_state import StepCapsule, copy_weights
+from nanodoc.replay.step_state import StepState, copy_weights
 
 _LARGEST_COPY = 1 << 30  # bytes of weights
 _HOPELESS = 1.0  # GradScaler's own documentation: a scale below 1 means that something is wrong
@@ -25,7 +25,7 @@ _HOPELESS = 1.0  # GradScaler's own documentation: a scale below 1 means that so
 class KeptSkip:
     """A skipped step. `proven` is the largest scale at which a step had been taken before it."""
 
-    capsule: StepCapsule
+    capsule: StepState
     scale: float
     proven: float | None
 
@@ -63,7 +63,7 @@ class SkipWatch:
                 found.append(one)
         return found
 
-    def note(self, step: ScalerStep, capsule: StepCapsule) -> None:
+    def note(self, step: ScalerStep, capsule: StepState) -> None:
         """Before the optimizers move, or after a train_step that stepped none of them (else the
         capsule must hold the weights)."""
         self.steps.append(step)
@@ -91,7 +91,7 @@ class SkipWatch:
         step."""
         self._weights = None
 
-    def _keep(self, capsule: StepCapsule, step: ScalerStep) -> KeptSkip | None:
+    def _keep(self, capsule: StepState, step: ScalerStep) -> KeptSkip | None:
         weights, optimizers = capsule.weights, capsule.optimizers
         if weights is None:
             if self._weights is None:
@@ -114,7 +114,7 @@ class SkipWatch:
         return KeptSkip(kept, step.scale, self._proven)
 
 
-def at_scale(capsule: StepCapsule, device: torch.device, scale: float = 1.0) -> StepCapsule:
+def at_scale(capsule: StepState, device: torch.device, scale: float = 1.0) -> StepState:
     """The capsule with another loss scale; 1 is none at all."""
     if capsule.scaler is None:
         return capsule

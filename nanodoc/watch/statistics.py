@@ -13,10 +13,10 @@ import torch
 
 from nanodoc import accelerator
 from nanodoc.facts.calls import InspectionFacts
-from nanodoc.facts.loop import CourseStats, LayerStats, ParameterStats
+from nanodoc.facts.loop import LayerStats, ParameterStats, RunStatistics
 from nanodoc.measure.gradients import Vitals
 from nanodoc.measure.layers import Sample
-from nanodoc.replay.step_state import StepCapsule
+from nanodoc.replay.step_state import StepState
 from nanodoc.tensors.plain import without_values
 
 _ALIKE = 1e-5  # of the largest weight: equal gradients are summed in different orders
@@ -27,17 +27,17 @@ def course_stats(
     rates: Sequence[tuple[float, ...]],
     norms: Sequence[tuple[int, Vitals]],
     samples: Sequence[Sample],
-    first: StepCapsule | None,
+    first: StepState | None,
     inspection: InspectionFacts | None,
     device: torch.device,
-) -> CourseStats:
+) -> RunStatistics:
     """`norms` are those of the steps that were kept, `samples` of those that were looked at more
     closely; `first` holds the weights of step 0."""
     by_name: dict[str, list[float]] = {}
     for _, vitals in norms:
         for name, norm in zip(vitals.names, vitals.norms, strict=True):
             by_name.setdefault(name, []).append(norm)
-    return CourseStats(
+    return RunStatistics(
         rates=tuple(rates),
         group_ratios=tuple((one.step, one.group_ratios) for one in samples),
         parameters=tuple(_parameters(model, by_name, samples, first)),
@@ -60,7 +60,7 @@ def _parameters(
     model: torch.nn.Module,
     norms: dict[str, list[float]],
     samples: Sequence[Sample],
-    first: StepCapsule | None,
+    first: StepState | None,
 ) -> Iterator[ParameterStats]:
     named = list(model.named_parameters())
     types = {name: type(module).__name__ for name, module in model.named_modules()}

@@ -1,8 +1,8 @@
 """Wraps what a user's own train_step calls on its GradScaler, its optimizers and schedules, its
 losses, its model and torch's clipping, for one call of it.
 
-The calls go through unchanged; `CallOrder` judges when those of a scaler came, `Conduct` the
-others. Frames of this file are looked through when a user's line is sought (see `trace.spans`).
+The calls go through unchanged; `ScalerProtocol` judges when those of a scaler came, `LoopProtocol`
+the others. Frames of this file are looked through when a user's line is sought (see `trace.spans`).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from torch.optim.optimizer import (
 )
 
 from nanodoc.trace.spans import Place, calling_places
-from nanodoc.watch.loop_protocol import Conduct
-from nanodoc.watch.scaler_protocol import CallOrder
+from nanodoc.watch.loop_protocol import LoopProtocol
+from nanodoc.watch.scaler_protocol import ScalerProtocol
 
 _MARK = "nanodoc: scaled"  # in the metadata of the autograd node that multiplied by the scale
 # nodes from the loss to the multiplication; a division by the number of micro-batches lies between,
@@ -45,8 +45,8 @@ class CallWatch:
         optimizers: list[torch.optim.Optimizer],
         named: list[tuple[str, torch.nn.Parameter]] | None = None,
     ) -> None:
-        self.order = CallOrder(optimizers)
-        self.conduct = Conduct(named or [])
+        self.order = ScalerProtocol(optimizers)
+        self.loop_protocol = LoopProtocol(named or [])
         self._originals: list[tuple[Any, str, Any]] = []
         self._hooks: list[Any] = []
         self._active = False
@@ -82,7 +82,7 @@ class CallWatch:
 
     def __enter__(self) -> CallWatch:
         self.order.begin(self._step)
-        self.conduct.begin(self._step)
+        self.loop_protocol.begin(self._step)
         self.taken, self.left_out, self.unscaled, self.before_update, self._made_at = (
             [],
             [],
@@ -101,7 +101,7 @@ class CallWatch:
         if self._only_now:
             self._uninstall()
         self.order.end(self._made_at)
-        self.conduct.end()
+        self.loop_protocol.end()
 
     def _install(self) -> None:
         self._wrap(GradScaler, "__init__", self._making)
@@ -201,7 +201,7 @@ class CallWatch:
                 return original(scaler, optimizer, *args, **kwargs)
             place = _here()
             self.order.called("step", optimizer, place)
-            self.conduct.attempted()
+            self.loop_protocol.attempted()
             before, self._inside_step = len(self.taken), True
             try:
                 out = original(scaler, optimizer, *args, **kwargs)
@@ -254,7 +254,7 @@ class CallWatch:
             if isinstance(tensors, Iterator):
                 tensors = list(tensors)
             place, before = _here(), self.order.before_backward()
-            self.conduct.before_backward()
+            self.loop_protocol.before_backward()
             single = isinstance(tensors, (torch.Tensor, torch.autograd.graph.GradientEdge))
             scalers = [
                 scaler
@@ -269,7 +269,9 @@ class CallWatch:
             self.order.backward(place, before, next(iter(scalers), None), given=handed)
             # another loss of the same graph
             again = bool(kwargs.get("retain_graph") or (args[1] if len(args) > 1 else False))
-            self.conduct.after_backward(place, divided=not single or again or _divided(tensors))
+            self.loop_protocol.after_backward(
+                place, divided=not single or again or _divided(tensors)
+            )
             return out
 
         return backward
@@ -280,38 +282,38 @@ class CallWatch:
             return
         self.taken.append(self.order.position(optimizer))
         place = _here()
-        self.conduct.before_step(optimizer, place)
+        self.loop_protocol.before_step(optimizer, place)
         if not self._inside_step:
             self.order.stepped_by_itself(optimizer, place)
 
     def _after_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if self._active:
-            self.conduct.after_step(optimizer, _here())
+            self.loop_protocol.after_step(optimizer, _here())
 
     def _scheduling(self, original: Any) -> Any:
         def step(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
-            self.conduct.scheduled(scheduler, _here())
+            self.loop_protocol.scheduled(scheduler, _here())
             return original(scheduler, *args, **kwargs)
 
         return step
 
     def _opening(self, original: Any) -> Any:
         def open_(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-            self.conduct.writes |= any(letter in mode for letter in "wax+")
+            self.loop_protocol.writes |= any(letter in mode for letter in "wax+")
             return original(file, mode, *args, **kwargs)
 
         return open_
 
     def _saving(self, original: Any) -> Any:
         def save(*args: Any, **kwargs: Any) -> Any:
-            self.conduct.writes = True
+            self.loop_protocol.writes = True
             return original(*args, **kwargs)
 
         return save
 
     def _changing_mode(self, original: Any) -> Any:
         def train(module: torch.nn.Module, mode: bool = True) -> torch.nn.Module:
-            self.conduct.mode_set(module, mode, _here())
+            self.loop_protocol.mode_set(module, mode, _here())
             out: torch.nn.Module = original(module, mode)
             return out
 
@@ -321,7 +323,9 @@ class CallWatch:
         def zero_grad(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
             original(optimizer, *args, **kwargs)
             self.order.cleared(optimizer)
-            self.conduct.cleared(p for group in optimizer.param_groups for p in group["params"])
+            self.loop_protocol.cleared(
+                p for group in optimizer.param_groups for p in group["params"]
+            )
 
         return zero_grad
 
@@ -329,7 +333,7 @@ class CallWatch:
         def zero_grad(module: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
             original(module, *args, **kwargs)
             self.order.module_cleared(module.parameters())
-            self.conduct.cleared(module.parameters())
+            self.loop_protocol.cleared(module.parameters())
 
         return zero_grad
 
@@ -340,7 +344,7 @@ class CallWatch:
             parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
             grads, place = [p.grad for p in parameters if p.grad is not None], _here()
             self.order.clipped(grads, "norm", total_norm, float(max_norm), place)
-            self.conduct.clipped(grads, float(max_norm), place)
+            self.loop_protocol.clipped(grads, float(max_norm), place)
             untouched = self.order.untouched()
             out = original(parameters, max_norm, total_norm, *args, **kwargs)
             self.order.after_clip(untouched)
@@ -364,7 +368,9 @@ class CallWatch:
                 self.order.clipped(
                     grads, "value", largest, float(frame.f_locals.get("clip_value", 0.0)), _here()
                 )
-                self.conduct.clipped(grads, float(frame.f_locals.get("clip_value", 0.0)), _here())
+                self.loop_protocol.clipped(
+                    grads, float(frame.f_locals.get("clip_value", 0.0)), _here()
+                )
             return original(lists, *args, **kwargs)
 
         return group

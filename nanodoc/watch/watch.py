@@ -15,14 +15,14 @@ import torch
 
 from nanodoc.facts.ops import GrowthPoint
 from nanodoc.measure.gradients import Vitals
-from nanodoc.replay.step_state import StepCapsule
+from nanodoc.replay.step_state import StepState
 
 
 @dataclass(frozen=True, slots=True)
 class SickSkip:
     """A skipped step that is sick even without the loss scale."""
 
-    capsule: StepCapsule
+    capsule: StepState
     bad_parameters: tuple[str, ...]
     loss: float
 
@@ -31,7 +31,7 @@ class SickSkip:
 class RunEnd:
     """How the run ended, as the watchers are told."""
 
-    last: StepCapsule | None
+    last: StepState | None
     """The start of the last step."""
     steps: int
     step_seconds: float
@@ -39,7 +39,7 @@ class RunEnd:
     """Steps were run and nothing broke."""
     whole: bool
     """Nothing broke, so that the last step can be run once more."""
-    failed: StepCapsule | None = None
+    failed: StepState | None = None
     """The start of the step that failed."""
     growth: tuple[GrowthPoint, ...] = ()
     """How the value that overflowed had grown."""
@@ -64,11 +64,11 @@ class Watch:
         """Nothing more is to be learnt from further steps."""
         return False
 
-    def before_step(self, start: StepCapsule) -> float:
+    def before_step(self, start: StepState) -> float:
         """A step begins. Returns the seconds that are not the training's own."""
         return 0.0
 
-    def around_step(self, start: StepCapsule) -> AbstractContextManager[None]:
+    def around_step(self, start: StepState) -> AbstractContextManager[None]:
         """Open while the step's forward and backward run, and a train_step's optimizer."""
         return nullcontext()
 
@@ -80,12 +80,12 @@ class Watch:
     def gradients(self) -> None:
         """The step's gradients are complete, and no optimizer has used them."""
 
-    def after_backward(self, start: StepCapsule, norms: Mapping[str, float]) -> float:
+    def after_backward(self, start: StepState, norms: Mapping[str, float]) -> float:
         """The step is healthy. `norms` are the gradient norms by parameter. Returns the seconds
         that are not the training's own."""
         return 0.0
 
-    def after_step(self, start: StepCapsule, vitals: Vitals, seconds: float) -> None:
+    def after_step(self, start: StepState, vitals: Vitals, seconds: float) -> None:
         """The step is over; it took `seconds`."""
 
     def line(self) -> dict[str, Any]:

@@ -15,11 +15,11 @@ from nanodoc.cli.common import exit_code
 from nanodoc.config import Config
 from nanodoc.diagnosis.ranking import rank
 from nanodoc.experiments.experiments import KEYS, Elsewhere
-from nanodoc.experiments.run import Differential, Step
+from nanodoc.experiments.run import ExperimentRun, Step
 from nanodoc.experiments.trial import Budget
 from nanodoc.experiments.verdict import read
 from nanodoc.facts.evidence import Evidence
-from nanodoc.facts.trials import CourseFacts, Experiment, Growth, Pattern, Stretch
+from nanodoc.facts.trials import Experiment, Growth, Pattern, RerunFacts, Stretch
 from nanodoc.loop.engine import Engine
 from nanodoc.pipeline.run import run_training
 from nanodoc.progress import Progress
@@ -60,7 +60,7 @@ def ready(
     budget: float = 60.0,
     say: Any = lambda text: None,
     **options: Any,
-) -> tuple[Differential, Evidence]:
+) -> tuple[ExperimentRun, Evidence]:
     engine = Engine(recipe, torch.device("cpu"), None, steps=steps, **options)
     outcome = engine.run()
     capsule = outcome.start
@@ -69,7 +69,7 @@ def ready(
         other=lambda: engine.another(capsule), earlier=engine.checkpoints.before(capsule.step)
     )
     step = Step(capsule, elsewhere, engine.checkpoints, indices=outcome.indices)
-    return Differential(
+    return ExperimentRun(
         engine.runner, engine.keeper, engine.replayer, step, Budget(budget), say
     ), outcome.evidence
 
@@ -213,7 +213,7 @@ def ran(**outcomes: bool) -> tuple[Experiment, ...]:
 
 
 GREW = Growth(loss=40.0, norm=100.0, weights=9.0)
-SLOWER = CourseFacts(
+SLOWER = RerunFacts(
     start=0,
     until=9,
     repeated=True,

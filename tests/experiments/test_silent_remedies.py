@@ -11,7 +11,7 @@ import pytest
 
 from nanodoc.clinic.catalogue import PATIENTS
 from nanodoc.config import Config
-from nanodoc.experiments.run import Differential
+from nanodoc.experiments.run import ExperimentRun
 from nanodoc.pipeline.run import run_training
 from nanodoc.report.terminal import render
 
@@ -68,7 +68,7 @@ def test_an_error_of_our_own_keeps_what_is_known(
     def broken(*args: object) -> None:
         raise ValueError("unforeseen")
 
-    monkeypatch.setattr(Differential, "treat", broken)
+    monkeypatch.setattr(ExperimentRun, "treat", broken)
     report = run_training(
         BY_NAME["spoken-digits"].entrypoint(), Config(device="cpu", snapshot_dir=str(tmp_path))
     )

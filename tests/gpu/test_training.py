@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from nanodoc import Recipe, accelerator
 from nanodoc.experiments.experiments import Elsewhere
-from nanodoc.experiments.run import Differential, Step
+from nanodoc.experiments.run import ExperimentRun, Step
 from nanodoc.experiments.trial import Budget
 from nanodoc.loop.engine import Engine
 from nanodoc.measure.gradients import Scratch, packed_vitals
@@ -196,7 +196,7 @@ def test_experiments_on_a_gpu() -> None:
         other=lambda: engine.another(outcome.start), earlier=engine.checkpoints.before(2)
     )  # type: ignore[arg-type]
     step = Step(outcome.start, elsewhere, engine.checkpoints)
-    differential = Differential(
+    differential = ExperimentRun(
         engine.runner, engine.keeper, engine.replayer, step, Budget(), lambda text: None
     )
     pattern = differential.examine(outcome.evidence).pattern

@@ -15,9 +15,9 @@ from nanodoc.clinic.catalogue import find_patient
 from nanodoc.config import Config
 from nanodoc.loop.engine import Engine
 from nanodoc.pipeline.run import run_training
-from nanodoc.replay.rerun import CourseRunner
+from nanodoc.replay.rerun import Rerunner
 from nanodoc.replay.step import StepRunner
-from nanodoc.replay.weight_history import Checkpoints
+from nanodoc.replay.weight_history import WeightHistory
 
 FOREVER = float("inf")
 
@@ -38,7 +38,7 @@ def engine(what: Recipe, steps: int, **options: Any) -> Engine:
     return Engine(what, torch.device("cpu"), None, steps=steps, **options)
 
 
-def kept(checkpoints: Checkpoints) -> list[int]:
+def kept(checkpoints: WeightHistory) -> list[int]:
     return [
         one.step
         for one in (checkpoints.first, checkpoints.previous, checkpoints.good)
@@ -162,7 +162,7 @@ def test_the_past_is_repeated_bitwise_and_put_back(make: Any) -> None:
     start = run.checkpoints.before(8)[-1]
     steps = run.checkpoints.steps_between(start.step, 8)
     assert steps is not None
-    courses = CourseRunner(StepRunner(what, torch.device("cpu"), None), run.keeper)
+    courses = Rerunner(StepRunner(what, torch.device("cpu"), None), run.keeper)
     again = courses.run(start, steps, FOREVER)
     assert again.complete
     assert again.losses == outcome.losses[start.step : 9]
@@ -188,7 +188,7 @@ def test_clipping_is_seen_in_the_weights() -> None:
         steps = run.checkpoints.steps_between(0, 2)
         assert start is not None
         assert steps is not None
-        courses = CourseRunner(StepRunner(what, torch.device("cpu"), None), run.keeper)
+        courses = Rerunner(StepRunner(what, torch.device("cpu"), None), run.keeper)
         free, clipped = (courses.run(start, steps, FOREVER, clip=clip) for clip in (None, 1e-9))
         assert free.losses[0] == clipped.losses[0]
         assert free.losses[1] != clipped.losses[1]
@@ -201,7 +201,7 @@ def test_time_ends_a_stretch() -> None:
     assert run.checkpoints.first is not None
     steps = run.checkpoints.steps_between(0, 4)
     assert steps is not None
-    course = CourseRunner(StepRunner(what, torch.device("cpu"), None), run.keeper).run(
+    course = Rerunner(StepRunner(what, torch.device("cpu"), None), run.keeper).run(
         run.checkpoints.first, steps, deadline=0.0
     )
     assert course.reason == "time"

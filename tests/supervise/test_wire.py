@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from nanodoc.facts.failure import Failure
 from nanodoc.facts.source import SourceSpan
 from nanodoc.heartbeat.last_words import failure_of, note_failure
-from nanodoc.heartbeat.trail import Crumbs, shared_page
+from nanodoc.heartbeat.trail import TrailWriter, shared_page
 from nanodoc.report.report import VitalSigns
 from nanodoc.supervise.wire import Receiver, WireError, opened, packed
 
@@ -63,7 +63,7 @@ def test_garbage_is_refused_and_never_obeyed(body: bytes) -> None:
 
 def test_crumbs_are_there_when_the_process_is_not() -> None:
     page = shared_page()
-    crumbs = Crumbs(page)
+    crumbs = TrailWriter(page)
     crumbs.plan(10, "cpu")
     failure = Failure(
         type="ValueError",
@@ -108,7 +108,7 @@ def test_crumbs_are_there_when_the_process_is_not() -> None:
 
 def test_steps_that_nanodoc_runs_again_leave_no_crumbs() -> None:
     page = shared_page()
-    crumbs = Crumbs(page)
+    crumbs = TrailWriter(page)
     crumbs.at(4, "backward")
     crumbs.examining()
     crumbs.at(2, "data")

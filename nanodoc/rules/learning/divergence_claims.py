@@ -12,7 +12,7 @@ from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.ops import Birth
 from nanodoc.facts.plateau import no_better
 from nanodoc.facts.source import SourceSpan
-from nanodoc.facts.trials import UNBOUNDED, CourseFacts, Growth, Pattern
+from nanodoc.facts.trials import UNBOUNDED, Growth, Pattern, RerunFacts
 from nanodoc.rules.base import effects, link, replay_row
 from nanodoc.rules.forward.overflow_claims import overflowed
 from nanodoc.rules.rewrite import number_in_call
@@ -87,7 +87,7 @@ def _lost(evidence: Evidence, growth: Growth) -> bool:
     return (loss > _LOST and weights > 1e3) or (loss > _GROWTH and weights > 1e4)
 
 
-def _went_off(evidence: Evidence, growth: Growth, course: CourseFacts) -> bool:
+def _went_off(evidence: Evidence, growth: Growth, course: RerunFacts) -> bool:
     """A run whose loss stayed finite: returns that grow as a policy learns, and values that leave a
     tiny initialisation, raise a loss tenfold, too. Weights a thousand times as large, or a loss a
     million times, are beyond that; less needs more signs."""
@@ -191,7 +191,7 @@ def _claim(
     rule: Rule,
     evidence: Evidence,
     growth: Growth,
-    course: CourseFacts | None,
+    course: RerunFacts | None,
     overflow: tuple[Birth, float] | None,
     *,
     broke: bool,
@@ -317,7 +317,7 @@ def _place(birth: Birth) -> str:
     return f"{birth.site.short} at {where.file}:{where.line}" if where else birth.site.short
 
 
-def _slower(course: CourseFacts) -> float | None:
+def _slower(course: RerunFacts) -> float | None:
     """The largest factor of the learning rate with which the steps stayed finite."""
     return max(
         (one.rate for one in course.stretches if one.passes and one.clip is None), default=None
@@ -326,7 +326,7 @@ def _slower(course: CourseFacts) -> float | None:
 
 def _fixes(
     growth: Growth,
-    course: CourseFacts | None,
+    course: RerunFacts | None,
     rate: float | None,
     site: SourceSpan | None,
     *,
