@@ -82,7 +82,7 @@ class Rule:
         return text + found + rest
 
 
-def rule(
+def rule(  # noqa: PLR0913 - one keyword per field of a rule
     code: str,
     name: str,
     severity: Severity,

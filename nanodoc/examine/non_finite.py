@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from nanodoc.examine.reproduction import reproduced, same_ops
 from nanodoc.facts.ops import Birth, LeafRoot, OpFacts, TensorFacts
 from nanodoc.replay.step_state import StepState
 from nanodoc.replay.traced_replay import PROBE_MARK, Replay, Replayer
@@ -83,7 +84,7 @@ class Examiner:
         indices: Sequence[int] | None,
     ) -> Examined:
         first = self._replayer.replay(capsule)
-        reproduced, note = _compare(first, loss, grad_norm)
+        met, note = reproduced(first, loss, grad_norm)
         if capsule.batch_was_mutated:
             note = (
                 "the step writes into its own batch, so the replay did not see what the first run "
@@ -92,12 +93,12 @@ class Examiner:
         loss_is_finite = _loss_is_finite(first)
         starts = self._symptoms(first, loss_is_finite)
         if not starts:
-            return Examined((), (), reproduced, note)
+            return Examined((), (), met, note)
         coarse = first.trace.coarse_slice(starts)
         wanted = set(coarse)
         wanted.update(f for i in coarse if (f := first.trace.forward_of(i)) is not None)
         second = self._replayer.replay(capsule, {index: Request() for index in wanted}).trace
-        if not _same_ops(first.trace, second, wanted):
+        if not same_ops(first.trace, second, wanted):
             return Examined((), (), "no", "the step ran other ops when it was run again")
         search = RootSearch(second, loss_is_finite=loss_is_finite)
         if first.error is None:
@@ -126,7 +127,7 @@ class Examiner:
                         third, fourth, root, sites[root.index], masks.get(root.index), size, indices
                     )
                 )
-        return Examined(tuple(births), tuple(leaves), reproduced, note)
+        return Examined(tuple(births), tuple(leaves), met, note)
 
     def ops_of_slice(self, capsule: StepState) -> tuple[OpFacts, ...]:
         """The ops from those right before a step's first non-finite values to its symptom, in the
@@ -389,32 +390,3 @@ def _unknown(name: str) -> TensorFacts:
         neginf=0,
         zeros=0,
     )
-
-
-def _same_ops(first: StepTrace, second: StepTrace, wanted: set[int]) -> bool:
-    if len(first.records) != len(second.records):
-        return False
-    return all(first.records[i].info.name == second.records[i].info.name for i in wanted)
-
-
-def _compare(replay: Replay, loss: float | None, grad_norm: float | None) -> tuple[str, str]:
-    """Whether the replay met the same loss and gradient norm as the first run."""
-    if loss is None:
-        return (
-            ("bitwise", "")
-            if replay.error is not None
-            else ("no", "the exception was not raised again")
-        )
-    again = sum(replay.losses) / len(replay.losses) if replay.losses else math.nan
-    pairs = [(again, loss)] + ([(replay.grad_norm, grad_norm)] if grad_norm is not None else [])
-    if all(a == b or (math.isnan(a) and math.isnan(b)) for a, b in pairs):
-        return "bitwise", ""
-    if all(_near(a, b) for a, b in pairs):
-        return "tolerance", f"loss {again:.9g} in the replay, {loss:.9g} in the run"
-    return "no", f"loss {again:.9g} in the replay, {loss:.9g} in the run"
-
-
-def _near(a: float, b: float) -> bool:
-    if not (math.isfinite(a) and math.isfinite(b)):
-        return math.isfinite(a) == math.isfinite(b)
-    return abs(a - b) <= 1e-3 * max(abs(a), abs(b), 1e-12)

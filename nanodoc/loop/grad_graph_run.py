@@ -4,6 +4,7 @@ followed."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
@@ -95,7 +96,9 @@ class GraphOutcome:
             steps_without_gradient=self.sometimes,
             always_zero=tuple(sorted(set.intersection(*zero))) if zero else (),
             ownership=self.ownership,
-            optimizer_sites=tuple(build.optimizer_built_at(one) for one in recipe.optimizers),
+            optimizer_sites=tuple(
+                build.optimizer_built_at(optimizer) for optimizer in recipe.optimizers
+            ),
             grad_switched_off_at=build.grad_switched_off_at(),
         )
 
@@ -123,12 +126,7 @@ def run_graph_check(
     }
     for step in range(steps):
         try:
-            batches = []
-            for _ in range(1 if runner.observing else recipe.accumulate):
-                drawn = feed.next()
-                if drawn is None:
-                    break
-                batches.append(drawn[0])
+            batches = _drawn(feed, 1 if runner.observing else recipe.accumulate)
         except UserCodeError as error:
             outcome.failure = describe_failure(error)
             break
@@ -164,6 +162,17 @@ def run_graph_check(
     return outcome
 
 
+def _drawn(feed: BatchSource, number: int) -> list[Any]:
+    """The next `number` batches of the data, fewer where it ends."""
+    batches: list[Any] = []
+    for _ in range(number):
+        drawn = feed.next()
+        if drawn is None:
+            break
+        batches.append(drawn[0])
+    return batches
+
+
 def _advance(runner: StepRunner, capsule: StepState) -> set[str]:
     """The step once more, plainly, so that counters, buffers and random states move on; weights and
     optimizers don't. Returns the names of the parameters that it moved."""
@@ -171,7 +180,9 @@ def _advance(runner: StepRunner, capsule: StepState) -> set[str]:
     parameters = list(recipe.model.named_parameters())
     before = {name: fingerprint(p) for name, p in parameters if not without_values(p)}
     weights = copy_weights(parameters) if runner.observing else []
-    optimizers = [copy_optimizer(one) for one in recipe.optimizers] if runner.observing else []
+    optimizers = (
+        [copy_optimizer(optimizer) for optimizer in recipe.optimizers] if runner.observing else []
+    )
     try:
         run_step(runner, capsule.batches, scaled=False)
         return {name for name, p in parameters if name in before and fingerprint(p) != before[name]}

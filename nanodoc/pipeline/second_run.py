@@ -15,7 +15,8 @@ from nanodoc.heartbeat.last_words import note_failure
 from nanodoc.heartbeat.trail import here
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.replay.batch_source import BatchSource
-from nanodoc.replay.snapshot import like, plain, save
+from nanodoc.replay.plain_values import like, plain
+from nanodoc.replay.snapshot import save
 from nanodoc.supervise.job import SecondRun
 from nanodoc.watch.learning import loader_of
 

@@ -19,6 +19,7 @@ ACCEPTED = (
 )
 _FIELDS = [field.name for field in dataclasses.fields(Recipe)]
 _TUPLE = ("model", "loss_fn", "data", "optimizer")
+_WAYS_TO_A_LOSS = ("loss_fn", "criterion", "train_step")
 
 
 def as_recipe(value: Any, name: str) -> Recipe:
@@ -54,35 +55,62 @@ def _described(value: Any) -> str:
 
 
 def _check(fields: dict[str, Any], name: str) -> None:
-    """Each contract of `Recipe`, said of the one field that breaks it."""
-
-    def refuse(key: str, wanted: str) -> None:
-        raise UsageError(
-            f"{name}() returned {key}={_described(fields.get(key))}; {key} must be {wanted}"
-        )
-
+    """Each contract of `Recipe`, said of the one field that breaks it. Puts the fields that may be
+    written in several ways into the recipe's own."""
     if fields.get("amp") is False:
         fields["amp"] = None
     for key in ("accumulate", "scheduler_interval"):
         if fields.get(key, 0) is None:
             del fields[key]
+    _check_model_and_data(fields, name)
+    _check_way_to_a_loss(fields, name)
+    _check_optimizers(fields, name)
+    _check_numbers(fields, name)
+    if fields.get("scheduler_interval", "epoch") not in ("epoch", "step"):
+        raise UsageError(
+            f"{name}() returned scheduler_interval={fields['scheduler_interval']!r}; it must be "
+            '"epoch" or "step"'
+        )
+    _check_amp(fields, name)
+
+
+def _refusal(fields: dict[str, Any], name: str, key: str, wanted: str) -> UsageError:
+    """The error that says of the field `key` what it is and what is `wanted`."""
+    return UsageError(
+        f"{name}() returned {key}={_described(fields.get(key))}; {key} must be {wanted}"
+    )
+
+
+def _check_model_and_data(fields: dict[str, Any], name: str) -> None:
     if not isinstance(fields.get("model"), torch.nn.Module):
-        refuse("model", "a torch.nn.Module")
+        raise _refusal(fields, name, "model", "a torch.nn.Module")
     if not isinstance(fields.get("data"), Iterable):
-        refuse("data", "an iterable of batches, such as a DataLoader or a list")
-    if not any(fields.get(key) is not None for key in ("loss_fn", "criterion", "train_step")):
+        wanted = "an iterable of batches, such as a DataLoader or a list"
+        raise _refusal(fields, name, "data", wanted)
+
+
+def _check_way_to_a_loss(fields: dict[str, Any], name: str) -> None:
+    if not any(fields.get(key) is not None for key in _WAYS_TO_A_LOSS):
         raise UsageError(
             f'{name}() returned no way to a loss; give "loss_fn", "criterion" or "train_step"'
         )
-    for key in ("loss_fn", "criterion", "train_step"):
+    for key in _WAYS_TO_A_LOSS:
         if fields.get(key) is not None and not callable(fields[key]):
-            refuse(key, "callable")
-    optimizer = fields.get("optimizer")
-    if isinstance(optimizer, Mapping):
-        optimizer = fields["optimizer"] = list(optimizer.values())
-    for one in optimizer if isinstance(optimizer, (list, tuple)) else [optimizer]:
-        if one is not None and not isinstance(one, torch.optim.Optimizer):
-            refuse("optimizer", "a torch.optim.Optimizer or a list of them")
+            raise _refusal(fields, name, key, "callable")
+
+
+def _check_optimizers(fields: dict[str, Any], name: str) -> None:
+    """Optimizers by name become a list."""
+    found = fields.get("optimizer")
+    if isinstance(found, Mapping):
+        found = fields["optimizer"] = list(found.values())
+    for optimizer in found if isinstance(found, (list, tuple)) else [found]:
+        if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
+            wanted = "a torch.optim.Optimizer or a list of them"
+            raise _refusal(fields, name, "optimizer", wanted)
+
+
+def _check_numbers(fields: dict[str, Any], name: str) -> None:
     for key in ("max_steps", "accumulate"):
         number = fields.get(key)
         if number is not None and (
@@ -91,23 +119,22 @@ def _check(fields: dict[str, Any], name: str) -> None:
             raise UsageError(
                 f"{name}() returned {key}={number!r}; {key} must be a whole number of at least 1"
             )
-    if fields.get("scheduler_interval", "epoch") not in ("epoch", "step"):
-        raise UsageError(
-            f"{name}() returned scheduler_interval={fields['scheduler_interval']!r}; it must be "
-            '"epoch" or "step"'
-        )
+
+
+def _check_amp(fields: dict[str, Any], name: str) -> None:
     amp = fields.get("amp")
-    if amp is not None and not isinstance(amp, Mapping):
-        refuse("amp", 'a dict like {"dtype": "float16", "scaler": True}')
-    if amp is not None:
-        unknown = set(amp) - {"dtype", "scaler", "init_scale"}
-        if unknown:
-            raise UsageError(
-                f'{name}() returned amp with an unknown key {min(unknown)!r}; it takes "dtype", '
-                '"scaler" and "init_scale"'
-            )
-        dtype = str(amp.get("dtype", "float16")).removeprefix("torch.")
-        if dtype not in ("float16", "bfloat16"):
-            raise UsageError(
-                f'{name}() returned amp dtype {dtype!r}; it must be "float16" or "bfloat16"'
-            )
+    if amp is None:
+        return
+    if not isinstance(amp, Mapping):
+        raise _refusal(fields, name, "amp", 'a dict like {"dtype": "float16", "scaler": True}')
+    unknown = set(amp) - {"dtype", "scaler", "init_scale"}
+    if unknown:
+        raise UsageError(
+            f'{name}() returned amp with an unknown key {min(unknown)!r}; it takes "dtype", '
+            '"scaler" and "init_scale"'
+        )
+    dtype = str(amp.get("dtype", "float16")).removeprefix("torch.")
+    if dtype not in ("float16", "bfloat16"):
+        raise UsageError(
+            f'{name}() returned amp dtype {dtype!r}; it must be "float16" or "bfloat16"'
+        )

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import pickle
 import platform
@@ -20,14 +19,13 @@ import torch
 from nanodoc.config import AMP
 from nanodoc.errors import UsageError
 from nanodoc.recipe.recipe import Recipe
+from nanodoc.replay.plain_values import plain
 from nanodoc.replay.rng import RandomState
 from nanodoc.replay.step_state import StepState
 
 FORMAT = 1
 # bytes; a snapshot is a model, an optimizer and a batch, and comes from strangers
 _LARGEST = 64 * 2**30
-_DROPPED = "__nanodoc_dropped__"
-_FIELDS = "__nanodoc_fields__"
 
 
 def free_name(folder: Path, step: int) -> Path:
@@ -219,12 +217,12 @@ def _is_rng(value: object) -> bool:
         isinstance(numpy, (tuple, list)) and len(numpy) == 5 and isinstance(numpy[1], torch.Tensor)
     )
     states = all(
-        one is None or (isinstance(one, torch.Tensor) and one.dtype == torch.uint8)
-        for one in (cpu, device)
+        state is None or (isinstance(state, torch.Tensor) and state.dtype == torch.uint8)
+        for state in (cpu, device)
     )
     devices = value.get("devices", {})
     named = _is_mapping(devices) and all(
-        isinstance(one, torch.Tensor) and one.dtype == torch.uint8 for one in devices.values()
+        isinstance(state, torch.Tensor) and state.dtype == torch.uint8 for state in devices.values()
     )
     return words and arrays and states and named and cpu is not None
 
@@ -239,16 +237,16 @@ _SHAPE: dict[str, tuple[Callable[[Any], bool], str]] = {
     "rng": (_is_rng, "a set of random states"),
     "model": (_is_mapping, "a state_dict"),
     "attributes": (
-        lambda v: _is_mapping(v) and all(isinstance(one, dict) for one in v.values()),
+        lambda v: _is_mapping(v) and all(isinstance(values, dict) for values in v.values()),
         "a mapping of modules",
     ),
     "training": (
-        lambda v: isinstance(v, list) and all(isinstance(one, bool) for one in v),
+        lambda v: isinstance(v, list) and all(isinstance(flag, bool) for flag in v),
         "a list of flags",
     ),
     "optimizers": (lambda v: isinstance(v, list), "a list of state_dicts"),
     "indices": (
-        lambda v: v is None or (isinstance(v, list) and all(type(one) is int for one in v)),
+        lambda v: v is None or (isinstance(v, list) and all(type(row) is int for row in v)),
         "a list of indices",
     ),
     "torch": (lambda v: isinstance(v, str), "a version"),
@@ -313,80 +311,6 @@ def _accelerators(
     return found
 
 
-def plain(value: Any) -> Any:
-    """`value` as tensors, numbers, texts, lists, tuples and dicts; named fields keep their names,
-    the rest is marked."""
-    if value is None or isinstance(value, (bool, int, float, str, bytes)):
-        return (
-            value
-            if type(value) in (type(None), bool, int, float, str, bytes)
-            else _base_value(value)
-        )
-    if isinstance(value, torch.Tensor):
-        tensor = value.detach()
-        return tensor.as_subclass(torch.Tensor) if type(tensor) is not torch.Tensor else tensor
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return {
-            _FIELDS: {name: plain(item) for name, item in zip(value._fields, value, strict=True)}
-        }
-    if isinstance(value, tuple):
-        return tuple(plain(item) for item in value)
-    if isinstance(value, (list, set, frozenset)):
-        return [plain(item) for item in value]
-    if isinstance(value, Mapping):
-        return {
-            key if isinstance(key, (str, int, float, bool)) else str(key): plain(item)
-            for key, item in value.items()
-        }
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {_FIELDS: {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}}
-    if type(value).__module__ == "numpy" and hasattr(value, "dtype"):
-        try:
-            return torch.as_tensor(value.astype("int64") if value.dtype.kind == "u" else value)
-        except TypeError:
-            pass
-    return {_DROPPED: type(value).__name__}
-
-
-def like(saved: Any, template: Any) -> Any:
-    """A saved batch in the containers of a fresh one: dataclasses and named tuples get their types
-    back."""
-    if isinstance(saved, Mapping) and _DROPPED in saved:
-        return template
-    if isinstance(saved, Mapping) and _FIELDS in saved:
-        values = saved[_FIELDS]
-        if hasattr(template, "_fields"):
-            return type(template)(
-                **{name: like(values[name], getattr(template, name)) for name in template._fields}
-            )
-        if dataclasses.is_dataclass(template) and not isinstance(template, type):
-            return dataclasses.replace(
-                template,
-                **{name: like(item, getattr(template, name)) for name, item in values.items()},
-            )
-        return tuple(values.values())
-    if isinstance(saved, Mapping):
-        of = template if isinstance(template, Mapping) else {}
-        result = {key: like(item, of.get(key)) for key, item in saved.items()}
-        if (
-            isinstance(template, Mapping)
-            and type(template) is not dict
-            and hasattr(template, "update")
-        ):
-            rebuilt: Any = type(template)()
-            rebuilt.update(result)
-            return rebuilt
-        return result
-    if isinstance(saved, (list, tuple)):
-        of_items = (
-            list(template)
-            if isinstance(template, (list, tuple)) and len(template) == len(saved)
-            else [None] * len(saved)
-        )
-        return type(saved)(like(item, one) for item, one in zip(saved, of_items, strict=True))
-    return saved
-
-
 def _attributes(model: torch.nn.Module, capsule: StepState) -> dict[str, dict[str, Any]]:
     """Plain attributes (step counters, flags) of the user's modules at the step's start."""
     paths = {id(module): path for path, module in model.named_modules()}
@@ -399,14 +323,6 @@ def _attributes(model: torch.nn.Module, capsule: StepState) -> dict[str, dict[st
         for module, values, _ in capsule.attributes
         if id(module) in paths  # a trainer's or a scheduler's are not the model's
     }
-
-
-def _base_value(value: Any) -> Any:
-    """A subclass of a plain type (an enum, a numpy scalar) as the plain type."""
-    for kind in (bool, int, float, str, bytes):
-        if isinstance(value, kind):
-            return kind(value)  # type: ignore[arg-type]  # each kind converts its own subclasses
-    return None
 
 
 def _unsafe_global(error: BaseException) -> str:

@@ -126,7 +126,7 @@ class StateKeeper:
         finally:
             self.restore(capsule)
 
-    def restore(self, capsule: StepState) -> None:
+    def restore(self, capsule: StepState) -> None:  # noqa: C901 - in one place, since the order counts
         """Puts everything back that the step changed. Weights and optimizers only where the capsule
         holds them."""
         with torch.no_grad():

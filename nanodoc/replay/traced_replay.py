@@ -103,14 +103,8 @@ class Replayer:
             tracer.mark(f"loss:{len(losses)}", loss)
             losses.append(loss.detach())
 
-        with run_eagerly(), in_one_thread(self._model), contextlib.ExitStack() as stack:
-            stack.enter_context(warnings_unsaid())
-            stack.enter_context(_marking_probes(tracer))
-            if half is not None:
-                stack.enter_context(half.watching(lambda: tracer.count))
-            if frames is not None:
-                stack.enter_context(frames.listening())
-                stack.enter_context(frames)
+        with run_eagerly(), in_one_thread(self._model), contextlib.ExitStack() as around:
+            _listen(around, tracer, half, frames)
             try:
                 with tracer if traced else contextlib.nullcontext():
                     run_step(
@@ -195,6 +189,19 @@ def leaves_of(model: torch.nn.Module, batches: Sequence[Any]) -> list[tuple[str,
             for leaf in tensor_leaves(batch, "batch" if len(batches) == 1 else f"batch[{i}]")
         ),
     ]
+
+
+def _listen(
+    around: contextlib.ExitStack, tracer: Tracer, half: HalfLog | None, frames: FrameProbe | None
+) -> None:
+    """Enters what listens to a replay beside the tracer."""
+    around.enter_context(warnings_unsaid())
+    around.enter_context(_marking_probes(tracer))
+    if half is not None:
+        around.enter_context(half.watching(lambda: tracer.count))
+    if frames is not None:
+        around.enter_context(frames.listening())
+        around.enter_context(frames)
 
 
 @contextlib.contextmanager

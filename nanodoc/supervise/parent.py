@@ -238,13 +238,7 @@ class Child:
             return
         # exit handlers, threads that are not daemons: the user's own, and nobody's hang
         if self._done is not None:
-            if now - self._done > _QUIET and not self._waiting_told:
-                self._waiting_told = True
-                print(
-                    "nanodoc: the report is there; the training's process is still at its end "
-                    "(exit handlers, threads)",
-                    file=sys.stderr,
-                )
+            self._tell_of_the_end(now - self._done)
             return
         if self._timeout is None and self._watch is None:
             return
@@ -265,17 +259,24 @@ class Child:
         place = (trail.step, trail.phase, trail.finished, trail.signs)
         if self._before != place:
             self._before, self._alive_at = place, now
-        patience = (
-            self._timeout
-            if trail.phase != EXAMINATION
-            else max(self._timeout, self._job.config.budget + _EXAMINED)
-        )
+        examined = max(self._timeout, self._job.config.budget + _EXAMINED)
+        patience = examined if trail.phase == EXAMINATION else self._timeout
         if now - self._alive_at > patience:
             self._ended.silent_for = now - self._alive_at
             if trail.phase != EXAMINATION:
                 self._silent = trail
                 self._ask_where(crumbs, stack_first=True)
             _kill_group(self._process.pid)
+
+    def _tell_of_the_end(self, quiet_for: float) -> None:
+        """Says once, where the child has ended its work and not itself, what is waited for."""
+        if quiet_for > _QUIET and not self._waiting_told:
+            self._waiting_told = True
+            print(
+                "nanodoc: the report is there; the training's process is still at its end "
+                "(exit handlers, threads)",
+                file=sys.stderr,
+            )
 
     def _ask_where(self, crumbs: TrailWriter, *, stack_first: bool = False) -> None:
         """Where the process hangs: in its own words, if its interpreter gets to them, else from its

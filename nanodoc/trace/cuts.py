@@ -342,16 +342,23 @@ class GradFlow:
 def module_edges(flow: GradFlow, cuts: set[int]) -> tuple[ModuleEdge, ...]:
     """Who hands tensors to whom on the way to the losses, by module path; `cuts` are the ops where
     paths end."""
-    records, modules = flow.trace.records, flow.trace.modules
     found: dict[tuple[str, str], tuple[bool, bool]] = {}
+    for source, target, carries, cut in _handed_over(flow, cuts):
+        before = found.get((source, target), (False, False))
+        found[source, target] = (before[0] or carries, before[1] or cut)
+    return tuple(
+        ModuleEdge(source=s, target=t, carries=c, cut=x) for (s, t), (c, x) in found.items()
+    )
+
+
+def _handed_over(flow: GradFlow, cuts: set[int]) -> Iterator[tuple[str, str, bool, bool]]:
+    """(source, target, whether a gradient comes back, whether it is cut there) of every tensor that
+    one module hands to another, to it by the batch, or to a loss."""
+    records, modules = flow.trace.records, flow.trace.modules
 
     def path(index: int) -> str:
         module = records[index].module
         return modules[module][0] if module >= 0 else ""
-
-    def add(source: str, target: str, carries: bool, cut: bool) -> None:
-        before = found.get((source, target), (False, False))
-        found[source, target] = (before[0] or carries, before[1] or cut)
 
     for index in sorted(flow.live):
         record = records[index]
@@ -359,16 +366,13 @@ def module_edges(flow: GradFlow, cuts: set[int]) -> tuple[ModuleEdge, ...]:
             for producer in flow.producers(index, position):
                 if producer >= 0 and (path(producer) != path(index) or producer in cuts):
                     carries = flow.carries(index, source)
-                    add(path(producer), path(index), carries, producer in cuts and not carries)
+                    yield path(producer), path(index), carries, producer in cuts and not carries
             if position < len(record.inputs) and source.producer is None:
                 for writer in flow.trace.writers(record.inputs[position]):
                     if writer < 0 and flow.trace.leaf_name(writer).startswith("batch"):
-                        add("batch", path(index), False, False)
+                        yield "batch", path(index), False, False
     for name in flow.losses:
         for producer in flow.loss_producers(name):
             if producer >= 0:
                 carries = flow.flow.marks[name].carries
-                add(path(producer), "loss", carries, producer in cuts and not carries)
-    return tuple(
-        ModuleEdge(source=s, target=t, carries=c, cut=x) for (s, t), (c, x) in found.items()
-    )
+                yield path(producer), "loss", carries, producer in cuts and not carries

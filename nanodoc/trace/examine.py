@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -102,19 +103,14 @@ def examine_call(
 def tensor_facts(tensor: torch.Tensor, label: str) -> TensorFacts:
     """Counts and the finite range of a tensor of any dtype; empty or unreadable tensors have a None
     range."""
-    shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
-    empty = TensorFacts(
+    facts = partial(
+        TensorFacts,
         label=label,
-        dtype=dtype,
-        shape=shape,
+        dtype=str(tensor.dtype).removeprefix("torch."),
+        shape=tuple(tensor.shape),
         numel=tensor.numel(),
-        minimum=None,
-        maximum=None,
-        nan=0,
-        posinf=0,
-        neginf=0,
-        zeros=0,
     )
+    empty = facts(minimum=None, maximum=None, nan=0, posinf=0, neginf=0, zeros=0)
     if tensor.numel() == 0 or tensor.layout != torch.strided or tensor.device.type == "meta":
         return empty
     values = tensor.detach()
@@ -128,17 +124,8 @@ def tensor_facts(tensor: torch.Tensor, label: str) -> TensorFacts:
                 if values.dtype == torch.bool
                 else torch.aminmax(values)
             )
-            return TensorFacts(
-                label=label,
-                dtype=dtype,
-                shape=shape,
-                numel=tensor.numel(),
-                minimum=float(low),
-                maximum=float(high),
-                nan=0,
-                posinf=0,
-                neginf=0,
-                zeros=zeros,
+            return facts(
+                minimum=float(low), maximum=float(high), nan=0, posinf=0, neginf=0, zeros=zeros
             )
         if values.element_size() == 1:  # 8-bit floats have few kernels; float32 holds them exactly
             values = values.float()
@@ -151,32 +138,14 @@ def tensor_facts(tensor: torch.Tensor, label: str) -> TensorFacts:
             )
             finite = values[torch.isfinite(values)]
             if finite.numel() == 0:
-                return TensorFacts(
-                    label=label,
-                    dtype=dtype,
-                    shape=shape,
-                    numel=tensor.numel(),
-                    minimum=None,
-                    maximum=None,
-                    nan=nan,
-                    posinf=posinf,
-                    neginf=neginf,
-                    zeros=zeros,
+                return facts(
+                    minimum=None, maximum=None, nan=nan, posinf=posinf, neginf=neginf, zeros=zeros
                 )
             low, high = torch.aminmax(finite)
     except (RuntimeError, NotImplementedError):
         return empty
-    return TensorFacts(
-        label=label,
-        dtype=dtype,
-        shape=shape,
-        numel=tensor.numel(),
-        minimum=float(low),
-        maximum=float(high),
-        nan=nan,
-        posinf=posinf,
-        neginf=neginf,
-        zeros=zeros,
+    return facts(
+        minimum=float(low), maximum=float(high), nan=nan, posinf=posinf, neginf=neginf, zeros=zeros
     )
 
 

@@ -3,8 +3,7 @@ judged call by call."""
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -22,13 +21,13 @@ from nanodoc.facts.amp import (
 )
 from nanodoc.facts.source import SourceSpan
 from nanodoc.trace.spans import Place, resolve
+from nanodoc.watch.scaled_gradients import Backward, Gradients, Versions
 
 _ONCE = 3  # steps after the first
 _FRESH = 3  # train_steps in a row with a scaler of their own
 _MOST_CALLS = 64
 _MOST_VALUES = 256
 _MOST_SCALERS = 8
-Versions = list[tuple[int, int]]
 
 
 class _Call(NamedTuple):
@@ -36,72 +35,6 @@ class _Call(NamedTuple):
     step: int
     place: Place | None
     optimizer: int | None = None
-
-
-class _Backward(NamedTuple):
-    """One backward that added to some gradients."""
-
-    scaled: bool | None
-    """None where it may have been scaled by hand."""
-    scaler: int
-    """Identity of the scaler, 0 without one."""
-    updates: int
-    """How often that scaler had been updated by then."""
-    place: Place | None
-
-
-class Gradients:
-    """What the gradients of one optimizer are made of since they were cleared; optimizers that
-    share parameters (a wrapper and what it wraps) share this too."""
-
-    def __init__(self, optimizer: Any) -> None:
-        try:
-            self._optimizer: Any = weakref.ref(optimizer)
-        except TypeError:  # a class with slots
-            self._optimizer = lambda: optimizer
-        self.backwards: list[_Backward] = []
-        self.unscaled_at: Place | None = None
-        self.unscaled = False
-        self.used = False
-        self.left: Versions = []
-        """The gradients' versions when a backward, or torch's own clipping, was done with them."""
-
-    @property
-    def scaled(self) -> bool:
-        """They are multiplied by the scale as they stand, for all that was seen."""
-        return not self.unscaled and any(one.scaled for one in self.backwards)
-
-    @property
-    def scaled_at(self) -> Place | None:
-        """The first backward of a scaled loss."""
-        return next((one.place for one in self.backwards if one.scaled), None)
-
-    @property
-    def rewritten(self) -> bool:
-        """Somebody else has written to them since: they may have been unscaled by hand."""
-        return self.versions() != self.left
-
-    def parameters(self) -> Iterator[torch.Tensor]:
-        """The optimizer's parameters, none if it is gone or is no torch optimizer."""
-        for group in getattr(self._optimizer(), "param_groups", ()):
-            yield from group["params"]
-
-    def versions(self) -> Versions:
-        """Differs as soon as anything writes to a gradient or replaces it."""
-        return [
-            (id(p.grad), p.grad._version) if p.grad is not None else (0, 0)
-            for p in self.parameters()
-        ]
-
-    def are_gone(self) -> bool:
-        """No parameter has a gradient, or every one is zero: somebody has cleared them."""
-        grads = [p.grad for p in self.parameters() if p.grad is not None]
-        return not any(
-            bool((grad._values() if grad.layout != torch.strided else grad).any()) for grad in grads
-        )
-
-    def clear(self) -> None:
-        self.backwards, self.unscaled, self.unscaled_at, self.used = [], False, None, False
 
 
 class _Misuse:
@@ -146,8 +79,8 @@ class ScalerProtocol:
         """The GradScaler that was used last, whoever made it."""
         self.scalers: dict[int, Any] = {}
         """Every GradScaler that was used, the last few where a train_step makes its own."""
-        for one in optimizers:
-            self._of(one)
+        for optimizer in optimizers:
+            self._of(optimizer)
 
     def begin(self, step: int) -> None:
         """A train_step is about to be called."""
@@ -185,7 +118,8 @@ class ScalerProtocol:
             versions = gradients.versions()
             found[id(gradients)] = versions
             doubtful = gradients.unscaled or any(
-                one.updates < self._updates.get(one.scaler, 0) for one in gradients.backwards
+                backward.updates < self._updates.get(backward.scaler, 0)
+                for backward in gradients.backwards
             )
             if gradients.backwards and (
                 not any(identity for identity, _ in versions) or (doubtful and gradients.are_gone())
@@ -211,7 +145,7 @@ class ScalerProtocol:
             if gradients.unscaled and scaled:
                 self._misused(BACKWARD_AFTER_UNSCALE, place, gradients.unscaled_at)
             gradients.backwards.append(
-                _Backward(scaled, scaler or 0, self._updates.get(scaler or 0, 0), place)
+                Backward(scaled, scaler or 0, self._updates.get(scaler or 0, 0), place)
             )
             gradients.left = versions
 
@@ -321,7 +255,7 @@ class ScalerProtocol:
         train_step, somebody may have done it by hand."""
         if gradients.used or not gradients.backwards:
             return
-        plain = [one.place for one in gradients.backwards if one.scaled is False]
+        plain = [backward.place for backward in gradients.backwards if backward.scaled is False]
         if (
             plain
             and len(plain) == len(gradients.backwards)
@@ -332,9 +266,9 @@ class ScalerProtocol:
         elif plain and self._scale_calls:
             self._misused(NEVER_SCALED, plain[0], place)
         stale = [
-            one.place
-            for one in gradients.backwards
-            if one.scaled and one.updates < self._updates.get(one.scaler, 0)
+            backward.place
+            for backward in gradients.backwards
+            if backward.scaled and backward.updates < self._updates.get(backward.scaler, 0)
         ]
         if stale:
             update = next(
@@ -345,7 +279,10 @@ class ScalerProtocol:
     def _scaled_elsewhere(self, gradients: Gradients) -> bool:
         """What this train_step scaled was differentiated, for other parameters."""
         return any(
-            one.scaled for other in self._all() if other is not gradients for one in other.backwards
+            backward.scaled
+            for elsewhere in self._all()
+            if elsewhere is not gradients
+            for backward in elsewhere.backwards
         )
 
     def _misused(self, kind: str, place: Place | None, other: Place | None) -> _Misuse:
@@ -373,7 +310,7 @@ class ScalerProtocol:
                 id(p) for group in getattr(optimizer, "param_groups", ()) for p in group["params"]
             }
             known = next(
-                (one for one in self._all() if any(id(p) in own for p in one.parameters())), None
+                (met for met in self._all() if any(id(p) in own for p in met.parameters())), None
             ) or Gradients(optimizer)
             self._gradients[id(optimizer)] = known
         return known

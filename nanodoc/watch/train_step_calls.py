@@ -26,13 +26,9 @@ from torch.optim.optimizer import (
 
 from nanodoc.trace.spans import Place, calling_places
 from nanodoc.watch.loop_protocol import LoopProtocol
+from nanodoc.watch.scaled_losses import divided, mark_scaled, scaled_by
 from nanodoc.watch.scaler_protocol import ScalerProtocol
 
-_MARK = "nanodoc: scaled"  # in the metadata of the autograd node that multiplied by the scale
-# nodes from the loss to the multiplication; a division by the number of micro-batches lies between,
-# not a model
-_FARTHEST = 64
-_NEAR = 3  # nodes from the loss
 _MOST_LOSSES = 16
 
 
@@ -163,15 +159,7 @@ class CallWatch:
                 self.order.scale(scaler, _here(), known=known)
                 if isinstance(outputs, torch.Tensor) and len(self.unscaled) < _MOST_LOSSES:
                     self.unscaled.append(outputs.detach())
-                for tensor in (
-                    [out]
-                    if isinstance(out, torch.Tensor)
-                    else out
-                    if isinstance(out, (list, tuple))
-                    else []
-                ):
-                    if isinstance(tensor, torch.Tensor) and tensor.grad_fn is not None:
-                        tensor.grad_fn.metadata[_MARK] = id(scaler)  # type: ignore[index]  # a property, which torch's stub calls a method
+                mark_scaled(out, scaler)
             return out
 
         return scale
@@ -259,18 +247,19 @@ class CallWatch:
             scalers = [
                 scaler
                 for root in ([tensors] if single else tensors)
-                if (scaler := _scaled_by(root)) is not None
+                if (scaler := scaled_by(root)) is not None
             ]
             given = args[0] if args else kwargs.get("grad_tensors")
             out = original(tensors, *args, **kwargs)
             handed = any(
-                one is not None for one in (given if isinstance(given, (list, tuple)) else [given])
+                gradient is not None
+                for gradient in (given if isinstance(given, (list, tuple)) else [given])
             )
             self.order.backward(place, before, next(iter(scalers), None), given=handed)
             # another loss of the same graph
             again = bool(kwargs.get("retain_graph") or (args[1] if len(args) > 1 else False))
             self.loop_protocol.after_backward(
-                place, divided=not single or again or _divided(tensors)
+                place, divided=not single or again or divided(tensors)
             )
             return out
 
@@ -380,41 +369,3 @@ def _here() -> Place | None:
     """The user's line that made the wrapped call."""
     own, caller = calling_places(2)
     return caller or own
-
-
-def _divided(root: Any) -> bool:
-    """The loss was multiplied or divided last, as a part of a mean over micro-batches is."""
-    node = (
-        root.node
-        if isinstance(root, torch.autograd.graph.GradientEdge)
-        else getattr(root, "grad_fn", None)
-    )
-    for _ in range(_NEAR):
-        if node is None:
-            return False
-        if type(node).__name__ in ("DivBackward0", "MulBackward0") and _MARK not in getattr(
-            node, "metadata", {}
-        ):
-            return True
-        node = node.next_functions[0][0] if node.next_functions else None
-    return False
-
-
-def _scaled_by(root: Any) -> int | None:
-    """The scaler (its identity) whose multiplication lies near the root of this graph."""
-    queue = [
-        root.node
-        if isinstance(root, torch.autograd.graph.GradientEdge)
-        else getattr(root, "grad_fn", None)
-    ]
-    for _ in range(_FARTHEST):
-        if not queue:
-            return None
-        node = queue.pop(0)
-        if node is None:
-            continue
-        mark = getattr(node, "metadata", {}).get(_MARK)
-        if mark is not None:
-            return int(mark)
-        queue.extend(following for following, _ in node.next_functions)
-    return None

@@ -1,0 +1,95 @@
+"""A batch, a state_dict or a configuration as plain values that `torch.load(weights_only=True)`
+reads, and back in the containers it came in."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+_DROPPED = "__nanodoc_dropped__"
+_FIELDS = "__nanodoc_fields__"
+
+
+def plain(value: Any) -> Any:
+    """`value` as tensors, numbers, texts, lists, tuples and dicts; named fields keep their names,
+    the rest is marked."""
+    if value is None or isinstance(value, (bool, int, float, str, bytes)):
+        return (
+            value
+            if type(value) in (type(None), bool, int, float, str, bytes)
+            else _base_value(value)
+        )
+    if isinstance(value, torch.Tensor):
+        tensor = value.detach()
+        return tensor.as_subclass(torch.Tensor) if type(tensor) is not torch.Tensor else tensor
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return {
+            _FIELDS: {name: plain(item) for name, item in zip(value._fields, value, strict=True)}
+        }
+    if isinstance(value, tuple):
+        return tuple(plain(item) for item in value)
+    if isinstance(value, (list, set, frozenset)):
+        return [plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {
+            key if isinstance(key, (str, int, float, bool)) else str(key): plain(item)
+            for key, item in value.items()
+        }
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {_FIELDS: {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}}
+    if type(value).__module__ == "numpy" and hasattr(value, "dtype"):
+        try:
+            return torch.as_tensor(value.astype("int64") if value.dtype.kind == "u" else value)
+        except TypeError:
+            pass
+    return {_DROPPED: type(value).__name__}
+
+
+def like(saved: Any, template: Any) -> Any:
+    """A saved batch in the containers of a fresh one: dataclasses and named tuples get their types
+    back."""
+    if isinstance(saved, Mapping) and _DROPPED in saved:
+        return template
+    if isinstance(saved, Mapping) and _FIELDS in saved:
+        values = saved[_FIELDS]
+        if hasattr(template, "_fields"):
+            return type(template)(
+                **{name: like(values[name], getattr(template, name)) for name in template._fields}
+            )
+        if dataclasses.is_dataclass(template) and not isinstance(template, type):
+            return dataclasses.replace(
+                template,
+                **{name: like(item, getattr(template, name)) for name, item in values.items()},
+            )
+        return tuple(values.values())
+    if isinstance(saved, Mapping):
+        of = template if isinstance(template, Mapping) else {}
+        result = {key: like(item, of.get(key)) for key, item in saved.items()}
+        if (
+            isinstance(template, Mapping)
+            and type(template) is not dict
+            and hasattr(template, "update")
+        ):
+            rebuilt: Any = type(template)()
+            rebuilt.update(result)
+            return rebuilt
+        return result
+    if isinstance(saved, (list, tuple)):
+        of_items = (
+            list(template)
+            if isinstance(template, (list, tuple)) and len(template) == len(saved)
+            else [None] * len(saved)
+        )
+        return type(saved)(like(item, part) for item, part in zip(saved, of_items, strict=True))
+    return saved
+
+
+def _base_value(value: Any) -> Any:
+    """A subclass of a plain type (an enum, a numpy scalar) as the plain type."""
+    for kind in (bool, int, float, str, bytes):
+        if isinstance(value, kind):
+            return kind(value)  # type: ignore[arg-type]  # each kind converts its own subclasses
+    return None
