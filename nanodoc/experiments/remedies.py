@@ -5,19 +5,21 @@ from __future__ import annotations
 import contextlib
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from nanodoc.diagnosis.finding import Finding, Fix, Remedy
 from nanodoc.experiments import patches
 from nanodoc.experiments.call_site import Applied
-from nanodoc.experiments.experiments import Elsewhere
+from nanodoc.experiments.fix_order import best_first
+from nanodoc.experiments.guilty_samples import SEARCH, Blame
 from nanodoc.experiments.past import Past
-from nanodoc.experiments.samples import GuiltySamples, parts_of, shares_statistics
+from nanodoc.experiments.samples import parts_of, shares_statistics
+from nanodoc.experiments.step import Step
 from nanodoc.experiments.trial import Say, StepTrials, Trial, fails
 from nanodoc.facts.trials import Pattern
 from nanodoc.replay.step_state import StepState
-from nanodoc.report.report import ANOTHER_BATCH, FLOAT32, FLOAT64, OTHERS, THE_STEP, UNMEASURED
+from nanodoc.report.report import ANOTHER_BATCH, FLOAT32, FLOAT64, THE_STEP, UNMEASURED
 from nanodoc.tensors.nested import batch_size
 from nanodoc.watch.skipped_steps import at_scale
 
@@ -38,8 +40,6 @@ _HARMLESS = 1e-3  # a fix may move the loss of healthy samples by this much, rel
 _PRECISION = 2e-2
 _SHORTEST = 10  # steps that can show where a loss goes
 _CLEARLY = 0.1  # of the loss
-_SEARCH = 0.25  # share of the time left that the search of guilty samples may take
-_MOST_FIXES = 3  # shown of those that were tried
 
 
 class Remedies:
@@ -48,33 +48,34 @@ class Remedies:
     def __init__(
         self,
         trials: StepTrials,
-        capsule: StepState,
-        elsewhere: Elsewhere,
+        step: Step,
         pattern: Pattern,
         *,
-        half: bool,
         say: Say,
-        indices: Sequence[int] | None = None,
         past: Past | None = None,
         losses: Sequence[float] = (),
     ) -> None:
         self._trials = trials
-        self._elsewhere = elsewhere
+        self._elsewhere = step.elsewhere
         self._pattern = pattern
         # without the loss scale: an overflow that only the scale makes is skipped by the scaler,
         # and is no failure
-        self._capsule = at_scale(capsule, trials.runner.device)
-        self._scaled = capsule
-        self._half = half
+        self._capsule = at_scale(step.capsule, trials.runner.device)
+        self._scaled = step.capsule
+        self._half = step.half
         self._say = say
-        self._indices = indices
+        self._indices = step.indices
+        self._blame = Blame(trials, self._capsule, step.indices, say)
         self._past = past
         self._losses = losses
         self._others: tuple[StepState, float, str] | None = None
-        """Something healthy to measure a fix on, its loss, and what it is."""
+        """Another batch to measure a fix on, its loss, and what it is."""
         self._done: dict[Remedy, Trial] = {}
-        self.guilty = False
+
+    @property
+    def guilty(self) -> bool:
         """Samples were found that fail alone while the others pass."""
+        return self._blame.guilty
 
     def unhealthy(self) -> bool:
         """The step as it was fails."""
@@ -89,11 +90,11 @@ class Remedies:
             fixes.append(self._tried(fix, finding))
         if self.guilty and not any(fix.verified for fix in fixes):
             fixes.append(replace(LEFT_OUT, verified=True))
-        return replace(finding, fixes=_best_first(fixes))
+        return replace(finding, fixes=best_first(fixes))
 
     def guilty_samples(self, finding: Finding) -> Finding:
         """The samples that alone make the step fail, where some do and the others don't."""
-        return self._samples_that(
+        return self._blame.look(
             fails, finding, divisible=not shares_statistics(self._trials.runner.recipe.model)
         )
 
@@ -103,110 +104,12 @@ class Remedies:
         raised = self._try(_UNCHANGED).raised
         if raised is None:
             return finding
-        found = self._samples_that(lambda trial: trial.raised == raised, finding)
+        found = self._blame.look(lambda trial: trial.raised == raised, finding)
         return (
             found
             if found is finding
             else replace(found, fixes=(*found.fixes, replace(LEFT_OUT, verified=True)))
         )
-
-    def _samples_that(
-        self, fail: Callable[[Trial], bool], finding: Finding, *, divisible: bool = True
-    ) -> Finding:
-        """Unless `divisible`, a part of a batch would tell nothing."""
-        if not self._trials.budget.allows(self._trials.seconds):
-            return finding
-        capsule, indices, before = self._capsule, self._indices, ""
-        if len(capsule.batches) > 1:
-            self._say("looking for the micro-batch that fails alone …")
-            number = self._guilty_micro_batch(capsule, fail)
-            if number is None:
-                return finding
-            sizes = [batch_size(batch) or 0 for batch in capsule.batches]
-            first, before = sum(sizes[:number]), f"micro-batch {number}, "
-            capsule, indices = (
-                replace(capsule, batches=[capsule.batches[number]]),
-                indices[first : first + sizes[number]] if indices else None,
-            )
-            if sizes[number] == 1:
-                rest = replace(
-                    self._capsule,
-                    batches=[one for i, one in enumerate(self._capsule.batches) if i != number],
-                )
-                return self._blamed(finding, (0,), rest, indices, before)
-        parts = (
-            parts_of(
-                capsule, self._trials.runner.recipe.data, indices, self._trials.budget.part(_SEARCH)
-            )
-            if divisible
-            else None
-        )
-        if parts is None:
-            return finding
-        self._say("looking for the samples that fail alone …")
-        search = GuiltySamples(
-            parts, lambda rows: fail(self._trials.outcome(rows)), self._trials.budget.part(_SEARCH)
-        )
-        guilty = finding.culprit.samples
-        if not search.confirm(guilty):
-            guilty = search.search()
-        if not guilty:
-            return finding
-        others = parts.of([row for row in range(parts.size) if row not in set(guilty)])
-        return (
-            self._blamed(finding, guilty, others, indices, before, search.company)
-            if others is not None
-            else finding
-        )
-
-    def _guilty_micro_batch(self, capsule: StepState, fail: Callable[[Trial], bool]) -> int | None:
-        """The only one of several micro-batches that fails alone."""
-        failing = [
-            i
-            for i, batch in enumerate(capsule.batches)
-            if fail(self._trials.outcome(replace(capsule, batches=[batch])))
-        ]
-        return failing[0] if len(failing) == 1 else None
-
-    def _blamed(
-        self,
-        finding: Finding,
-        guilty: Sequence[int],
-        rest: StepState,
-        indices: Sequence[int] | None,
-        before: str,
-        company: int = 0,
-    ) -> Finding:
-        without = self._trials.outcome(rest)
-        if not without.healthy:
-            return finding
-        if without.loss is not None:
-            self._others = (rest, without.loss, OTHERS)
-        self.guilty = True
-        named = ", ".join(map(str, guilty[:8])) + (", …" if len(guilty) > 8 else "")
-        each = ", each" if len(guilty) > 1 else ""
-        how = f"{each} with {company} that pass" if company else " alone"
-        rows = (
-            {
-                "name": f"{before}sample{'s' if len(guilty) > 1 else ''} {named}{how}",
-                "outcome": "fails",
-                "loss": None,
-                "seconds": None,
-            },
-            {
-                "name": "the batch without",
-                "outcome": "passes",
-                "loss": without.loss,
-                "seconds": round(without.seconds, 4),
-            },
-        )
-        at = (
-            tuple(indices[row] for row in guilty if row < len(indices))
-            if indices
-            else finding.culprit.dataset_indices
-        )
-        culprit = replace(finding.culprit, samples=tuple(guilty), dataset_indices=at)
-        return replace(finding, culprit=culprit, experiments=(*finding.experiments, *rows))
 
     # -- one fix -----------------------------------------------------------------------------------
 
@@ -275,11 +178,13 @@ class Remedies:
         course = self._pattern.course
         if course is None:
             return fix
-        for one in course.stretches:
-            if (remedy.kind == "clip" and one.clip == remedy.value) or (
-                remedy.kind == "lower-rate" and one.clip is None and one.rate == remedy.value
+        for stretch in course.stretches:
+            if (remedy.kind == "clip" and stretch.clip == remedy.value) or (
+                remedy.kind == "lower-rate"
+                and stretch.clip is None
+                and stretch.rate == remedy.value
             ):
-                return replace(fix, verified=one.passes)
+                return replace(fix, verified=stretch.passes)
         return fix
 
     def _left_out(self, fix: Fix, finding: Finding) -> Fix:
@@ -291,7 +196,7 @@ class Remedies:
             self._capsule,
             self._trials.runner.recipe.data,
             self._indices,
-            self._trials.budget.part(_SEARCH),
+            self._trials.budget.part(SEARCH),
         )
         rest = [row for row in range(parts.size) if row not in samples] if parts is not None else []
         if (
@@ -309,10 +214,10 @@ class Remedies:
 
     def _batch_left_out(self, fix: Fix) -> Fix:
         """Verified where this batch is smaller than another, and that one passes."""
-        other = self._elsewhere.other() if self._pattern.passes("other-batch") else None
+        found = self._elsewhere.other() if self._pattern.passes("other-batch") else None
         sizes = (
-            [batch_size(capsule[0]) for capsule in (self._capsule.batches, other[1])]
-            if other is not None
+            [batch_size(batches[0]) for batches in (self._capsule.batches, found[1])]
+            if found is not None
             else []
         )
         return (
@@ -334,9 +239,10 @@ class Remedies:
         """How far the fix moves a loss that was healthy, relative to it, and whose loss that is."""
         same = self._try(_UNCHANGED)
         # only the gradients were sick
-        if self._others is None and same.loss is not None and math.isfinite(same.loss):
+        healthy = self._blame.rest or self._others
+        if healthy is None and same.loss is not None and math.isfinite(same.loss):
             return _relative(trial.loss, same.loss), THE_STEP
-        others = self._others or self._other_batch()
+        others = healthy or self._other_batch()
         if others is not None:
             capsule, before, whose = others
             after = self._outcome(capsule, remedy)
@@ -347,9 +253,9 @@ class Remedies:
             return (0.0 if untouched.healthy else math.inf), whose
         bears = next(
             (
-                one
-                for one in self._pattern.experiments
-                if one.key == "float64" and self._pattern.passes("float64")
+                experiment
+                for experiment in self._pattern.experiments
+                if experiment.key == "float64" and self._pattern.passes("float64")
             ),
             None,
         )
@@ -406,37 +312,6 @@ class Remedies:
         if patch is None:
             return Trial(applied=False, healthy=False, loss=None, seconds=0.0)
         return self._trials.outcome(capsule, patch, applied)
-
-
-def _best_first(fixes: list[Fix]) -> tuple[Fix, ...]:
-    """Fixes that were seen to work come first, of those the one that moves the healthy part least,
-    and samples are left out last; one that was seen to fail is only said where nothing else is
-    left. Of several ways to do the same the best is said. The order is the rule's otherwise."""
-    fixes = sorted(
-        fixes,
-        key=lambda fix: ({True: 0, None: 1, False: 2}[fix.verified], _leaves_out(fix), _moved(fix)),
-    )
-    best: dict[str, Fix] = {}
-    for fix in fixes:
-        best.setdefault(fix.title, fix)
-    useful = [fix for fix in best.values() if fix.verified is not False]
-    return tuple(useful[:_MOST_FIXES] or fixes[:1])
-
-
-def _leaves_out(fix: Fix) -> bool:
-    return (
-        bool(fix.verified)
-        and fix.remedy is not None
-        and fix.remedy.kind in ("without-samples", "without-batch")
-    )
-
-
-def _moved(fix: Fix) -> float:
-    """The order of magnitude by which a verified fix moves what was healthy; differences of
-    rounding don't count."""
-    if not fix.verified or not fix.loss_change:
-        return -12.0
-    return max(-7.0, math.floor(math.log10(fix.loss_change)))
 
 
 def _relative(after: float | None, before: float) -> float | None:

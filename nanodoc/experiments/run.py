@@ -6,15 +6,16 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from nanodoc.diagnosis.finding import Finding
-from nanodoc.experiments.experiments import Elsewhere, Experiments
+from nanodoc.experiments.experiments import Experiments
 from nanodoc.experiments.overfit import Overfit
 from nanodoc.experiments.past import Past, growth_of
 from nanodoc.experiments.remedies import WITHOUT_FAILURE, Remedies
 from nanodoc.experiments.samples import GuiltySamples, Parts, indivisible, shares_statistics
+from nanodoc.experiments.step import Step
 from nanodoc.experiments.trial import Budget, Say, StepTrials, fails
 from nanodoc.experiments.verdict import read
 from nanodoc.facts.evidence import Evidence
@@ -25,24 +26,12 @@ from nanodoc.replay.closure_state import ReachedState
 from nanodoc.replay.step import StepRunner
 from nanodoc.replay.step_state import StateKeeper, StepState
 from nanodoc.replay.traced_replay import Replayer
-from nanodoc.replay.weight_history import WeightHistory
 from nanodoc.rules.catalogue import can_tell
 from nanodoc.watch.skipped_steps import at_scale
 
 _MOST_FINDINGS = 3  # whose fixes are tried
 _DIVERGING = 10.0  # times the loss at the start: when a finite run is worth being run again
 _LAST = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """The step that experiments are made on, and what the run knows besides."""
-
-    capsule: StepState
-    elsewhere: Elsewhere
-    checkpoints: WeightHistory | None = None
-    half: bool = False
-    indices: Sequence[int] | None = None
 
 
 class ExperimentRun:
@@ -174,12 +163,9 @@ class ExperimentRun:
             return tuple(done)
         remedies = Remedies(
             self._trials,
-            self._step.capsule,
-            self._step.elsewhere,
+            self._step,
             self.pattern,
-            half=self._step.half,
             say=self._say,
-            indices=self._step.indices,
             past=self._past,
             losses=self._losses,
         )

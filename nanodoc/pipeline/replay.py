@@ -16,7 +16,8 @@ from nanodoc.errors import UsageError, UserCodeError
 from nanodoc.examine.non_finite import Examiner
 from nanodoc.examine.traceback import describe_failure
 from nanodoc.experiments.experiments import KEYS, Elsewhere
-from nanodoc.experiments.run import ExperimentRun, Step
+from nanodoc.experiments.run import ExperimentRun
+from nanodoc.experiments.step import Step
 from nanodoc.experiments.trial import Budget
 from nanodoc.facts.evidence import Evidence, Trip
 from nanodoc.facts.ops import Birth
@@ -30,9 +31,9 @@ from nanodoc.recipe.recipe import Recipe
 from nanodoc.replay.optimizers import copy_optimizer, rate_of
 from nanodoc.replay.rerun import Rerunner
 from nanodoc.replay.rng import RandomKeeper, RandomState
+from nanodoc.replay.plain_values import like
 from nanodoc.replay.snapshot import (
     differences,
-    like,
     minimal,
     random_state,
     read_snapshot,

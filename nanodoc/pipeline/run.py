@@ -15,7 +15,8 @@ from nanodoc.diagnosis.preflight import preflight
 from nanodoc.errors import UsageError, UserCodeError
 from nanodoc.examine.traceback import describe_failure
 from nanodoc.experiments.experiments import Elsewhere
-from nanodoc.experiments.run import ExperimentRun, Step
+from nanodoc.experiments.run import ExperimentRun
+from nanodoc.experiments.step import Step
 from nanodoc.experiments.trial import Budget
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.failure_kinds import device_is_lost

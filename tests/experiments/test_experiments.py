@@ -15,7 +15,8 @@ from nanodoc.cli.common import exit_code
 from nanodoc.config import Config
 from nanodoc.diagnosis.ranking import rank
 from nanodoc.experiments.experiments import KEYS, Elsewhere
-from nanodoc.experiments.run import ExperimentRun, Step
+from nanodoc.experiments.run import ExperimentRun
+from nanodoc.experiments.step import Step
 from nanodoc.experiments.trial import Budget
 from nanodoc.experiments.verdict import read
 from nanodoc.facts.evidence import Evidence

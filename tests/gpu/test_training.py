@@ -16,7 +16,8 @@ from torch.utils.checkpoint import checkpoint
 
 from nanodoc import Recipe, accelerator
 from nanodoc.experiments.experiments import Elsewhere
-from nanodoc.experiments.run import ExperimentRun, Step
+from nanodoc.experiments.run import ExperimentRun
+from nanodoc.experiments.step import Step
 from nanodoc.experiments.trial import Budget
 from nanodoc.loop.engine import Engine
 from nanodoc.measure.gradients import Scratch, packed_vitals
