@@ -24,7 +24,7 @@ from nanodoc.facts.plateau import NO_BETTER, late_loss, no_better, stuck_at_chan
 from nanodoc.facts.trials import FAILS, PASSES, UNBOUNDED, Experiment, Pattern
 from nanodoc.replay.closure_state import ReachedState
 from nanodoc.replay.step import StepRunner
-from nanodoc.replay.step_state import StateKeeper, StepState
+from nanodoc.replay.step_state import StateKeeper
 from nanodoc.replay.traced_replay import Replayer
 from nanodoc.rules.catalogue import can_tell
 from nanodoc.watch.skipped_steps import at_scale

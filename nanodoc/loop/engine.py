@@ -24,6 +24,7 @@ from nanodoc.loop.interrupts import Interrupts
 from nanodoc.loop.observed_step import ObservedStep
 from nanodoc.loop.outcome import Outcome, RunMetrics, gather, without_device
 from nanodoc.loop.stop import Stop, StopExaminer
+from nanodoc.loop.watches import Watches, WatchOptions
 from nanodoc.progress import LiveMetrics
 from nanodoc.recipe.build_facts import BuildFacts
 from nanodoc.recipe.recipe import Recipe
@@ -38,13 +39,8 @@ from nanodoc.replay.traced_replay import Replayer
 from nanodoc.replay.weight_history import WeightHistory
 from nanodoc.tensors.nested import move_module
 from nanodoc.trace.functions import READS_ANYTHING
-from nanodoc.watch.amp import AmpWatch
-from nanodoc.watch.grad_graph import GraphWatch
-from nanodoc.watch.learning import LearningWatch
-from nanodoc.watch.probes import ProbeWatch
-from nanodoc.watch.requested_steps import LookOptions, RequestedSteps
-from nanodoc.watch.sampling import Sampler
-from nanodoc.watch.watch import RunEnd, Watch
+from nanodoc.watch.requested_steps import LookOptions
+from nanodoc.watch.watch import RunEnd
 
 _SCHEDULE_OVER = "Tried to step"  # as OneCycleLR says
 _END = "end"
@@ -53,7 +49,7 @@ _END = "end"
 class Engine:
     """Runs one recipe on one device for a number of steps, watching it."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one keyword per option of a run, as whoever runs one has them
         self,
         recipe: Recipe,
         device: torch.device,
@@ -95,35 +91,18 @@ class Engine:
         self._last: StepState | None = None
         self._micro_batches = 1 if runner.observing else recipe.accumulate
 
-        compiled = build.is_compiled(recipe.model)
-        self._graph = GraphWatch(
-            runner, keeper, build, leak_check=leak_check, range_check=range_check
+        options = WatchOptions(
+            looks=looks or LookOptions(),
+            leak_check=leak_check,
+            range_check=range_check,
+            samples=samples,
+            sample_every=sample_every,
         )
-        self.amp = AmpWatch(runner, keeper, replayer, build)
-        self._probes = ProbeWatch()
-        self.requested = RequestedSteps(
-            runner, keeper, replayer, self.amp, looks or LookOptions(), compiled=compiled
-        )
-        self.sampler = Sampler(
-            recipe.model,
-            recipe.optimizers,
-            every=sample_every,
-            hooks=lambda: not compiled and not self._graph.fused(),
-            enabled=samples,
-        )
-        self.learning = LearningWatch(
-            runner, keeper, build, self.amp.calls.loop_protocol, self.checkpoints, self.sampler
-        )
-        # in this order they are told of everything; the scaler's scalars are the first to be read,
-        # where the observer expects the scale
-        self.watches: tuple[Watch, ...] = (
-            self._graph,
-            self.amp,
-            self._probes,
-            self.requested,
-            self.sampler,
-            self.learning,
-        )
+        watches = Watches(runner, keeper, replayer, build, self.checkpoints, options)
+        self._graph, self._probes = watches.graph, watches.probes
+        self.amp, self.requested = watches.amp, watches.requested
+        self.sampler, self.learning = watches.sampler, watches.learning
+        self.watches = watches.in_order
         driver = ObservedStep if runner.observing else DrivenStep
         self._driver = driver(runner, self._named, self.watches, self.amp, self._probes)
         failures = FailureLook(runner, keeper, build, self._feed)

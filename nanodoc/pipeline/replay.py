@@ -29,9 +29,9 @@ from nanodoc.progress import Progress
 from nanodoc.recipe.loader import split_entrypoint
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.replay.optimizers import copy_optimizer, rate_of
+from nanodoc.replay.plain_values import like
 from nanodoc.replay.rerun import Rerunner
 from nanodoc.replay.rng import RandomKeeper, RandomState
-from nanodoc.replay.plain_values import like
 from nanodoc.replay.snapshot import (
     differences,
     minimal,

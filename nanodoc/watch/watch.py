@@ -1,7 +1,7 @@
 """What every watcher of a run is: told of the same moments, in the same order.
 
-A watcher overrides the moments it needs. A new one is a file of its own and one entry in the
-engine's tuple of watchers.
+A watcher overrides the moments it needs. A new one is a file of its own and one entry in
+`loop/watches.py`.
 """
 
 from __future__ import annotations

@@ -1,0 +1,77 @@
+"""The watchers of a run, and the order in which they are told of everything."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from nanodoc.recipe.build_facts import BuildFacts
+from nanodoc.replay.step import StepRunner
+from nanodoc.replay.step_state import StateKeeper
+from nanodoc.replay.traced_replay import Replayer
+from nanodoc.replay.weight_history import WeightHistory
+from nanodoc.watch.amp import AmpWatch
+from nanodoc.watch.grad_graph import GraphWatch
+from nanodoc.watch.learning import LearningWatch
+from nanodoc.watch.probes import ProbeWatch
+from nanodoc.watch.requested_steps import LookOptions, RequestedSteps
+from nanodoc.watch.sampling import Sampler
+from nanodoc.watch.watch import Watch
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WatchOptions:
+    """What the watchers are asked to do."""
+
+    looks: LookOptions = field(default_factory=LookOptions)
+    leak_check: bool = True
+    range_check: bool = True
+    samples: bool = True
+    sample_every: int | None = None
+
+
+class Watches:
+    """Every watcher of one run, by name and in order."""
+
+    def __init__(
+        self,
+        runner: StepRunner,
+        keeper: StateKeeper,
+        replayer: Replayer,
+        build: BuildFacts,
+        checkpoints: WeightHistory,
+        options: WatchOptions,
+    ) -> None:
+        recipe = runner.recipe
+        compiled = build.is_compiled(recipe.model)
+        self.graph = GraphWatch(
+            runner,
+            keeper,
+            build,
+            leak_check=options.leak_check,
+            range_check=options.range_check,
+        )
+        self.amp = AmpWatch(runner, keeper, replayer, build)
+        self.probes = ProbeWatch()
+        self.requested = RequestedSteps(
+            runner, keeper, replayer, self.amp, options.looks, compiled=compiled
+        )
+        self.sampler = Sampler(
+            recipe.model,
+            recipe.optimizers,
+            every=options.sample_every,
+            hooks=lambda: not compiled and not self.graph.fused(),
+            enabled=options.samples,
+        )
+        self.learning = LearningWatch(
+            runner, keeper, build, self.amp.calls.loop_protocol, checkpoints, self.sampler
+        )
+        # in this order they are told of everything; the scaler's scalars are the first to be read,
+        # where the observer expects the scale
+        self.in_order: tuple[Watch, ...] = (
+            self.graph,
+            self.amp,
+            self.probes,
+            self.requested,
+            self.sampler,
+            self.learning,
+        )
