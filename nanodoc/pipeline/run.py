@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import platform
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -37,6 +36,8 @@ from nanodoc.pipeline.common import (
 from nanodoc.pipeline.ranks import before_the_run, rank_facts
 from nanodoc.pipeline.second_run import changed_for, load_here, write_batches
 from nanodoc.progress import Progress
+from nanodoc.recipe.build_facts import BuildFacts
+from nanodoc.recipe.recipe import Recipe
 from nanodoc.replay.batch_source import OneBatch
 from nanodoc.replay.snapshot import write_snapshot
 from nanodoc.report.fixes import write_patch
@@ -48,6 +49,34 @@ from nanodoc.watch.requested_steps import LookOptions
 
 DEFAULT_STEPS = 100
 DEFAULT_LOG_EVERY = 10  # with --stats
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A run as it was planned, for its report."""
+
+    entrypoint: str
+    config: Config
+    device: torch.device
+    amp_dtype: torch.dtype | None
+    steps: int
+    folder: Path
+    history: Path
+    artifacts: dict[str, str | None]
+    """What was written, by kind."""
+
+    def info(self, steps_run: int, reproduced: str) -> RunInfo:
+        """The head of the report."""
+        return run_info(
+            self.entrypoint,
+            "run",
+            self.config,
+            self.device,
+            self.amp_dtype,
+            self.steps,
+            steps_run,
+            reproduced,
+        )
 
 
 def run_training(
@@ -78,23 +107,17 @@ def run_training(
     except UserCodeError as error:
         note_failure(here(), describe_failure(error), None)
         info = run_info(entrypoint, "run", config, device, None, config.steps or 0, 0, "not_run")
-        return report_of(
-            info, Evidence(failure=describe_failure(error)), config, VitalSigns(), {}, [], False
-        )
+        return _unwatched(info, Evidence(failure=describe_failure(error)), config)
     device = device_of(recipe.model, config.device)
     here().of_model(
         {id(module): (path, type(module).__name__) for path, module in recipe.model.named_modules()}
     )
-    if again is not None:
-        recipe = changed_for(recipe, again)
-    recipe, amp_dtype = with_amp(recipe, config.amp, device)
-    if config.overfit_batch:
-        recipe = replace(recipe, data=OneBatch(recipe.data), accumulate=1)
+    recipe, amp_dtype = _changed(recipe, config, device, again)
     steps = config.steps or recipe.max_steps or DEFAULT_STEPS
     if again is not None and again.without_workers:
         loaded, failure = load_here(recipe, steps)
         info = run_info(entrypoint, "run", config, device, amp_dtype, steps, loaded, "not_run")
-        return report_of(info, Evidence(failure=failure), config, VitalSigns(), {}, [], False)
+        return _unwatched(info, Evidence(failure=failure), config)
     check_module(recipe, config.module)
     if config.preflight:
         steps = 1
@@ -102,36 +125,22 @@ def run_training(
         steps = min(steps, config.abort_after_step + 1)
     here().plan(steps, device_name(device))
     folder = artifact_folder(config)
-    looks = LookOptions(
-        steps=config.trace_steps,
-        folder=folder,
-        frames=config.frames,
-        most_frames=config.max_frames,
-        module=config.module or "",
-    )
     history = History(folder)
+    artifacts: dict[str, str | None] = {"history": str(history.path), "snapshot": None}
+    run = _Run(entrypoint, config, device, amp_dtype, steps, folder, history.path, artifacts)
+    return _watched(run, recipe, facts, history, progress, again)
 
-    def told(step: int, loss: float) -> None:
-        progress.step(step, steps, loss)
-        if progress.live is not None:
-            progress.live(step, steps, engine.now())
 
-    engine = Engine(
-        recipe,
-        device,
-        amp_dtype,
-        steps=steps,
-        history=history,
-        build_facts=facts,
-        looks=looks,
-        leak_check=config.leak_check,
-        range_check=config.preflight is not False,
-        checkpoints=config.checkpoints,
-        checkpoint_every=config.checkpoint_every,
-        sample_every=config.log_every or (DEFAULT_LOG_EVERY if config.stats else None),
-        open_ended=config.steps is None and recipe.max_steps is None,
-        progress=told,
-    )
+def _watched(
+    run: _Run,
+    recipe: Recipe,
+    facts: BuildFacts,
+    history: History,
+    progress: Progress,
+    again: SecondRun | None,
+) -> Report:
+    """Runs the recipe as planned; the report of how it ended."""
+    engine = _engine(run, recipe, facts, history, progress)
     before = before_the_run(recipe)
     try:
         outcome = engine.run()
@@ -141,62 +150,87 @@ def run_training(
     finally:
         history.close()
     try:
-        return _reported(
-            engine,
-            outcome,
-            entrypoint,
-            config,
-            amp_dtype,
-            steps,
-            folder,
-            history,
-            progress,
-            again,
-            before,
-        )
+        if again is not None and again.lines:
+            info = run.info(outcome.steps_run, "not_run")
+            seen = Evidence(steps_run=outcome.steps_run)
+            return _unwatched(info, seen, run.config, interrupted=outcome.interrupted)
+        if outcome.device_lost:
+            return _without_device(run, outcome)
+        return _reported(run, engine, outcome, progress, before)
     finally:
         engine.end()
 
 
+def _unwatched(
+    info: RunInfo, evidence: Evidence, config: Config, *, interrupted: bool = False
+) -> Report:
+    """The report of a run that has nothing to show but `evidence`: no vital signs, no files."""
+    return report_of(info, evidence, config, VitalSigns(), {}, [], interrupted)
+
+
+def _changed(
+    recipe: Recipe, config: Config, device: torch.device, again: SecondRun | None
+) -> tuple[Recipe, torch.dtype | None]:
+    """The recipe as it is to be run, and the dtype of autocast."""
+    if again is not None:
+        recipe = changed_for(recipe, again)
+    recipe, amp_dtype = with_amp(recipe, config.amp, device)
+    if config.overfit_batch:
+        recipe = replace(recipe, data=OneBatch(recipe.data), accumulate=1)
+    return recipe, amp_dtype
+
+
+def _engine(
+    run: _Run, recipe: Recipe, facts: BuildFacts, history: History, progress: Progress
+) -> Engine:
+    """The engine that runs it, which tells `progress` of every step."""
+    config, steps = run.config, run.steps
+
+    def told(step: int, loss: float) -> None:
+        progress.step(step, steps, loss)
+        if progress.live is not None:
+            progress.live(step, steps, engine.now())
+
+    engine = Engine(
+        recipe,
+        run.device,
+        run.amp_dtype,
+        steps=steps,
+        history=history,
+        build_facts=facts,
+        looks=LookOptions(
+            steps=config.trace_steps,
+            folder=run.folder,
+            frames=config.frames,
+            most_frames=config.max_frames,
+            module=config.module or "",
+        ),
+        leak_check=config.leak_check,
+        range_check=config.preflight is not False,
+        checkpoints=config.checkpoints,
+        checkpoint_every=config.checkpoint_every,
+        sample_every=config.log_every or (DEFAULT_LOG_EVERY if config.stats else None),
+        open_ended=config.steps is None and recipe.max_steps is None,
+        progress=told,
+    )
+    return engine
+
+
 def _reported(
+    run: _Run,
     engine: Engine,
     outcome: Outcome,
-    entrypoint: str,
-    config: Config,
-    amp_dtype: torch.dtype | None,
-    steps: int,
-    folder: Path,
-    history: History,
     progress: Progress,
-    again: SecondRun | None,
     before: tuple[tuple[str, str], ...],
 ) -> Report:
     """From how a run ended to its report: experiments, rules, fixes."""
-    device, recipe = engine.runner.device, engine.recipe
-    if again is not None and again.lines:
-        info = run_info(
-            entrypoint, "run", config, device, amp_dtype, steps, outcome.steps_run, "not_run"
-        )
-        return report_of(
-            info,
-            Evidence(steps_run=outcome.steps_run),
-            config,
-            VitalSigns(),
-            {},
-            [],
-            outcome.interrupted,
-        )
-    if outcome.device_lost:
-        return _without_device(
-            entrypoint, config, device, amp_dtype, steps, outcome, folder, history.path
-        )
-    artifacts: dict[str, str | None] = {"history": str(history.path), "snapshot": None}
+    config, recipe, artifacts = run.config, engine.recipe, run.artifacts
     not_checked = list(outcome.notes)
     if config.tensorboard is not None:
-        artifacts["tensorboard"] = str(write_tensorboard(history.path, Path(config.tensorboard)))
+        artifacts["tensorboard"] = str(write_tensorboard(run.history, Path(config.tensorboard)))
     if outcome.trace_files:
         artifacts["traces"] = ", ".join(outcome.trace_files)
-    _snapshot(engine, outcome, entrypoint, config, amp_dtype, folder, artifacts, not_checked)
+    _snapshot(run, recipe, outcome, not_checked)
     differential = _differential(engine, outcome, config, progress)
     evidence = replace(
         outcome.evidence,
@@ -206,9 +240,7 @@ def _reported(
         with kept_going("experiments", not_checked):
             evidence = differential.examine(evidence)
             evidence = differential.overfit(evidence) if config.overfit_batch else evidence
-    info = run_info(
-        entrypoint, "run", config, device, amp_dtype, steps, outcome.steps_run, evidence.reproduced
-    )
+    info = run.info(outcome.steps_run, evidence.reproduced)
     report = report_of(info, evidence, config, _vitals(outcome), artifacts, [], outcome.interrupted)
     findings, interrupted = report.findings, outcome.interrupted
     if differential is not None:
@@ -216,7 +248,7 @@ def _reported(
             findings = differential.treat(findings)
         interrupted = interrupted or differential.interrupted
         not_checked += differential.notes
-    not_checked += _not_checked(outcome, steps)
+    not_checked += _not_checked(outcome, run.steps)
     report = replace(
         report,
         findings=findings,
@@ -230,22 +262,13 @@ def _reported(
         not_checked=tuple(not_checked),
         interrupted=interrupted,
     )
-    return write_patch(report, folder) if config.fix else report
+    return write_patch(report, run.folder) if config.fix else report
 
 
-def _without_device(
-    entrypoint: str,
-    config: Config,
-    device: torch.device,
-    amp_dtype: torch.dtype | None,
-    steps: int,
-    outcome: Outcome,
-    folder: Path,
-    history: Path,
-) -> Report:
+def _without_device(run: _Run, outcome: Outcome) -> Report:
     """The report where the device answers nothing any more; the batch, which never left the host,
     is written down for a look elsewhere."""
-    artifacts: dict[str, str | None] = {"history": str(history), "snapshot": None, "batch": None}
+    artifacts = run.artifacts | {"batch": None}
     failure = outcome.evidence.failure
     lost = failure is not None and device_is_lost(failure)
     why = (
@@ -257,27 +280,14 @@ def _without_device(
     if outcome.capsule is not None:
         try:
             artifacts["batch"] = str(
-                write_batches(folder, outcome.capsule.step, outcome.capsule.batches)
+                write_batches(run.folder, outcome.capsule.step, outcome.capsule.batches)
             )
         except OSError as error:
             notes.append(("the batch on the CPU", f"it could not be written: {error}"))
-    info = RunInfo(
-        entrypoint=entrypoint,
-        command="run",
-        config=config.as_dict(),
-        device=device_name(device),
-        amp=str(amp_dtype).removeprefix("torch.") if amp_dtype else None,
-        seed=config.seed,
-        steps_requested=steps,
-        steps_run=outcome.steps_run,
-        torch=str(torch.__version__),
-        python=platform.python_version(),
-        reproduced="not_run",
-    )
     return report_of(
-        info,
+        run.info(outcome.steps_run, "not_run"),
         outcome.evidence,
-        config,
+        run.config,
         VitalSigns(steps=outcome.steps_run, losses=tuple(outcome.losses)),
         artifacts,
         notes,
@@ -286,14 +296,7 @@ def _without_device(
 
 
 def _snapshot(
-    engine: Engine,
-    outcome: Outcome,
-    entrypoint: str,
-    config: Config,
-    amp_dtype: torch.dtype | None,
-    folder: Path,
-    artifacts: dict[str, str | None],
-    not_checked: list[tuple[str, str]],
+    run: _Run, recipe: Recipe, outcome: Outcome, not_checked: list[tuple[str, str]]
 ) -> None:
     """Writes the step that tripped to disk."""
     trip = outcome.evidence.trip
@@ -302,19 +305,19 @@ def _snapshot(
     told = {
         "loss": trip.loss,
         "grad_norm": trip.grad_norm,
-        "amp": str(amp_dtype) if amp_dtype else None,
+        "amp": str(run.amp_dtype) if run.amp_dtype else None,
     }
     try:
         path = write_snapshot(
-            folder,
-            engine.recipe,
+            run.folder,
+            recipe,
             outcome.capsule,
-            entrypoint,
-            config.as_dict(),
+            run.entrypoint,
+            run.config.as_dict(),
             told,
             outcome.indices,
         )
-        artifacts["snapshot"] = str(path)
+        run.artifacts["snapshot"] = str(path)
     except OSError as error:
         not_checked.append(("snapshot", f"it could not be written: {error}"))
 
