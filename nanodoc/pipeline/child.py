@@ -86,7 +86,7 @@ def perform(job: Job, progress: Progress) -> Report:
     if job.command == "check-grad-graph":
         return check_grad_graph(job.target, job.config, **options)
     if job.command == "replay":
-        from nanodoc.pipeline.replay import ReplayOptions
+        from nanodoc.pipeline.replay_options import ReplayOptions
 
         entrypoint = options.pop("entrypoint")
         minimal = options.pop("minimal")

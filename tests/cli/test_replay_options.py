@@ -17,7 +17,8 @@ import torch
 from nanodoc.cli.app import app
 from nanodoc.config import Config
 from nanodoc.errors import UsageError
-from nanodoc.pipeline.replay import ReplayOptions, replay_snapshot
+from nanodoc.pipeline.replay import replay_snapshot
+from nanodoc.pipeline.replay_options import ReplayOptions
 from nanodoc.report.machine import render_json
 from nanodoc.report.report import Report
 from nanodoc.report.terminal import render
