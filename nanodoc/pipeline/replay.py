@@ -20,10 +20,7 @@ from nanodoc.pipeline.replayed_step import ReplayedStep
 from nanodoc.pipeline.snapshot_content import mapping_of, trusted_entrypoint
 from nanodoc.progress import Progress
 from nanodoc.recipe.recipe import Recipe
-from nanodoc.replay.snapshot import (
-    differences,
-    read_snapshot,
-)
+from nanodoc.replay.snapshot import differences, read_snapshot
 from nanodoc.report.fixes import write_patch
 from nanodoc.report.report import Report, VitalSigns
 

@@ -93,7 +93,9 @@ class ReplayedStep:
         rows = content.get("indices")
         indices = [int(row) for row in rows] if isinstance(rows, list) else None
         self._all_indices = indices
-        self._indices = _of_rows(indices, options.samples) if options.samples else indices
+        self._indices = (
+            _of_rows(indices, options.samples) if indices and options.samples else indices
+        )
         self.differential = ExperimentRun(
             self.runner,
             self.keeper,
@@ -204,10 +206,9 @@ class ReplayedStep:
         chosen = [samples[row] if samples else row for row in found]
         # of the snapshot's own batch: --dtype has changed this one
         smallest = only(self._whole, chosen)
+        indices = _of_rows(self._all_indices, chosen)
         try:
-            save(
-                minimal(self._content, smallest.batches, _of_rows(self._all_indices, chosen)), path
-            )
+            save(minimal(self._content, smallest.batches, indices), path)
         except OSError as error:
             raise UsageError(f"cannot write the minimal snapshot to {path}: {error}") from error
         named = ", ".join(map(str, chosen))
@@ -258,8 +259,8 @@ class ReplayedStep:
 
 
 def _changed_dtype(recipe: Recipe, name: str, device: torch.device) -> torch.dtype:
-    """The dtype of that name, which the model and Python's own floats are in from here on. Raises
-    `UsageError` where the device has none."""
+    """The dtype of that name, into which the model is put; float64 is the default dtype from here
+    on. Raises `UsageError` where the device has none."""
     dtype = DTYPES[name]
     if dtype == torch.float64 and not has_float64(device):
         raise UsageError(f"--dtype float64: {device.type} has no float64; add --device cpu")

@@ -34,3 +34,9 @@ class Record(NamedTuple):
     thread: int = 0
     """0 is the thread that the trace was begun in; autograd runs the backward of an accelerator in
     others."""
+
+
+RUNNING = Record(
+    OpInfo("running", False, (), False, True), (), "", None, -1, -1, None, None, 0, 0, False
+)
+"""In the place of an op that has begun and not yet returned."""

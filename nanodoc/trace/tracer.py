@@ -14,10 +14,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
-from torch.optim.optimizer import (
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nanodoc.tensors.plain import is_plain
@@ -27,22 +23,17 @@ from nanodoc.trace.graph import StepTrace
 from nanodoc.trace.half import HalfLog
 from nanodoc.trace.modules import ModuleStack
 from nanodoc.trace.ops import OpInfo, describe_op, outputs_of, tensors_in, written_by
-from nanodoc.trace.record import BACKWARD, FORWARD, OPTIMIZER, RECOMPUTE, Record, Ref
-from nanodoc.trace.spans import Place, calling_places
+from nanodoc.trace.optimizer_steps import OptimizerSteps
+from nanodoc.trace.pending import are_finite
+from nanodoc.trace.record import BACKWARD, FORWARD, OPTIMIZER, RECOMPUTE, RUNNING, Record, Ref
+from nanodoc.trace.spans import calling_places
 from nanodoc.trace.threads import NodeKeys, backward_everywhere
 
 _ident = threading.get_ident
 _current_node: Callable[[], Any] = torch._C._current_autograd_node
-_Tensor = torch.Tensor
 _LIFT = torch.ops.aten.lift_fresh.default  # how a tensor made of Python or NumPy values enters
 # dtypes whose sum only overflows where float32 does
 _STATISTICS = {torch.float32, torch.float64, torch.bfloat16}
-
-
-_RUNNING = Record(
-    OpInfo("running", False, (), False, True), (), "", None, -1, -1, None, None, 0, 0, False
-)
-"""In the place of an op that has begun and not yet returned."""
 
 
 class Tracer(TorchDispatchMode):
@@ -68,7 +59,6 @@ class Tracer(TorchDispatchMode):
         super().__init__()
         self._flow = flow
         self._half = half
-        self._optimizer_calls: list[tuple[int, Place | None]] = []
         self._records: list[Record] = []
         self._finite: list[bool] = []  # per statistic
         self._pending: dict[int, torch.Tensor] = {}  # statistics that are still on a device
@@ -78,11 +68,11 @@ class Tracer(TorchDispatchMode):
         self._requests = requests or {}
         self._details: dict[int, OpDetail] = {}
         self._watch_optimizer = watch_optimizer
-        self._in_optimizer: set[int] = set()  # threads
+        self._steps = OptimizerSteps(self._records, places=flow is not None)
+        self._in_optimizer = self._steps.inside
         self._paused: set[int] = set()
         self._keys = NodeKeys()
         self._modules = ModuleStack(model)
-        self._handles: list[Any] = []
         for name, tensor in leaves:
             storage = _storage(tensor)
             # a tied weight keeps its first name
@@ -104,10 +94,7 @@ class Tracer(TorchDispatchMode):
         self._everywhere.__enter__()
         try:
             self._modules.__enter__()
-            self._handles = [
-                register_optimizer_step_pre_hook(self._enter_optimizer),
-                register_optimizer_step_post_hook(self._leave_optimizer),
-            ]
+            self._steps.__enter__()
             return super().__enter__()  # type: ignore[no-any-return]  # unannotated in torch
         except BaseException:
             self._remove_hooks()
@@ -122,18 +109,7 @@ class Tracer(TorchDispatchMode):
     def _remove_hooks(self) -> None:
         self._everywhere.__exit__(None, None, None)
         self._modules.__exit__()
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
-
-    def _enter_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self._in_optimizer.add(_ident())
-        if self._flow is not None:
-            own, caller = calling_places(2)
-            self._optimizer_calls.append((len(self._records), caller or own))
-
-    def _leave_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self._in_optimizer.discard(_ident())
+        self._steps.__exit__()
 
     # -- what the engine tells ---------------------------------------------------------------------
 
@@ -173,19 +149,10 @@ class Tracer(TorchDispatchMode):
         info = OpInfo(name, writes=False, written=(), view=False, silent=True)
         node = None if _current_node() is None else "host"
         phase = FORWARD if node is None else BACKWARD
+        key, module = self._keys.of_op(index, home=home), self._modules.current_of(ident)
+        thread = 0 if home else self._keys.thread(ident)
         self._records[index] = Record(
-            info,
-            refs,
-            phase,
-            node,
-            self._keys.of_op(index, home=home),
-            self._modules.current_of(ident),
-            own,
-            caller,
-            0,
-            0,
-            bool(outputs),
-            0 if home else self._keys.thread(ident),
+            info, refs, phase, node, key, module, own, caller, 0, 0, bool(outputs), thread
         )
         for tensor in outputs:
             storage = _storage(tensor)
@@ -212,15 +179,8 @@ class Tracer(TorchDispatchMode):
 
     def finish(self) -> StepTrace:
         """Reads every statistic with one copy per device and dtype, and returns the trace."""
-        groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
-        for position, value in self._pending.items():
-            groups.setdefault((value.device, value.dtype), []).append(position)
-        for positions in groups.values():
-            flags = torch.isfinite(
-                torch.stack([self._pending[position] for position in positions])
-            ).tolist()
-            for position, flag in zip(positions, flags, strict=True):
-                self._finite[position] = flag
+        for position, flag in are_finite(self._pending):
+            self._finite[position] = flag
         self._pending = {}
         finite = self._finite
         bad = [not all(finite[r.statistic : r.statistic + r.statistics]) for r in self._records]
@@ -231,12 +191,14 @@ class Tracer(TorchDispatchMode):
             self._leaf_names,
             self._modules.modules,
             self._details,
-            self._optimizer_calls,
+            self._steps.calls,
         )
 
     # -- the hot path ------------------------------------------------------------------------------
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # noqa: C901 - the hot path: a call per op costs more than it explains
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         ident = _ident()
         if self._paused and ident in self._paused:
             return func(*args, **(kwargs or {}))
@@ -359,7 +321,7 @@ class Tracer(TorchDispatchMode):
         """The index of the op that begins, kept free for its record: ops of other threads may begin
         and end in between."""
         with self._keys.lock:
-            self._records.append(_RUNNING)
+            self._records.append(RUNNING)
             if self._flow is not None:
                 self._flow.begin()
             return len(self._records) - 1
