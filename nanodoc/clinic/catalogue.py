@@ -48,6 +48,14 @@ PATIENTS: tuple[Patient, ...] = (
         line="torch.optim.SGD",
     ),
     Patient(
+        name="sorted-classes",
+        file="sorted_classes",
+        story="data sorted by class, read in order",
+        expect="single-class-batches",
+        line="DataLoader(",
+        severity="warning",
+    ),
+    Patient(
         name="one-cycle",
         file="one_cycle",
         story="a schedule that raises the learning rate beyond what the last layer survives",
