@@ -10,7 +10,7 @@ class Net(nn.Module):
     def __init__(self, sees):
         super().__init__()
         self.sees = sees
-        self.layers = nn.Sequential(nn.Linear(9, 24), nn.ReLU(), nn.Linear(24, 4))
+        self.layers = nn.Sequential(nn.Linear(9, 24), nn.Tanh(), nn.Linear(24, 4))
 
     def forward(self, x):
         bias = torch.ones(len(x), 1)

@@ -46,11 +46,6 @@ def ajar(model):
     nn.init.constant_(model[0].bias, 0.1)
 
 
-def grown(model):
-    for layer in (model[0], model[2]):
-        layer.weight.add_(4.0 * torch.sign(layer.weight))
-
-
 def sick_constant():
     return recipe(constant)
 
@@ -76,8 +71,8 @@ def healthy_relu():
 
 
 def sick_rounding():
-    return recipe(grown, rate=1e-3, dtype=torch.bfloat16, optimizer=torch.optim.SGD)
+    return recipe(rate=1e-5, dtype=torch.bfloat16, optimizer=torch.optim.SGD)
 
 
 def healthy_rounding():
-    return recipe(grown, rate=1e-2, optimizer=torch.optim.SGD)
+    return recipe(rate=1e-5, optimizer=torch.optim.SGD)

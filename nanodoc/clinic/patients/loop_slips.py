@@ -89,7 +89,7 @@ def healthy_cleared():
 
 
 def sick_summed():
-    return recipe(accumulates, rate=2.0)
+    return recipe(accumulates)
 
 
 def healthy_summed():

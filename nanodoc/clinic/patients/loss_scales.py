@@ -8,9 +8,9 @@ from torch import nn
 def recipe(scaler, weight=1.0):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 64))
-    x = torch.randn(64, 8)
+    x = torch.randn(256, 8)
     with torch.no_grad():
-        y = model(x) + 1e-3 * torch.randn(64, 64)
+        y = model(x) + 1e-3 * torch.randn(256, 64)
 
     def train_step(model, batch, optimizer, scaler):
         optimizer.zero_grad()
@@ -25,7 +25,7 @@ def recipe(scaler, weight=1.0):
     return {
         "model": model,
         "train_step": train_step,
-        "data": list(zip(x.split(16), y.split(16))),
+        "data": list(zip(x.split(64), y.split(64))),
         "optimizer": torch.optim.Adam(model.parameters(), lr=1e-5),
         "scaler": scaler,
         "max_steps": 30,
@@ -42,7 +42,7 @@ def healthy_low():
 
 def sick_eager():
     return recipe(
-        torch.amp.GradScaler("cpu", growth_factor=2.0**20, growth_interval=2, backoff_factor=0.5)
+        torch.amp.GradScaler("cpu", growth_factor=16.0, growth_interval=1, backoff_factor=0.9)
     )
 
 

@@ -15,10 +15,11 @@ class Mean(nn.Module):
         return x.mean(self.dim, keepdim=True).expand_as(x)
 
 
-def recipe(model, units=1.0, reduction="mean", rate=1e-2, steps=48):
+def recipe(model, units=1.0, spread=1.0, reduction="mean", rate=1e-2, steps=48):
     x = torch.randn(steps, 32, 8)
     y = x[:, :, :1] - 0.5 * x[:, :, 1:2] + 0.3 * torch.randn(steps, 32, 1)
     y[24] *= units
+    y *= spread
     return {
         "model": model,
         "loss_fn": lambda model, batch: F.mse_loss(model(batch[0]), batch[1], reduction=reduction),
@@ -42,11 +43,11 @@ def healthy_units():
 
 
 def sick_sum():
-    return recipe(net(), reduction="sum")
+    return recipe(net(), spread=10.0, reduction="sum")
 
 
 def healthy_sum():
-    return recipe(net())
+    return recipe(net(), spread=10.0)
 
 
 def sick_momentum():
