@@ -55,4 +55,20 @@ PATIENTS: tuple[Patient, ...] = (
         expect="degenerate-decomposition",
         line="torch.linalg.eigh",
     ),
+    Patient(
+        name="fixed-scale",
+        file="fixed_scale",
+        story="float16 with a loss scale of one's own that is too large",
+        expect="backward-overflow",
+        line="F.mse_loss(predicted.float(), batch[1])",
+    ),
+    Patient(
+        name="low-scale",
+        file="loss_scales",
+        build="low",
+        story="a loss scale that begins at 1 and stays there",
+        expect="gradient-underflow",
+        line="weight * F.mse_loss",
+        severity="warning",
+    ),
 )

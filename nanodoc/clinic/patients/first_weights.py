@@ -1,14 +1,14 @@
 """A classifier and how its weights begin: a constant, a head a hundred times too large, biases that
-keep every ReLU shut, and half precision that rounds the updates away."""
+keep every ReLU shut."""
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 
-def recipe(prepare=None, rate=1e-2, dtype=torch.float32, optimizer=torch.optim.Adam):
+def recipe(prepare=None, rate=1e-2):
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(10, 16), nn.ReLU(), nn.Linear(16, 3)).to(dtype)
+    model = nn.Sequential(nn.Linear(10, 16), nn.ReLU(), nn.Linear(16, 3))
     if prepare is not None:
         with torch.no_grad():
             prepare(model)
@@ -16,9 +16,9 @@ def recipe(prepare=None, rate=1e-2, dtype=torch.float32, optimizer=torch.optim.A
     y = x[:, :3].argmax(1)
     return {
         "model": model,
-        "loss_fn": lambda model, batch: F.cross_entropy(model(batch[0]).float(), batch[1]),
-        "data": list(zip(x.to(dtype).split(32), y.split(32))),
-        "optimizer": optimizer(model.parameters(), lr=rate),
+        "loss_fn": lambda model, batch: F.cross_entropy(model(batch[0]), batch[1]),
+        "data": list(zip(x.split(32), y.split(32))),
+        "optimizer": torch.optim.Adam(model.parameters(), lr=rate),
         "max_steps": 32,
     }
 
@@ -68,11 +68,3 @@ def sick_relu():
 
 def healthy_relu():
     return recipe(ajar)
-
-
-def sick_rounding():
-    return recipe(rate=1e-5, dtype=torch.bfloat16, optimizer=torch.optim.SGD)
-
-
-def healthy_rounding():
-    return recipe(rate=1e-5, optimizer=torch.optim.SGD)
