@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from nanodoc.clinic.catalogue import PATIENTS, Patient
+from nanodoc.clinic.catalogue import PATIENTS
+from nanodoc.clinic.patient import Patient
 from nanodoc.config import Config
 from nanodoc.pipeline.run import run_training
 from nanodoc.report.public import public_form

@@ -46,12 +46,20 @@ PATIENTS: tuple[Patient, ...] = (
         dies=True,
     ),
     Patient(
+        name="other-gpu",
+        file="checkpoints",
+        build="device",
+        story="a checkpoint that was written by a GPU that is not here",
+        expect="checkpoint-device",
+        line="torch.load(written_on(device)",
+    ),
+    Patient(
         name="missing-key",
         file="checkpoints",
         build="key",
         story="a checkpoint under another key",
         expect="user-exception",
-        line="saved[key]",
+        line="checkpoint[key].items()",
     ),
     Patient(
         name="module-prefix",

@@ -39,7 +39,7 @@ def recipe(dtype, inside=True, gain=1.0):
     return {
         "model": model,
         "train_step": train_step,
-        "data": list(zip(x.split(16), y.split(16))),
+        "data": list(zip(x.split(16), y.split(16), strict=True)),
         "optimizer": torch.optim.Adam(model.parameters(), lr=1e-2),
         "max_steps": 12,
     }

@@ -1,4 +1,4 @@
-"""A classifier by hand: nll_loss of raw scores, and a dropout that was meant as the share to keep."""
+"""A classifier: nll_loss of its raw scores, and a dropout that was meant as the share to keep."""
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +21,7 @@ def recipe(loss, dropout=0.0, steps=24):
     return {
         "model": model,
         "loss_fn": lambda model, batch: loss(model(batch[0]), batch[1]),
-        "data": list(zip(x.split(32), y.split(32))),
+        "data": list(zip(x.split(32), y.split(32), strict=True)),
         "optimizer": torch.optim.Adam(model.parameters(), lr=1e-2),
         "max_steps": steps,
     }

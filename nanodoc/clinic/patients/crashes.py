@@ -26,7 +26,7 @@ def recipe(model, dtype=torch.float32):
     return {
         "model": model,
         "loss_fn": lambda model, batch: F.cross_entropy(model(batch[0]), batch[1]),
-        "data": list(zip(x.to(dtype).split(16), y.split(16))),
+        "data": list(zip(x.to(dtype).split(16), y.split(16), strict=True)),
         "optimizer": torch.optim.Adam(model.parameters(), lr=1e-3),
         "max_steps": 8,
     }

@@ -13,7 +13,7 @@ def recipe(layers, rate=1e-2):
     return {
         "model": model,
         "loss_fn": lambda model, batch: F.cross_entropy(model(batch[0]), batch[1]),
-        "data": list(zip(x.split(32), y.split(32))),
+        "data": list(zip(x.split(32), y.split(32), strict=True)),
         "optimizer": torch.optim.Adam(model.parameters(), lr=rate),
         "max_steps": 24,
     }

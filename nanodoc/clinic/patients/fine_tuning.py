@@ -1,4 +1,4 @@
-"""A small net that is fine-tuned: an optimizer that was given the body alone, a freeze the wrong way
+"""A small net that is fine-tuned: an optimizer that was not given the head, a freeze the wrong way
 round, and a freeze that sets a plain attribute."""
 
 import torch
@@ -26,7 +26,7 @@ def recipe(prepare):
     return {
         "model": model,
         "loss_fn": lambda model, batch: F.cross_entropy(model(batch[0]), batch[1]),
-        "data": list(zip(x.split(24), y.split(24))),
+        "data": list(zip(x.split(24), y.split(24), strict=True)),
         "optimizer": optimizer,
         "max_steps": 16,
     }

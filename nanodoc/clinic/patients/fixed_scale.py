@@ -25,7 +25,7 @@ def recipe(scale):
     return {
         "model": model,
         "train_step": train_step,
-        "data": list(zip(x.split(16), prices.split(16))),
+        "data": list(zip(x.split(16), prices.split(16), strict=True)),
         "optimizer": torch.optim.Adam(model.parameters(), lr=1e-2),
         "max_steps": 12,
     }

@@ -52,7 +52,7 @@ def recipe(**options):
     return {
         "model": model,
         "loss_fn": lambda model, batch: F.mse_loss(model(batch[0]), batch[1]),
-        "data": list(zip(x.split(24), y.split(24))),
+        "data": list(zip(x.split(24), y.split(24), strict=True)),
         "optimizer": torch.optim.Adam(model.parameters(), lr=1e-2),
         "max_steps": 12,
     }

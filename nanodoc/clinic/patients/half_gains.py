@@ -25,7 +25,7 @@ def recipe(dtype):
     return {
         "model": model,
         "loss_fn": lambda model, batch: F.cross_entropy(model(batch[0]).float(), batch[1]),
-        "data": list(zip(x.to(dtype).split(32), y.split(32))),
+        "data": list(zip(x.to(dtype).split(32), y.split(32), strict=True)),
         "optimizer": torch.optim.Adam(model.parameters(), lr=1e-3),
         "max_steps": 40,
     }

@@ -25,7 +25,7 @@ def recipe(evaluate):
     return {
         "model": model,
         "loss_fn": lambda model, batch: F.mse_loss(model(batch[0]), batch[1]),
-        "data": list(zip(x.split(16), y.split(16))),
+        "data": list(zip(x.split(16), y.split(16), strict=True)),
         "optimizer": optimizer,
         "max_steps": 12,
     }

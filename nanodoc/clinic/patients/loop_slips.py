@@ -14,7 +14,7 @@ def recipe(train_step, rate=0.05, **more):
     return {
         "model": model,
         "train_step": train_step,
-        "data": list(zip(x.split(32), y.split(32))),
+        "data": list(zip(x.split(32), y.split(32), strict=True)),
         "optimizer": torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9),
         "max_steps": 32,
         **more,
@@ -44,7 +44,7 @@ def clears_too_late(model, batch, optimizer, scaler=None):
 
 def accumulates(model, batch, optimizer, scaler=None, share=1.0):
     optimizer.zero_grad()
-    for x, y in zip(batch[0].split(4), batch[1].split(4)):
+    for x, y in zip(batch[0].split(4), batch[1].split(4), strict=True):
         loss = loss_of(model, x, y) * share if share != 1 else loss_of(model, x, y)
         loss.backward()
     optimizer.step()

@@ -25,7 +25,7 @@ def recipe(scaler, weight=1.0):
     return {
         "model": model,
         "train_step": train_step,
-        "data": list(zip(x.split(64), y.split(64))),
+        "data": list(zip(x.split(64), y.split(64), strict=True)),
         "optimizer": torch.optim.Adam(model.parameters(), lr=1e-5),
         "scaler": scaler,
         "max_steps": 30,

@@ -29,7 +29,7 @@ def recipe(rows, first_label):
     return {
         "model": model,
         "loss_fn": loss_fn,
-        "data": list(zip(ids, tags + first_label)),
+        "data": list(zip(ids, tags + first_label, strict=True)),
         "optimizer": torch.optim.Adam(model.parameters(), lr=1e-2),
         "max_steps": 8,
     }

@@ -27,7 +27,7 @@ def recipe(through):
     return {
         "model": model,
         "train_step": train_step,
-        "data": list(zip(x.split(8), y.split(8))),
+        "data": list(zip(x.split(8), y.split(8), strict=True)),
         "optimizer": optimizer,
         "scaler": torch.amp.GradScaler("cpu", init_scale=1024.0),
         "max_steps": 12,

@@ -31,7 +31,7 @@ def recipe(numbered):
     return {
         "model": model,
         "loss_fn": loss_fn,
-        "data": list(zip(items.split(16), customers.split(16))),
+        "data": list(zip(items.split(16), customers.split(16), strict=True)),
         "optimizer": torch.optim.Adam(model.parameters(), lr=1e-2),
         "max_steps": 8,
     }

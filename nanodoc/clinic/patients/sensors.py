@@ -1,5 +1,5 @@
-"""A regression of sensor readings: one batch in another unit, a loss that is summed, batch norm with
-another library's momentum, and a mean over the batch in place of time."""
+"""A regression of sensor readings: one batch in another unit, a loss that is summed, batch norm
+without momentum, and a mean over the batch in place of the features."""
 
 import torch
 import torch.nn.functional as F
@@ -23,7 +23,7 @@ def recipe(model, units=1.0, spread=1.0, reduction="mean", rate=1e-2, steps=48):
     return {
         "model": model,
         "loss_fn": lambda model, batch: F.mse_loss(model(batch[0]), batch[1], reduction=reduction),
-        "data": list(zip(x, y)),
+        "data": list(zip(x, y, strict=True)),
         "optimizer": torch.optim.Adam(model.parameters(), lr=rate),
         "max_steps": steps,
     }

@@ -34,7 +34,7 @@ def recipe(trouble=None):
     return {
         "model": model,
         "loss_fn": lambda model, batch: F.mse_loss(model(batch[0]), batch[1]),
-        "data": list(zip(x.split(8), y.split(8))),
+        "data": list(zip(x.split(8), y.split(8), strict=True)),
         "optimizer": torch.optim.Adam(model.parameters(), lr=1e-2),
         "max_steps": 6,
     }

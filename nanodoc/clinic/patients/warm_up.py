@@ -31,7 +31,7 @@ def recipe(in_order):
     return {
         "model": model,
         "train_step": train_step,
-        "data": list(zip(x.split(32), y.split(32))),
+        "data": list(zip(x.split(32), y.split(32), strict=True)),
         "optimizer": optimizer,
         "max_steps": 24,
     }
