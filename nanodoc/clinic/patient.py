@@ -34,8 +34,8 @@ class Patient:
     """Fields of the configuration without which the finding does not show."""
     dies: bool = False
     """The training takes its process with it, or never ends: it runs in a child."""
-    unsure: bool = False
-    """The finding says itself that it is a guess, or only information."""
+    sure: float = 0.7
+    """The least confidence of the finding: lower where it says itself that it is a guess."""
 
     def entrypoint(self, *, healthy: bool = False) -> str:
         suffix = f"_{self.build}" if self.build else ""

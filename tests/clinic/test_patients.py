@@ -31,7 +31,7 @@ WITHOUT_PATIENT = {
         "a kernel's assertion needs an accelerator, here a simulated one",
         "accelerator/test_errors.py",
     ),
-    "ND702": ("cuBLAS needs CUDA", "rules/test_crashes.py"),
+    "ND702": ("cuBLAS needs CUDA", "rules/test_deaths_and_ranks.py"),
     "ND801": (RANKS, "supervise/test_ranks.py"),
     "ND802": (RANKS, "supervise/test_ranks.py"),
     "ND803": (RANKS, "supervise/test_ranks.py"),
@@ -89,8 +89,10 @@ def test_the_cause_comes_first(patient: Patient) -> None:
         assert patient.line in first.culprit.location.code
     if patient.parameter:
         assert first.culprit.parameter == patient.parameter
-    assert (first.confidence > 0.69) is not patient.unsure
-    assert first.step is None or report.run.reproduced in ("bitwise", "not_run") or patient.unsure
+    assert first.confidence >= patient.sure
+    # a process that is gone is run again by another, and what no replay finds says so itself
+    if not patient.dies and first.name != "not-reproduced":
+        assert first.step is None or report.run.reproduced in ("bitwise", "not_run")
 
 
 def test_the_healthy_twin_is_left_alone(patient: Patient) -> None:
@@ -130,7 +132,7 @@ def test_what_has_no_patient_is_tested_elsewhere(code: str) -> None:
         ("log-of-softmax", (1,), (41,)),
         ("empty-set", (5,), (29,)),
         ("street-boxes", (1,), (13,)),
-        ("added-token", (1,), (1,)),
+        ("added-token", (1,), (9,)),
     ],
 )
 def test_the_guilty_sample_is_named(

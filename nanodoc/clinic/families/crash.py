@@ -77,6 +77,7 @@ PATIENTS: tuple[Patient, ...] = (
         expect="process-died",
         line="ctypes.string_at(0)",
         dies=True,
+        sure=0.5,
     ),
     Patient(
         name="held-lock",
@@ -87,5 +88,6 @@ PATIENTS: tuple[Patient, ...] = (
         line="LOCK.acquire()",
         options={"timeout": 2.0},
         dies=True,
+        sure=0.5,
     ),
 )

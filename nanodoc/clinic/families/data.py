@@ -95,7 +95,7 @@ PATIENTS: tuple[Patient, ...] = (
         expect="class-imbalance",
         line="DataLoader(TensorDataset(x, left)",
         severity="info",
-        unsure=True,
+        sure=0.4,
     ),
     Patient(
         name="slow-decoder",
@@ -105,6 +105,6 @@ PATIENTS: tuple[Patient, ...] = (
         expect="slow-loader",
         line="DataLoader(Recordings(cached=False)",
         severity="info",
-        unsure=True,
+        sure=0.5,
     ),
 )

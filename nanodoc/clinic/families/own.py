@@ -19,6 +19,6 @@ PATIENTS: tuple[Patient, ...] = (
         build="counter",
         story="a temperature that counts calls where no replay finds them",
         expect="not-reproduced",
-        unsure=True,
+        sure=0.3,
     ),
 )

@@ -28,7 +28,7 @@ class Recordings(Dataset):
         return self.sounds[index], (self.sounds[index, :3].argmax())
 
 
-def recipe(data):
+def recipe(data, steps=18):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.Linear(32, 3))
     return {
@@ -36,7 +36,7 @@ def recipe(data):
         "loss_fn": lambda model, batch: F.cross_entropy(model(batch[0]), batch[1]),
         "data": data,
         "optimizer": torch.optim.Adam(model.parameters(), lr=1e-2),
-        "max_steps": 18,
+        "max_steps": steps,
     }
 
 
@@ -49,8 +49,8 @@ def healthy_decoding():
 
 
 def sick_worker():
-    return recipe(DataLoader(Recordings(cached=True, broken=21), batch_size=8, num_workers=1))
+    return recipe(DataLoader(Recordings(cached=True, broken=21), batch_size=8, num_workers=1), 6)
 
 
 def healthy_worker():
-    return recipe(DataLoader(Recordings(cached=True), batch_size=8, num_workers=1))
+    return recipe(DataLoader(Recordings(cached=True), batch_size=8, num_workers=1), 6)
