@@ -28,8 +28,6 @@ class Patient:
     severity: str = "critical"
     needs: str | None = None
     """A package of the `demo` extra that it imports."""
-    command: str = "run"
-    """"run" or "check-grad-graph"."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the configuration without which the finding does not show."""
     dies: bool = False

@@ -15,7 +15,6 @@ from nanodoc.clinic.catalogue import FAMILIES, PATIENTS
 from nanodoc.clinic.patient import Patient
 from nanodoc.config import Config
 from nanodoc.diagnosis.rule import Rule
-from nanodoc.pipeline.check_grad_graph import check_grad_graph
 from nanodoc.pipeline.run import run_training
 from nanodoc.pipeline.supervised import supervised
 from nanodoc.progress import Progress
@@ -49,11 +48,7 @@ def report_on(name: str, *, healthy: bool = False) -> Report:
     config = replace(Config(device="cpu"), **patient.options)
     entrypoint = patient.entrypoint(healthy=healthy)
     if patient.dies and not healthy:
-        return supervised(
-            Job(command=patient.command, target=entrypoint, config=config), Progress()
-        )
-    if patient.command == "check-grad-graph":
-        return check_grad_graph(entrypoint, config)
+        return supervised(Job(command="run", target=entrypoint, config=config), Progress())
     return run_training(entrypoint, config)
 
 

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 
-def recipe(train_step, rate=0.05, **more):
+def recipe(train_step):
     torch.manual_seed(0)
     x = torch.randn(256, 8)
     y = x[:, :4].argmax(1)
@@ -15,9 +15,8 @@ def recipe(train_step, rate=0.05, **more):
         "model": model,
         "train_step": train_step,
         "data": list(zip(x.split(32), y.split(32), strict=True)),
-        "optimizer": torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9),
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9),
         "max_steps": 32,
-        **more,
     }
 
 
@@ -42,17 +41,22 @@ def clears_too_late(model, batch, optimizer, scaler=None):
     return loss
 
 
-def accumulates(model, batch, optimizer, scaler=None, share=1.0):
+def sums(model, batch, optimizer, scaler=None):
     optimizer.zero_grad()
     for x, y in zip(batch[0].split(4), batch[1].split(4), strict=True):
-        loss = loss_of(model, x, y) * share if share != 1 else loss_of(model, x, y)
+        loss = loss_of(model, x, y)
         loss.backward()
     optimizer.step()
-    return loss.detach() / share
+    return loss
 
 
 def averages(model, batch, optimizer, scaler=None):
-    return accumulates(model, batch, optimizer, share=1 / 8)
+    optimizer.zero_grad()
+    for x, y in zip(batch[0].split(4), batch[1].split(4), strict=True):
+        loss = loss_of(model, x, y)
+        (loss / 8).backward()
+    optimizer.step()
+    return loss
 
 
 def clips_too_late(model, batch, optimizer, scaler=None):
@@ -89,7 +93,7 @@ def healthy_cleared():
 
 
 def sick_summed():
-    return recipe(accumulates)
+    return recipe(sums)
 
 
 def healthy_summed():

@@ -25,7 +25,7 @@ class Recordings(Dataset):
             time.sleep(0.005)  # the decoder
         if index == self.broken:
             os.kill(os.getpid(), signal.SIGKILL)  # what a decoder's fault does to its process
-        return self.sounds[index], (self.sounds[index, :3].argmax())
+        return self.sounds[index], self.sounds[index, :3].argmax()
 
 
 def recipe(data, steps=18):
