@@ -37,7 +37,7 @@ def demo(
         raise UsageError(
             f"the patient {name} needs {patient.needs}: pip install 'nanodoc-torch[demo]'"
         )
-    settings = settings_of(flags)
+    settings = settings_of({**patient.options, **_given(flags)})
     with payload_on_stdout() as stdout:
         deliver(
             examined(
@@ -46,3 +46,8 @@ def demo(
             settings,
             stdout,
         )
+
+
+def _given(flags: dict[str, Any]) -> dict[str, Any]:
+    """What the user asked for goes before what the patient needs."""
+    return {name: value for name, value in flags.items() if value not in (None, [])}

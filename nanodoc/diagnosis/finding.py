@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from nanodoc.facts.source import SourceSpan
 
@@ -13,15 +13,19 @@ GROWTH = "growth"
 """Label of the evidence that tells how a value grew until it overflowed."""
 
 
-SEVERITIES = ("critical", "warning", "info")  # gravest first
+Severity = Literal["critical", "warning", "info"]
+SEVERITIES: tuple[Severity, ...] = ("critical", "warning", "info")  # gravest first
+CulpritKind = Literal["op", "module", "parameter", "data", "optimizer", "config", "environment"]
+Applicability = Literal["machine", "likely", "maybe"]
+"""How safely a fix can be applied as written."""
+CheckState = Literal["ok", "problem", "not checked"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Culprit:
     """What is to blame. `samples` index into the batch, `dataset_indices` into the data set."""
 
-    kind: str
-    """"op", "module", "parameter", "data", "optimizer", "config" or "environment"."""
+    kind: CulpritKind
     op: str | None = None
     node: str | None = None
     module: str | None = None
@@ -83,8 +87,7 @@ class Fix:
     title: str
     patch: str | None = None
     verified: bool | None = None
-    confidence: str = "likely"
-    """"machine", "likely" or "maybe": how safely it can be applied as written."""
+    confidence: Applicability = "likely"
     loss_change: float | None = None
     """How far the fix moves a loss that was healthy, relative to it."""
     loss_of: str = ""
@@ -104,7 +107,7 @@ class Finding:
 
     code: str
     name: str
-    severity: str
+    severity: Severity
     confidence: float
     title: str
     explanation: str
@@ -138,13 +141,15 @@ class Finding:
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
-OK, PROBLEM, SKIPPED = "ok", "problem", "not checked"
+OK: CheckState = "ok"
+PROBLEM: CheckState = "problem"
+SKIPPED: CheckState = "not checked"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Check:
-    """One line of the list. `state` is OK, PROBLEM or SKIPPED."""
+    """One line of the list."""
 
     name: str
-    state: str
+    state: CheckState
     text: str

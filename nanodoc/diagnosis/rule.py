@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from nanodoc.diagnosis.claim import Claim
-from nanodoc.diagnosis.finding import Finding
+from nanodoc.diagnosis.finding import Finding, Severity
 from nanodoc.facts.evidence import Evidence
 
-Severity = Literal["critical", "warning", "info"]
 Trial = Literal["values", "samples"]
 Check = Callable[["Rule", Evidence], Iterable[Claim]]
 

@@ -14,8 +14,10 @@ import torch
 
 from nanodoc.errors import UsageError, UserCodeError
 from nanodoc.facts.calls import (
+    CLASSIFICATION,
     CallFacts,
     InspectionFacts,
+    LabelFacts,
     ModeFacts,
     OutputFacts,
     StepCalls,
@@ -69,12 +71,14 @@ class Inspector:
         ]
         chosen = [*_spread(others, _MOST_BATCHES - 1)]
         looked = 0
+        labels: list[LabelFacts | None] = []
         with state_preserved(self._runner, self._keeper), warnings_unsaid(), run_eagerly():
             for one in chosen:
                 if time.perf_counter() - began > _SECONDS:
                     break
                 try:
-                    self._run(replace(last, batches=one.batches, rng=one.rng), probe, None)
+                    seen = self._run(replace(last, batches=one.batches, rng=one.rng), probe, None)
+                    labels.append(_labels(one.step, one.batches, seen))
                     looked += 1
                 except (UserCodeError, UsageError):
                     continue
@@ -83,8 +87,10 @@ class Inspector:
             except (UserCodeError, UsageError) as error:
                 cause = error.cause if isinstance(error, UserCodeError) else error
                 return None, f"the last step raised {type(cause).__name__} when it was run again"
+        labels.append(_labels(last.step, last.batches, calls))
         return InspectionFacts(
             step=last.step,
+            labels=tuple(step for step in labels if step is not None),
             calls=calls,
             batches=looked + 1,
             units=tuple(_units(calls, probe)),
@@ -107,6 +113,29 @@ class Inspector:
             if watch is not None:
                 watch.end()
         return log.finish(self._build.layer_made_at)
+
+
+def _labels(step: int, batches: Sequence[Any], calls: StepCalls) -> LabelFacts | None:
+    """None for a step without class labels, or with some that could not be counted."""
+    reaching = calls.reaching_the_loss()
+    losses = [
+        call for call in calls.calls if call.name in CLASSIFICATION and call.index in reaching
+    ]
+    samples = sum(batch_size(batch) or 0 for batch in batches)
+    rows = sum(call.arguments[1].shape[0] for call in losses if _has_rows(call))
+    if not losses or not samples or any("classes_seen" not in call.notes for call in losses):
+        return None
+    classes = {int(call.notes["top_class"]) for call in losses}
+    mixed = len(classes) > 1 or any(call.notes["classes_seen"] > 1 for call in losses)
+    return LabelFacts(
+        step=step,
+        samples=min(samples, rows) if rows else samples,
+        only=None if mixed else classes.pop(),
+    )
+
+
+def _has_rows(call: CallFacts) -> bool:
+    return len(call.arguments) > 1 and bool(call.arguments[1].shape)
 
 
 class _ModelWatch:

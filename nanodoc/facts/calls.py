@@ -245,6 +245,17 @@ class OutputFacts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class LabelFacts:
+    """The class labels that reached the losses of one step."""
+
+    step: int
+    samples: int
+    """Of the batch; labels of one sample (of its pixels, of its frames) belong together."""
+    only: int | None
+    """The one class they all are; None where there are several."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class InspectionFacts:
     """What running some of the last batches once more showed, with the weights the run ended
     with."""
@@ -258,6 +269,8 @@ class InspectionFacts:
     modes: tuple[ModeFacts, ...] = ()
     training: bool = True
     """The model as a whole was in training mode when such a layer ran."""
+    labels: tuple[LabelFacts, ...] = ()
+    """Of each step looked at whose loss takes class labels."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

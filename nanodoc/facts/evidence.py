@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from nanodoc.facts.amp import AmpFacts
 from nanodoc.facts.calls import InspectionFacts, RangeFacts
@@ -34,6 +35,12 @@ class Trip:
     gradients_finite: bool = True
     zero_gradients: bool = False
     """Every gradient is finite and exactly zero: the step hurts nothing."""
+
+
+def measured(missing: str) -> Any:
+    """A field that is None where nothing was measured. `missing` says so in a report's list of what
+    was not checked."""
+    return field(default=None, metadata={"missing": missing})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,7 +77,7 @@ class Evidence:
     grad_norms: tuple[float, ...] = ()
     amp: str | None = None
     scaler: bool = False
-    graph: GraphFacts | None = None
+    graph: GraphFacts | None = measured("the autograd graph was not followed")
     """The autograd graph of the step where parameters were first seen without a gradient, or of the
     one that failed."""
     never_got_gradient: tuple[str, ...] = ()
@@ -82,7 +89,7 @@ class Evidence:
     (check-grad-graph)."""
     moved_by_hand: tuple[str, ...] = ()
     """Of those, the ones whose values changed all the same."""
-    ownership: OwnershipFacts | None = None
+    ownership: OwnershipFacts | None = measured("the optimizers were not compared with the model")
     leak: LeakFacts | None = None
     growing: tuple[GrowingFacts, ...] = ()
     probed: tuple[ProbedFacts, ...] = ()
@@ -91,7 +98,7 @@ class Evidence:
     """Of a run with autocast, a GradScaler or half-precision parameters."""
     pattern: Pattern | None = None
     """What experiments on the step that failed, and on those before it, showed."""
-    inspection: InspectionFacts | None = None
+    inspection: InspectionFacts | None = measured("the last steps were not run again")
     """What the last steps call and make, looked at when the run was over."""
     thresholds: Mapping[str, float] = field(default_factory=dict)
     """Those that were configured; "<rule>.<name>" to value."""
@@ -99,9 +106,9 @@ class Evidence:
     """Nobody said how many steps to run: schedules may be meant for fewer."""
     ranges: tuple[RangeFacts, ...] = ()
     """Indices and labels out of range, on the first step or on the one that raised."""
-    loop: LoopFacts | None = None
-    stats: RunStatistics | None = None
-    data: DataFacts | None = None
+    loop: LoopFacts | None = measured("the loop was not watched")
+    stats: RunStatistics | None = measured("parameters and layers were not measured")
+    data: DataFacts | None = measured("no batch was measured")
     loads: tuple[LoadFacts, ...] = ()
     """Calls of load_state_dict that left parameters as they were."""
     crash: CrashFacts | None = None

@@ -5,41 +5,16 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
 
-import torch
-
-from nanodoc.loop.step_reading import Scalars, StepReading
-from nanodoc.measure.gradients import Scratch, packed_vitals, really_nonfinite
-from nanodoc.replay.observer import Observer
-from nanodoc.replay.step import StepResult, StepRunner
+from nanodoc.loop.step_reading import Compute, Scalars, StepDriver, StepReading
+from nanodoc.measure.gradients import packed_vitals, really_nonfinite
 from nanodoc.replay.step_state import StepState
-from nanodoc.watch.amp import AmpWatch
-from nanodoc.watch.probes import ProbeWatch
-from nanodoc.watch.watch import Watch
-
-Compute = Callable[[StepState, Observer | None], StepResult]
 
 
-class DrivenStep:
+class DrivenStep(StepDriver):
     """Runs such steps."""
 
-    def __init__(
-        self,
-        runner: StepRunner,
-        named: list[tuple[str, torch.nn.Parameter]],
-        watches: Sequence[Watch],
-        amp: AmpWatch,
-        probes: ProbeWatch,
-    ) -> None:
-        self._runner = runner
-        self._named = named
-        self._watches = watches
-        self._amp = amp
-        self._probes = probes
-        self._scratch = Scratch()
-        self.keeps_gradients = False
-        """Gradients of one step are left for the next."""
+    keeps_gradients = False
 
     def run(self, start: StepState, compute: Compute) -> StepReading:
         """Forward and backward, and the reading of both."""
@@ -56,8 +31,7 @@ class DrivenStep:
                 reading.tripped, reading.bad_parameters = vitals, bad
         if reading.tripped is None:
             reading.scaler = self._amp.note(start, scalars.of(self._amp, vitals.extras))
-            for watch in self._watches:
-                watch.gradients()
+            self._gradients()
             reading.own_seconds = time.perf_counter() - at
         return reading
 

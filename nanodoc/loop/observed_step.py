@@ -10,8 +10,7 @@ from typing import Any
 
 import torch
 
-from nanodoc.loop.driven_step import Compute
-from nanodoc.loop.step_reading import Scalars, StepReading
+from nanodoc.loop.step_reading import Compute, Scalars, StepDriver, StepReading
 from nanodoc.measure.gradients import Vitals, packed_vitals
 from nanodoc.replay.observer import Observer
 from nanodoc.replay.step import StepRunner
@@ -25,7 +24,7 @@ from nanodoc.watch.watch import Watch
 _DELIBERATE_SKIPS = 5
 
 
-class ObservedStep:
+class ObservedStep(StepDriver):
     """Runs such steps."""
 
     def __init__(
@@ -36,15 +35,10 @@ class ObservedStep:
         amp: AmpWatch,
         probes: ProbeWatch,
     ) -> None:
-        self._runner = runner
-        self._named = named
-        self._watches = watches
-        self._amp = amp
-        self._probes = probes
+        super().__init__(runner, named, watches, amp, probes)
         self._skips_in_a_row = 0
         self._optimizer_steps = max(1, len(runner.recipe.optimizers))
-        self.keeps_gradients = True
-        """Gradients of one step are left for the next: until a step shows that it clears them."""
+        self.keeps_gradients = True  # until a step shows that it clears them
 
     def run(self, start: StepState, compute: Compute) -> StepReading:
         """Calls the train_step, and judges what it was seen to do."""
@@ -69,10 +63,6 @@ class ObservedStep:
 
     def finish(self) -> None:
         """The train_step has stepped by itself."""
-
-    def _gradients(self) -> None:
-        for watch in self._watches:
-            watch.gradients()
 
     def _judge(self, reading: StepReading, observer: Observer, final: Vitals) -> None:
         tripped = observer.tripped or (final if not math.isfinite(final.loss) else None)

@@ -1,14 +1,20 @@
-"""What one step told: its vital signs, and why it is no healthy one."""
+"""How a step is run and read: its vital signs, and why it is no healthy one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
 from nanodoc.facts.amp import ScalerStep
-from nanodoc.measure.gradients import Vitals
+from nanodoc.measure.gradients import Scratch, Vitals
+from nanodoc.replay.observer import Observer
+from nanodoc.replay.step import StepResult, StepRunner
+from nanodoc.replay.step_state import StepState
+from nanodoc.watch.amp import AmpWatch
+from nanodoc.watch.probes import ProbeWatch
 from nanodoc.watch.watch import Watch
 
 
@@ -28,6 +34,46 @@ class StepReading:
     """The training code itself decided not to step."""
     own_seconds: float = 0.0
     """Seconds that were not the training's own."""
+
+
+Compute = Callable[[StepState, Observer | None], StepResult]
+"""The step's forward and backward, or the user's train_step under an observer."""
+
+
+class StepDriver(ABC):
+    """Runs one step and reads it: what differs between a loss function's steps and a
+    train_step's."""
+
+    keeps_gradients: bool
+    """Gradients of one step are left for the next."""
+
+    def __init__(
+        self,
+        runner: StepRunner,
+        named: list[tuple[str, torch.nn.Parameter]],
+        watches: Sequence[Watch],
+        amp: AmpWatch,
+        probes: ProbeWatch,
+    ) -> None:
+        self._runner = runner
+        self._named = named
+        self._watches = watches
+        self._amp = amp
+        self._probes = probes
+        self._scratch = Scratch()
+
+    @abstractmethod
+    def run(self, start: StepState, compute: Compute) -> StepReading:
+        """Forward and backward, and the reading of both."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """The optimizer steps, where it has not stepped yet."""
+
+    def _gradients(self) -> None:
+        """The step's gradients are complete, and no optimizer has used them."""
+        for watch in self._watches:
+            watch.gradients()
 
 
 class Scalars:

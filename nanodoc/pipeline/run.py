@@ -43,7 +43,7 @@ from nanodoc.replay.snapshot import write_snapshot
 from nanodoc.report.fixes import write_patch
 from nanodoc.report.report import Report, RunInfo, VitalSigns
 from nanodoc.report.tensorboard import check_tensorboard, write_tensorboard
-from nanodoc.rules.catalogue import failed_check
+from nanodoc.rules.catalogue import failed_check, unchecked
 from nanodoc.supervise.job import SecondRun
 from nanodoc.watch.requested_steps import LookOptions
 
@@ -249,6 +249,7 @@ def _reported(
         interrupted = interrupted or differential.interrupted
         not_checked += differential.notes
     not_checked += _not_checked(outcome, run.steps)
+    not_checked += unchecked(outcome.evidence, config.select, config.ignore)
     report = replace(
         report,
         findings=findings,

@@ -100,7 +100,7 @@ class StateKeeper:
             attributes=[(m, dict(vars(m)), _lists(vars(m))) for m in self._own],
             training=[m.training for m in self._modules],
             scaler=_scaler_tensors(self.scaler),
-            more_scalers=[(one, _scaler_tensors(one)) for one in self.more_scalers],
+            more_scalers=[(scaler, _scaler_tensors(scaler)) for scaler in self.more_scalers],
             batch_versions=_versions(batches),
             trainable=[parameter.requires_grad for parameter in self._parameters],
             grad_enabled=torch.is_grad_enabled(),
@@ -114,7 +114,9 @@ class StateKeeper:
             capsule.outside = KeptState(self._recipe)
         if self._recipe.train_step is not None and capsule.weights is None:
             capsule.weights = copy_weights(list(self._recipe.model.named_parameters()))
-            capsule.optimizers = [copy_optimizer(one) for one in self._recipe.optimizers]
+            capsule.optimizers = [
+                copy_optimizer(optimizer) for optimizer in self._recipe.optimizers
+            ]
 
     @contextlib.contextmanager
     def rewound(self, capsule: StepState) -> Iterator[None]:

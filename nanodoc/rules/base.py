@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from nanodoc.diagnosis.claim import Claim, RootKey, Specificity, confidence
-from nanodoc.diagnosis.finding import GROWTH, ChainLink, Culprit, Fix
+from nanodoc.diagnosis.finding import GROWTH, ChainLink, Culprit, CulpritKind, Fix
 from nanodoc.diagnosis.rule import Rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.ops import Birth, OpFacts
@@ -90,7 +90,9 @@ def _growth(birth: Birth) -> list[tuple[str, str]]:
     return [(GROWTH, " → ".join(f"{point.absmax:.3g} ({point.what})" for point in birth.growth))]
 
 
-def culprit_of(site: OpFacts, birth: Birth | None = None, kind: str = "op", **more: Any) -> Culprit:
+def culprit_of(
+    site: OpFacts, birth: Birth | None = None, kind: CulpritKind = "op", **more: Any
+) -> Culprit:
     """The culprit an op is, with the samples of its birth."""
     return Culprit(
         kind=kind,

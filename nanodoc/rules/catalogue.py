@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from difflib import get_close_matches
 
 from nanodoc.diagnosis.claim import Claim
@@ -97,13 +98,44 @@ def superseded(findings: Iterable[Finding]) -> frozenset[str]:
     return frozenset(code for finding in findings for code in rule_of(finding).supersedes)
 
 
-def claims(
+def unchecked(
     evidence: Evidence, select: tuple[str, ...] = (), ignore: tuple[str, ...] = ()
-) -> list[Claim]:
-    """What every selected rule claims of the evidence."""
-    chosen = [
+) -> list[tuple[str, str]]:
+    """(codes, why) of the selected rules that could not judge: what they need was not measured."""
+    reasons = {one.name: one.metadata["missing"] for one in fields(evidence) if one.metadata}
+    found: dict[str, list[str]] = {}
+    for rule in selected(select, ignore):
+        missing = next((need for need in rule.needs if getattr(evidence, need) is None), None)
+        if missing is not None:
+            found.setdefault(reasons[missing], []).append(rule.code)
+    return [(_as_ranges(codes), why) for why, codes in found.items()]
+
+
+def _as_ranges(codes: list[str]) -> str:
+    """ND601, ND602, ND603, ND605 as "ND601–ND603, ND605"."""
+    groups: list[list[str]] = []
+    for code in codes:
+        follows = bool(groups) and int(code[2:]) == int(groups[-1][-1][2:]) + 1
+        if follows:
+            groups[-1].append(code)
+        else:
+            groups.append([code])
+    return ", ".join(
+        f"{group[0]}–{group[-1]}" if len(group) > 2 else ", ".join(group) for group in groups
+    )
+
+
+def selected(select: tuple[str, ...] = (), ignore: tuple[str, ...] = ()) -> list[Rule]:
+    """The rules that `--select` and `--ignore` leave."""
+    return [
         rule
         for rule in RULES
         if (not select or matches(rule, select)) and not matches(rule, ignore)
     ]
-    return [claim for rule in chosen for claim in rule.check(rule, evidence)]
+
+
+def claims(
+    evidence: Evidence, select: tuple[str, ...] = (), ignore: tuple[str, ...] = ()
+) -> list[Claim]:
+    """What every selected rule claims of the evidence."""
+    return [claim for rule in selected(select, ignore) for claim in rule.check(rule, evidence)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ast
 
-from nanodoc.diagnosis.finding import Fix, Remedy
+from nanodoc.diagnosis.finding import Applicability, Fix, Remedy
 from nanodoc.facts.ops import OpFacts
 from nanodoc.facts.source import SourceSpan
 
@@ -19,7 +19,12 @@ _SPELLINGS = {
 
 
 def guard(
-    title: str, op: OpFacts, template: str, *, position: int = 0, confidence: str = "likely"
+    title: str,
+    op: OpFacts,
+    template: str,
+    *,
+    position: int = 0,
+    confidence: Applicability = "likely",
 ) -> Fix:
     """The fix that puts `template` in the place of an argument of `op` (its divisor with position
     1), as text where the user's expression is understood, and to be tried in any case."""

@@ -5,32 +5,56 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
-from nanodoc.clinic.catalogue import PATIENTS, Patient
+from nanodoc.clinic.catalogue import PATIENTS
+from nanodoc.clinic.patient import Patient
 from nanodoc.config import Config
 from nanodoc.pipeline.run import run_training
 from nanodoc.report.public import public_form
 from tests.accelerator.device import sim
 
-BY_NAME = {patient.name: patient for patient in PATIENTS}
+# An index out of range loses the device for the whole process (test_errors.py has processes for it).
+LOSES_THE_DEVICE = {"added-token", "labels-from-one"}
+# A parameter without memory cannot be moved anywhere.
+CANNOT_MOVE = {"meta-gain"}
+BY_NAME = {
+    patient.name: patient
+    for patient in PATIENTS
+    if not patient.dies and patient.name not in LOSES_THE_DEVICE | CANNOT_MOVE
+}
 
 # What these make or keep on the CPU goes with a model on the CPU only; elsewhere it raises, as it
 # would on any accelerator.
-MAKE_CPU_TENSORS = {"unclipped", "rebuilt-scores", "left-in-eval"}
+MAKE_CPU_TENSORS = {"unclipped", "rebuilt-scores", "left-in-eval", "fresh-projection"}
 # Its layers stay behind when the model moves: the same cause, at the same line, shows as an
 # exception there.
 LEFT_BEHIND = {"plain-dict"}
 # Their autocast is the CPU's by name, or autocast's list of an accelerator has other ops than the
 # CPU's (reciprocal runs in float32).
-CPU_AUTOCAST = {"clipped-while-scaled", "no-scaler", "collapsing-scale"}
+CPU_AUTOCAST = {
+    "clipped-while-scaled",
+    "no-scaler",
+    "collapsing-scale",
+    "autocast-ends",
+    "eager-scale",
+    "fixed-scale",
+    "low-scale",
+    "near-the-end",
+    "past-the-scaler",
+}
 # torch computes these by other ops on any accelerator: native_dropout, a fused GRU or LSTM cell.
 OTHER_OPS = {
     "dropout-overflow": {"aten.mul.Tensor": "aten.native_dropout.default"},
     "carried-state": {"aten.addmm.default": "aten.mm.default"},
 }
+# Sums in bfloat16 are taken in another order, and each device has memory of its own.
+OTHER_NUMBERS = {"half-gains", "raw-ids"}
 
 
 # What they read was never written: ctc_loss leaves parts of its alphas, torch.empty everything.
@@ -51,7 +75,8 @@ BY_THE_CLOCK = {
 
 def told(patient: Patient, device: str, *, healthy: bool = False) -> dict[str, Any]:
     """The public report, without what is measured by the clock and without the device."""
-    report = run_training(patient.entrypoint(healthy=healthy), Config(device=device))
+    config = replace(Config(device=device), **patient.options)
+    report = run_training(patient.entrypoint(healthy=healthy), config)
     found: dict[str, Any] = without(json.loads(json.dumps(public_form(report), default=str)))
     return found
 
@@ -66,7 +91,7 @@ def without(value: Any) -> Any:
     if isinstance(value, float):
         return f"{value:.5g}"  # norms are summed in another order
     if isinstance(value, str):
-        named = re.sub(r"sim:0 \(Simulated accelerator\)|\bsim(:0)?\b", "cpu", value)
+        named = re.sub(r"\bsim(:0)?( \(Simulated accelerator\))?(?!\w)", "cpu", value)
         # cut to one length behind names of different lengths
         return re.sub(r"\[(?:simFloatType|torch\.FloatTensor) .*", "", named)
     return value
@@ -80,11 +105,12 @@ def _is_left_out(row: dict[str, Any]) -> bool:
 
 
 @pytest.fixture(params=sorted(BY_NAME))
-def patient(request: pytest.FixtureRequest) -> Patient:
+def patient(request: pytest.FixtureRequest) -> Iterator[Patient]:
     sim.configure({"SIM_SHARE_GENERATOR": "1"})
     if (needs := BY_NAME[request.param].needs) is not None:
         pytest.importorskip(needs)
-    return BY_NAME[request.param]
+    yield BY_NAME[request.param]
+    torch.set_grad_enabled(True)  # one of them switches gradients off for good
 
 
 QUIET = pytest.mark.filterwarnings(
@@ -114,7 +140,7 @@ def test_the_report_is_the_cpus(patient: Patient) -> None:
         finding["culprit"]["op"] = OTHER_OPS.get(patient.name, {}).get(
             finding["culprit"]["op"], finding["culprit"]["op"]
         )
-    if patient.name in OTHER_OPS or patient.name in UNINITIALISED:
+    if patient.name in OTHER_OPS.keys() | UNINITIALISED | OTHER_NUMBERS:
         assert [(f["code"], f["culprit"], f["step"]) for f in here["findings"]] == [
             (f["code"], f["culprit"], f["step"]) for f in there["findings"]
         ]

@@ -11,7 +11,7 @@ import pytest
 from nanodoc.diagnosis.rule import Rule
 from nanodoc.errors import UsageError
 from nanodoc.facts.evidence import Evidence
-from nanodoc.rules.catalogue import RULES, find_rule, matches
+from nanodoc.rules.catalogue import RULES, find_rule, matches, unchecked
 
 FAMILIES = {
     "data": "1",
@@ -68,7 +68,17 @@ def test_a_rule_has_a_module_of_its_own(rule: Rule) -> None:
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
 def test_what_a_rule_needs_is_measured(rule: Rule) -> None:
-    assert set(rule.needs) <= {field.name for field in fields(Evidence)}
+    measured = {field.name for field in fields(Evidence) if field.metadata.get("missing")}
+    assert set(rule.needs) <= measured
+    if rule.needs:
+        assert not list(rule.check(rule, Evidence()))
+
+
+def test_what_was_not_measured_was_not_checked() -> None:
+    told = {why: codes for codes, why in unchecked(Evidence())}
+    assert told["the last steps were not run again"].startswith("ND107, ND109–ND111, ND114")
+    assert unchecked(Evidence(), select=("ND3",)) == []
+    assert unchecked(Evidence(), select=("ND614",)) == [("ND614", "the loop was not watched")]
 
 
 def test_thresholds_are_explained() -> None:

@@ -89,6 +89,24 @@ def test_a_line_seen_twice_is_surer_than_one_seen_once_than_none() -> None:
     assert sure[1] < sure[2]
 
 
+def test_a_cublas_status_is_no_assertion_and_no_want_of_memory() -> None:
+    message = "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
+    (finding,) = findings(
+        Evidence(
+            failure=Failure(
+                type="RuntimeError",
+                message=message,
+                phase="forward",
+                frames=(LINE,),
+                raised_by_torch=True,
+                torch_function="linear",
+            )
+        )
+    )
+    assert (finding.code, finding.culprit.location) == ("ND702", LINE)
+    assert "CUDA_LAUNCH_BLOCKING=1" in finding.fixes[0].title
+
+
 def outcome(number: int, ended: str, **more: object) -> RankOutcome:
     return RankOutcome(
         rank=number, ended=ended, **{"steps": 3, "step": 3, "phase": "forward", **more}

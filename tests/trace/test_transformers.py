@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from nanodoc import Recipe
-from tests.helpers import diagnose, line_of, run_engine
+from tests.helpers import diagnose, marked, run_engine
 
 transformers = pytest.importorskip("transformers")
 
@@ -138,9 +138,8 @@ def test_the_planted_layer_and_line_are_named(seed: int) -> None:
     first = findings[0].culprit
     assert first.module == path
     assert first.location is not None
-    assert first.location.line == line_of(
-        __file__, "# planted in forward" if kind is LogOfZero else "# planted in backward"
-    )
+    planted = "planted in forward" if kind is LogOfZero else "planted in backward"
+    assert first.location.line == marked(__file__, planted)
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -4,7 +4,7 @@ be in it, and who isn't."""
 from __future__ import annotations
 
 from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
-from nanodoc.diagnosis.finding import Culprit, Fix
+from nanodoc.diagnosis.finding import Culprit, CulpritKind, Fix
 from nanodoc.diagnosis.rule import Rule
 from nanodoc.facts.amp import Flushed
 from nanodoc.facts.evidence import Evidence
@@ -48,7 +48,7 @@ def underflow_claim(
     *,
     severity: str,
     location: SourceSpan | None,
-    kind: str,
+    kind: CulpritKind,
     title: str,
     explanation: str,
     fixes: tuple[Fix, ...],

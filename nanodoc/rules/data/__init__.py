@@ -12,6 +12,7 @@ from nanodoc.rules.data import (
     non_finite_input,
     padding_dominated,
     ragged_batch,
+    single_class_batches,
     slow_loader,
     unnormalised_input,
 )
@@ -32,5 +33,6 @@ RULES = tuple(
         broadcast_loss,
         slow_loader,
         all_ones_mask,
+        single_class_batches,
     )
 )

@@ -43,10 +43,7 @@ _BY_HAND = ("sub", "mul", "truediv", "div")
     "broadcast-loss",
     "critical",
     "prediction and target of different shape broadcast against each other",
-    needs=(
-        "inspection",
-        "loop",
-    ),
+    needs=("inspection",),
     preflight="loss",
     trials=("samples",),
 )

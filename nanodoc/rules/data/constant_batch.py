@@ -35,10 +35,7 @@ from nanodoc.rules.learning.claims import calls_of
     "constant-batch",
     "critical",
     "the same batch, or the same value, again and again",
-    needs=(
-        "inspection",
-        "data",
-    ),
+    needs=("data",),
     preflight="batch",
     trials=("samples",),
 )

@@ -34,7 +34,6 @@ from nanodoc.rules.graph.failure_claims import both_ends, detached_assignment, f
     "backward-twice",
     "critical",
     "backward() walks through a graph that was already freed",
-    needs=("graph",),
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     graph = evidence.graph

@@ -42,6 +42,7 @@ from nanodoc.rules.graph.cut_claims import cut_graph
     "critical",
     "the gradient path to some parameters ends too early",
     preflight="gradients",
+    needs=("graph",),
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     return cut_graph(rule, evidence)

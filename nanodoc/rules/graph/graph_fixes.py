@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-from nanodoc.diagnosis.finding import Fix
+from nanodoc.diagnosis.finding import Applicability, Fix
 from nanodoc.facts.graph import CutFacts, GraphFacts, fix_key
 from nanodoc.facts.source import SourceSpan
 
@@ -59,7 +59,7 @@ _NAMES = {
 
 def _fix(cut: CutFacts, worked: str | None) -> Fix:
     verified = True if worked else None
-    sure = "machine" if worked else "likely"
+    sure: Applicability = "machine" if worked else "likely"
     if cut.kind in ("detach", "data"):
         return Fix(
             title="keep the graph",

@@ -32,7 +32,6 @@ from nanodoc.rules.graph.failure_claims import both_ends, family_of, innermost
     "in-place-on-leaf",
     "critical",
     "a parameter is written to in place inside the graph",
-    needs=("graph",),
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if family_of(evidence) != "leaf-write":

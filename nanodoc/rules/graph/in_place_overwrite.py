@@ -35,7 +35,6 @@ from nanodoc.rules.graph.failure_claims import both_ends, family_of, innermost, 
     "in-place-overwrite",
     "critical",
     "a tensor that backward needs was overwritten",
-    needs=("graph",),
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     family = family_of(evidence)

@@ -33,7 +33,7 @@ from nanodoc.rules.base import effects
     "layer-built-in-forward",
     "critical",
     "a layer built in every forward pass never learns",
-    needs=("graph",),
+    needs=("ownership",),
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     fresh = evidence.graph.fresh_parameters if evidence.graph is not None else ()

@@ -40,11 +40,7 @@ from nanodoc.rules.graph.cut_claims import (
     "loss-without-grad",
     "critical",
     "the loss does not require gradient",
-    needs=(
-        "loop",
-        "stats",
-        "graph",
-    ),
+    needs=("graph",),
     preflight="gradients",
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:

@@ -33,6 +33,7 @@ from nanodoc.rules.graph.cut_claims import cut_graph
     "critical",
     "trainable layers run with gradients switched off",
     preflight="gradients",
+    needs=("graph",),
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     return cut_graph(rule, evidence)

@@ -36,10 +36,7 @@ from nanodoc.rules.base import count, effects
     "unexpectedly-frozen",
     "warning",
     "frozen where it should train",
-    needs=(
-        "graph",
-        "ownership",
-    ),
+    needs=("ownership",),
     preflight="optimizer",
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:

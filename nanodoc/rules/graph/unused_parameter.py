@@ -41,10 +41,7 @@ from nanodoc.rules.graph.cut_claims import (
     "unused-parameter",
     "warning",
     "a parameter never takes part",
-    needs=(
-        "graph",
-        "ownership",
-    ),
+    needs=("graph",),
     preflight="gradients",
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:

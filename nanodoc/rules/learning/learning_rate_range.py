@@ -58,9 +58,8 @@ _RISES = 1.5  # times the lowest rate
     "critical",
     "a learning rate that is zero, goes there at once, or is too high to learn with",
     needs=(
-        "loop",
         "stats",
-        "data",
+        "loop",
     ),
     thresholds={"gone": Threshold(0.0001, "times the peak: a rate below it moves nothing")},
 )

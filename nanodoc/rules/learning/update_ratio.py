@@ -43,11 +43,7 @@ _FELT = 1e-7  # mean |g|
     "update-ratio",
     "warning",
     "updates too small to change a weight",
-    needs=(
-        "loop",
-        "stats",
-        "ownership",
-    ),
+    needs=("stats",),
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     stats = evidence.stats

@@ -43,10 +43,7 @@ _DEEP = 6  # layers
     "vanishing-gradients",
     "warning",
     "gradients shrink to nothing on their way to the first layers",
-    needs=(
-        "inspection",
-        "stats",
-    ),
+    needs=("stats",),
     thresholds={
         "ratio": Threshold(0.001, "gradient norm of the first layers over that of the last"),
         "mean": Threshold(1e-07, "mean |gradient| of a layer"),

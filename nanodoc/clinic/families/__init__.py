@@ -1,0 +1,1 @@
+"""The clinic's patients as tables, one for each family of rules."""

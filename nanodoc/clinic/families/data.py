@@ -1,0 +1,118 @@
+"""Patients with something wrong in their batches, targets or losses' shapes."""
+
+from __future__ import annotations
+
+from nanodoc.clinic.patient import Patient
+
+PATIENTS: tuple[Patient, ...] = (
+    Patient(
+        name="poisoned-batch",
+        file="poisoned_batch",
+        story="one record with a NaN",
+        expect="non-finite-input",
+        line="",
+    ),
+    Patient(
+        name="ignored-targets",
+        file="ignored_targets",
+        story="a batch in which every target is ignored",
+        expect="all-targets-ignored",
+        line="F.cross_entropy(logits, labels.flatten())",
+    ),
+    Patient(
+        name="no-negatives",
+        file="hard_negatives",
+        story="a mean over a selection that is empty",
+        expect="empty-reduction",
+        line="negatives.mean()",
+    ),
+    Patient(
+        name="rent-table",
+        file="rent_table",
+        story="a column of predictions minus a flat vector of targets",
+        expect="broadcast-loss",
+        line="model(features) - rent",
+    ),
+    Patient(
+        name="frozen-augmentation",
+        file="frozen_augmentation",
+        story="a sampler that draws the same batch again and again",
+        expect="constant-batch",
+        line="DataLoader(TensorDataset(x, y), batch_sampler",
+    ),
+    Patient(
+        name="padded-songs",
+        file="padded_songs",
+        story="a loss that counts padding",
+        expect="padding-dominated",
+        line="F.cross_entropy(scores, ids[:, 1:].flatten()",
+    ),
+    Patient(
+        name="open-mask",
+        file="open_mask",
+        story="a mask of ones beside padded ids",
+        expect="all-ones-mask",
+        line="DataLoader(TensorDataset(ids, mask, label)",
+        severity="warning",
+    ),
+    Patient(
+        name="added-token",
+        file="out_of_range",
+        build="token",
+        story="a token added to the vocabulary and not to the embedding",
+        expect="index-out-of-range",
+        line="self.head(self.words(ids))",
+    ),
+    Patient(
+        name="labels-from-one",
+        file="out_of_range",
+        build="label",
+        story="class labels that are counted from 1",
+        expect="label-out-of-range",
+        line="F.cross_entropy(scores.flatten(0, 1)",
+    ),
+    Patient(
+        name="street-boxes",
+        file="boxes",
+        story="images with one box, and one image with two",
+        expect="ragged-batch",
+        line="DataLoader(Street()",
+    ),
+    Patient(
+        name="raw-columns",
+        file="columns",
+        build="scale",
+        story="incomes and years, given to the first layer as they are",
+        expect="unnormalised-input",
+        line="DataLoader(TensorDataset(x, left)",
+        severity="warning",
+    ),
+    Patient(
+        name="rare-leavers",
+        file="columns",
+        build="rare",
+        story="a class that is rare in every batch",
+        expect="class-imbalance",
+        line="DataLoader(TensorDataset(x, left)",
+        severity="info",
+        sure=0.4,
+    ),
+    Patient(
+        name="slow-decoder",
+        file="recordings",
+        build="decoding",
+        story="recordings that are decoded anew for every batch",
+        expect="slow-loader",
+        line="DataLoader(Recordings(cached=False)",
+        severity="info",
+        sure=0.5,
+    ),
+    Patient(
+        name="sorted-classes",
+        file="sorted_classes",
+        story="data sorted by class, read in order",
+        expect="single-class-batches",
+        line="DataLoader(",
+        severity="warning",
+    ),
+)
