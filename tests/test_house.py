@@ -84,3 +84,25 @@ def test_one_place_calls_the_users_step() -> None:
             if node.func.attr in ("train_step", "loss_fn", "criterion", "_call_train_step"):
                 found.append(str(path.relative_to(PACKAGE)))
     assert set(found) == {"replay/step.py"}
+
+
+LONGEST_FILE, LONGEST_FUNCTION = 400, 60
+
+
+def test_files_and_functions_fit_on_a_page() -> None:
+    """Lines; what ruff counts (complexity, parameters, statements) is in pyproject.toml."""
+    too_long = []
+    for path in sorted([*PACKAGE.rglob("*.py"), *(PACKAGE.parent / "benchmarks").rglob("*.py")]):
+        source = path.read_text(encoding="utf-8")
+        if source.count("\n") > LONGEST_FILE:
+            too_long.append(str(path))
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.FunctionDef) and node.end_lineno is not None:
+                lines = node.end_lineno - node.lineno + 1
+                if lines > LONGEST_FUNCTION and (path.name, node.name) not in EXCEPTIONS:
+                    too_long.append(f"{path}:{node.name} has {lines} lines")
+    assert too_long == []
+
+
+EXCEPTIONS = {("tracer.py", "__torch_dispatch__"): "the hot path: a call an op costs more"}
+"""Functions that may be longer, with the reason."""
