@@ -30,6 +30,7 @@ from nanodoc.diagnosis.finding import Culprit
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.learning.claims import (
+    Standing,
     at_call,
     calls_of,
     learning_claim,
@@ -72,7 +73,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         yield learning_claim(
             rule,
             ("one-batch",),
-            scope=Scope.MODEL,
+            standing=Standing(scope=Scope.MODEL),
             title=f"one batch alone is not fitted: the loss goes from {overfit.first:.4g} to "
             f"{overfit.last:.4g} in {overfit.steps} steps",
             severity="warning",
@@ -95,7 +96,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         yield learning_claim(
             rule,
             ("one-batch",),
-            scope=Scope.MODEL,
+            standing=Standing(scope=Scope.MODEL),
             title=f"the loss falls as far with {', '.join(overfit.zeroed)} zeroed: the inputs are "
             "not used",
             explanation=f"It ends at {overfit.last:.4g} with the inputs and at "

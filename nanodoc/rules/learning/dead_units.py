@@ -30,6 +30,7 @@ from nanodoc.facts.plateau import late_loss
 from nanodoc.rules.base import count, location_key
 from nanodoc.rules.learning.claims import (
     SHORTEST,
+    Standing,
     at_call,
     learning_claim,
     loss_call,
@@ -108,7 +109,10 @@ def _dead(rule: Rule, evidence: Evidence, one: UnitFacts) -> Claim | None:
     return learning_claim(
         rule,
         location_key(call.site) or ("units", call.module),
-        scope=Scope.CAUSE if one.output else Scope.LAYERS,
+        standing=Standing(
+            scope=Scope.CAUSE if one.output else Scope.LAYERS,
+            specificity=Specificity.EXACT if serious else Specificity.SPECIAL,
+        ),
         title=title,
         explanation=why,
         culprit=at_call(call, evidence),
@@ -117,7 +121,6 @@ def _dead(rule: Rule, evidence: Evidence, one: UnitFacts) -> Claim | None:
         weight=confidence(
             0.8 if serious else 0.6, 0.4 if inspection.batches > 2 else 0.1, 0.4 if whole else 0.0
         ),
-        specificity=Specificity.EXACT if serious else Specificity.SPECIAL,
         notes=[
             ("dead units", f"{one.dead} of {one.units}"),
             ("values looked at", one.values),

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Unpack
 
 from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
 from nanodoc.diagnosis.finding import Culprit, Fix
@@ -35,6 +36,7 @@ from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.loop import SchedulerFacts
 from nanodoc.facts.plateau import NO_BETTER, late_loss, no_better
 from nanodoc.facts.source import SourceSpan
+from nanodoc.rules.base import Told
 from nanodoc.rules.rewrite import number_in_call
 
 _SHORTEST = 10  # steps that a schedule can be judged by
@@ -181,24 +183,22 @@ def _too_high(rule: Rule, evidence: Evidence) -> Claim | None:
 def _claim(
     rule: Rule,
     *,
-    title: str,
-    explanation: str,
     location: SourceSpan | None,
     step: int,
     notes: list[tuple[str, object]],
     fix: str,
-    severity: str,
     weight: float,
+    **told: Unpack[Told],
 ) -> Claim:
+    """The claim of `rule` on the learning rate, with one fix; notes without a value are left
+    out."""
     return Claim(
         root=("rate",),
         specificity=Specificity.SPECIAL,
         stage=Stage.SCHEDULE,
         finding=rule.finding(
-            severity=severity,
             confidence=confidence(weight, 0.5),
-            title=title,
-            explanation=explanation,
+            **told,
             culprit=Culprit(kind="optimizer", location=location),
             phase="optimizer",
             step=step,
