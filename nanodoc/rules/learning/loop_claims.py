@@ -27,7 +27,9 @@ _MOSTLY = 0.5  # of the steps that were watched
 def loop_misuse(evidence: Evidence, kind: str) -> LoopMisuse | None:
     loop = evidence.loop
     found = (
-        next((one for one in loop.misuses if one.kind == kind), None) if loop is not None else None
+        next((misuse for misuse in loop.misuses if misuse.kind == kind), None)
+        if loop is not None
+        else None
     )
     if found is None or found.steps < _OFTEN or found.steps < _MOSTLY * max(found.watched - 1, 1):
         return None
