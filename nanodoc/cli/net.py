@@ -7,7 +7,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
 
@@ -28,47 +28,52 @@ _MOST_MEBIBYTES = 16384
 _WORDLESS_SECONDS = 3.0
 
 
+Timeout = Annotated[
+    float,
+    typer.Option("--timeout", help="Seconds to wait for ranks to arrive, and for each check."),
+]
+Backend = Annotated[
+    str | None,
+    typer.Option(
+        "--backend", help="gloo or nccl (default: nccl where every rank has its own GPU)."
+    ),
+]
+Ranks = Annotated[
+    int | None,
+    typer.Option("--nproc", help="Start this many ranks on this host, without torchrun."),
+]
+Sizes = Annotated[
+    str,
+    typer.Option("--sizes", help="Sizes of the all_reduce whose bandwidth is measured, in MiB."),
+]
+Drills = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--drill",
+        metavar="RANK:KIND[@CHECK]",
+        help="Let a rank fail on purpose: die, hang, slow, wrong or version; may be given again.",
+    ),
+]
+Verbose = Annotated[
+    bool,
+    typer.Option("--verbose", help="Set NCCL_DEBUG=INFO and explain the lines that matter."),
+]
+Format = Annotated[str, typer.Option("--output-format", help="full or json (default: full).")]
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", help="Write the report to this file instead of stdout."),
+]
+
+
 def net(
-    timeout: Annotated[
-        float,
-        typer.Option("--timeout", help="Seconds to wait for ranks to arrive, and for each check."),
-    ] = 30.0,
-    backend: Annotated[
-        str | None,
-        typer.Option(
-            "--backend", help="gloo or nccl (default: nccl where every rank has its own GPU)."
-        ),
-    ] = None,
-    nproc: Annotated[
-        int | None,
-        typer.Option("--nproc", help="Start this many ranks on this host, without torchrun."),
-    ] = None,
-    sizes: Annotated[
-        str,
-        typer.Option(
-            "--sizes", help="Sizes of the all_reduce whose bandwidth is measured, in MiB."
-        ),
-    ] = _SIZES,
-    drill: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--drill",
-            metavar="RANK:KIND[@CHECK]",
-            help="Let a rank fail on purpose: die, hang, slow, wrong or version; may be given "
-            "again.",
-        ),
-    ] = None,
-    verbose: Annotated[
-        bool,
-        typer.Option("--verbose", help="Set NCCL_DEBUG=INFO and explain the lines that matter."),
-    ] = False,
-    output_format: Annotated[
-        str, typer.Option("--output-format", help="full or json (default: full).")
-    ] = "full",
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", help="Write the report to this file instead of stdout."),
-    ] = None,
+    timeout: Timeout = 30.0,
+    backend: Backend = None,
+    nproc: Ranks = None,
+    sizes: Sizes = _SIZES,
+    drill: Drills = None,
+    verbose: Verbose = False,
+    output_format: Format = "full",
+    output: Output = None,
 ) -> None:
     """Check that all ranks reach each other: rendezvous, every collective, bandwidth. Run it with
     torchrun."""
@@ -77,18 +82,7 @@ def net(
 
     launch = read_launch(os.environ)
     with _said_once(launch):
-        if not 1.0 <= timeout <= 86400.0:
-            raise UsageError(f"--timeout {timeout:g} must be between 1 and 86400 seconds")
-        if backend is not None and backend not in _BACKENDS:
-            raise UsageError(f"--backend {backend!r} is not one of {', '.join(_BACKENDS)}")
-        if output_format not in _FORMATS:
-            raise UsageError(
-                f"--output-format {output_format!r} is not one of {', '.join(_FORMATS)}"
-            )
-        if nproc is not None and nproc < 1:
-            raise UsageError(f"--nproc {nproc} must be at least 1")
-        if nproc is not None and launch is not None:
-            raise UsageError("--nproc starts ranks itself; leave it out under torchrun and srun")
+        _check_flags(timeout, backend, output_format, nproc, launch)
         read_sizes = _sizes(sizes)
         drills = tuple(
             read_drill(text, launch.world_size if launch is not None else nproc)
@@ -111,14 +105,7 @@ def net(
             "--output-format": output_format,
             "--output": output,
         }
-        arguments = [
-            text
-            for name, value in flags.items()
-            if value is not None
-            for text in (name, str(value))
-        ]
-        arguments += [text for one in drill or () for text in ("--drill", one)]
-        raise typer.Exit(run_ranks(nproc, [*arguments, *(["--verbose"] if verbose else [])]))
+        raise typer.Exit(run_ranks(nproc, _as_arguments(flags, drill or (), verbose=verbose)))
     elif output_format == "json":
         raise UsageError(
             "nothing launched this process as a rank (RANK is not set), so there is no report; "
@@ -128,6 +115,37 @@ def net(
         from nanodoc.report.net import guide
 
         typer.echo(guide(socket.gethostname(), _free_port()), nl=False)
+
+
+def _check_flags(
+    timeout: float,
+    backend: str | None,
+    output_format: str,
+    nproc: int | None,
+    launch: Launch | None,
+) -> None:
+    """Raises `UsageError` for a flag that cannot be."""
+    if not 1.0 <= timeout <= 86400.0:
+        raise UsageError(f"--timeout {timeout:g} must be between 1 and 86400 seconds")
+    if backend is not None and backend not in _BACKENDS:
+        raise UsageError(f"--backend {backend!r} is not one of {', '.join(_BACKENDS)}")
+    if output_format not in _FORMATS:
+        raise UsageError(f"--output-format {output_format!r} is not one of {', '.join(_FORMATS)}")
+    if nproc is not None and nproc < 1:
+        raise UsageError(f"--nproc {nproc} must be at least 1")
+    if nproc is not None and launch is not None:
+        raise UsageError("--nproc starts ranks itself; leave it out under torchrun and srun")
+
+
+def _as_arguments(
+    flags: Mapping[str, object], drills: Sequence[str], *, verbose: bool
+) -> list[str]:
+    """The command line that gives a rank these flags."""
+    arguments = [
+        text for name, value in flags.items() if value is not None for text in (name, str(value))
+    ]
+    arguments += [text for drill in drills for text in ("--drill", drill)]
+    return [*arguments, *(["--verbose"] if verbose else [])]
 
 
 @contextlib.contextmanager

@@ -13,6 +13,26 @@ from nanodoc.cli.options import configured, settings_of
 from nanodoc.errors import UsageError
 from nanodoc.supervise.job import Job
 
+Snapshot = Annotated[
+    Path, typer.Argument(help="A nanodoc-step<N>.pt, or a bare {'x', 'y', 'state'} file.")
+]
+Recipe = Annotated[
+    str | None,
+    typer.Option(
+        "--entrypoint",
+        metavar="FILE.py:NAME",
+        help="The recipe, if not the one the snapshot names.",
+    ),
+]
+Dtype = Annotated[
+    str | None,
+    typer.Option(
+        "--dtype", help="Everything in float64, float32, bfloat16 or float16, without autocast."
+    ),
+]
+NoAmp = Annotated[
+    bool, typer.Option("--no-amp", help="Without autocast and GradScaler, as --amp off.")
+]
 Set = Annotated[
     list[str] | None,
     typer.Option(
@@ -21,62 +41,48 @@ Set = Annotated[
         help="optimizer.lr=1e-4, clip_grad_norm=1 or model.MODULE.ATTRIBUTE=…; can be given again.",
     ),
 ]
+Samples = Annotated[
+    str | None, typer.Option("--samples", help="Only these samples of the batch, such as 3,17.")
+]
+Ops = Annotated[bool, typer.Option("--ops", help="A table of the ops between cause and symptom.")]
+Experiment = Annotated[
+    str | None,
+    typer.Option("--experiment", help="Only this experiment, such as float64 or other-batch."),
+]
+Minimise = Annotated[
+    bool,
+    typer.Option(
+        "--minimise",
+        help="Find the smallest part of the batch that fails, and write it to --output "
+        "(default: …-min.pt).",
+    ),
+]
+Debug = Annotated[
+    bool,
+    typer.Option("--pdb", help="Stop in your own frame where the first non-finite value is made."),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        help="Write the report to this file instead of stdout; with --minimise, the snapshot.",
+    ),
+]
 
 
 @configured("replay")
 def replay(
-    snapshot: Annotated[
-        Path, typer.Argument(help="A nanodoc-step<N>.pt, or a bare {'x', 'y', 'state'} file.")
-    ],
-    entrypoint: Annotated[
-        str | None,
-        typer.Option(
-            "--entrypoint",
-            metavar="FILE.py:NAME",
-            help="The recipe, if not the one the snapshot names.",
-        ),
-    ] = None,
-    dtype: Annotated[
-        str | None,
-        typer.Option(
-            "--dtype", help="Everything in float64, float32, bfloat16 or float16, without autocast."
-        ),
-    ] = None,
-    no_amp: Annotated[
-        bool, typer.Option("--no-amp", help="Without autocast and GradScaler, as --amp off.")
-    ] = False,
+    snapshot: Snapshot,
+    entrypoint: Recipe = None,
+    dtype: Dtype = None,
+    no_amp: NoAmp = False,
     set_: Set = None,
-    samples: Annotated[
-        str | None, typer.Option("--samples", help="Only these samples of the batch, such as 3,17.")
-    ] = None,
-    ops: Annotated[
-        bool, typer.Option("--ops", help="A table of the ops between cause and symptom.")
-    ] = False,
-    experiment: Annotated[
-        str | None,
-        typer.Option("--experiment", help="Only this experiment, such as float64 or other-batch."),
-    ] = None,
-    minimise: Annotated[
-        bool,
-        typer.Option(
-            "--minimise",
-            help="Find the smallest part of the batch that fails, and write it to --output "
-            "(default: …-min.pt).",
-        ),
-    ] = False,
-    debug: Annotated[
-        bool,
-        typer.Option(
-            "--pdb", help="Stop in your own frame where the first non-finite value is made."
-        ),
-    ] = False,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            help="Write the report to this file instead of stdout; with --minimise, the snapshot.",
-        ),
-    ] = None,
+    samples: Samples = None,
+    ops: Ops = False,
+    experiment: Experiment = None,
+    minimise: Minimise = False,
+    debug: Debug = False,
+    output: Output = None,
     **flags: Any,
 ) -> None:
     """Re-run the step a snapshot holds, changed as you like, and print its diagnosis."""

@@ -10,32 +10,15 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from nanodoc.diagnosis.finding import GROWTH, OK, PROBLEM, SEVERITIES, SKIPPED, Finding, Fix
+from nanodoc.diagnosis.finding import OK, PROBLEM, SEVERITIES, SKIPPED
 from nanodoc.facts.loop import OverfitFacts
-from nanodoc.facts.trials import DATA, ENVIRONMENT, MATHEMATICS, PRECISION, WEIGHTS
-from nanodoc.report.fixes import changed_line
+from nanodoc.report.finding import STYLES, finding_line, finding_text
 from nanodoc.report.frames import frames_text
 from nanodoc.report.ops import ops_text
-from nanodoc.report.report import FLOAT32, FLOAT64, UNMEASURED, Report, VitalSigns
+from nanodoc.report.report import Report, VitalSigns
 from nanodoc.report.stats import stats_text
 from nanodoc.text import clean
 
-_STYLES = {
-    "critical": "bold red",
-    "warning": "bold yellow",
-    "info": "bold blue",
-    "help": "bold cyan",
-    "gutter": "blue",
-    "removed": "red",
-    "added": "green",
-}
-_CAUSES = {
-    PRECISION: "precision",
-    DATA: "the data at hand",
-    WEIGHTS: "weights that went wrong earlier",
-    MATHEMATICS: "the mathematics of this op",
-    ENVIRONMENT: "the environment",
-}
 _WRITTEN = {
     "patch": "git apply {}",
     "minimal": "nanodoc replay {}",
@@ -43,7 +26,6 @@ _WRITTEN = {
 }
 _BARS = "▁▂▃▄▅▆▇█"
 _SPARK = 40
-_SHOWN_EVIDENCE = 8
 _TOLD = ("UserWarning", "RuntimeWarning")
 _MOST_WARNINGS, _LONGEST_WARNING = 3, 160
 
@@ -54,7 +36,7 @@ def render(report: Report, *, width: int = 120, color: bool = False, concise: bo
     out = Text()
     if concise:
         for finding in report.findings:
-            out.append_text(_concise(finding))
+            out.append_text(finding_line(finding))
     else:
         out.append_text(_vitals(report))
         for table in report.frames:
@@ -81,13 +63,14 @@ def render(report: Report, *, width: int = 120, color: bool = False, concise: bo
 def _left(report: Report) -> Text:
     """What was not checked, and the files that were written."""
     out = Text()
-    for one in [
-        one for one in report.warnings if one.location is not None and one.category in _TOLD
-    ][:_MOST_WARNINGS]:
-        place = (
-            f"{clean(one.location.file)}:{one.location.line}" if one.location is not None else ""
-        )
-        out.append(f"warned at {place}: {clean(one.message[:_LONGEST_WARNING])}\n", "dim")
+    told = [
+        (warning.location, warning.message)
+        for warning in report.warnings
+        if warning.location is not None and warning.category in _TOLD
+    ]
+    for where, message in told[:_MOST_WARNINGS]:
+        place = f"{clean(where.file)}:{where.line}"
+        out.append(f"warned at {place}: {clean(message[:_LONGEST_WARNING])}\n", "dim")
     if report.not_checked:
         out.append(
             "not checked: "
@@ -116,7 +99,7 @@ def _blocks(report: Report) -> Text:
     out = Text()
     for finding in report.findings:
         out.append("\n")
-        out.append_text(_block(finding, report))
+        out.append_text(finding_text(finding, report.artifacts.get("snapshot")))
     return out.append("\n")
 
 
@@ -133,14 +116,6 @@ def printed(out: Text, width: int, color: bool) -> str:
     )
     console.print(out, soft_wrap=True, end="")  # `out` ends its own lines
     return buffer.getvalue()
-
-
-def _concise(finding: Finding) -> Text:
-    where = finding.culprit.location
-    place = f"{clean(where.file)}:{where.line}:{where.column}: " if where else ""
-    line = Text(place)
-    line.append(f"{finding.severity}[{finding.code}]", _STYLES[finding.severity])
-    return line.append(f" {clean(finding.title)}\n")
 
 
 def _vitals(report: Report) -> Text:
@@ -199,19 +174,19 @@ def _vitals(report: Report) -> Text:
     return out
 
 
-def _overfit(one: OverfitFacts) -> str:
+def _overfit(overfit: OverfitFacts) -> str:
     text = (
-        f"{'fitted' if one.fits else 'not fitted'}: {_number(one.first)} → {_number(one.last)} in "
-        f"{one.steps} steps"
+        f"{'fitted' if overfit.fits else 'not fitted'}: {_number(overfit.first)} → "
+        f"{_number(overfit.last)} in {overfit.steps} steps"
     )
-    if one.faster_last is not None:
-        text += f" (at ten times the learning rate {_number(one.faster_last)})"
-    if one.zeroed_last is None:
+    if overfit.faster_last is not None:
+        text += f" (at ten times the learning rate {_number(overfit.faster_last)})"
+    if overfit.zeroed_last is None:
         return (
             text
             + " (inputs could not be told from targets, so there is no control with zeroed inputs)"
         )
-    return f"{text}; with {clean(', '.join(one.zeroed))} zeroed {_number(one.zeroed_last)}"
+    return f"{text}; with {clean(', '.join(overfit.zeroed))} zeroed {_number(overfit.zeroed_last)}"
 
 
 def _skipped(vitals: VitalSigns) -> str:
@@ -251,189 +226,6 @@ def _number(value: float) -> str:
     return f"{value:.4g}"
 
 
-def _block(finding: Finding, report: Report) -> Text:
-    out = Text()
-    out.append(f"{finding.severity}[{finding.code}]", _STYLES[finding.severity])
-    out.append(f": {clean(finding.title)}\n", "bold")
-    gutter = _source(out, finding)
-    growth = next((value for label, value in finding.evidence if label == GROWTH), None)
-    if growth is not None:
-        _note(out, gutter, f"{GROWTH}: {clean(str(growth))}")
-    _note(out, gutter, _situation(finding))
-    _note(out, gutter, clean(finding.explanation))
-    _note(out, gutter, _who(finding))
-    evidence = [
-        f"{label} {_value(value)}"
-        for label, value in finding.evidence
-        if value is not None and label != GROWTH and not label.startswith("frame ")
-    ]
-    if evidence:
-        _note(out, gutter, "evidence: " + ", ".join(evidence[:_SHOWN_EVIDENCE]))
-    for label, value in finding.evidence:
-        if (
-            label.startswith("frame ")
-            and len([1 for key, _ in finding.evidence if key.startswith("frame ")]) > 1
-        ):
-            _note(out, gutter, f"at {clean(str(value))}")
-    path = _path(finding)
-    if path:
-        _note(out, gutter, path)
-    if finding.effects:
-        _note(out, gutter, "effects: " + "; ".join(clean(what) for what, _ in finding.effects))
-    for experiment in finding.experiments:
-        _note(out, gutter, f"tried {experiment.get('name')}: {experiment.get('outcome')}")
-    if finding.cause is not None:
-        _note(
-            out,
-            gutter,
-            f"the experiments point to {_CAUSES[finding.cause]}: {clean(finding.cause_why)}",
-        )
-    for fix in finding.fixes:
-        _help(out, gutter, finding, fix)
-    _note(out, gutter, f"confidence {finding.confidence:.2f} · nanodoc explain {finding.code}")
-    snapshot = report.artifacts.get("snapshot")
-    if snapshot and finding.step is not None:
-        _note(out, gutter, f"next: nanodoc replay {clean(str(snapshot))}")
-    return out
-
-
-def _source(out: Text, finding: Finding) -> str:
-    """The place and the underlined source; returns the gutter's indent."""
-    where, culprit = finding.culprit.location, finding.culprit
-    gutter = " " * len(str(where.end_line)) if where else " "
-    module = culprit.module
-    inside = (
-        f"  (module {clean(module)}{f', {culprit.module_type}' if culprit.module_type else ''})"
-        if module
-        else ""
-    )
-    if where is None:
-        what = (
-            culprit.parameter
-            or culprit.batch_path
-            or culprit.op
-            or (culprit.kind if culprit.kind != "op" else "")
-        )
-        if not what and not inside:
-            return gutter
-        out.append(f"{gutter}--> ", _STYLES["gutter"]).append(f"{clean(what)}{inside}\n")
-        return gutter
-    out.append(f"{gutter}--> ", _STYLES["gutter"])
-    out.append(
-        f"{clean(where.file)}:{where.line}:{where.column} in {clean(where.function)}{inside}\n"
-    )
-    out.append(f"{gutter} |\n", _STYLES["gutter"])
-    lines = where.code.split("\n")
-    for offset, line in enumerate(lines):
-        shown = " " * where.indent + clean(line.expandtabs(4) if offset else line)
-        out.append(f"{where.line + offset:>{len(gutter)}} | ", _STYLES["gutter"]).append(
-            shown + "\n"
-        )
-        if offset == 0:
-            last = where.end_column - 1 if where.end_line == where.line else len(shown)
-            marks = max(1, last - (where.column - 1))
-            out.append(f"{gutter} | ", _STYLES["gutter"]).append(
-                " " * (where.column - 1) + "^" * marks + "\n", _STYLES[finding.severity]
-            )
-    return gutter
-
-
-def _situation(finding: Finding) -> str:
-    parts = []
-    if finding.step is not None:
-        parts.append(f"step {finding.step}")
-    parts.append(finding.phase)
-    if finding.culprit.node or finding.culprit.op:
-        parts.append(finding.culprit.node or str(finding.culprit.op))
-    return ", ".join(parts)
-
-
-def _who(finding: Finding) -> str:
-    samples, rows = finding.culprit.samples, finding.culprit.dataset_indices
-    if not samples:
-        return f"sample {rows[0]} of the data set" if len(rows) == 1 else ""
-    text = (
-        f"sample{'s' if len(samples) > 1 else ''} {', '.join(map(str, samples[:12]))}"
-        f"{', …' if len(samples) > 12 else ''} of the batch"
-    )
-    if rows:
-        text += f" (data set {', '.join(map(str, rows[:12]))}{', …' if len(rows) > 12 else ''})"
-    return text
-
-
-def _path(finding: Finding) -> str:
-    """The way from the cause to the symptom: op, line and magnitude."""
-    if len(finding.chain) < 2:
-        return ""
-    steps = []
-    for link in finding.chain[:6]:
-        bad = f" {link.nonfinite_out} bad" if link.nonfinite_out else ""
-        steps.append(
-            f"{link.op.split('.')[1] if '.' in link.op else link.op}"
-            f"{f' (line {link.line})' if link.line else ''}{bad}"
-        )
-    return "spread: " + " → ".join(steps) + (" → …" if len(finding.chain) > 6 else "")
-
-
-def _value(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return clean(str(value))
-
-
-def _note(out: Text, gutter: str, text: str) -> None:
-    if text:
-        out.append(f"{gutter} = ", _STYLES["gutter"]).append(text + "\n")
-
-
-def _help(out: Text, gutter: str, finding: Finding, fix: Fix) -> None:
-    out.append(f"{gutter} = ", _STYLES["gutter"]).append("help", _STYLES["help"]).append(
-        f" ({_status(fix)}): {clean(fix.title)}"
-    )
-    change = changed_line(finding, fix)
-    if change is None and fix.patch and "\n" in fix.patch:  # a piece of code to write somewhere
-        out.append("\n")
-        for line in fix.patch.splitlines():
-            out.append(f"{gutter} | ", _STYLES["gutter"]).append(
-                clean(line) + "\n", _STYLES["added"]
-            )
-        return
-    if change is None:
-        out.append(f": {clean(fix.patch)}\n" if fix.patch else "\n")
-        return
-    where, old, new = change
-    out.append("\n")
-    for sign, line, style in (("-", old, _STYLES["removed"]), ("+", new, _STYLES["added"])):
-        out.append(f"{where.line:>{len(gutter)}} {sign} ", _STYLES["gutter"]).append(
-            " " * where.indent + clean(line) + "\n", style
-        )
-
-
-def _status(fix: Fix) -> str:
-    if fix.outcome:
-        return f"verified by replay: {fix.outcome}" if fix.verified else f"tried: {fix.outcome}"
-    if not fix.verified:
-        if fix.verified is None:
-            return (
-                "stays finite, but there is nothing healthy to measure it on"
-                if fix.loss_of == UNMEASURED
-                else "not tried"
-            )
-        return "tried, does not help"
-    if fix.loss_change is None:
-        return "verified by replay"
-    if fix.loss_of in (FLOAT32, FLOAT64):
-        dtype = fix.loss_of.removesuffix("'s")
-        return "verified by replay, " + (
-            f"loss {fix.loss_change:.0e} from {dtype}'s"
-            if fix.loss_change
-            else f"loss as in {dtype}"
-        )
-    return f"verified by replay, {fix.loss_of} loss " + (
-        f"moves by {fix.loss_change:.0e}" if fix.loss_change else "stays the same"
-    )
-
-
 def _verdict(report: Report) -> Text:
     out = Text()
     counts = {
@@ -444,8 +236,8 @@ def _verdict(report: Report) -> Text:
     summary = (
         ", ".join(f"{number} {severity}" for severity, number in counts.items()) or "nothing found"
     )
-    style = {"healthy": "bold green", "warning": _STYLES["warning"]}.get(
-        report.verdict, _STYLES["critical"]
+    style = {"healthy": "bold green", "warning": STYLES["warning"]}.get(
+        report.verdict, STYLES["critical"]
     )
     out.append(f"verdict: {report.verdict}", style).append(
         f" ({summary} in {report.vitals.steps} step{'' if report.vitals.steps == 1 else 's'})"

@@ -4,8 +4,8 @@ findings from births."""
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NotRequired, TypedDict, Unpack
 
 from nanodoc.diagnosis.claim import Claim, RootKey, Specificity, confidence
 from nanodoc.diagnosis.finding import GROWTH, ChainLink, Culprit, CulpritKind, Fix
@@ -15,10 +15,27 @@ from nanodoc.facts.ops import Birth, OpFacts
 from nanodoc.facts.source import SourceSpan
 
 
+class Told(TypedDict):
+    """What a finding says to its reader. Its severity is the rule's where none is given."""
+
+    title: str
+    explanation: str
+    severity: NotRequired[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What a rule says of one case: its title, its explanation and its fixes."""
+
+    title: str
+    explanation: str
+    fixes: tuple[Fix, ...] = ()
+
+
 def birth_confidence(evidence: Evidence, birth: Birth, exact: float) -> float:
     """Earned by: the step was reproduced; the singular values were seen at the failing elements
     (`exact`, a share); the line is known; no other root competes."""
-    rivals = max(1, len({root_of(other) for other in evidence.births}) + len(evidence.leaves))
+    rivals = max(1, len({root_of(rival) for rival in evidence.births}) + len(evidence.leaves))
     return confidence(
         {"bitwise": 0.5, "tolerance": 0.3}.get(evidence.reproduced, 0.0),
         0.8 * exact,
@@ -42,18 +59,18 @@ def birth_claim(
     evidence: Evidence,
     birth: Birth,
     *,
-    title: str,
-    explanation: str,
     exact: float,
     specificity: Specificity = Specificity.FAMILY,
     extra: Iterable[tuple[str, Any]] = (),
     fixes: Iterable[Fix] = (),
     growth: bool = False,
+    **told: Unpack[Told],
 ) -> Claim:
     """The claim of `rule` on one birth, with the culprit, chain and effects filled in from the
     evidence. With `growth`, also how the value grew."""
     site = birth.site
     trip = evidence.trip
+    told["explanation"] = " ".join(told["explanation"].split())
     step = trip.step if trip else evidence.failure_step
     return Claim(
         root=root_of(birth),
@@ -61,8 +78,7 @@ def birth_claim(
         position=site.index,
         finding=rule.finding(
             confidence=birth_confidence(evidence, birth, exact),
-            title=title,
-            explanation=" ".join(explanation.split()),
+            **told,
             culprit=_blamed(evidence, culprit_of(site, birth)),
             phase=birth.phase,
             step=step,

@@ -196,7 +196,7 @@ class Tracer(TorchDispatchMode):
 
     # -- the hot path ------------------------------------------------------------------------------
 
-    def __torch_dispatch__(  # noqa: C901 - the hot path: a call per op costs more than it explains
+    def __torch_dispatch__(  # noqa: C901, PLR0915 - the hot path: a call an op costs
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         ident = _ident()

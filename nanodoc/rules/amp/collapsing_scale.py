@@ -31,6 +31,7 @@ from collections.abc import Iterable
 from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
 from nanodoc.diagnosis.finding import Culprit, Fix, Remedy
 from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.amp import AmpFacts
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import count
 
@@ -67,8 +68,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         facts.longest_streak[1] <= _STREAK and not lowest.scale < min(1.0, facts.steps[0].scale)
     ):
         return
-    scales = {step.step: step.scale for step in facts.steps}
-    finite = [skip for skip in facts.retried if skip.finite_unscaled]
+    finite = any(skip.finite_unscaled for skip in facts.retried)
     why = (
         "Run again without the scale, a skipped step is finite: the scale grows faster than it "
         "should, or is set by hand."
@@ -94,19 +94,23 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 ("at step", lowest.step),
                 ("skipped in a row", length),
             ),
-            fixes=(
-                Fix(
-                    title="keep growth_factor and growth_interval at their defaults (2.0, 2000), "
-                    "and don't set the scale by hand",
-                    confidence="maybe",
-                ),
-                Fix(
-                    title="begin with a lower loss scale",
-                    confidence="maybe",
-                    remedy=Remedy(kind="loss-scale", value=scales.get(began)),
-                ),
-            )
-            if finite
-            else (),
+            fixes=_fixes(facts, began) if finite else (),
+        ),
+    )
+
+
+def _fixes(facts: AmpFacts, began: int) -> tuple[Fix, ...]:
+    """What helps where a skipped step is finite without the scale."""
+    scales = {step.step: step.scale for step in facts.steps}
+    return (
+        Fix(
+            title="keep growth_factor and growth_interval at their defaults (2.0, 2000), "
+            "and don't set the scale by hand",
+            confidence="maybe",
+        ),
+        Fix(
+            title="begin with a lower loss scale",
+            confidence="maybe",
+            remedy=Remedy(kind="loss-scale", value=scales.get(began)),
         ),
     )

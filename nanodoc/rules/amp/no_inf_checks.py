@@ -51,13 +51,13 @@ from nanodoc.rules.graph.cut_claims import (
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if failure_family(evidence) != "no-inf-checks":
         return
-    graph, step = evidence.graph, evidence.failure_step
-    note = (
-        f"GradScaler.step() found no gradient in this optimizer at step {step}, so it has checked "
-        "nothing. "
-    )
+    graph = evidence.graph
     if graph is None:
         return
+    note = (
+        "GradScaler.step() found no gradient in this optimizer at step "
+        f"{evidence.failure_step}, so it has checked nothing. "
+    )
     empty = [
         n
         for n in _optimizers(graph)
@@ -70,8 +70,21 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         if hurt:
             claimed = True
             yield cut_claim(rule, evidence, cut, hurt, specificity=Specificity.SPECIAL, note=note)
-    if claimed:
-        return
+    if not claimed:
+        position = empty[0] if empty else None
+        yield _uncut_claim(rule, evidence, graph, theirs, position, note)
+
+
+def _uncut_claim(
+    rule: Rule,
+    evidence: Evidence,
+    graph: GraphFacts,
+    theirs: set[str],
+    position: int | None,
+    note: str,
+) -> Claim:
+    """The claim where no cut of the graph took the gradients. `theirs` are the names of the
+    optimizer's parameters, `position` is its place among the optimizers."""
     first = next((p for p in graph.parameters if p.name in theirs), None)
     states = {p.state for p in graph.parameters if p.name in theirs}
     why = (
@@ -81,14 +94,13 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         if states <= {UNUSED, UNREACHED} and states
         else "its tensors are not the model's"
     )
-    position = empty[0] if empty else None
     sites = evidence.optimizer_sites
     where = (
         sites[position]
         if position is not None and position < len(sites)
         else (sites[0] if sites else None)
     )
-    yield Claim(
+    return Claim(
         root=("failure",),
         specificity=Specificity.SPECIAL,
         finding=rule.finding(
@@ -103,7 +115,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 location=first.registered_at if first and first.registered_at else where,
             ),
             phase="optimizer",
-            step=step,
+            step=evidence.failure_step,
             effects=effects(evidence),
             fixes=(
                 Fix(

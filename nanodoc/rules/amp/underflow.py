@@ -3,12 +3,15 @@ be in it, and who isn't."""
 
 from __future__ import annotations
 
+from typing import Unpack
+
 from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
 from nanodoc.diagnosis.finding import Culprit, CulpritKind, Fix
 from nanodoc.diagnosis.rule import Rule
 from nanodoc.facts.amp import Flushed
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.source import SourceSpan
+from nanodoc.rules.base import Told
 
 # A parameter's gradient is hurt when most of its elements are rounded to zero, and they were no
 # negligible part of it.
@@ -34,11 +37,11 @@ def hurt_by_underflow(evidence: Evidence) -> list[Flushed]:
     if len(finite) >= 2 and abs(finite[-1]) < _DONE * abs(finite[0]):
         return []
     bad = [
-        one
-        for one in facts.flushed
-        if one.kind == "gradient" and one.share > _SHARE and one.lost_norm > _LOST_NORM
+        flushed
+        for flushed in facts.flushed
+        if flushed.kind == "gradient" and flushed.share > _SHARE and flushed.lost_norm > _LOST_NORM
     ]
-    return sorted(bad, key=lambda one: (-one.share, one.name))
+    return sorted(bad, key=lambda flushed: (-flushed.share, flushed.name))
 
 
 def underflow_claim(
@@ -46,24 +49,21 @@ def underflow_claim(
     evidence: Evidence,
     hurt: list[Flushed],
     *,
-    severity: str,
     location: SourceSpan | None,
     kind: CulpritKind,
-    title: str,
-    explanation: str,
     fixes: tuple[Fix, ...],
+    **told: Unpack[Told],
 ) -> Claim:
+    """The claim of `rule` on the parameters in `hurt`, the worst first."""
     worst = hurt[0]
-    listed = "; ".join(f"{one.name} {one.share:.0%}" for one in hurt[:SHOWN])
+    listed = "; ".join(f"{flushed.name} {flushed.share:.0%}" for flushed in hurt[:SHOWN])
     return Claim(
         root=("underflow",),
         specificity=Specificity.FAMILY,
         stage=Stage.PRECISION,
         finding=rule.finding(
-            severity=severity,
             confidence=confidence(0.6, worst.share * 0.8, 0.3 if len(hurt) > 1 else 0.0),
-            title=title,
-            explanation=explanation,
+            **told,
             culprit=Culprit(
                 kind=kind,
                 op=worst.op,

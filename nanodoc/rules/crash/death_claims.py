@@ -76,26 +76,6 @@ def death_claim(
     """The claim of `rule` on the end of the process, at the innermost line of the user's that is
     known."""
     where = death.frames[-1] if death.frames else None
-    evidence = [
-        (
-            f"frame {i}",
-            f"{span.file}:{span.line} in {span.function}: "
-            f"{span.code.splitlines()[0] if span.code else ''}",
-        )
-        for i, span in enumerate(death.frames)
-    ]
-    if death.known_from:
-        evidence.insert(0, ("line known from", death.known_from))
-    if death.call is not None:
-        evidence.insert(0, ("last call", death.call))
-    if death.item is not None:
-        evidence.insert(0, ("sample of the data set", str(death.item)))
-    experiments: tuple[dict[str, str | None], ...] = ()
-    if death.again is not None:
-        outcome = "ends in the same way" if death.again else "does not end in this way"
-        experiments = ({"name": "the same run again", "outcome": outcome, "loss": None},)
-    if death.again_note:
-        evidence.append(("second run", death.again_note))
     return Claim(
         root=("death",),
         specificity=specificity,
@@ -123,8 +103,37 @@ def death_claim(
             ),
             phase=death.phase,
             step=death.step if death.phase != "setup" else None,
-            evidence=tuple(evidence),
-            experiments=experiments,
+            evidence=tuple(_seen(death)),
+            experiments=_run_again(death),
             fixes=tuple(fixes),
         ),
     )
+
+
+def _seen(death: DeathFacts) -> list[tuple[str, str]]:
+    """What was seen of the end: the sample, the last call, the frames and the second run."""
+    evidence = [
+        (
+            f"frame {i}",
+            f"{span.file}:{span.line} in {span.function}: "
+            f"{span.code.splitlines()[0] if span.code else ''}",
+        )
+        for i, span in enumerate(death.frames)
+    ]
+    if death.known_from:
+        evidence.insert(0, ("line known from", death.known_from))
+    if death.call is not None:
+        evidence.insert(0, ("last call", death.call))
+    if death.item is not None:
+        evidence.insert(0, ("sample of the data set", str(death.item)))
+    if death.again_note:
+        evidence.append(("second run", death.again_note))
+    return evidence
+
+
+def _run_again(death: DeathFacts) -> tuple[dict[str, str | None], ...]:
+    """The second run as an experiment, where there was one."""
+    if death.again is None:
+        return ()
+    outcome = "ends in the same way" if death.again else "does not end in this way"
+    return ({"name": "the same run again", "outcome": outcome, "loss": None},)

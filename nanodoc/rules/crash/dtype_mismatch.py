@@ -18,14 +18,13 @@ ND406 half-parameters
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from nanodoc.diagnosis.claim import Claim
 from nanodoc.diagnosis.finding import Fix
 from nanodoc.diagnosis.rule import Rule, rule
-from nanodoc.facts.crash import FailedCall
+from nanodoc.facts.crash import FailedCall, GivenFacts
 from nanodoc.facts.evidence import Evidence
-from nanodoc.facts.failure import Failure
 from nanodoc.rules.crash.mismatch_claims import DEVICE, DTYPE, from_torch, mismatch_claim
 
 
@@ -46,40 +45,54 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     ):
         return
     call = evidence.crash.call if evidence.crash is not None else None
-    fixes = [*_dtype_fixes(call, failure)] if call is not None else []
+    fixes = [*_dtype_fixes(call)] if call is not None else []
     yield mismatch_claim(
-        rule, evidence, failure, call, "", fixes, lambda one: f"{one.dtype} {list(one.shape)}"
+        rule,
+        evidence,
+        failure,
+        call,
+        "",
+        fixes,
+        lambda tensor: f"{tensor.dtype} {list(tensor.shape)}",
     )
 
 
-def _dtype_fixes(call: FailedCall, failure: Failure) -> Iterable[Fix]:
-    given = call.given
+def _dtype_fixes(call: FailedCall) -> Iterable[Fix]:
+    """What to change in the arguments of the call that raised."""
     if "cross_entropy" in call.name or "nll_loss" in call.name:
-        if (
-            len(given) > 1
-            and given[1].dtype.startswith("float")
-            and len(given[1].shape) < len(given[0].shape)
-        ):
-            yield Fix(title="class labels are whole numbers: target.long()", confidence="likely")
-        elif len(given) > 1 and not given[1].dtype.startswith("float"):
-            yield Fix(
-                title="class labels are int64: target.long(); class probabilities are floating "
-                "point: target.float()",
-                confidence="likely",
-            )
-        return
-    if "embedding" in call.name:
+        yield from _label_fixes(call.given)
+    elif "embedding" in call.name:
         yield Fix(title="ids are whole numbers: ids.long()", confidence="likely")
-        return
-    floats = [one for one in given if one.dtype.startswith(("float", "bfloat"))]
-    weights = next((one for one in given if (one.leaf or "").startswith("param:")), None)
+    else:
+        yield from _conversions(call.given)
+
+
+def _label_fixes(given: Sequence[GivenFacts]) -> Iterable[Fix]:
+    """For a classification's loss, whose second argument are the targets."""
+    if (
+        len(given) > 1
+        and given[1].dtype.startswith("float")
+        and len(given[1].shape) < len(given[0].shape)
+    ):
+        yield Fix(title="class labels are whole numbers: target.long()", confidence="likely")
+    elif len(given) > 1 and not given[1].dtype.startswith("float"):
+        yield Fix(
+            title="class labels are int64: target.long(); class probabilities are floating "
+            "point: target.float()",
+            confidence="likely",
+        )
+
+
+def _conversions(given: Sequence[GivenFacts]) -> Iterable[Fix]:
+    """The argument that is unlike the weights, unlike the first floating-point one, or no
+    floating-point one, and the dtype to give it."""
+    floats = [tensor for tensor in given if tensor.dtype.startswith(("float", "bfloat"))]
+    weights = next((tensor for tensor in given if _is_parameter(tensor)), None)
     odd = next(
         (
-            one
-            for one in given
-            if weights is not None
-            and one.dtype != weights.dtype
-            and not (one.leaf or "").startswith("param:")
+            tensor
+            for tensor in given
+            if weights is not None and tensor.dtype != weights.dtype and not _is_parameter(tensor)
         ),
         None,
     )
@@ -92,7 +105,7 @@ def _dtype_fixes(call: FailedCall, failure: Failure) -> Iterable[Fix]:
         )
     elif (
         len(floats) > 1
-        and (odd := next((one for one in floats[1:] if one.dtype != floats[0].dtype), None))
+        and (odd := next((later for later in floats[1:] if later.dtype != floats[0].dtype), None))
         is not None
     ):
         source = odd.leaf or (
@@ -105,7 +118,8 @@ def _dtype_fixes(call: FailedCall, failure: Failure) -> Iterable[Fix]:
         )
     elif len(given) > 1 and given[0].dtype != given[1].dtype:
         whole = next(
-            (one for one in given[:2] if not one.dtype.startswith(("float", "bfloat"))), given[1]
+            (tensor for tensor in given[:2] if not tensor.dtype.startswith(("float", "bfloat"))),
+            given[1],
         )
         other = given[0] if whole is given[1] else given[1]
         yield Fix(
@@ -113,3 +127,7 @@ def _dtype_fixes(call: FailedCall, failure: Failure) -> Iterable[Fix]:
             f"{other.dtype}: .to(torch.{other.dtype})",
             confidence="likely",
         )
+
+
+def _is_parameter(tensor: GivenFacts) -> bool:
+    return (tensor.leaf or "").startswith("param:")

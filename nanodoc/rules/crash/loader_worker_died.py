@@ -28,8 +28,10 @@ from dataclasses import replace
 from nanodoc.diagnosis.claim import Claim, Specificity, confidence
 from nanodoc.diagnosis.finding import Culprit, Fix
 from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.death import DeathFacts
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.failure_kinds import worker_died
+from nanodoc.rules.base import Account
 from nanodoc.rules.crash.death_claims import meaning
 from nanodoc.rules.crash.failure_claims import failure_claim
 
@@ -54,80 +56,16 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         else ""
     )
     signal = match["signal"]
-    fixes = []
-    if signal == "Bus error":
-        explanation = (
-            "A worker ran out of shared memory (/dev/shm), through which batches travel to the "
-            "training process."
-        )
-        fixes.append(
-            Fix(
-                title="more shared memory (docker run --shm-size=8g, or --ipc=host), or fewer "
-                "workers",
-                confidence="likely",
-            )
-        )
-    elif death is not None:
-        explanation = (
-            f"Loading the batches without workers ends in the same way: the process {death.how}. "
-            f"{meaning(death)}"
-        ).strip()
-    elif signal == "Killed":
-        explanation = (
-            "A worker was killed from outside, most often by the kernel for want of memory: every "
-            "worker holds the data set and the batches it has ahead." + well
-        )
-        fixes.append(
-            Fix(
-                title="fewer workers, a smaller prefetch_factor, and a data set that does not hold "
-                "everything in Python lists",
-                confidence="likely",
-            )
-        )
-    elif well:
-        explanation = "A worker process ended without an exception." + well
-        fixes.append(
-            Fix(
-                title="it happens in workers only: open files, connections and native libraries in "
-                "the worker (worker_init_fn, or on first use), not before the fork, or start "
-                "workers with multiprocessing_context='spawn'",
-                confidence="maybe",
-            )
-        )
-    else:
-        explanation = "A worker process ended without an exception."
-        fixes.append(
-            Fix(
-                title="num_workers=0 shows the error where it happens; threads or locks from "
-                "before the fork are the likeliest reason",
-                confidence="maybe",
-            )
-        )
-    extra = [("signal", signal)] if signal else []
-    if death is not None:
-        if death.item is not None:
-            extra.append(("sample of the data set", str(death.item)))
-        if death.call is not None:
-            extra.append(("last call", death.call))
-    title = (
-        f"a worker of the data loader {'was killed (' + signal + ')' if signal else 'ended'}"
-        + (f" at sample {death.item}" if death is not None and death.item is not None else "")
-    )
+    account = _account(signal, death, well)
+    extra = _seen(signal, death)
     claim = failure_claim(
         rule,
         evidence,
-        title=title,
-        explanation=explanation,
-        fixes=fixes,
+        title=account.title,
+        explanation=account.explanation,
+        fixes=account.fixes,
         specificity=Specificity.SPECIAL,
         extra=extra,
-    )
-    where = death.frames[-1] if death is not None and death.frames else evidence.data_site
-    culprit = Culprit(
-        kind="data",
-        op=death.call if death is not None else None,
-        location=where,
-        dataset_indices=(death.item,) if death is not None and death.item is not None else (),
     )
     experiments: tuple[dict[str, str | None], ...] = ()
     if seen is not None:
@@ -144,10 +82,83 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         claim,
         finding=replace(
             claim.finding,
-            culprit=culprit,
+            culprit=_culprit(evidence, death),
             confidence=sure,
             experiments=experiments,
             phase="data",
             evidence=tuple(extra),
         ),
+    )
+
+
+def _account(signal: str | None, death: DeathFacts | None, well: str) -> Account:
+    """`death` is the end of the second run where it ended in the same way; `well` says that it went
+    well, or is empty."""
+    explanation, fix = _reason(signal, death, well)
+    return Account(
+        title=f"a worker of the data loader {'was killed (' + signal + ')' if signal else 'ended'}"
+        + (f" at sample {death.item}" if death is not None and death.item is not None else ""),
+        explanation=explanation,
+        fixes=(fix,) if fix is not None else (),
+    )
+
+
+def _reason(signal: str | None, death: DeathFacts | None, well: str) -> tuple[str, Fix | None]:
+    """Why the worker ended, and what helps."""
+    if signal == "Bus error":
+        return (
+            "A worker ran out of shared memory (/dev/shm), through which batches travel to the "
+            "training process."
+        ), Fix(
+            title="more shared memory (docker run --shm-size=8g, or --ipc=host), or fewer workers",
+            confidence="likely",
+        )
+    if death is not None:
+        return (
+            f"Loading the batches without workers ends in the same way: the process {death.how}. "
+            f"{meaning(death)}"
+        ).strip(), None
+    if signal == "Killed":
+        return (
+            "A worker was killed from outside, most often by the kernel for want of memory: every "
+            "worker holds the data set and the batches it has ahead." + well
+        ), Fix(
+            title="fewer workers, a smaller prefetch_factor, and a data set that does not hold "
+            "everything in Python lists",
+            confidence="likely",
+        )
+    if well:
+        return "A worker process ended without an exception." + well, Fix(
+            title="it happens in workers only: open files, connections and native libraries in "
+            "the worker (worker_init_fn, or on first use), not before the fork, or start "
+            "workers with multiprocessing_context='spawn'",
+            confidence="maybe",
+        )
+    return "A worker process ended without an exception.", Fix(
+        title="num_workers=0 shows the error where it happens; threads or locks from "
+        "before the fork are the likeliest reason",
+        confidence="maybe",
+    )
+
+
+def _seen(signal: str | None, death: DeathFacts | None) -> list[tuple[str, str]]:
+    """The signal, and the sample and the last call of the second run."""
+    found = [("signal", signal)] if signal else []
+    if death is not None:
+        if death.item is not None:
+            found.append(("sample of the data set", str(death.item)))
+        if death.call is not None:
+            found.append(("last call", death.call))
+    return found
+
+
+def _culprit(evidence: Evidence, death: DeathFacts | None) -> Culprit:
+    """The line and the sample of the second run; else the line that made the loader."""
+    if death is None:
+        return Culprit(kind="data", location=evidence.data_site)
+    return Culprit(
+        kind="data",
+        op=death.call,
+        location=death.frames[-1] if death.frames else evidence.data_site,
+        dataset_indices=(death.item,) if death.item is not None else (),
     )

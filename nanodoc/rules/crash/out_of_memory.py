@@ -28,10 +28,12 @@ from dataclasses import replace
 from nanodoc.diagnosis.claim import Claim, Specificity
 from nanodoc.diagnosis.finding import Fix
 from nanodoc.diagnosis.rule import Rule, rule
-from nanodoc.facts.crash import CrashFacts, MemoryFacts
+from nanodoc.facts.crash import CrashFacts, FailedCall, MemoryFacts
+from nanodoc.facts.death import DeathFacts
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.failure import Failure
 from nanodoc.facts.failure_kinds import out_of_memory
+from nanodoc.rules.base import Account
 from nanodoc.rules.crash.death_claims import death_claim, place_of, short_of_memory
 from nanodoc.rules.crash.failure_claims import failure_claim
 from nanodoc.rules.crash.mismatch_claims import origin
@@ -65,30 +67,11 @@ _OVERFLOW = re.compile(r"Storage size calculation overflowed with sizes=\[(?P<si
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     failure, death = evidence.failure, evidence.death
     if death is not None and short_of_memory(death) and not death.in_worker:
-        held = f" It held up to {shown_bytes(death.peak_memory)}" if death.peak_memory else ""
-        of = (
-            f" of the {shown_bytes(death.memory_limit)} of {death.memory_limit_of}"
-            if death.memory_limit
-            else ""
-        )
-        counted = (
-            " The kernel counted a kill for want of memory while it ran."
-            if death.killed_for_memory
-            else ""
-        )
-        yield death_claim(
-            rule,
-            death,
-            title="the kernel ended the training for want of memory",
-            explanation=f"The training was killed {place_of(death)}.{held}{of}.{counted}",
-            fixes=_ways_out(None),
-            specificity=Specificity.SPECIAL,
-        )
+        yield _killed(rule, death)
     if failure is None or not out_of_memory(failure):
         return
-    memory = (evidence.crash or CrashFacts()).memory
-    call = (evidence.crash or CrashFacts()).call
-    asked = _asked(failure)
+    crash = evidence.crash or CrashFacts()
+    memory, call, asked = crash.memory, crash.call, _asked(failure)
     extra = [*_table(memory)] if memory is not None else []
     if (
         asked is not None
@@ -96,43 +79,16 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         and memory.limit is not None
         and asked > memory.limit
     ):
-        if call is not None:
-            extra = [
-                (f"argument {i + 1}", f"{one.dtype} {list(one.shape)}{origin(one)}")
-                for i, one in enumerate(call.given)
-            ] + extra
-        name = f"{call.name} asks" if call is not None else "one tensor asks"
-        explanation = (
-            f"{name[0].upper()}{name[1:]} for {shown_bytes(asked)} in one piece, more than all of "
-            f"{memory.limit_of} has ({shown_bytes(memory.limit)}): "
-            "a wrong size, not a model too large. Look at what is repeated, expanded, multiplied "
-            "out or broadcast."
-        )
-        fixes = [
-            Fix(
-                title="look at the shapes of its arguments: a dimension is repeated, or two long "
-                "ones meet in a broadcast or an outer product",
-                confidence="likely",
-            )
-        ]
-        title = f"{name} for {shown_bytes(asked)}, more than there is"
+        extra = [*_arguments(call), *extra]
+        account = _too_large(call, asked, memory.limit, memory.limit_of)
     else:
-        wanted = (
-            f"{shown_bytes(asked)} more were asked for"
-            if asked is not None
-            else "No more memory could be had"
-        )
-        explanation = f"{wanted}. " + (
-            _story(memory) if memory is not None and memory.known else ""
-        )
-        fixes = [*_ways_out(memory)]
-        title = f"out of memory{f' at {shown_bytes(asked)} more' if asked is not None else ''}"
+        account = _too_much(memory, asked)
     claim = failure_claim(
         rule,
         evidence,
-        title=title,
-        explanation=explanation.strip(),
-        fixes=fixes,
+        title=account.title,
+        explanation=account.explanation,
+        fixes=account.fixes,
         specificity=Specificity.SPECIAL,
         extra=extra,
     )
@@ -146,6 +102,72 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         )
         claim = replace(claim, finding=replace(claim.finding, culprit=culprit))
     yield claim
+
+
+def _killed(rule: Rule, death: DeathFacts) -> Claim:
+    """A process that the kernel killed."""
+    held = f" It held up to {shown_bytes(death.peak_memory)}" if death.peak_memory else ""
+    of = (
+        f" of the {shown_bytes(death.memory_limit)} of {death.memory_limit_of}"
+        if death.memory_limit
+        else ""
+    )
+    counted = (
+        " The kernel counted a kill for want of memory while it ran."
+        if death.killed_for_memory
+        else ""
+    )
+    return death_claim(
+        rule,
+        death,
+        title="the kernel ended the training for want of memory",
+        explanation=f"The training was killed {place_of(death)}.{held}{of}.{counted}",
+        fixes=_ways_out(None),
+        specificity=Specificity.SPECIAL,
+    )
+
+
+def _too_large(call: FailedCall | None, asked: float, limit: float, limit_of: str) -> Account:
+    """One tensor that is larger than all memory."""
+    name = f"{call.name} asks" if call is not None else "one tensor asks"
+    return Account(
+        title=f"{name} for {shown_bytes(asked)}, more than there is",
+        explanation=f"{name[0].upper()}{name[1:]} for {shown_bytes(asked)} in one piece, more than "
+        f"all of {limit_of} has ({shown_bytes(limit)}): "
+        "a wrong size, not a model too large. Look at what is repeated, expanded, multiplied "
+        "out or broadcast.",
+        fixes=(
+            Fix(
+                title="look at the shapes of its arguments: a dimension is repeated, or two long "
+                "ones meet in a broadcast or an outer product",
+                confidence="likely",
+            ),
+        ),
+    )
+
+
+def _too_much(memory: MemoryFacts | None, asked: float | None) -> Account:
+    """All that is held together is more than there is."""
+    wanted = (
+        f"{shown_bytes(asked)} more were asked for"
+        if asked is not None
+        else "No more memory could be had"
+    )
+    story = _story(memory) if memory is not None and memory.known else ""
+    return Account(
+        title=f"out of memory{f' at {shown_bytes(asked)} more' if asked is not None else ''}",
+        explanation=f"{wanted}. {story}".strip(),
+        fixes=tuple(_ways_out(memory)),
+    )
+
+
+def _arguments(call: FailedCall | None) -> list[tuple[str, str]]:
+    """The tensors given to the call that raised."""
+    given = call.given if call is not None else ()
+    return [
+        (f"argument {i + 1}", f"{tensor.dtype} {list(tensor.shape)}{origin(tensor)}")
+        for i, tensor in enumerate(given)
+    ]
 
 
 def shown_bytes(number: float) -> str:

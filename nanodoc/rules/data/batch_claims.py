@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Unpack
 
 from nanodoc.diagnosis.claim import Claim, Specificity, Stage
 from nanodoc.diagnosis.finding import Culprit, Fix
@@ -10,6 +11,7 @@ from nanodoc.diagnosis.rule import Rule
 from nanodoc.facts.calls import ArgumentFacts, CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.loop import BatchLeaf
+from nanodoc.rules.base import Told
 
 _LAYERS = ("linear", "conv1d", "conv2d", "conv3d")
 
@@ -22,24 +24,22 @@ def batch_claim(
     evidence: Evidence,
     leaf: str | None,
     *,
-    title: str,
-    explanation: str,
     weight: float,
     fix: str,
     notes: Iterable[tuple[str, object]] = (),
-    severity: str | None = None,
     specificity: Specificity = Specificity.FAMILY,
     root: str = "",
+    **told: Unpack[Told],
 ) -> Claim:
+    """The claim of `rule` on a part of the batch, with one fix; notes without a value are left
+    out."""
     return Claim(
         root=("data", root or rule.name, leaf),
         specificity=specificity,
         stage=Stage.DATA,
         finding=rule.finding(
-            severity=severity or rule.severity,
             confidence=weight,
-            title=title,
-            explanation=explanation,
+            **told,
             culprit=Culprit(kind="data", batch_path=leaf, location=evidence.data_site),
             phase="data",
             step=0,
@@ -72,4 +72,4 @@ def id_fields(calls: StepCalls, leaves: tuple[BatchLeaf, ...]) -> list[BatchLeaf
 
 
 def is_used(calls: StepCalls, leaf: str) -> bool:
-    return any(one.leaf == leaf for call in calls.calls for one in call.arguments)
+    return any(argument.leaf == leaf for call in calls.calls for argument in call.arguments)

@@ -24,8 +24,9 @@ from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.rule import Rule, rule
-from nanodoc.facts.calls import ArgumentFacts, StepCalls
+from nanodoc.facts.calls import ArgumentFacts, CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.loop import BatchLeaf, DataFacts
 from nanodoc.rules.data.batch_claims import batch_claim, consumers, id_fields, is_used
 from nanodoc.rules.learning.claims import calls_of
 
@@ -45,19 +46,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         return
     used = calls is None or any(is_used(calls, leaf.path) for leaf in data.leaves)
     if data.loader and data.per_pass != 1 and used and data.identical >= data.batches - 1:
-        yield batch_claim(
-            rule,
-            evidence,
-            None,
-            severity="critical",
-            title=f"all of the last {data.batches} batches are the same",
-            explanation="They were made anew and are equal to the last bit: the loop draws the "
-            "same batch again and again.",
-            weight=confidence(0.8, 0.5 if data.batches > 5 else 0.2),
-            notes=[("identical batches", data.batches)],
-            fix="iterate over the loader; `next(iter(loader))` begins anew each time, and a seed "
-            "set in every step draws the same samples",
-        )
+        yield _same_batch(rule, evidence, data)
         return
     inputs = [
         (leaf, taken)
@@ -79,30 +68,50 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         for leaf in data.leaves
     ):
         return
-    for leaf, taken in inputs:
-        if taken:
-            alike = f"{leaf.minimum:g} everywhere" if leaf.constant else "the same for every sample"
-            yield batch_claim(
-                rule,
-                evidence,
-                leaf.path,
-                severity="critical",
-                title=f"{leaf.path} is {alike}, in every batch",
-                explanation=f"{taken[0].module or 'The model'} is given {list(leaf.shape)} "
-                f"values, and no sample differs from another over {data.batches} batches: "
-                "there "
-                "is nothing to tell them apart by.",
-                weight=confidence(
-                    0.8, 0.5 if data.batches > 5 else 0.2, 0.3 if leaf.constant else 0.0
-                ),
-                notes=[
-                    ("range", f"{leaf.minimum:.4g} … {leaf.maximum:.4g}"),
-                    ("batches", data.batches),
-                ],
-                fix="look at how the samples are stored: one tensor that is written to in place "
-                "and stored again and again stays one tensor (clone it)",
-            )
-            return
+    for leaf, taken in inputs[:1]:
+        yield _same_samples(rule, evidence, data, leaf, taken[0])
+
+
+def _same_batch(rule: Rule, evidence: Evidence, data: DataFacts) -> Claim:
+    """Every batch equals the one before."""
+    return batch_claim(
+        rule,
+        evidence,
+        None,
+        severity="critical",
+        title=f"all of the last {data.batches} batches are the same",
+        explanation="They were made anew and are equal to the last bit: the loop draws the "
+        "same batch again and again.",
+        weight=confidence(0.8, 0.5 if data.batches > 5 else 0.2),
+        notes=[("identical batches", data.batches)],
+        fix="iterate over the loader; `next(iter(loader))` begins anew each time, and a seed "
+        "set in every step draws the same samples",
+    )
+
+
+def _same_samples(
+    rule: Rule, evidence: Evidence, data: DataFacts, leaf: BatchLeaf, taker: CallFacts
+) -> Claim:
+    """Every sample of a part of the batch equals the others. `taker` is the layer that it goes
+    into."""
+    alike = f"{leaf.minimum:g} everywhere" if leaf.constant else "the same for every sample"
+    return batch_claim(
+        rule,
+        evidence,
+        leaf.path,
+        severity="critical",
+        title=f"{leaf.path} is {alike}, in every batch",
+        explanation=f"{taker.module or 'The model'} is given {list(leaf.shape)} "
+        f"values, and no sample differs from another over {data.batches} batches: there "
+        "is nothing to tell them apart by.",
+        weight=confidence(0.8, 0.5 if data.batches > 5 else 0.2, 0.3 if leaf.constant else 0.0),
+        notes=[
+            ("range", f"{leaf.minimum:.4g} … {leaf.maximum:.4g}"),
+            ("batches", data.batches),
+        ],
+        fix="look at how the samples are stored: one tensor that is written to in place "
+        "and stored again and again stays one tensor (clone it)",
+    )
 
 
 def _targets(calls: StepCalls) -> set[str | None]:

@@ -26,7 +26,7 @@ from nanodoc.diagnosis.claim import Claim, Specificity, confidence
 from nanodoc.diagnosis.finding import Culprit, Fix, Remedy
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
-from nanodoc.facts.ops import LeafRoot
+from nanodoc.facts.ops import LeafRoot, TensorFacts
 from nanodoc.rules.base import count, effects, link, replay_row
 
 
@@ -46,25 +46,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         if leaf.kind not in ("batch", "unknown"):
             continue
         facts = leaf.facts
-        what = " and ".join(
-            part
-            for part in (
-                count(facts.nan, "NaN") if facts.nan else "",
-                f"{facts.inf} inf" if facts.inf else "",
-            )
-            if part
-        )
+        what = _what(facts)
         name = leaf.name if leaf.kind == "batch" else "a tensor made outside the step"
-        who = ""
-        if leaf.samples:
-            shown = ", ".join(map(str, leaf.samples[:8])) + (", …" if len(leaf.samples) > 8 else "")
-            who = f" Sample{'s' if len(leaf.samples) > 1 else ''} {shown} of the batch"
-            if leaf.dataset_indices:
-                who += (
-                    f" (data set ind{'ices' if len(leaf.dataset_indices) > 1 else 'ex'} "
-                    f"{', '.join(map(str, leaf.dataset_indices[:8]))})"
-                )
-            who += f" {'hold' if len(leaf.samples) > 1 else 'holds'} them."
         yield Claim(
             root=("leaf", leaf.name),
             specificity=Specificity.SPECIAL,
@@ -77,7 +60,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 ),
                 title=f"{name} holds {what or 'non-finite values'}",
                 explanation=f"{name} ({facts.dtype}, shape {list(facts.shape)}) comes in with "
-                f"{what} among {facts.numel} elements, and they reach the loss.{who}",
+                f"{what} among {facts.numel} elements, and they reach the loss.{_who(leaf)}",
                 culprit=_data_culprit(leaf),
                 phase="data" if leaf.kind == "batch" else "forward",
                 step=evidence.trip.step if evidence.trip else evidence.failure_step,
@@ -103,6 +86,33 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 ),
             ),
         )
+
+
+def _what(facts: TensorFacts) -> str:
+    """ "2 NaN and 1 inf"."""
+    return " and ".join(
+        part
+        for part in (
+            count(facts.nan, "NaN") if facts.nan else "",
+            f"{facts.inf} inf" if facts.inf else "",
+        )
+        if part
+    )
+
+
+def _who(leaf: LeafRoot) -> str:
+    """The sentence about the samples that hold the values, or nothing where they are unknown."""
+    if not leaf.samples:
+        return ""
+    several = len(leaf.samples) > 1
+    shown = ", ".join(map(str, leaf.samples[:8])) + (", …" if len(leaf.samples) > 8 else "")
+    who = f" Sample{'s' if several else ''} {shown} of the batch"
+    if leaf.dataset_indices:
+        who += (
+            f" (data set ind{'ices' if len(leaf.dataset_indices) > 1 else 'ex'} "
+            f"{', '.join(map(str, leaf.dataset_indices[:8]))})"
+        )
+    return f"{who} {'hold' if several else 'holds'} them."
 
 
 def _data_culprit(leaf: LeafRoot) -> Culprit:

@@ -49,80 +49,47 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     ragged = evidence.crash.ragged if evidence.crash is not None else None
     if failure is None or (ragged is None and not is_ragged(failure)):
         return
-    if ragged is None:
-        # its samples were looked at, and do not differ
-        if evidence.crash is not None and evidence.crash.indices:
-            return
-        claim = failure_claim(
-            rule,
-            evidence,
-            title="the samples of a batch do not fit together",
-            specificity=Specificity.FAMILY,
-            explanation="The loader could not put its samples together; which of them differ "
-            "could not be told (an iterable data set, or samples that are not the same twice).",
-        )
-        yield replace(
-            claim,
-            finding=replace(
-                claim.finding,
-                culprit=replace(
-                    claim.finding.culprit,
-                    kind="data",
-                    location=claim.finding.culprit.location or evidence.data_site,
-                ),
-            ),
-        )
-        return
-    fields = [one for one in ragged.fields if one.ragged]
-    worst = fields[0]
-    odd = _odd_samples(worst)
-    named = f"field {worst.path} of the samples" if worst.path else "the samples"
-    sizes = Counter(worst.sizes)
-    title = (
-        f"{named} differ{'s' if worst.path else ''} in "
-        f"{'shape' if all(isinstance(size, tuple) for size in worst.sizes) else 'kind'}, and "
-        "cannot be stacked"
-    )
-    first = odd[0]
-    most = len(set(worst.sizes)) > 1 and sizes[worst.usual] > 1
-    explanation = (
-        f"Sample {first} of the batch (data set {ragged.indices[first]}) has "
-        f"{_shown(worst.sizes[first])} where "
-        f"{'most have' if most else 'sample 0 has'} "
-        f"{_shown(worst.usual if sizes[worst.usual] > 1 else worst.sizes[0])}. "
-        + (
-            "The collate function stacks"
-            if ragged.own_collate
-            else "The loader's default collate stacks"
-        )
-        + " samples, which needs equal shapes."
-    )
-    extra = [
-        (
-            "field",
-            f"{one.path or 'the sample'}: "
-            + ", ".join(f"{_shown(size)} ×{number}" for size, number in Counter(one.sizes).items()),
-        )
-        for one in fields[:4]
-    ]
-    extra.append(
-        (
-            "samples",
-            ", ".join(
-                f"{i} (data set {ragged.indices[i]}) {_shown(worst.sizes[i])}" for i in odd[:_SHOWN]
-            ),
-        )
-    )
-    if ragged.made_at is not None:
-        extra.append(("samples come from", f"{ragged.made_at.file}:{ragged.made_at.line}"))
+    if ragged is not None:
+        yield _compared(rule, evidence, ragged)
+    # where its samples were looked at, they do not differ
+    elif evidence.crash is None or not evidence.crash.indices:
+        yield _unseen(rule, evidence)
+
+
+def _unseen(rule: Rule, evidence: Evidence) -> Claim:
+    """The claim on samples that could not be drawn again."""
     claim = failure_claim(
         rule,
         evidence,
-        title=title,
-        explanation=explanation,
+        title="the samples of a batch do not fit together",
+        specificity=Specificity.FAMILY,
+        explanation="The loader could not put its samples together; which of them differ "
+        "could not be told (an iterable data set, or samples that are not the same twice).",
+    )
+    culprit = replace(
+        claim.finding.culprit,
+        kind="data",
+        location=claim.finding.culprit.location or evidence.data_site,
+    )
+    return replace(claim, finding=replace(claim.finding, culprit=culprit))
+
+
+def _compared(rule: Rule, evidence: Evidence, ragged: RaggedFacts) -> Claim:
+    """The claim on samples that were drawn again and differ."""
+    fields = [field for field in ragged.fields if field.ragged]
+    worst = fields[0]
+    odd = _odd_samples(worst)
+    named = f"field {worst.path} of the samples" if worst.path else "the samples"
+    claim = failure_claim(
+        rule,
+        evidence,
+        title=f"{named} differ{'s' if worst.path else ''} in "
+        f"{'shape' if all(isinstance(size, tuple) for size in worst.sizes) else 'kind'}, and "
+        "cannot be stacked",
+        explanation=_explanation(ragged, worst, odd[0]),
         fixes=_fixes(ragged, worst),
         specificity=Specificity.SPECIAL,
-        extra=extra,
+        extra=_sizes(ragged, fields, odd),
     )
     own = claim.finding.culprit.location if ragged.own_collate else None
     culprit = Culprit(
@@ -140,12 +107,54 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             {"name": "the field padded with zeros", "outcome": outcome, "loss": ragged.padded_loss},
         )
     sure = confidence(0.8, 0.5, 0.4 if culprit.location is not None else 0.0)
-    yield replace(
+    return replace(
         claim,
         finding=replace(
             claim.finding, culprit=culprit, confidence=sure, experiments=experiments, phase="data"
         ),
     )
+
+
+def _explanation(ragged: RaggedFacts, worst: FieldFacts, first: int) -> str:
+    """How sample `first` differs from the others."""
+    sizes = Counter(worst.sizes)
+    most = len(set(worst.sizes)) > 1 and sizes[worst.usual] > 1
+    return (
+        f"Sample {first} of the batch (data set {ragged.indices[first]}) has "
+        f"{_shown(worst.sizes[first])} where "
+        f"{'most have' if most else 'sample 0 has'} "
+        f"{_shown(worst.usual if sizes[worst.usual] > 1 else worst.sizes[0])}. "
+        + (
+            "The collate function stacks"
+            if ragged.own_collate
+            else "The loader's default collate stacks"
+        )
+        + " samples, which needs equal shapes."
+    )
+
+
+def _sizes(
+    ragged: RaggedFacts, fields: list[FieldFacts], odd: tuple[int, ...]
+) -> list[tuple[str, str]]:
+    """The sizes in each field that differs, and those of the odd samples in the first such
+    field."""
+    found = [
+        (
+            "field",
+            f"{field.path or 'the sample'}: "
+            + ", ".join(
+                f"{_shown(size)} ×{number}" for size, number in Counter(field.sizes).items()
+            ),
+        )
+        for field in fields[:4]
+    ]
+    shown = ", ".join(
+        f"{i} (data set {ragged.indices[i]}) {_shown(fields[0].sizes[i])}" for i in odd[:_SHOWN]
+    )
+    found.append(("samples", shown))
+    if ragged.made_at is not None:
+        found.append(("samples come from", f"{ragged.made_at.file}:{ragged.made_at.line}"))
+    return found
 
 
 def _odd_samples(field: FieldFacts) -> tuple[int, ...]:

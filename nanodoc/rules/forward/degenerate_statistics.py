@@ -24,6 +24,7 @@ from nanodoc.diagnosis.claim import Claim, Specificity
 from nanodoc.diagnosis.finding import Fix, Remedy
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.ops import OpFacts
 from nanodoc.rules.base import birth_claim
 from nanodoc.rules.crash.failure_claims import failure_claim
 from nanodoc.rules.rewrite import unbiased_where_many, with_keyword
@@ -64,32 +65,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             exact=1.0,
             specificity=Specificity.SPECIAL,
             extra=[("values", int(n)), ("correction", int(correction))],
-            fixes=[
-                Fix(
-                    title="drop the last, smaller batch (drop_last=True), or skip the "
-                    "normalisation for a single value",
-                    confidence="likely",
-                    remedy=Remedy(kind="without-batch"),
-                ),
-                Fix(
-                    title=f"use the biased {what} of a single value, which is 0",
-                    patch=unbiased_where_many(site),
-                    confidence="likely",
-                    remedy=Remedy(kind="lone-statistics", location=site.location),
-                ),
-                Fix(
-                    title="use the biased estimate",
-                    patch=with_keyword(site, "unbiased", False, drop=("correction",)),
-                    confidence="maybe",
-                    remedy=Remedy(
-                        kind="keyword",
-                        location=site.location,
-                        op=what,
-                        keyword="unbiased",
-                        value=0.0,
-                    ),
-                ),
-            ],
+            fixes=_fixes(site, what),
         )
     failure = evidence.failure
     if failure is not None and "Expected more than 1 value per channel" in failure.message:
@@ -108,3 +84,29 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             ],
             specificity=Specificity.SPECIAL,
         )
+
+
+def _fixes(site: OpFacts, what: str) -> list[Fix]:
+    """`what` is std or var."""
+    return [
+        Fix(
+            title="drop the last, smaller batch (drop_last=True), or skip the "
+            "normalisation for a single value",
+            confidence="likely",
+            remedy=Remedy(kind="without-batch"),
+        ),
+        Fix(
+            title=f"use the biased {what} of a single value, which is 0",
+            patch=unbiased_where_many(site),
+            confidence="likely",
+            remedy=Remedy(kind="lone-statistics", location=site.location),
+        ),
+        Fix(
+            title="use the biased estimate",
+            patch=with_keyword(site, "unbiased", False, drop=("correction",)),
+            confidence="maybe",
+            remedy=Remedy(
+                kind="keyword", location=site.location, op=what, keyword="unbiased", value=0.0
+            ),
+        ),
+    ]

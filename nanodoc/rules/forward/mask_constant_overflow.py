@@ -23,7 +23,7 @@ from nanodoc.diagnosis.claim import Claim, Specificity
 from nanodoc.diagnosis.finding import Fix, Remedy
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
-from nanodoc.facts.ops import ValuesAt
+from nanodoc.facts.ops import OpFacts, ValuesAt
 from nanodoc.rules.base import birth_claim
 from nanodoc.rules.crash.failure_claims import failure_claim
 from nanodoc.rules.forward.floats import LARGEST, is_half
@@ -51,25 +51,9 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         ):
             continue
         limit = LARGEST[str(dtype)]
-        huge = [
-            f
-            for f in site.inputs
-            if f.minimum is not None
-            and f.minimum <= -limit / 4
-            and (f.label in _CONSTANTS or f.label.startswith("buffer:"))
-        ]
-        scalar = [v for v in site.scalars.values() if isinstance(v, float) and v <= -limit / 4]
-        same = [
-            at.minimum
-            for at in site.values_at
-            if at is not None
-            and _is_one_value(at)
-            and at.minimum is not None
-            and at.minimum <= -limit / 4
-        ]
-        if not (huge or scalar or same):
+        value = _mask_constant(site, -limit / 4)
+        if value is None:
             continue
-        value = huge[0].minimum if huge else [*scalar, *same][0]
         yield birth_claim(
             rule,
             evidence,
@@ -87,9 +71,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                     confidence="likely",
                     remedy=Remedy(
                         kind="constant", location=site.location, value=value, replacement=-limit / 2
-                    )
-                    if value is not None
-                    else None,
+                    ),
                 )
             ],
         )
@@ -107,6 +89,21 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             fixes=[Fix(title="mask with torch.finfo(scores.dtype).min", confidence="likely")],
             specificity=Specificity.SPECIAL,
         )
+
+
+def _mask_constant(site: OpFacts, least: float) -> float | None:
+    """A constant that the op is given and that is `least` or below; None where there is none."""
+    for fact in site.inputs:
+        constant = fact.label in _CONSTANTS or fact.label.startswith("buffer:")
+        if constant and fact.minimum is not None and fact.minimum <= least:
+            return fact.minimum
+    for scalar in site.scalars.values():
+        if isinstance(scalar, float) and scalar <= least:
+            return scalar
+    for at in site.values_at:
+        if at is not None and _is_one_value(at) and at.minimum is not None and at.minimum <= least:
+            return at.minimum
+    return None
 
 
 def _is_one_value(at: ValuesAt) -> bool:

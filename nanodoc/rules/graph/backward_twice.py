@@ -22,11 +22,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nanodoc.diagnosis.claim import Claim, Specificity
+from nanodoc.diagnosis.claim import Claim
 from nanodoc.diagnosis.finding import Fix
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
-from nanodoc.rules.graph.failure_claims import both_ends, detached_assignment, family_of, innermost
+from nanodoc.facts.graph import GraphFacts
+from nanodoc.rules.graph.failure_claims import (
+    both_ends,
+    detached_assignment,
+    family_of,
+    innermost,
+    one_end,
+)
 
 
 @rule(
@@ -48,78 +55,81 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     )
     if family != "backward-twice" and not kept:
         return
-    detached = graph is not None and ("carried", "detach") in graph.verified
     if graph is not None and graph.carried:
-        carried = graph.carried[0]
-        where = carried.kept_at or carried.reader.location
-        name = carried.name or "a tensor"
-        what = "buffer" if carried.is_buffer else "state"
-        yield both_ends(
+        yield _kept_state(rule, evidence, graph)
+    elif graph is not None and len(graph.backward_calls) > 1:
+        yield _two_calls(rule, evidence, graph)
+    else:
+        yield one_end(
             rule,
             evidence,
-            where,
-            title=f"{name} carries the graph of an earlier step into this one",
-            explanation=f"The {what} {name} still hangs on the graph that made it "
-            f"({carried.node}). This "
-            "step's loss depends on it, so backward() walks into that graph, which the step "
-            "before has already freed. retain_graph=True would only make every step slower "
-            "than the last.",
-            op=carried.reader,
-            other=("read at", carried.reader.location) if carried.kept_at else None,
-            fixes=(
-                Fix(
-                    title=f"detach {name} before it is kept",
-                    patch=detached_assignment(carried.kept_at),
-                    verified=detached or None,
-                    confidence="machine" if detached else "likely",
-                ),
-            ),
-            sure=0.7,
+            title="backward() walks through a graph that was already freed",
+            explanation="Something this step used was computed before it, with a graph that an "
+            "earlier backward() or autograd.grad() freed. What kept it was not found among the "
+            "model's attributes and the variables of the loss function.",
+            sure=0.2,
         )
-        return
-    calls = graph.backward_calls if graph is not None else ()
-    if graph is not None and len(calls) > 1:
-        shared, first, last = graph.shared_reader, calls[0], calls[-1]
-        if graph.same_loss or shared is None:
-            yield both_ends(
-                rule,
-                evidence,
-                last or innermost(evidence),
-                title="backward() is called twice on one loss",
-                explanation="The first call freed the graph; the gradients it left are already "
-                "those of this loss.",
-                other=("first call", first),
-                fixes=(Fix(title="call backward() once per loss", confidence="likely"),),
-            )
-        else:
-            yield both_ends(
-                rule,
-                evidence,
-                shared.location or first,
-                title="two losses share a graph that the first backward() frees",
-                explanation="The first loss is computed through ops that the second loss needs as "
-                "well. If the first is not meant to train what lies before this line (a "
-                "discriminator's step), detach its input; else add the losses and call "
-                "backward() once.",
-                op=shared,
-                other=("freed at", first),
-                fixes=(
-                    Fix(
-                        title="detach the input here, or call backward() once on the sum of the "
-                        "losses",
-                        confidence="likely",
-                    ),
-                ),
-            )
-        return
-    yield both_ends(
+
+
+def _kept_state(rule: Rule, evidence: Evidence, graph: GraphFacts) -> Claim:
+    """A state or buffer that still hangs on the graph of an earlier step."""
+    carried = graph.carried[0]
+    name = carried.name or "a tensor"
+    what = "buffer" if carried.is_buffer else "state"
+    detached = ("carried", "detach") in graph.verified
+    return both_ends(
         rule,
         evidence,
-        innermost(evidence),
-        title="backward() walks through a graph that was already freed",
-        explanation="Something this step used was computed before it, with a graph that an earlier "
-        "backward() or autograd.grad() freed. What kept it was not found among the model's "
-        "attributes and the variables of the loss function.",
-        sure=0.2,
-        specificity=Specificity.FAMILY,
+        carried.kept_at or carried.reader.location,
+        title=f"{name} carries the graph of an earlier step into this one",
+        explanation=f"The {what} {name} still hangs on the graph that made it "
+        f"({carried.node}). This "
+        "step's loss depends on it, so backward() walks into that graph, which the step "
+        "before has already freed. retain_graph=True would only make every step slower "
+        "than the last.",
+        op=carried.reader,
+        other=("read at", carried.reader.location) if carried.kept_at else None,
+        fixes=(
+            Fix(
+                title=f"detach {name} before it is kept",
+                patch=detached_assignment(carried.kept_at),
+                verified=detached or None,
+                confidence="machine" if detached else "likely",
+            ),
+        ),
+        sure=0.7,
+    )
+
+
+def _two_calls(rule: Rule, evidence: Evidence, graph: GraphFacts) -> Claim:
+    """Two backward() calls of one step, on one loss or on two that share a graph."""
+    shared, first, last = graph.shared_reader, graph.backward_calls[0], graph.backward_calls[-1]
+    if graph.same_loss or shared is None:
+        return both_ends(
+            rule,
+            evidence,
+            last or innermost(evidence),
+            title="backward() is called twice on one loss",
+            explanation="The first call freed the graph; the gradients it left are already "
+            "those of this loss.",
+            other=("first call", first),
+            fixes=(Fix(title="call backward() once per loss", confidence="likely"),),
+        )
+    return both_ends(
+        rule,
+        evidence,
+        shared.location or first,
+        title="two losses share a graph that the first backward() frees",
+        explanation="The first loss is computed through ops that the second loss needs as "
+        "well. If the first is not meant to train what lies before this line (a "
+        "discriminator's step), detach its input; else add the losses and call "
+        "backward() once.",
+        op=shared,
+        other=("freed at", first),
+        fixes=(
+            Fix(
+                title="detach the input here, or call backward() once on the sum of the losses",
+                confidence="likely",
+            ),
+        ),
     )

@@ -4,6 +4,8 @@ rewrites of a line."""
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
+from typing import Unpack
 
 from nanodoc.diagnosis.claim import Claim, Specificity, confidence
 from nanodoc.diagnosis.finding import Culprit, Fix
@@ -12,7 +14,7 @@ from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.graph import graph_failure
 from nanodoc.facts.ops import OpFacts
 from nanodoc.facts.source import SourceSpan
-from nanodoc.rules.base import effects, location_key
+from nanodoc.rules.base import Told, effects, location_key
 
 
 def family_of(evidence: Evidence) -> str | None:
@@ -25,14 +27,12 @@ def both_ends(
     evidence: Evidence,
     where: SourceSpan | None,
     *,
-    title: str,
-    explanation: str,
     op: OpFacts | None = None,
     other: tuple[str, SourceSpan | None] | None = None,
     parameter: str | None = None,
     fixes: tuple[Fix, ...] = (),
     sure: float = 0.5,
-    specificity: Specificity = Specificity.SPECIAL,
+    **told: Unpack[Told],
 ) -> Claim:
     """The claim of `rule` on a failing step, at the one end that is to be changed; `other` is the
     other end, with its label."""
@@ -45,11 +45,10 @@ def both_ends(
     verified = any(fix.verified for fix in fixes)
     return Claim(
         root=location_key(where) or ("failure",),
-        specificity=specificity,
+        specificity=Specificity.SPECIAL,
         finding=rule.finding(
             confidence=confidence(0.5, sure, 0.4 if where else 0.0, 0.6 if verified else 0.0),
-            title=title,
-            explanation=explanation,
+            **told,
             culprit=Culprit(
                 kind="op",
                 op=op.op if op else failure.torch_function,
@@ -70,6 +69,13 @@ def both_ends(
             fixes=fixes,
         ),
     )
+
+
+def one_end(rule: Rule, evidence: Evidence, *, sure: float, **told: Unpack[Told]) -> Claim:
+    """The claim of `rule` on a failing step whose cause was not seen when the step was run again,
+    at the line that raised."""
+    claim = both_ends(rule, evidence, innermost(evidence), sure=sure, **told)
+    return replace(claim, specificity=Specificity.FAMILY)
 
 
 def innermost(evidence: Evidence) -> SourceSpan | None:

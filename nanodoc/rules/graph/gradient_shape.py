@@ -26,7 +26,7 @@ from nanodoc.diagnosis.finding import Culprit, Fix
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import effects, location_key
-from nanodoc.rules.graph.failure_claims import both_ends, family_of, innermost
+from nanodoc.rules.graph.failure_claims import family_of, one_end
 
 
 @rule(
@@ -77,13 +77,11 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             ),
         )
     if not graph.mismatches and family == "gradient-shape":
-        yield both_ends(
+        yield one_end(
             rule,
             evidence,
-            innermost(evidence),
             title="a custom backward returns a gradient that does not fit its input",
             explanation="As torch's message says; the function could not be told by running the "
             "step again.",
             sure=0.2,
-            specificity=Specificity.FAMILY,
         )

@@ -23,11 +23,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nanodoc.diagnosis.claim import Claim, Specificity
+from nanodoc.diagnosis.claim import Claim
 from nanodoc.diagnosis.finding import Fix
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
-from nanodoc.rules.graph.failure_claims import both_ends, family_of, innermost, out_of_place
+from nanodoc.facts.graph import OverwriteFacts
+from nanodoc.facts.ops import OpFacts
+from nanodoc.rules.base import Account
+from nanodoc.rules.graph.failure_claims import (
+    both_ends,
+    family_of,
+    innermost,
+    one_end,
+    out_of_place,
+)
 
 
 @rule(
@@ -47,65 +56,73 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         return
     found = evidence.graph.overwrite if evidence.graph is not None else None
     if found is None or found.overwritten_by is None:
-        yield both_ends(
+        yield one_end(
             rule,
             evidence,
-            innermost(evidence),
             title="a tensor that backward needs was overwritten in place",
             explanation="When the step was run again the write was not seen; torch's message "
             "names the tensor.",
             sure=0.1,
-            specificity=Specificity.FAMILY,
         )
         return
-    saved = found.saved_by
-    saver = f"{saved.short}" if saved is not None else "an op"
-    where = found.optimizer_call or found.overwritten_by.location
-    shape = list(found.shape)
-    if found.optimizer_call is not None:
-        title = "the optimizer stepped between a forward pass and its backward"
-        explanation = (
-            f"{saver} saved {found.leaf.removeprefix('param:') if found.leaf else 'a parameter'} "
-            f"{shape} for its derivative, and this step() "
-            "overwrote it before the derivative was taken."
-        )
-        fixes = (
+    writer, saved = found.overwritten_by, found.saved_by
+    account = (
+        _by_optimizer(found)
+        if found.optimizer_call is not None
+        else _by_op(evidence, found, writer)
+    )
+    yield both_ends(
+        rule,
+        evidence,
+        found.optimizer_call or writer.location,
+        title=account.title,
+        explanation=account.explanation,
+        op=writer,
+        other=("saved at", saved.location if saved else None),
+        fixes=account.fixes,
+        sure=0.8,
+    )
+
+
+def _by_optimizer(found: OverwriteFacts) -> Account:
+    """A parameter that optimizer.step() overwrote."""
+    return Account(
+        title="the optimizer stepped between a forward pass and its backward",
+        explanation=f"{_saver(found)} saved "
+        f"{found.leaf.removeprefix('param:') if found.leaf else 'a parameter'} "
+        f"{list(found.shape)} for its derivative, and this step() "
+        "overwrote it before the derivative was taken.",
+        fixes=(
             Fix(
                 title="call every backward() first, or run the forward pass again after step()",
                 confidence="likely",
             ),
-        )
-    else:
-        writer = found.overwritten_by
-        title = f"{writer.short}_ overwrites a tensor that backward needs"
-        explanation = (
-            f"{saver} saved this tensor {shape} for its derivative; the in-place {writer.short}_ "
-            "then changed it."
-        )
-        verified = (
-            any(kind == "out-of-place" for _, kind in evidence.graph.verified)
-            if evidence.graph
-            else False
-        )
-        fixes = (
+        ),
+    )
+
+
+def _by_op(evidence: Evidence, found: OverwriteFacts, writer: OpFacts) -> Account:
+    """A tensor that an in-place op of the step overwrote."""
+    verified = evidence.graph is not None and any(
+        kind == "out-of-place" for _, kind in evidence.graph.verified
+    )
+    return Account(
+        title=f"{writer.short}_ overwrites a tensor that backward needs",
+        explanation=f"{_saver(found)} saved this tensor {list(found.shape)} for its derivative; "
+        f"the in-place {writer.short}_ then changed it.",
+        fixes=(
             Fix(
                 title="write the result to a new tensor",
                 patch=out_of_place(writer.location),
                 verified=verified or None,
                 confidence="machine" if verified else "likely",
             ),
-        )
-    yield both_ends(
-        rule,
-        evidence,
-        where,
-        title=title,
-        explanation=explanation,
-        op=found.overwritten_by,
-        other=("saved at", saved.location if saved else None),
-        fixes=fixes,
-        sure=0.8,
+        ),
     )
+
+
+def _saver(found: OverwriteFacts) -> str:
+    return found.saved_by.short if found.saved_by is not None else "an op"
 
 
 def _view_write(rule: Rule, evidence: Evidence) -> Claim:

@@ -27,6 +27,7 @@ from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.graph import (
     FROZEN,
+    FrozenFacts,
 )
 from nanodoc.rules.base import count, effects
 
@@ -42,36 +43,10 @@ from nanodoc.rules.base import count, effects
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     facts = evidence.ownership
     frozen = facts.frozen if facts is not None else None
-    graph_frozen = (
-        evidence.graph is not None
-        and all(p.state == FROZEN for p in evidence.graph.parameters)
-        and evidence.graph.parameters
-    )
-    if frozen is None or not frozen.frozen:
+    told = _told(evidence, frozen) if frozen is not None and frozen.frozen else None
+    if frozen is None or told is None:
         return
-    if not frozen.trainable and (graph_frozen or evidence.failure is not None):
-        severity, title = "critical", "every parameter is frozen"
-        why = (
-            f"requires_grad is False on all {frozen.frozen} parameters, so the loss has no graph "
-            "and nothing can learn."
-        )
-    elif frozen.head_frozen:
-        severity, title = (
-            "warning",
-            f"the last layers ({frozen.head_frozen}) are frozen at their initial values",
-        )
-        why = (
-            f"{frozen.head_frozen} was never loaded from a checkpoint and requires no gradient, "
-            "while layers right before it train and earlier ones don't."
-        )
-    elif frozen.only_norms_train and not frozen.trainable > frozen.frozen:
-        severity, title = "warning", "only normalisation layers train"
-        why = (
-            f"{count(frozen.frozen, 'parameter')} are frozen and the {frozen.trainable} that train "
-            "all belong to normalisation layers."
-        )
-    else:
-        return
+    severity, title, why = told
     yield Claim(
         root=("failure",)
         if evidence.failure is not None and severity == "critical"
@@ -105,3 +80,35 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             fixes=(Fix(title="freeze only what is meant to stay", confidence="likely"),),
         ),
     )
+
+
+def _told(evidence: Evidence, frozen: FrozenFacts) -> tuple[str, str, str] | None:
+    """Severity, title and explanation; None where freezing may be meant."""
+    graph = evidence.graph
+    graph_frozen = (
+        graph is not None
+        and bool(graph.parameters)
+        and all(p.state == FROZEN for p in graph.parameters)
+    )
+    if not frozen.trainable and (graph_frozen or evidence.failure is not None):
+        return (
+            "critical",
+            "every parameter is frozen",
+            f"requires_grad is False on all {frozen.frozen} parameters, so the loss has no graph "
+            "and nothing can learn.",
+        )
+    if frozen.head_frozen:
+        return (
+            "warning",
+            f"the last layers ({frozen.head_frozen}) are frozen at their initial values",
+            f"{frozen.head_frozen} was never loaded from a checkpoint and requires no gradient, "
+            "while layers right before it train and earlier ones don't.",
+        )
+    if frozen.only_norms_train and not frozen.trainable > frozen.frozen:
+        return (
+            "warning",
+            "only normalisation layers train",
+            f"{count(frozen.frozen, 'parameter')} are frozen and the {frozen.trainable} that train "
+            "all belong to normalisation layers.",
+        )
+    return None

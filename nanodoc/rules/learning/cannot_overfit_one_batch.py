@@ -29,7 +29,9 @@ from nanodoc.diagnosis.claim import Claim, Scope, confidence
 from nanodoc.diagnosis.finding import Culprit
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.loop import OverfitFacts
 from nanodoc.rules.learning.claims import (
+    Standing,
     at_call,
     calls_of,
     learning_claim,
@@ -51,66 +53,85 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     overfit = evidence.overfit
     if overfit is None or not overfit.asked:
         return
-    calls = calls_of(evidence)
-    site = calls.calls[calls.losses[0]] if calls is not None and calls.losses else None
-    culprit = at_call(site, evidence) if site is not None else Culprit(kind="op")
-    blind = overfit.zeroed_last is not None and overfit.first - overfit.last < _GAIN * (
+    if overfit.fits:
+        if _blind(overfit):
+            yield _without_inputs(rule, evidence, overfit)
+        return
+    if overfit.steps < _ENOUGH or (
+        overfit.faster_last is not None and overfit.faster_last < 0.5 * overfit.first
+    ):
+        return  # too few steps, or too small ones: the vital signs say how far it came
+    yield _not_fitted(rule, evidence, overfit)
+
+
+def _blind(overfit: OverfitFacts) -> bool:
+    """The loss falls about as far with the inputs zeroed."""
+    return overfit.zeroed_last is not None and overfit.first - overfit.last < _GAIN * (
         overfit.first - overfit.zeroed_last
     )
-    notes = [
+
+
+def _not_fitted(rule: Rule, evidence: Evidence, overfit: OverfitFacts) -> Claim:
+    """The loss came down too little."""
+    return learning_claim(
+        rule,
+        ("one-batch",),
+        standing=Standing(scope=Scope.MODEL),
+        title=f"one batch alone is not fitted: the loss goes from {overfit.first:.4g} to "
+        f"{overfit.last:.4g} in {overfit.steps} steps",
+        severity="warning",
+        explanation="A model with enough parameters learns a single batch by heart. This one "
+        "doesn't: something between inputs, model, loss and optimizer is not connected, "
+        "or the loss has a floor that no model gets under (noise that is drawn anew, a "
+        "game of two).",
+        culprit=_culprit(evidence),
+        step=overfit.steps - 1,
+        weight=confidence(
+            0.5,
+            0.5 if overfit.steps >= 50 else 0.1,
+            0.4 if overfit.last > 0.9 * overfit.first else 0.0,
+        ),
+        notes=_notes(overfit),
+        fix="more steps (--steps), a learning rate ten times larger or smaller; then "
+        "check-grad-graph",
+    )
+
+
+def _without_inputs(rule: Rule, evidence: Evidence, overfit: OverfitFacts) -> Claim:
+    """The loss came down, and does without its inputs as well."""
+    return learning_claim(
+        rule,
+        ("one-batch",),
+        standing=Standing(scope=Scope.MODEL),
+        title=f"the loss falls as far with {', '.join(overfit.zeroed)} zeroed: the inputs are "
+        "not used",
+        explanation=f"It ends at {overfit.last:.4g} with the inputs and at "
+        f"{overfit.zeroed_last:.4g} "
+        "without. The model learns the targets' distribution only.",
+        culprit=_culprit(evidence),
+        step=overfit.steps - 1,
+        weight=confidence(
+            0.6,
+            0.5 if overfit.zeroed_last is not None and overfit.zeroed_last <= overfit.last else 0.1,
+        ),
+        notes=_notes(overfit),
+        severity="warning",
+        fix="follow the inputs: a slice, a mask or a normalisation may drop them; nanodoc "
+        "check-grad-graph shows the modules they pass",
+    )
+
+
+def _culprit(evidence: Evidence) -> Culprit:
+    """The call that made the loss."""
+    calls = calls_of(evidence)
+    site = calls.calls[calls.losses[0]] if calls is not None and calls.losses else None
+    return at_call(site, evidence) if site is not None else Culprit(kind="op")
+
+
+def _notes(overfit: OverfitFacts) -> list[tuple[str, object]]:
+    return [
         ("loss", f"{overfit.first:.4g} → {overfit.last:.4g}"),
         ("at ten times the rate", overfit.faster_last),
         ("with inputs zeroed", overfit.zeroed_last),
         ("steps", overfit.steps),
     ]
-    if not overfit.fits and (
-        overfit.steps < _ENOUGH
-        or (overfit.faster_last is not None and overfit.faster_last < 0.5 * overfit.first)
-    ):
-        return  # too few steps, or too small ones: the vital signs say how far it came
-    if not overfit.fits:
-        yield learning_claim(
-            rule,
-            ("one-batch",),
-            scope=Scope.MODEL,
-            title=f"one batch alone is not fitted: the loss goes from {overfit.first:.4g} to "
-            f"{overfit.last:.4g} in {overfit.steps} steps",
-            severity="warning",
-            explanation="A model with enough parameters learns a single batch by heart. This one "
-            "doesn't: something between inputs, model, loss and optimizer is not connected, "
-            "or the loss has a floor that no model gets under (noise that is drawn anew, a "
-            "game of two).",
-            culprit=culprit,
-            step=overfit.steps - 1,
-            weight=confidence(
-                0.5,
-                0.5 if overfit.steps >= 50 else 0.1,
-                0.4 if overfit.last > 0.9 * overfit.first else 0.0,
-            ),
-            notes=notes,
-            fix="more steps (--steps), a learning rate ten times larger or smaller; then "
-            "check-grad-graph",
-        )
-    elif blind:
-        yield learning_claim(
-            rule,
-            ("one-batch",),
-            scope=Scope.MODEL,
-            title=f"the loss falls as far with {', '.join(overfit.zeroed)} zeroed: the inputs are "
-            "not used",
-            explanation=f"It ends at {overfit.last:.4g} with the inputs and at "
-            f"{overfit.zeroed_last:.4g} "
-            "without. The model learns the targets' distribution only.",
-            culprit=culprit,
-            step=overfit.steps - 1,
-            weight=confidence(
-                0.6,
-                0.5
-                if overfit.zeroed_last is not None and overfit.zeroed_last <= overfit.last
-                else 0.1,
-            ),
-            notes=notes,
-            severity="warning",
-            fix="follow the inputs: a slice, a mask or a normalisation may drop them; nanodoc "
-            "check-grad-graph shows the modules they pass",
-        )

@@ -4,6 +4,8 @@ learn."""
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NotRequired, Unpack
 
 from nanodoc.diagnosis.claim import Claim, Scope, Specificity, Stage
 from nanodoc.diagnosis.finding import Culprit, Fix
@@ -12,9 +14,33 @@ from nanodoc.facts.calls import CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.ops import OpFacts
 from nanodoc.facts.source import SourceSpan
+from nanodoc.rules.base import Told
 
 SHORTEST = 10
 """Steps: in fewer, nothing can be said to have not been learnt."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Standing:
+    """How a claim about learning stands beside other claims: the fields of `Claim` of these
+    names."""
+
+    specificity: Specificity = Specificity.SPECIAL
+    stage: Stage = Stage.LEARNING
+    position: int = 0
+    scope: Scope = Scope.CAUSE
+
+
+_LEARNING = Standing()
+
+
+class Seen(Told):
+    """What a finding about learning says, and where it was seen: in the forward pass, where no
+    phase is given."""
+
+    culprit: Culprit
+    step: NotRequired[int | None]
+    phase: NotRequired[str]
 
 
 def calls_of(evidence: Evidence) -> StepCalls | None:
@@ -25,42 +51,31 @@ def calls_of(evidence: Evidence) -> StepCalls | None:
 def loss_call(calls: StepCalls, names: tuple[str, ...]) -> CallFacts | None:
     """The first of these losses that what was differentiated is made of."""
     reaching = calls.reaching_the_loss()
-    return next((one for one in calls.calls if one.name in names and one.index in reaching), None)
+    return next(
+        (call for call in calls.calls if call.name in names and call.index in reaching), None
+    )
 
 
 def learning_claim(
     rule: Rule,
     root: tuple[object, ...],
     *,
-    title: str,
-    explanation: str,
-    culprit: Culprit,
     weight: float,
     fix: str,
-    step: int | None = None,
-    phase: str = "forward",
-    severity: str | None = None,
     notes: Iterable[tuple[str, object]] = (),
-    specificity: Specificity = Specificity.SPECIAL,
-    stage: Stage = Stage.LEARNING,
-    position: int = 0,
-    scope: Scope = Scope.CAUSE,
+    standing: Standing = _LEARNING,
+    **seen: Unpack[Seen],
 ) -> Claim:
     """A claim with one fix; notes without a value are left out."""
     return Claim(
         root=root,
-        specificity=specificity,
-        stage=stage,
-        position=position,
-        scope=scope,
+        specificity=standing.specificity,
+        stage=standing.stage,
+        position=standing.position,
+        scope=standing.scope,
         finding=rule.finding(
-            severity=severity or rule.severity,
+            **{"phase": "forward", "step": None, **seen},
             confidence=weight,
-            title=title,
-            explanation=explanation,
-            culprit=culprit,
-            phase=phase,
-            step=step,
             evidence=tuple((label, value) for label, value in notes if value is not None),
             fixes=(Fix(title=fix, confidence="likely"),),
         ),

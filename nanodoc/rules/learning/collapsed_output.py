@@ -24,6 +24,7 @@ from nanodoc.diagnosis.rule import Rule, Threshold, rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.learning.claims import (
     SHORTEST,
+    Standing,
     learning_claim,
 )
 
@@ -50,7 +51,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     yield learning_claim(
         rule,
         ("collapsed",),
-        scope=Scope.MODEL,
+        standing=Standing(scope=Scope.MODEL, specificity=Specificity.FALLBACK),
         title=f"the model returns the same output for all {out.batch_size} samples of a batch",
         explanation=f"Their inputs differ; the outputs differ by {out.spread:.1g} of their size. "
         "Whatever "
@@ -59,7 +60,6 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         severity="critical" if out.spread == 0 else "warning",
         step=inspection.step,
         weight=confidence(0.8, 0.4 if out.spread == 0 else 0.1),
-        specificity=Specificity.FALLBACK,
         notes=[("difference between samples", out.spread), ("batch size", out.batch_size)],
         fix="look for dead or saturated layers, for a softmax or mean over the batch, and at the "
         "scale of the inputs",

@@ -24,12 +24,20 @@ from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, Scope, Specificity, confidence
 from nanodoc.diagnosis.rule import Rule, Threshold, rule
-from nanodoc.facts.calls import CLASSIFICATION, REGRESSION, CallFacts, StepCalls, UnitFacts
+from nanodoc.facts.calls import (
+    CLASSIFICATION,
+    REGRESSION,
+    CallFacts,
+    InspectionFacts,
+    StepCalls,
+    UnitFacts,
+)
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.plateau import late_loss
 from nanodoc.rules.base import count, location_key
 from nanodoc.rules.learning.claims import (
     SHORTEST,
+    Standing,
     at_call,
     learning_claim,
     loss_call,
@@ -51,64 +59,37 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     inspection = evidence.inspection
     if inspection is None or len(evidence.losses) < SHORTEST:
         return
-    for one in inspection.units:
+    for layer in inspection.units:
         if (
-            not one.saturated
-            and one.units >= 1
-            and one.values >= FEWEST_VALUES * one.units
-            and one.call.name not in ("sigmoid", "tanh")
+            not layer.saturated
+            and layer.units >= 1
+            and layer.values >= FEWEST_VALUES * layer.units
+            and layer.call.name not in ("sigmoid", "tanh")
         ):
-            claim = _dead(rule, evidence, one)
+            claim = _dead(rule, evidence, layer)
             if claim is not None:
                 yield claim
                 return
 
 
-def _dead(rule: Rule, evidence: Evidence, one: UnitFacts) -> Claim | None:
-    call, inspection = one.call, evidence.inspection
+def _dead(rule: Rule, evidence: Evidence, layer: UnitFacts) -> Claim | None:
+    """The claim on a layer's dead units, if they are worth one."""
+    call, inspection = layer.call, evidence.inspection
     assert inspection is not None
-    whole = one.dead == one.units
-    # a margin or a penalty that is met, not a layer
-    if one.output and not _is_predicted(inspection.calls, call, (*_OVER_LOGITS, *REGRESSION)):
+    told = _told(inspection, layer, check.limit(evidence, "share"))
+    if told is None:
         return None
-    if whole:
-        title = (
-            f"{call.name} returns 0 for every sample: all {one.units} units are dead"
-            if one.units > 1
-            else f"{call.name} returns 0 for every sample"
-        )
-        why = (
-            "Its input is negative everywhere, where its derivative is 0: no gradient comes "
-            "through it any more, and nothing can change that."
-        )
-    elif one.output and one.dead and _is_predicted(inspection.calls, call, _OVER_LOGITS):
-        title = (
-            f"{call.name} on the outputs: {one.dead} of {one.units} classes are 0 for every sample"
-        )
-        why = (
-            "A loss over logits needs them to go below zero; where this one clips, the class gets "
-            "no gradient."
-        )
-    elif (
-        one.output
-        or one.dead <= check.limit(evidence, "share") * one.units
-        or one.units < FEWEST_UNITS
-        or inspection.batches < 2
-    ):
-        return None
-    else:
-        title = f"{one.dead} of {one.units} units are dead after {call.name}"
-        why = (
-            "They were 0 for every sample of "
-            f"{count(inspection.batches, 'batch').replace('batchs', 'batches')}: they get no "
-            "gradient and add nothing."
-        )
+    title, why = told
+    whole = layer.dead == layer.units
     # a dead branch beside one that learns is no end of the run
-    serious = one.output or (whole and late_loss(evidence.losses) > evidence.losses[0] / 2)
+    serious = layer.output or (whole and late_loss(evidence.losses) > evidence.losses[0] / 2)
     return learning_claim(
         rule,
         location_key(call.site) or ("units", call.module),
-        scope=Scope.CAUSE if one.output else Scope.LAYERS,
+        standing=Standing(
+            scope=Scope.CAUSE if layer.output else Scope.LAYERS,
+            specificity=Specificity.EXACT if serious else Specificity.SPECIAL,
+        ),
         title=title,
         explanation=why,
         culprit=at_call(call, evidence),
@@ -117,16 +98,51 @@ def _dead(rule: Rule, evidence: Evidence, one: UnitFacts) -> Claim | None:
         weight=confidence(
             0.8 if serious else 0.6, 0.4 if inspection.batches > 2 else 0.1, 0.4 if whole else 0.0
         ),
-        specificity=Specificity.EXACT if serious else Specificity.SPECIAL,
         notes=[
-            ("dead units", f"{one.dead} of {one.units}"),
-            ("values looked at", one.values),
+            ("dead units", f"{layer.dead} of {layer.units}"),
+            ("values looked at", layer.values),
             ("batches", inspection.batches),
         ],
         fix="no activation on the output"
-        if one.output
+        if layer.output
         else "a lower learning rate, LeakyReLU or GELU, and an initialisation meant for ReLU "
         "(kaiming)",
+    )
+
+
+def _told(inspection: InspectionFacts, layer: UnitFacts, share: float) -> tuple[str, str] | None:
+    """Title and explanation; None where too few units are dead, or where it is no layer. `share` is
+    the threshold."""
+    call, calls = layer.call, inspection.calls
+    # a margin or a penalty that is met, not a layer
+    if layer.output and not _is_predicted(calls, call, (*_OVER_LOGITS, *REGRESSION)):
+        return None
+    if layer.dead == layer.units:
+        every = f": all {layer.units} units are dead" if layer.units > 1 else ""
+        return (
+            f"{call.name} returns 0 for every sample{every}",
+            "Its input is negative everywhere, where its derivative is 0: no gradient comes "
+            "through it any more, and nothing can change that.",
+        )
+    if layer.output and layer.dead and _is_predicted(calls, call, _OVER_LOGITS):
+        return (
+            f"{call.name} on the outputs: {layer.dead} of {layer.units} classes are 0 for every "
+            "sample",
+            "A loss over logits needs them to go below zero; where this one clips, the class gets "
+            "no gradient.",
+        )
+    if (
+        layer.output
+        or layer.dead <= share * layer.units
+        or layer.units < FEWEST_UNITS
+        or inspection.batches < 2
+    ):
+        return None
+    return (
+        f"{layer.dead} of {layer.units} units are dead after {call.name}",
+        "They were 0 for every sample of "
+        f"{count(inspection.batches, 'batch').replace('batchs', 'batches')}: they get no "
+        "gradient and add nothing.",
     )
 
 

@@ -44,7 +44,7 @@ def by_clipping_alone(pattern: Pattern | None) -> bool:
     course = pattern.course if pattern is not None else None
     return (
         course is not None
-        and any(one.passes and one.clip is not None for one in course.stretches)
+        and any(stretch.passes and stretch.clip is not None for stretch in course.stretches)
         and not _slower(course)
     )
 
@@ -99,7 +99,7 @@ def _went_off(evidence: Evidence, growth: Growth, course: RerunFacts) -> bool:
     losses = evidence.losses
     tenth = max(len(losses) // 10, 3)
     growing = sum(losses[-tenth:]) > sum(losses[-2 * tenth : -tenth])
-    cured = any(one.passes and one.rate >= 0.1 for one in course.stretches)
+    cured = any(stretch.passes and stretch.rate >= 0.1 for stretch in course.stretches)
     return (
         len(evidence.optimizer_sites) < 2
         and loss > _GROWTH
@@ -152,7 +152,7 @@ def _unbounded(evidence: Evidence, growth: Growth) -> bool:
 
 
 def _without_bound(rule: Rule, evidence: Evidence, growth: Growth) -> Claim:
-    site = next((one for one in evidence.optimizer_sites if one is not None), None)
+    site = next((made for made in evidence.optimizer_sites if made is not None), None)
     return Claim(
         root=("optimizer", 0),
         specificity=Specificity.EXACT,
@@ -198,25 +198,10 @@ def _claim(
 ) -> Claim:
     losses = [loss for loss in evidence.losses if math.isfinite(loss)]
     norms = [norm for norm in evidence.grad_norms if math.isfinite(norm)]
-    rate = (
-        growth.rate_highest
-        if growth.rate_highest is not None
-        else next(iter(evidence.learning_rates), None)
-    )
+    rate = _rate(evidence, growth)
     site, raised = _site(evidence, growth)
     birth = overflow[0] if overflow else next(iter(evidence.births), None)
     step = evidence.trip.step if evidence.trip else evidence.failure_step
-    ended = "before the step broke" if broke else "and did not come back"
-    sizes = (
-        f"the loss grew from {losses[0]:.3g} to {losses[-1]:.3g}"
-        if len(losses) > 1 and (growth.loss or 3) > 2
-        else _what_grew(growth)
-    )
-    title = (
-        f"gradients exploded: {sizes} {ended}"
-        if rule.code == "ND601"
-        else f"the run diverged: {sizes} {ended}"
-    )
     return Claim(
         root=("optimizer", 0),  # however many ops overflowed, the updates are the one root
         specificity=Specificity.EXACT,
@@ -228,7 +213,7 @@ def _claim(
                 0.5 if growth.loss and growth.loss > 10 else 0.2,
                 0.4 if len(losses) > 3 else 0.0,
             ),
-            title=title,
+            title=_title(rule, growth, losses, broke=broke),
             explanation=_explanation(growth, norms, birth, rate, raised=raised),
             culprit=Culprit(
                 kind="optimizer",
@@ -239,25 +224,10 @@ def _claim(
             ),
             phase="optimizer",
             step=step if step is not None else len(evidence.losses) - 1,
-            evidence=tuple(
-                (label, value)
-                for label, value in (
-                    ("loss at the start", losses[0] if losses else None),
-                    ("last finite loss", losses[-1] if losses else None),
-                    ("growing since step", growth.began),
-                    ("learning rate", rate),
-                    ("largest gradient norm", max(norms, default=None)),
-                    ("weights grew", f"{growth.weights:.3g}-fold" if growth.weights else None),
-                    (
-                        "most of all",
-                        f"{growth.fastest} {growth.fastest_ratio:.3g}-fold"
-                        if growth.fastest and (growth.fastest_ratio or 0) > 2
-                        else None,
-                    ),
-                    ("overflowed at", _place(birth) if birth else None),
-                    ("largest value there", overflow[1] if overflow else None),
-                )
-                if value is not None
+            evidence=(
+                *_course(growth, losses, norms, rate),
+                *((("overflowed at", _place(birth)),) if birth else ()),
+                *((("largest value there", overflow[1]),) if overflow else ()),
             ),
             chain=tuple(link(op) for op in birth.chain) if birth else (),
             effects=effects(evidence),
@@ -265,6 +235,45 @@ def _claim(
             fixes=tuple(_fixes(growth, course, rate, site, raised=raised)),
         ),
     )
+
+
+def _title(rule: Rule, growth: Growth, losses: list[float], *, broke: bool) -> str:
+    """What exploded, from where to where, and how it ended."""
+    sizes = (
+        f"the loss grew from {losses[0]:.3g} to {losses[-1]:.3g}"
+        if len(losses) > 1 and (growth.loss or 3) > 2
+        else _what_grew(growth)
+    )
+    ended = "before the step broke" if broke else "and did not come back"
+    return (
+        f"gradients exploded: {sizes} {ended}"
+        if rule.code == "ND601"
+        else f"the run diverged: {sizes} {ended}"
+    )
+
+
+def _course(
+    growth: Growth, losses: list[float], norms: list[float], rate: float | None
+) -> list[tuple[str, object]]:
+    """The numbers of the run's course that are known."""
+    fastest = growth.fastest if (growth.fastest_ratio or 0) > 2 else None
+    found: list[tuple[str, object]] = [
+        ("loss at the start", losses[0] if losses else None),
+        ("last finite loss", losses[-1] if losses else None),
+        ("growing since step", growth.began),
+        ("learning rate", rate),
+        ("largest gradient norm", max(norms, default=None)),
+        ("weights grew", f"{growth.weights:.3g}-fold" if growth.weights else None),
+        ("most of all", f"{fastest} {growth.fastest_ratio:.3g}-fold" if fastest else None),
+    ]
+    return [(label, value) for label, value in found if value is not None]
+
+
+def _rate(evidence: Evidence, growth: Growth) -> float | None:
+    """The highest learning rate of the run; the first where the highest is unknown."""
+    if growth.rate_highest is not None:
+        return growth.rate_highest
+    return next(iter(evidence.learning_rates), None)
 
 
 def _site(evidence: Evidence, growth: Growth) -> tuple[SourceSpan | None, bool]:
@@ -275,10 +284,12 @@ def _site(evidence: Evidence, growth: Growth) -> tuple[SourceSpan | None, bool]:
         and growth.rate_highest is not None
         and growth.rate_highest > _RAISED * growth.rate_given
     )
-    scheduler = next((one for one in reversed(evidence.scheduler_sites) if one is not None), None)
+    scheduler = next(
+        (made for made in reversed(evidence.scheduler_sites) if made is not None), None
+    )
     if raised and scheduler is not None:
         return scheduler, True
-    return next((one for one in evidence.optimizer_sites if one is not None), None), False
+    return next((made for made in evidence.optimizer_sites if made is not None), None), False
 
 
 def _what_grew(growth: Growth) -> str:
@@ -320,7 +331,8 @@ def _place(birth: Birth) -> str:
 def _slower(course: RerunFacts) -> float | None:
     """The largest factor of the learning rate with which the steps stayed finite."""
     return max(
-        (one.rate for one in course.stretches if one.passes and one.clip is None), default=None
+        (stretch.rate for stretch in course.stretches if stretch.passes and stretch.clip is None),
+        default=None,
     )
 
 
@@ -369,7 +381,7 @@ def _fixes(
             remedy=Remedy(kind="lower-rate", value=factor),
         )
     )
-    clip = next((one.clip for one in course.stretches if one.clip is not None), None)
+    clip = next((stretch.clip for stretch in course.stretches if stretch.clip is not None), None)
     if clip is not None:
         clipping = Fix(
             title=f"clip the gradient norm to {clip:g} (torch.nn.utils.clip_grad_norm_)",

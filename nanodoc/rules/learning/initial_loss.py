@@ -26,6 +26,7 @@ from nanodoc.diagnosis.rule import Rule, Threshold, rule
 from nanodoc.facts.calls import CLASSIFICATION, ArgumentFacts
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.learning.claims import (
+    Standing,
     at_call,
     calls_of,
     learning_claim,
@@ -71,7 +72,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     yield learning_claim(
         rule,
         ("initial-loss",),
-        scope=Scope.MODEL,
+        standing=Standing(scope=Scope.MODEL, specificity=Specificity.FALLBACK),
         title=f"the loss starts at {began:.3g}; guessing among {loss.notes['classes']:.0f} classes "
         f"costs ln {loss.notes['classes']:.0f} = {chance:.3g}",
         explanation="The untrained model is sure of wrong answers: its first outputs are too "
@@ -81,7 +82,6 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         severity="warning" if last >= chance and len(evidence.losses) >= _PLATEAU else "info",
         step=0,
         weight=confidence(0.6, 0.4 if last >= chance else 0.1),
-        specificity=Specificity.FALLBACK,
         notes=[("loss at step 0", began), ("ln C", chance), ("loss now", last)],
         fix="smaller weights in the last layer, normalised inputs",
     )

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Unpack
 
 from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
 from nanodoc.diagnosis.finding import Culprit, Fix
@@ -35,6 +36,7 @@ from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.loop import SchedulerFacts
 from nanodoc.facts.plateau import NO_BETTER, late_loss, no_better
 from nanodoc.facts.source import SourceSpan
+from nanodoc.rules.base import Told
 from nanodoc.rules.rewrite import number_in_call
 
 _SHORTEST = 10  # steps that a schedule can be judged by
@@ -129,18 +131,18 @@ def _too_high(rule: Rule, evidence: Evidence) -> Claim | None:
     late = late_loss(evidence.losses)
     slower = next(
         (
-            one
-            for one in course.stretches
-            if one.passes
-            and one.last_loss is not None
-            and one.last_loss <= min(late / 2, NO_BETTER * evidence.losses[0])
+            stretch
+            for stretch in course.stretches
+            if stretch.passes
+            and stretch.last_loss is not None
+            and stretch.last_loss <= min(late / 2, NO_BETTER * evidence.losses[0])
         ),
         None,
     )
     if slower is None or slower.last_loss is None:
         return None
     rate = evidence.learning_rates[0] if evidence.learning_rates else None
-    site = next((one for one in evidence.optimizer_sites if one is not None), None)
+    site = next((made for made in evidence.optimizer_sites if made is not None), None)
     lower = f"{rate * slower.rate:.3g}" if rate else None
     patch = number_in_call(site, "lr", lower) if site is not None and lower is not None else None
     told = (
@@ -180,24 +182,22 @@ def _too_high(rule: Rule, evidence: Evidence) -> Claim | None:
 def _claim(
     rule: Rule,
     *,
-    title: str,
-    explanation: str,
     location: SourceSpan | None,
     step: int,
     notes: list[tuple[str, object]],
     fix: str,
-    severity: str,
     weight: float,
+    **told: Unpack[Told],
 ) -> Claim:
+    """The claim of `rule` on the learning rate, with one fix; notes without a value are left
+    out."""
     return Claim(
         root=("rate",),
         specificity=Specificity.SPECIAL,
         stage=Stage.SCHEDULE,
         finding=rule.finding(
-            severity=severity,
             confidence=confidence(weight, 0.5),
-            title=title,
-            explanation=explanation,
+            **told,
             culprit=Culprit(kind="optimizer", location=location),
             phase="optimizer",
             step=step,
@@ -207,40 +207,40 @@ def _claim(
     )
 
 
-def _meant_for_batches(one: SchedulerFacts, evidence: Evidence, steps: int) -> bool:
+def _meant_for_batches(scheduler: SchedulerFacts, evidence: Evidence, steps: int) -> bool:
     """A one-cycle schedule whose length counts batches, and which stepped with every pass over the
     data."""
     per_pass = evidence.data.per_pass if evidence.data is not None else None
     if (
-        one.type != "OneCycleLR"
-        or not one.period
-        or one.last_epoch is None
+        scheduler.type != "OneCycleLR"
+        or not scheduler.period
+        or scheduler.last_epoch is None
         or not per_pass
         or per_pass < _FEW
     ):
         return False
     return (
-        one.period % per_pass == 0
-        and one.period >= _ALL_OF_IT * steps >= _ALL_OF_IT * per_pass
-        and one.last_epoch <= steps / per_pass + 1
+        scheduler.period % per_pass == 0
+        and scheduler.period >= _ALL_OF_IT * steps >= _ALL_OF_IT * per_pass
+        and scheduler.last_epoch <= steps / per_pass + 1
     )
 
 
-def _by_epoch(rule: Rule, one: SchedulerFacts, steps: list[float]) -> Claim:
+def _by_epoch(rule: Rule, scheduler: SchedulerFacts, steps: list[float]) -> Claim:
     return _claim(
         rule,
         severity="critical",
         weight=0.75,
-        title=f"OneCycleLR with {one.period} steps has stepped {one.last_epoch} times in "
-        f"{len(steps)} batches",
+        title=f"OneCycleLR with {scheduler.period} steps has stepped {scheduler.last_epoch} times "
+        f"in {len(steps)} batches",
         explanation="Its length counts batches, and it steps once per pass over the data: the "
         "learning rate stays at the foot of its cycle "
         f"({min(steps):.3g} … {max(steps):.3g}).",
-        location=one.stepped_at or one.built_at,
+        location=scheduler.stepped_at or scheduler.built_at,
         step=0,
         notes=[
-            ("length of the schedule", one.period),
-            ("its steps so far", one.last_epoch),
+            ("length of the schedule", scheduler.period),
+            ("its steps so far", scheduler.last_epoch),
             ("batches so far", len(steps)),
         ],
         fix='step it after every batch ("scheduler_interval": "step"), or build it with '
@@ -256,7 +256,8 @@ def _zero(rule: Rule, evidence: Evidence, scheduler: SchedulerFacts | None) -> C
         weight=0.9,
         title="the learning rate is 0 in every step",
         explanation=f"No parameter has moved in {len(evidence.losses)} steps.",
-        location=site or next((one for one in evidence.optimizer_sites if one is not None), None),
+        location=site
+        or next((made for made in evidence.optimizer_sites if made is not None), None),
         step=0,
         notes=[("schedule", scheduler.type if scheduler else "")],
         fix="give the optimizer a learning rate, or look at what the schedule makes of it",
@@ -271,7 +272,7 @@ def _vanished(
     built = scheduler.built_at if scheduler is not None else None
     where = stepped if by_batch and stepped is not None else built or stepped
     if where is None:
-        where = next((one for one in evidence.optimizer_sites if one is not None), None)
+        where = next((made for made in evidence.optimizer_sites if made is not None), None)
     name = scheduler.type if scheduler is not None else "the training code"
     least = check.limit(evidence, "gone") * max(steps)
     early = gone <= _EARLY * len(steps)
@@ -303,10 +304,10 @@ def _vanished(
     )
 
 
-def _beyond(rule: Rule, one: SchedulerFacts, steps: list[float], *, by_batch: bool) -> Claim:
+def _beyond(rule: Rule, scheduler: SchedulerFacts, steps: list[float], *, by_batch: bool) -> Claim:
     """`by_batch`: T_max is less than a pass over the data, and so counts epochs. Otherwise the
     waves may be meant."""
-    period, last = one.period or 0, one.last_epoch or 0
+    period, last = scheduler.period or 0, scheduler.last_epoch or 0
     return _claim(
         rule,
         severity="warning" if by_batch else "info",
@@ -316,7 +317,7 @@ def _beyond(rule: Rule, one: SchedulerFacts, steps: list[float], *, by_batch: bo
         explanation=f"The cosine reaches its end at {period} steps and then climbs back: T_max is "
         "the "
         "length of the whole decay, counted in calls of scheduler.step().",
-        location=one.built_at or one.stepped_at,
+        location=scheduler.built_at or scheduler.stepped_at,
         step=period,
         notes=[
             ("learning rate", f"between {min(steps):.3g} and {max(steps):.3g}"),

@@ -3,6 +3,8 @@ its calls and the model's mode."""
 
 from __future__ import annotations
 
+from typing import Unpack
+
 from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
 from nanodoc.diagnosis.finding import Culprit, Fix, Remedy
 from nanodoc.diagnosis.rule import Rule
@@ -14,7 +16,7 @@ from nanodoc.facts.loop import (
     LoopMisuse,
 )
 from nanodoc.facts.source import SourceSpan
-from nanodoc.rules.base import effects
+from nanodoc.rules.base import Told, effects
 
 _OFTEN = 3  # steps: once or twice may be an exception that the loop makes on purpose
 
@@ -25,7 +27,9 @@ _MOSTLY = 0.5  # of the steps that were watched
 def loop_misuse(evidence: Evidence, kind: str) -> LoopMisuse | None:
     loop = evidence.loop
     found = (
-        next((one for one in loop.misuses if one.kind == kind), None) if loop is not None else None
+        next((misuse for misuse in loop.misuses if misuse.kind == kind), None)
+        if loop is not None
+        else None
     )
     if found is None or found.steps < _OFTEN or found.steps < _MOSTLY * max(found.watched - 1, 1):
         return None
@@ -37,15 +41,14 @@ def misuse_claim(
     evidence: Evidence,
     misuse: LoopMisuse,
     *,
-    title: str,
-    explanation: str,
     fix: str,
     root: tuple[object, ...] = (),
-    severity: str | None = None,
     notes: tuple[tuple[str, object], ...] = (),
     weight: float = 0.85,
     remedy: Remedy | None = None,
+    **told: Unpack[Told],
 ) -> Claim:
+    """The claim of `rule` on a misuse of the loop, with one fix."""
     other = misuse.other
     extra = (
         (("the backward before it", _line(other)),)
@@ -62,14 +65,12 @@ def misuse_claim(
         specificity=Specificity.EXACT,
         stage=Stage.LOOP,
         finding=rule.finding(
-            severity=severity or rule.severity,
             confidence=confidence(
                 weight,
                 0.5 if misuse.steps >= misuse.watched - 2 else 0.1,
                 0.3 if misuse.steps > 10 else 0.0,
             ),
-            title=title,
-            explanation=explanation,
+            **told,
             culprit=Culprit(
                 kind="optimizer",
                 parameter=next(iter(misuse.parameters), None),

@@ -23,6 +23,7 @@ from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.plateau import stuck_at_chance
 from nanodoc.rules.learning.claims import (
+    Standing,
     at_call,
     learning_claim,
 )
@@ -49,7 +50,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     yield learning_claim(
         rule,
         ("stuck",),
-        scope=Scope.MODEL,
+        standing=Standing(scope=Scope.MODEL, specificity=Specificity.FALLBACK),
         title=f"the loss stays at ln {plateau.classes} = {plateau.chance:.3g}: the model does no "
         "better than guessing",
         explanation=f"After {len(evidence.losses)} steps the loss is {plateau.late:.4g}. Given "
@@ -60,7 +61,6 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         culprit=at_call(plateau.loss, evidence),
         step=len(evidence.losses) - 1,
         weight=confidence(0.6, 0.5 if overfit.last > 0.9 * overfit.first else 0.2),
-        specificity=Specificity.FALLBACK,
         notes=[
             ("ln C", plateau.chance),
             ("loss of the last steps", plateau.late),

@@ -29,6 +29,7 @@ from nanodoc.facts.loop import ParameterStats
 from nanodoc.rules.base import count
 from nanodoc.rules.learning.claims import (
     SHORTEST,
+    Standing,
     learning_claim,
 )
 from nanodoc.rules.learning.units import shown_names
@@ -69,8 +70,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         weight=confidence(
             0.7, 0.6 if len(evidence.losses) > 3 * SHORTEST else 0.3, 0.3 if len(same) > 1 else 0.0
         ),
-        stage=Stage.WIRING,
-        specificity=Specificity.SPECIAL,
+        standing=Standing(stage=Stage.WIRING, specificity=Specificity.SPECIAL),
         notes=[("also", shown_names(same[1:]) if len(same) > 1 else None)],
         fix="initialise with random values (nn.init.kaiming_uniform_, xavier_uniform_); constants "
         "are for biases",

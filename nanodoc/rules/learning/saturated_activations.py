@@ -28,6 +28,7 @@ from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import (
     SHORTEST,
+    Standing,
     at_call,
     learning_claim,
 )
@@ -61,7 +62,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         yield learning_claim(
             rule,
             location_key(one.call.site) or ("units", one.call.module),
-            scope=Scope.LAYERS,
+            standing=Standing(scope=Scope.LAYERS),
             title=f"{one.saturated:.0%} of {one.call.name}'s outputs lie in its flat part",
             explanation="There its derivative is below 0.01: what comes back to the layers before "
             "it is a hundredth of the gradient, and less.",

@@ -26,6 +26,7 @@ from nanodoc.facts.calls import REGRESSION, CallFacts
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import (
+    Standing,
     at_call,
     learning_claim,
     loss_call,
@@ -80,7 +81,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         culprit=at_call(made, evidence),
         step=0,
         weight=confidence(0.8, 0.5 if share > 0.3 else 0.1),
-        specificity=Specificity.SPECIAL,
+        standing=Standing(specificity=Specificity.SPECIAL),
         notes=[("targets out of reach", f"{share:.0%}")],
         fix="no activation on the output of a regression, or targets scaled to its range",
     )

@@ -31,6 +31,7 @@ from nanodoc.facts.loop import DISCARDED, NEVER_STEPPED, ParameterStats
 from nanodoc.rules.base import count
 from nanodoc.rules.learning.claims import (
     SHORTEST,
+    Standing,
     learning_claim,
 )
 from nanodoc.rules.learning.units import shown_names
@@ -81,7 +82,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     yield learning_claim(
         rule,
         ("updates", "none"),
-        scope=Scope.LAYERS,
+        standing=Standing(scope=Scope.LAYERS),
         title=f"{count(len(still), 'parameter')} {'has' if len(still) == 1 else 'have'} not moved "
         f"by a bit in {len(evidence.losses)} steps: {shown_names(still)}",
         explanation=f"They get gradients (norm {first.grad_norm:.2g} for {first.name}), an "

@@ -31,6 +31,7 @@ from nanodoc.facts.loop import ParameterStats
 from nanodoc.facts.plateau import NO_BETTER, late_loss
 from nanodoc.rules.learning.claims import (
     SHORTEST,
+    Standing,
     calls_of,
     learning_claim,
 )
@@ -70,7 +71,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     yield learning_claim(
         rule,
         ("gradients", "vanish"),
-        scope=Scope.LAYERS,
+        standing=Standing(scope=Scope.LAYERS),
         title=f"gradients vanish on their way to the first layers: {first:.2g} there, {last:.2g} "
         "in "
         "the last",
@@ -140,7 +141,7 @@ def _nearly_zero(rule: Rule, evidence: Evidence, layers: list[ParameterStats]) -
     yield learning_claim(
         rule,
         ("gradients", "vanish"),
-        scope=Scope.LAYERS,
+        standing=Standing(scope=Scope.LAYERS),
         title=f"{len(small)} of {len(layers)} layers get gradients below {least:g}",
         explanation="The signal shrinks from layer to layer, forwards or backwards, until next to "
         "nothing is left of it; the loss has not come down.",

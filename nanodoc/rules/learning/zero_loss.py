@@ -29,6 +29,7 @@ from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import count
 from nanodoc.rules.learning.claims import (
     SHORTEST,
+    Standing,
     at_call,
     calls_of,
     learning_claim,
@@ -77,8 +78,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         culprit=at_call(site, evidence),
         step=0,
         weight=confidence(0.8, 0.5 if len(losses) > 20 else 0.2),
-        stage=Stage.LEARNING,
-        position=-1,
+        standing=Standing(stage=Stage.LEARNING, position=-1),
         notes=[("loss", losses[0]), ("largest gradient norm", max(norms, default=0.0))],
         fix="for one output use binary_cross_entropy_with_logits"
         if single is not None and single.notes.get("classes") == 1

@@ -28,7 +28,7 @@ from nanodoc.diagnosis.finding import Culprit, Fix
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.ranks import ENDED, HUNG, ROOTS, WELL, RankOutcome
-from nanodoc.rules.base import count
+from nanodoc.rules.base import Account, count
 from nanodoc.rules.ranks.outcomes import named, told_of
 
 _PHASES = ("", "setup", "data", "forward", "backward", "unscale", "optimizer")
@@ -42,69 +42,31 @@ _PHASES = ("", "setup", "data", "forward", "backward", "unscale", "optimizer")
     supersedes=("ND712",),
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
-    hung = [one for one in evidence.ranks if one.ended == HUNG]
-    through = [one for one in evidence.ranks if one.ended == WELL]
-    left = [one for one in evidence.ranks if one.ended == ENDED and "was through after" in one.why]
+    ranks = evidence.ranks
+    hung = [outcome for outcome in ranks if outcome.ended == HUNG]
+    through = [outcome for outcome in ranks if outcome.ended == WELL]
+    left = [
+        outcome
+        for outcome in ranks
+        if outcome.ended == ENDED and "was through after" in outcome.why
+    ]
     # the one that hung was ended, and left them
-    peers = [one for one in evidence.ranks if one.peer]
+    peers = [outcome for outcome in ranks if outcome.peer]
     early = bool(peers and through)  # a rank that waited for one that was through
-    if len(evidence.ranks) < 2 or not (hung or left or early):
+    if len(ranks) < 2 or not (hung or left or early):
         return
-    if any(one.ended in ROOTS and one.ended != HUNG and not one.peer for one in evidence.ranks):
+    if any(
+        outcome.ended in ROOTS and outcome.ended != HUNG and not outcome.peer for outcome in ranks
+    ):
         return
     waiting = hung + left + peers
     if through:
-        behind = sorted(through, key=lambda one: one.steps)
-        title = (
-            f"{named([one.rank for one in behind])} ended after {count(behind[0].steps, 'step')}, "
-            f"{named([one.rank for one in waiting])} went on and "
-            f"wait{'s' if len(waiting) == 1 else ''}"
-        )
-        why = (
-            "A collective needs every rank. Ranks with fewer batches leave the others waiting for "
-            "ever."
-        )
-        fixes = [
-            Fix(
-                title="give every rank equally many batches: DistributedSampler(..., "
-                "drop_last=True), or model.join() around the loop",
-                confidence="likely",
-            )
-        ]
-        if all(one.steps > (other.step or 0) for one in behind for other in waiting):
-            why = (
-                "They did equally many steps, and the one that was through had entered fewer "
-                "collectives: a rank skips one where a step returns early or leaves its backward "
-                "out."
-            )
-            fixes = [
-                Fix(
-                    title="let every rank take part in every step's collectives: backward on a "
-                    "loss times zero instead of a skipped step",
-                    confidence="likely",
-                )
-            ]
+        behind = sorted(through, key=lambda outcome: outcome.steps)
+        account = _some_through(behind, waiting)
     else:
         least = min(map(_progress, waiting))
-        behind = [one for one in waiting if _progress(one) == least]
-        fixes = []
-        if len(behind) == len(waiting):
-            title = "all ranks stand still at the same place"
-            why = (
-                "None is behind another: they wait for something outside, or in collectives of a "
-                "different kind or order."
-            )
-        else:
-            ahead = [one.rank for one in waiting if one not in behind]
-            title = (
-                f"{named([one.rank for one in behind])} stand{'s' if len(behind) == 1 else ''} "
-                f"still in the {behind[0].phase} of step {behind[0].step}, {named(ahead)} "
-                f"wait{'s' if len(ahead) == 1 else ''} further on"
-            )
-            why = (
-                "The ranks that are further on wait in a collective that the one behind has not "
-                "entered."
-            )
+        behind = [outcome for outcome in waiting if _progress(outcome) == least]
+        account = _none_through(behind, waiting)
     first = behind[0]
     yield Claim(
         root=("ranks",),
@@ -112,11 +74,11 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         finding=rule.finding(
             confidence=confidence(
                 0.4,
-                0.5 if len(behind) < len(evidence.ranks) else 0.0,
+                0.5 if len(behind) < len(ranks) else 0.0,
                 0.4 if first.location is not None else 0.0,
             ),
-            title=title,
-            explanation=why,
+            title=account.title,
+            explanation=account.explanation,
             culprit=Culprit(
                 kind="op" if first.location else "environment",
                 location=first.location if first.ended != WELL else waiting[0].location,
@@ -126,22 +88,77 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             rank=first.rank,
             evidence=tuple(
                 (
-                    f"rank {one.rank}",
-                    told_of(one)
-                    + (f", at {one.location.file}:{one.location.line}" if one.location else ""),
+                    f"rank {outcome.rank}",
+                    told_of(outcome)
+                    + (
+                        f", at {outcome.location.file}:{outcome.location.line}"
+                        if outcome.location
+                        else ""
+                    ),
                 )
-                for one in evidence.ranks
+                for outcome in ranks
             ),
-            fixes=tuple(fixes),
+            fixes=account.fixes,
         ),
     )
 
 
-def _progress(one: RankOutcome) -> tuple[int, int, bool]:
+def _some_through(behind: list[RankOutcome], waiting: list[RankOutcome]) -> Account:
+    """Ranks that are through, those with the fewest steps first, while others wait."""
+    if all(outcome.steps > (waiter.step or 0) for outcome in behind for waiter in waiting):
+        why = (
+            "They did equally many steps, and the one that was through had entered fewer "
+            "collectives: a rank skips one where a step returns early or leaves its backward "
+            "out."
+        )
+        fix = (
+            "let every rank take part in every step's collectives: backward on a "
+            "loss times zero instead of a skipped step"
+        )
+    else:
+        why = (
+            "A collective needs every rank. Ranks with fewer batches leave the others waiting for "
+            "ever."
+        )
+        fix = (
+            "give every rank equally many batches: DistributedSampler(..., "
+            "drop_last=True), or model.join() around the loop"
+        )
+    return Account(
+        title=f"{_names(behind)} ended after {count(behind[0].steps, 'step')}, "
+        f"{_names(waiting)} went on and wait{'s' if len(waiting) == 1 else ''}",
+        explanation=why,
+        fixes=(Fix(title=fix, confidence="likely"),),
+    )
+
+
+def _none_through(behind: list[RankOutcome], waiting: list[RankOutcome]) -> Account:
+    """All wait; `behind` are those that have come least far."""
+    ahead = [outcome for outcome in waiting if outcome not in behind]
+    if not ahead:
+        return Account(
+            title="all ranks stand still at the same place",
+            explanation="None is behind another: they wait for something outside, or in "
+            "collectives of a different kind or order.",
+        )
+    return Account(
+        title=f"{_names(behind)} stand{'s' if len(behind) == 1 else ''} "
+        f"still in the {behind[0].phase} of step {behind[0].step}, {_names(ahead)} "
+        f"wait{'s' if len(ahead) == 1 else ''} further on",
+        explanation="The ranks that are further on wait in a collective that the one behind has "
+        "not entered.",
+    )
+
+
+def _names(outcomes: list[RankOutcome]) -> str:
+    return named([outcome.rank for outcome in outcomes])
+
+
+def _progress(outcome: RankOutcome) -> tuple[int, int, bool]:
     """How far it has come; of two in the same phase, the one that waits in a collective is further
     on."""
     return (
-        one.step if one.step is not None else -1,
-        _PHASES.index(one.phase) if one.phase in _PHASES else 0,
-        one.waits,
+        outcome.step if outcome.step is not None else -1,
+        _PHASES.index(outcome.phase) if outcome.phase in _PHASES else 0,
+        outcome.waits,
     )

@@ -14,7 +14,7 @@ def named(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
-def told_of(one: RankOutcome) -> str:
+def told_of(outcome: RankOutcome) -> str:
     words = {
         WELL: "through",
         CLEAN: "finite by itself",
@@ -25,9 +25,10 @@ def told_of(one: RankOutcome) -> str:
         ENDED: "waited",
         LOST: "gone",
     }
-    where = f" in the {one.phase} of step {one.step}" if one.phase and one.step is not None else ""
-    why = f": {one.why}" if one.why and one.ended not in (WELL, CLEAN) else ""
+    known = outcome.phase and outcome.step is not None
+    where = f" in the {outcome.phase} of step {outcome.step}" if known else ""
+    why = f": {outcome.why}" if outcome.why and outcome.ended not in (WELL, CLEAN) else ""
     return (
-        f"{words[one.ended]}{where if one.ended != WELL else ''}, {count(one.steps, 'step')} "
-        f"done{why}"
+        f"{words[outcome.ended]}{where if outcome.ended != WELL else ''}, "
+        f"{count(outcome.steps, 'step')} done{why}"
     )

@@ -25,7 +25,7 @@ from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
 from nanodoc.diagnosis.finding import Culprit
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
-from nanodoc.facts.ranks import CLEAN, DIED, ENDED, HUNG, ROOTS, first_root
+from nanodoc.facts.ranks import CLEAN, DIED, ENDED, HUNG, ROOTS, RankOutcome, first_root
 from nanodoc.rules.ranks.outcomes import named, told_of
 
 
@@ -40,15 +40,42 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if first is None or first.ended == HUNG:
         return
     alike = [
-        one.rank
-        for one in evidence.ranks
-        if one.ended in ROOTS and not one.peer and one.ended != HUNG
+        outcome.rank
+        for outcome in evidence.ranks
+        if outcome.ended in ROOTS and not outcome.peer and outcome.ended != HUNG
     ]
-    others = [one for one in evidence.ranks if one.rank not in alike]
+    others = [outcome for outcome in evidence.ranks if outcome.rank not in alike]
     if not others:  # the same everywhere: no question of ranks
         return
-    given = [one.rank for one in others if one.ended == CLEAN]
-    waited = [one for one in others if one.ended in (ENDED, HUNG) or one.peer]
+    given = [outcome.rank for outcome in others if outcome.ended == CLEAN]
+    waited = [outcome for outcome in others if outcome.ended in (ENDED, HUNG) or outcome.peer]
+    yield Claim(
+        root=("ranks",),
+        specificity=Specificity.FAMILY,
+        stage=Stage.NOTE,  # after the cause itself
+        finding=rule.finding(
+            confidence=confidence(0.5, 0.4 if first.why else 0.0, 0.5 if given or waited else 0.0),
+            title=f"{named(alike)} of {len(evidence.ranks)} failed, "
+            f"{named([outcome.rank for outcome in others])} did not",
+            explanation=_explanation(first, len(evidence.ranks), given, waited),
+            culprit=Culprit(
+                kind="op" if first.location is not None else "environment", location=first.location
+            ),
+            phase=first.phase or "forward",
+            step=first.step,
+            rank=first.rank,
+            evidence=tuple(
+                (f"rank {outcome.rank}", told_of(outcome)) for outcome in evidence.ranks
+            ),
+            effects=_effects(first, given, waited),
+        ),
+    )
+
+
+def _explanation(
+    first: RankOutcome, ranks: int, given: list[int], waited: list[RankOutcome]
+) -> str:
+    """How the first rank failed, what the all-reduce gave to others, and which ones waited."""
     how = {
         "sick": "made a value that is not finite",
         "failed": "raised",
@@ -60,13 +87,14 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         if first.step is not None
         else "before its first step"
     )
-    parts = [f"Rank {first.rank} of {len(evidence.ranks)} {how} {where}, by itself."]
-    if first.ended == DIED and first.waits:
-        parts = [
-            f"Rank {first.rank} of {len(evidence.ranks)} was aborted inside a collective {where}. "
-            "That is how gloo ends ranks that have entered different collectives, "
-            "or the same one with different shapes; it says so on stderr."
-        ]
+    aborted = first.ended == DIED and first.waits
+    parts = [
+        f"Rank {first.rank} of {ranks} was aborted inside a collective {where}. "
+        "That is how gloo ends ranks that have entered different collectives, "
+        "or the same one with different shapes; it says so on stderr."
+        if aborted
+        else f"Rank {first.rank} of {ranks} {how} {where}, by itself."
+    ]
     if given:
         parts.append(
             f"{named(given).capitalize()}, run again without the others, "
@@ -75,36 +103,28 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             "by the all-reduce."
         )
     if waited:
-        only = "waited in one" if first.ended == DIED and first.waits else "only waited for it"
-        parts.append(f"{named([one.rank for one in waited]).capitalize()} {only}.")
-    effects = [
-        (f"rank {rank}: gradients that are not finite arrived by the all-reduce", first.step)
-        for rank in given
-    ]
-    effects += [
-        (
-            f"rank {one.rank}: {one.why or 'waited'}"
-            + (f" at {one.location.file}:{one.location.line}" if one.location else ""),
-            one.step,
-        )
-        for one in waited
-    ]
-    yield Claim(
-        root=("ranks",),
-        specificity=Specificity.FAMILY,
-        stage=Stage.NOTE,  # after the cause itself
-        finding=rule.finding(
-            confidence=confidence(0.5, 0.4 if first.why else 0.0, 0.5 if given or waited else 0.0),
-            title=f"{named(alike)} of {len(evidence.ranks)} failed, "
-            f"{named([one.rank for one in others])} did not",
-            explanation=" ".join(parts),
-            culprit=Culprit(
-                kind="op" if first.location is not None else "environment", location=first.location
-            ),
-            phase=first.phase or "forward",
-            step=first.step,
-            rank=first.rank,
-            evidence=tuple((f"rank {one.rank}", told_of(one)) for one in evidence.ranks),
-            effects=tuple(effects),
+        only = "waited in one" if aborted else "only waited for it"
+        parts.append(f"{named([outcome.rank for outcome in waited]).capitalize()} {only}.")
+    return " ".join(parts)
+
+
+def _effects(
+    first: RankOutcome, given: list[int], waited: list[RankOutcome]
+) -> tuple[tuple[str, int | None], ...]:
+    """What the failure did to the other ranks."""
+    arrived = "gradients that are not finite arrived by the all-reduce"
+    return (
+        *((f"rank {rank}: {arrived}", first.step) for rank in given),
+        *(
+            (
+                f"rank {outcome.rank}: {outcome.why or 'waited'}"
+                + (
+                    f" at {outcome.location.file}:{outcome.location.line}"
+                    if outcome.location
+                    else ""
+                ),
+                outcome.step,
+            )
+            for outcome in waited
         ),
     )
