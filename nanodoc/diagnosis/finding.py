@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from nanodoc.diagnosis.remedy import Remedy
 from nanodoc.facts.source import SourceSpan
 
 GROWTH = "growth"
@@ -49,34 +50,6 @@ class ChainLink:
     absmax_in: float | None
     absmax_out: float | None
     nonfinite_out: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Remedy:
-    """What a fix changes, in a form that can be tried on the step. `kind`: "float32-module",
-    "float32-call", "bfloat16", "autocast-off", "constant" (`value` becomes `replacement` at
-    `location`), "loss-scale" (halved from `value` until it works), "unscale-first", "argument"
-    (argument `position` of `op` at `location` becomes what `template` makes of it), "keyword" (the
-    call of `op` gets `keyword`, a flag that is `value`), "log-softmax", "logsumexp", "kept-mean",
-    "empty-mean", "unmask-row" (all at `location`), "initialise" (`parameters`), "lone-statistics"
-    (the biased std or var of a single value), "without-samples", "without-batch", "identity" (the
-    call of `op` at `location` gives back what it is given), "clear-gradients" (after every
-    optimizer step), "option" (the optimizer's `keyword` is `value`), "lower-rate" (times `value`)
-    or "clip" (to norm `value`)."""
-
-    kind: str
-    module: str | None = None
-    location: SourceSpan | None = None
-    value: float | None = None
-    replacement: float | None = None
-    op: str | None = None
-    position: int = 0
-    template: str | None = None
-    keyword: str | None = None
-    parameters: tuple[str, ...] = ()
-    whole_run: bool = False
-    """To be tried on all the run's steps, from step 0: a silent mistake shows in where the loss
-    ends."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

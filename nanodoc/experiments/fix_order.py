@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from nanodoc.diagnosis.finding import Fix
+from nanodoc.diagnosis.remedy import WithoutBatch, WithoutSamples
 
 _MOST_FIXES = 3  # shown of those that were tried
 
@@ -25,11 +26,7 @@ def best_first(fixes: list[Fix]) -> tuple[Fix, ...]:
 
 
 def _leaves_out(fix: Fix) -> bool:
-    return (
-        bool(fix.verified)
-        and fix.remedy is not None
-        and fix.remedy.kind in ("without-samples", "without-batch")
-    )
+    return bool(fix.verified) and isinstance(fix.remedy, (WithoutSamples, WithoutBatch))
 
 
 def _moved(fix: Fix) -> float:

@@ -6,70 +6,141 @@ Frames of this file are looked through when a user's line is sought (see `trace.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import singledispatch
 from typing import Any
 
 import torch
 import torch.nn.utils.clip_grad as clip_grad
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from nanodoc.diagnosis.finding import Remedy
+from nanodoc.diagnosis import remedy as remedies
 from nanodoc.experiments import call_site, precision
 from nanodoc.experiments.call_site import Applied, Patch
+from nanodoc.facts.source import SourceSpan
 from nanodoc.replay.step import StepRunner
 from nanodoc.replay.step_state import StateKeeper
 
-IN_ANOTHER_DTYPE = ("float32-module", "float32-call", "bfloat16")
+
+@dataclass(frozen=True, slots=True)
+class Patched:
+    """What is patched, and whether the patch met anything to change."""
+
+    runner: StepRunner
+    keeper: StateKeeper
+    applied: Applied
+
+    @property
+    def device(self) -> str:
+        return self.runner.device.type
 
 
-def patch_for(
-    remedy: Remedy, runner: StepRunner, keeper: StateKeeper, applied: Applied
-) -> Patch | None:
-    """The change a remedy stands for; None where it lacks something, or can't be made on one
+@singledispatch
+def patch_for(remedy: remedies.Remedy, on: Patched) -> Patch | None:
+    """The change that a remedy stands for; None where it lacks something, or can't be made on one
     step."""
-    device, model = runner.device.type, runner.recipe.model
-    kind, where = remedy.kind, remedy.location
-    if kind == "autocast-off":
-        return precision.autocast_in(None, applied)
-    if kind == "bfloat16":
-        return precision.autocast_in(torch.bfloat16, applied)
-    if kind == "float32-module":
-        module = dict(model.named_modules()).get(remedy.module or "")
-        return precision.float32_module(module, device, applied) if module is not None else None
-    if kind == "unscale-first" and keeper.scaler is not None:
-        return unscaled_before_clipping(keeper.scaler, runner.recipe.optimizers, applied)
-    if kind == "loss-scale" and keeper.scaler is not None:
-        applied.yes = True
-        return contextlib.nullcontext()
-    if kind == "initialise" and remedy.parameters:
-        return initialised(model, remedy.parameters, applied)
-    if kind == "clear-gradients":
-        return cleared_after_steps(applied)
-    return _at_call(remedy, device, applied) if where is not None else None
+    return None
 
 
-def _at_call(remedy: Remedy, device: str, applied: Applied) -> Patch | None:
-    kind, where, op = remedy.kind, remedy.location, remedy.op or ""
-    assert where is not None
-    if kind == "float32-call":
-        return call_site.float32_call(where, device, applied)
-    if kind == "constant" and remedy.value is not None and remedy.replacement is not None:
-        return call_site.constant_at(where, remedy.value, remedy.replacement, applied)
-    if kind == "argument" and op and remedy.template is not None:
-        return call_site.argument_at(where, op, remedy.position, remedy.template, applied)
-    if kind == "identity" and op:
-        return call_site.identity_at(where, op, applied)
-    if kind == "keyword" and op and remedy.keyword is not None:
-        return call_site.keyword_at(where, op, remedy.keyword, bool(remedy.value), applied)
-    simple = {
-        "log-softmax": call_site.log_softmax_at,
-        "logsumexp": call_site.logsumexp_at,
-        "kept-mean": call_site.kept_mean_at,
-        "empty-mean": call_site.empty_mean_at,
-        "unmask-row": call_site.unmasked_at,
-        "lone-statistics": call_site.lone_statistics_at,
-    }.get(kind)
-    return simple(where, applied) if simple is not None else None
+@patch_for.register
+def _(remedy: remedies.AutocastOff, on: Patched) -> Patch | None:
+    return precision.autocast_in(None, on.applied)
+
+
+@patch_for.register
+def _(remedy: remedies.Bfloat16, on: Patched) -> Patch | None:
+    return precision.autocast_in(torch.bfloat16, on.applied)
+
+
+@patch_for.register
+def _(remedy: remedies.Float32Module, on: Patched) -> Patch | None:
+    module = dict(on.runner.recipe.model.named_modules()).get(remedy.module)
+    return precision.float32_module(module, on.device, on.applied) if module is not None else None
+
+
+@patch_for.register
+def _(remedy: remedies.UnscaleFirst, on: Patched) -> Patch | None:
+    scaler, optimizers = on.keeper.scaler, on.runner.recipe.optimizers
+    if scaler is None:
+        return None
+    return unscaled_before_clipping(scaler, optimizers, on.applied)
+
+
+@patch_for.register
+def _(remedy: remedies.LossScale, on: Patched) -> Patch | None:
+    if on.keeper.scaler is None:
+        return None
+    on.applied.yes = True  # the step's start holds the scale
+    return contextlib.nullcontext()
+
+
+@patch_for.register
+def _(remedy: remedies.Initialise, on: Patched) -> Patch | None:
+    if not remedy.parameters:
+        return None
+    return initialised(on.runner.recipe.model, remedy.parameters, on.applied)
+
+
+@patch_for.register
+def _(remedy: remedies.ClearGradients, on: Patched) -> Patch | None:
+    return cleared_after_steps(on.applied)
+
+
+@patch_for.register
+def _(remedy: remedies.Float32Call, on: Patched) -> Patch | None:
+    where = remedy.location
+    return call_site.float32_call(where, on.device, on.applied) if where is not None else None
+
+
+@patch_for.register
+def _(remedy: remedies.ReplaceConstant, on: Patched) -> Patch | None:
+    if remedy.location is None:
+        return None
+    before, after = remedy.value, remedy.replacement
+    return call_site.constant_at(remedy.location, before, after, on.applied)
+
+
+@patch_for.register
+def _(remedy: remedies.ReplaceArgument, on: Patched) -> Patch | None:
+    where, op = remedy.location, remedy.op
+    if where is None or not op:
+        return None
+    return call_site.argument_at(where, op, remedy.position, remedy.template, on.applied)
+
+
+@patch_for.register
+def _(remedy: remedies.SetKeyword, on: Patched) -> Patch | None:
+    where, op = remedy.location, remedy.op
+    if where is None or not op:
+        return None
+    return call_site.keyword_at(where, op, remedy.keyword, remedy.value, on.applied)
+
+
+@patch_for.register
+def _(remedy: remedies.Bypass, on: Patched) -> Patch | None:
+    if remedy.location is None or not remedy.op:
+        return None
+    return call_site.identity_at(remedy.location, remedy.op, on.applied)
+
+
+_AT_CALL: Mapping[type[remedies.AtCall], Callable[[SourceSpan, Applied], Patch]] = {
+    remedies.LogSoftmax: call_site.log_softmax_at,
+    remedies.LogSumExp: call_site.logsumexp_at,
+    remedies.KeptMean: call_site.kept_mean_at,
+    remedies.EmptyMean: call_site.empty_mean_at,
+    remedies.UnmaskRow: call_site.unmasked_at,
+    remedies.LoneStatistics: call_site.lone_statistics_at,
+}
+
+
+@patch_for.register
+def _(remedy: remedies.AtCall, on: Patched) -> Patch | None:
+    """Those that need no more than the place."""
+    make = _AT_CALL.get(type(remedy))
+    if make is None or remedy.location is None:
+        return None
+    return make(remedy.location, on.applied)
 
 
 @contextlib.contextmanager

@@ -8,12 +8,30 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 
-from nanodoc.diagnosis.finding import Finding, Fix, Remedy
-from nanodoc.experiments import patches
-from nanodoc.experiments.call_site import Applied
+from nanodoc.diagnosis.finding import Finding, Fix
+from nanodoc.diagnosis.remedy import (
+    AutocastOff,
+    Bfloat16,
+    Clip,
+    Float32Call,
+    Float32Module,
+    LossScale,
+    LowerRate,
+    Remedy,
+    ReplaceArgument,
+    ReplaceConstant,
+    SetKeyword,
+    SetOption,
+    Unchanged,
+    UnscaleFirst,
+    WithoutBatch,
+    WithoutSamples,
+)
+from nanodoc.experiments.call_site import Applied, Patch
 from nanodoc.experiments.fix_order import best_first
 from nanodoc.experiments.guilty_samples import SEARCH, Blame
 from nanodoc.experiments.past import Past
+from nanodoc.experiments.patches import Patched, patch_for
 from nanodoc.experiments.samples import parts_of, shares_statistics
 from nanodoc.experiments.step import Step
 from nanodoc.experiments.trial import Say, StepTrials, Trial, fails
@@ -25,16 +43,17 @@ from nanodoc.watch.skipped_steps import at_scale
 
 _HALVINGS = 20
 _MORE = 1.5  # times the gradient norm that the clip left before
-_UNCHANGED = Remedy(kind="unchanged")
+_UNCHANGED = Unchanged()
 LEFT_OUT = Fix(
     title="leave these samples out, or repair them in the data set",
     confidence="maybe",
-    remedy=Remedy(kind="without-samples"),
+    remedy=WithoutSamples(),
 )
 # what is tried on a step whose loss and gradients are finite without the scale
-WITHOUT_FAILURE = {"loss-scale", "unscale-first"}
-_CHANGES_VALUES = {"argument", "constant", "keyword"}  # more than the values that are not finite
-_OF_THE_PAST = {"lower-rate", "clip"}  # tried on the steps before the one that failed
+WITHOUT_FAILURE = (LossScale, UnscaleFirst)
+# more than the values that are not finite
+_CHANGES_VALUES = (ReplaceArgument, ReplaceConstant, SetKeyword)
+_IN_ANOTHER_DTYPE = (Float32Module, Float32Call, Bfloat16)
 _HARMLESS = 1e-3  # a fix may move the loss of healthy samples by this much, relative to it
 # one that computes in another dtype by this: bfloat16 has three significant digits
 _PRECISION = 2e-2
@@ -119,22 +138,22 @@ class Remedies:
             return fix
         if remedy.whole_run:
             return self._on_the_run(fix, remedy)
-        if remedy.kind == "loss-scale":
-            return self._scale_that_works(fix)
-        if remedy.kind == "unscale-first":
+        if isinstance(remedy, LossScale):
+            return self._scale_that_works(fix, remedy)
+        if isinstance(remedy, UnscaleFirst):
             return self._unscaled_first(fix)
-        if remedy.kind in _OF_THE_PAST:
+        if isinstance(remedy, (LowerRate, Clip)):
             return self._smaller_steps(fix, remedy)
-        if remedy.kind == "option" and remedy.keyword is not None and remedy.value is not None:
+        if isinstance(remedy, SetOption):
             passes = (
                 self._past.with_option(self._scaled.step, remedy.keyword, remedy.value)
                 if self._past is not None
                 else None
             )
             return replace(fix, verified=passes)
-        if remedy.kind == "without-samples":
+        if isinstance(remedy, WithoutSamples):
             return self._left_out(fix, finding)
-        if remedy.kind == "without-batch":
+        if isinstance(remedy, WithoutBatch):
             return self._batch_left_out(fix)
         trial = self._try(remedy)
         if not trial.applied:
@@ -142,9 +161,9 @@ class Remedies:
         if not trial.healthy:
             return replace(fix, verified=False)
         change, whose = self._change(remedy, trial)
-        if change is None and remedy.kind in _CHANGES_VALUES:
+        if change is None and isinstance(remedy, _CHANGES_VALUES):
             return replace(fix, loss_of=UNMEASURED)  # finite, but perhaps another model
-        limit = _PRECISION if remedy.kind in patches.IN_ANOTHER_DTYPE else _HARMLESS
+        limit = _PRECISION if isinstance(remedy, _IN_ANOTHER_DTYPE) else _HARMLESS
         return replace(
             fix, verified=change is None or change < limit, loss_change=change, loss_of=whose
         )
@@ -156,10 +175,7 @@ class Remedies:
             return fix
         applied = Applied()
         course = self._past.with_patch(
-            lambda: (
-                patches.patch_for(remedy, self._trials.runner, self._trials.keeper, applied)
-                or contextlib.nullcontext()
-            )
+            lambda: self._patch(remedy, applied) or contextlib.nullcontext()
         )
         if course is None or not applied.yes or len(course.losses) < _SHORTEST:
             return fix
@@ -174,16 +190,16 @@ class Remedies:
         )
         return replace(fix, verified=True if lower else None, outcome=told)
 
-    def _smaller_steps(self, fix: Fix, remedy: Remedy) -> Fix:
+    def _smaller_steps(self, fix: Fix, remedy: LowerRate | Clip) -> Fix:
         course = self._pattern.course
         if course is None:
             return fix
         for stretch in course.stretches:
-            if (remedy.kind == "clip" and stretch.clip == remedy.value) or (
-                remedy.kind == "lower-rate"
-                and stretch.clip is None
-                and stretch.rate == remedy.value
-            ):
+            if isinstance(remedy, Clip):
+                same = stretch.clip == remedy.norm
+            else:
+                same = stretch.clip is None and stretch.rate == remedy.factor
+            if same:
                 return replace(fix, verified=stretch.passes)
         return fix
 
@@ -261,7 +277,7 @@ class Remedies:
         )
         if bears is not None and bears.loss is not None and not self._half:
             return _relative(trial.loss, bears.loss), FLOAT64
-        exact = self._try(Remedy(kind="autocast-off")) if self._half else None
+        exact = self._try(AutocastOff()) if self._half else None
         if exact is None or not (exact.applied and exact.healthy) or exact.loss is None:
             return None, ""
         return _relative(trial.loss, exact.loss), FLOAT32
@@ -280,12 +296,11 @@ class Remedies:
         self._others = (capsule, trial.loss, ANOTHER_BATCH)
         return self._others
 
-    def _scale_that_works(self, fix: Fix) -> Fix:
-        assert fix.remedy is not None
-        scale = fix.remedy.value or 65536.0
+    def _scale_that_works(self, fix: Fix, remedy: LossScale) -> Fix:
+        scale = remedy.value or 65536.0
         for _ in range(_HALVINGS):
             scale /= 2
-            trial = self._try(replace(fix.remedy, value=scale))
+            trial = self._try(replace(remedy, value=scale))
             if trial.applied and trial.healthy:
                 return replace(fix, title=f"{fix.title} (init_scale={scale:g})", verified=True)
         return replace(fix, verified=False)
@@ -293,22 +308,23 @@ class Remedies:
     def _try(self, remedy: Remedy) -> Trial:
         known = self._done.get(remedy)
         if known is None:
-            at = remedy.value or 1.0
-            capsule = (
-                at_scale(self._capsule, self._trials.runner.device, at)
-                if remedy.kind == "loss-scale"
-                else self._capsule
-            )
+            capsule = self._capsule
+            if isinstance(remedy, LossScale):
+                capsule = at_scale(capsule, self._trials.runner.device, remedy.value or 1.0)
             known = self._done[remedy] = self._outcome(capsule, remedy)
             if remedy == _UNCHANGED:
                 self._trials.raises = known.error.partition(":")[0]
         return known
 
+    def _patch(self, remedy: Remedy, applied: Applied) -> Patch | None:
+        on = Patched(self._trials.runner, self._trials.keeper, applied)
+        return patch_for(remedy, on)
+
     def _outcome(self, capsule: StepState, remedy: Remedy) -> Trial:
         if remedy == _UNCHANGED:
             return self._trials.outcome(capsule)
         applied = Applied()
-        patch = patches.patch_for(remedy, self._trials.runner, self._trials.keeper, applied)
+        patch = self._patch(remedy, applied)
         if patch is None:
             return Trial(applied=False, healthy=False, loss=None, seconds=0.0)
         return self._trials.outcome(capsule, patch, applied)

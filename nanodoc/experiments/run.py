@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from nanodoc.diagnosis.finding import Finding
+from nanodoc.diagnosis.remedy import Remedy
 from nanodoc.experiments.experiments import Experiments
 from nanodoc.experiments.overfit import Overfit
 from nanodoc.experiments.past import Past, growth_of
@@ -269,9 +270,9 @@ class ExperimentRun:
     def _treated(self, finding: Finding, remedies: Remedies) -> Finding:
         if not can_tell(finding, "values"):
             return self._fixes_only(finding, remedies)
-        kinds = {fix.remedy.kind for fix in finding.fixes if fix.remedy is not None}
+        tried = _remedies(finding)
         on_weights = finding.culprit.kind == "optimizer" or finding.phase == "optimizer"
-        if kinds and kinds <= WITHOUT_FAILURE:
+        if tried and _need_no_failure(tried):
             return remedies.on(finding)
         if not on_weights and not remedies.unhealthy():
             # loss and gradients are finite as it is (a probe saw the NaN, or it does not come
@@ -286,20 +287,15 @@ class ExperimentRun:
     def _fixes_only(self, finding: Finding, remedies: Remedies) -> Finding:
         if self._raised and _of_an_exception(finding):
             return remedies.raising_samples(finding)
-        kinds = {
-            fix.remedy.kind
-            for fix in finding.fixes
-            if fix.remedy is not None and not fix.remedy.whole_run
-        }
-        if not any(fix.remedy is not None for fix in finding.fixes) or (
-            not kinds <= WITHOUT_FAILURE and not remedies.unhealthy()
-        ):
+        tried = _remedies(finding)
+        on_the_step = [remedy for remedy in tried if not remedy.whole_run]
+        if not tried or (not _need_no_failure(on_the_step) and not remedies.unhealthy()):
             return finding
         return remedies.on(finding)
 
     def _with_rows(self, finding: Finding) -> Finding:
-        kinds = {fix.remedy.kind for fix in finding.fixes if fix.remedy is not None}
-        if not can_tell(finding, "values") or (kinds and kinds <= WITHOUT_FAILURE):
+        tried = _remedies(finding)
+        if not can_tell(finding, "values") or (tried and _need_no_failure(tried)):
             return finding
         return replace(finding, experiments=(*finding.experiments, *self._rows(finding)))
 
@@ -345,3 +341,13 @@ def _of_an_exception(finding: Finding) -> bool:
     """One that single samples may have raised, and it is not known which."""
     in_step = finding.phase in ("forward", "backward") and finding.step is not None
     return in_step and can_tell(finding, "samples") and not finding.culprit.samples
+
+
+def _remedies(finding: Finding) -> list[Remedy]:
+    """What the finding's fixes would change."""
+    return [fix.remedy for fix in finding.fixes if fix.remedy is not None]
+
+
+def _need_no_failure(remedies: Sequence[Remedy]) -> bool:
+    """All of them can be tried on a step that is healthy without the loss scale."""
+    return all(isinstance(remedy, WITHOUT_FAILURE) for remedy in remedies)

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import ast
 
-from nanodoc.diagnosis.finding import Applicability, Fix, Remedy
+from nanodoc.diagnosis.finding import Applicability, Fix
+from nanodoc.diagnosis.remedy import ReplaceArgument
 from nanodoc.facts.ops import OpFacts
 from nanodoc.facts.source import SourceSpan
 
@@ -29,9 +30,7 @@ def guard(
     """The fix that puts `template` in the place of an argument of `op` (its divisor with position
     1), as text where the user's expression is understood, and to be tried in any case."""
     held = _held_by(op, template)
-    remedy = Remedy(
-        kind="argument", location=op.location, op=op.short, position=position, template=held
-    )
+    remedy = ReplaceArgument(location=op.location, op=op.short, position=position, template=held)
     return Fix(
         title=title,
         patch=on_argument(op, held, position=position),

@@ -27,7 +27,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim
-from nanodoc.diagnosis.finding import Fix, Remedy
+from nanodoc.diagnosis.finding import Fix
+from nanodoc.diagnosis.remedy import UnscaleFirst
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.amp import (
     CLIPPED_SCALED,
@@ -68,6 +69,6 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 title="unscale the gradients first",
                 patch="scaler.unscale_(optimizer)",
                 confidence="likely",
-                remedy=Remedy(kind="unscale-first"),
+                remedy=UnscaleFirst(),
             ),
         )

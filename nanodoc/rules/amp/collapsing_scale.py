@@ -29,7 +29,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
-from nanodoc.diagnosis.finding import Culprit, Fix, Remedy
+from nanodoc.diagnosis.finding import Culprit, Fix
+from nanodoc.diagnosis.remedy import LossScale
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.amp import AmpFacts
 from nanodoc.facts.evidence import Evidence
@@ -111,6 +112,6 @@ def _fixes(facts: AmpFacts, began: int) -> tuple[Fix, ...]:
         Fix(
             title="begin with a lower loss scale",
             confidence="maybe",
-            remedy=Remedy(kind="loss-scale", value=scales.get(began)),
+            remedy=LossScale(value=scales.get(began)),
         ),
     )

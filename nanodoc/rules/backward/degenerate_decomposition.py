@@ -21,7 +21,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, Specificity
-from nanodoc.diagnosis.finding import Fix, Remedy
+from nanodoc.diagnosis.finding import Fix
+from nanodoc.diagnosis.remedy import ReplaceArgument
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.failure import Failure
@@ -76,8 +77,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
 def _jitter_at_failure(failure: Failure) -> list[Fix]:
     name, where = failure.torch_function, failure.frames[-1] if failure.frames else None
     remedy = (
-        Remedy(
-            kind="argument",
+        ReplaceArgument(
             location=where,
             op=name,
             template="{x} + 1e-4 * torch.eye({x}.shape[-1])",

@@ -22,7 +22,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, Specificity
-from nanodoc.diagnosis.finding import Fix, Remedy
+from nanodoc.diagnosis.finding import Fix
+from nanodoc.diagnosis.remedy import LogSoftmax
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.ops import Birth
@@ -67,7 +68,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                     title="use log_softmax",
                     patch=log_softmax(site),
                     confidence="machine" if log_softmax(site) else "likely",
-                    remedy=Remedy(kind="log-softmax", location=site.location)
+                    remedy=LogSoftmax(location=site.location)
                     if site.location is not None
                     else None,
                 )

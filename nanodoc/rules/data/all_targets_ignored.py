@@ -20,7 +20,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, Specificity
-from nanodoc.diagnosis.finding import Fix, Remedy
+from nanodoc.diagnosis.finding import Fix
+from nanodoc.diagnosis.remedy import KeptMean
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import birth_claim
@@ -75,7 +76,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                     "skip a batch without targets",
                     confidence="likely",
                     patch=sum_over_kept(site, int(notes["ignore_index"])) if kept == 0 else None,
-                    remedy=Remedy(kind="kept-mean", location=site.location),
+                    remedy=KeptMean(location=site.location),
                 )
             ],
         )

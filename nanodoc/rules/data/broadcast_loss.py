@@ -27,7 +27,8 @@ import math
 from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
-from nanodoc.diagnosis.finding import Fix, Remedy
+from nanodoc.diagnosis.finding import Fix
+from nanodoc.diagnosis.remedy import ReplaceArgument
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.calls import REGRESSION, ArgumentFacts, CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
@@ -166,8 +167,7 @@ def _same_shape(call: CallFacts, position: int, cure: str, title: str) -> Fix:
         return Fix(title=title, confidence="likely")
     template = f"{{x}}.{cure}"
     patch = on_argument(op_of(call), template, position=position)
-    remedy = Remedy(
-        kind="argument",
+    remedy = ReplaceArgument(
         location=call.site,
         op=call.name,
         position=position,

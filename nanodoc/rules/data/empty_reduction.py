@@ -20,7 +20,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, Specificity
-from nanodoc.diagnosis.finding import Fix, Remedy
+from nanodoc.diagnosis.finding import Fix
+from nanodoc.diagnosis.remedy import EmptyMean
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import birth_claim
@@ -77,7 +78,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                         "selected",
                         confidence="likely",
                         patch=sum_over_count(site),
-                        remedy=Remedy(kind="empty-mean", location=site.location),
+                        remedy=EmptyMean(location=site.location),
                     )
                 ],
             )

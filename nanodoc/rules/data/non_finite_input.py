@@ -23,7 +23,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, Specificity, confidence
-from nanodoc.diagnosis.finding import Culprit, Fix, Remedy
+from nanodoc.diagnosis.finding import Culprit, Fix
+from nanodoc.diagnosis.remedy import WithoutSamples
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.ops import LeafRoot, TensorFacts
@@ -81,7 +82,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                         title="drop or repair these samples in the data set, before they are "
                         "batched",
                         confidence="likely",
-                        remedy=Remedy(kind="without-samples"),
+                        remedy=WithoutSamples(),
                     ),
                 ),
             ),

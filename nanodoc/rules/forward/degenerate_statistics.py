@@ -21,7 +21,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, Specificity
-from nanodoc.diagnosis.finding import Fix, Remedy
+from nanodoc.diagnosis.finding import Fix
+from nanodoc.diagnosis.remedy import LoneStatistics, SetKeyword, WithoutBatch
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.ops import OpFacts
@@ -79,7 +80,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 Fix(
                     title="drop the last, smaller batch (drop_last=True)",
                     confidence="likely",
-                    remedy=Remedy(kind="without-batch"),
+                    remedy=WithoutBatch(),
                 )
             ],
             specificity=Specificity.SPECIAL,
@@ -93,20 +94,18 @@ def _fixes(site: OpFacts, what: str) -> list[Fix]:
             title="drop the last, smaller batch (drop_last=True), or skip the "
             "normalisation for a single value",
             confidence="likely",
-            remedy=Remedy(kind="without-batch"),
+            remedy=WithoutBatch(),
         ),
         Fix(
             title=f"use the biased {what} of a single value, which is 0",
             patch=unbiased_where_many(site),
             confidence="likely",
-            remedy=Remedy(kind="lone-statistics", location=site.location),
+            remedy=LoneStatistics(location=site.location),
         ),
         Fix(
             title="use the biased estimate",
             patch=with_keyword(site, "unbiased", False, drop=("correction",)),
             confidence="maybe",
-            remedy=Remedy(
-                kind="keyword", location=site.location, op=what, keyword="unbiased", value=0.0
-            ),
+            remedy=SetKeyword(location=site.location, op=what, keyword="unbiased", value=False),
         ),
     ]

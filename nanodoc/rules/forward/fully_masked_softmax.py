@@ -20,7 +20,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, Specificity
-from nanodoc.diagnosis.finding import Fix, Remedy
+from nanodoc.diagnosis.finding import Fix
+from nanodoc.diagnosis.remedy import UnmaskRow, WithoutSamples
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.ops import OpFacts
@@ -71,7 +72,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 Fix(
                     title="drop samples that consist of padding only",
                     confidence="likely",
-                    remedy=Remedy(kind="without-samples"),
+                    remedy=WithoutSamples(),
                 ),
             ],
         )
@@ -82,7 +83,7 @@ def _is_attention(short: str) -> bool:
 
 
 def _unmasked(site: OpFacts) -> Fix:
-    remedy = Remedy(kind="unmask-row", location=site.location)
+    remedy = UnmaskRow(location=site.location)
     patch = (
         on_argument(site, "{x}.masked_fill({x}.isneginf().all(-1, keepdim=True), 0.0)")
         if site.short in _SOFTMAXES

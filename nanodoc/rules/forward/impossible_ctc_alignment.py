@@ -21,7 +21,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, Specificity
-from nanodoc.diagnosis.finding import Fix, Remedy
+from nanodoc.diagnosis.finding import Fix
+from nanodoc.diagnosis.remedy import SetKeyword, WithoutSamples
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import birth_claim
@@ -72,18 +73,17 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 Fix(
                     title="pass zero_infinity=True, which leaves such samples out of the loss",
                     patch=with_keyword(site, "zero_infinity", True),
-                    remedy=Remedy(
-                        kind="keyword",
+                    remedy=SetKeyword(
                         location=site.location,
                         op="ctc_loss",
                         keyword="zero_infinity",
-                        value=1.0,
+                        value=True,
                     ),
                 ),
                 Fix(
                     title="drop samples whose target is longer than its frames",
                     confidence="likely",
-                    remedy=Remedy(kind="without-samples"),
+                    remedy=WithoutSamples(),
                 ),
             ],
         )

@@ -20,7 +20,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, Specificity
-from nanodoc.diagnosis.finding import Fix, Remedy
+from nanodoc.diagnosis.finding import Fix
+from nanodoc.diagnosis.remedy import ReplaceConstant
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.ops import OpFacts, ValuesAt
@@ -69,8 +70,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 Fix(
                     title="mask with torch.finfo(scores.dtype).min, once, or with a boolean mask",
                     confidence="likely",
-                    remedy=Remedy(
-                        kind="constant", location=site.location, value=value, replacement=-limit / 2
+                    remedy=ReplaceConstant(
+                        location=site.location, value=value, replacement=-limit / 2
                     ),
                 )
             ],

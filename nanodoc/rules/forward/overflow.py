@@ -21,7 +21,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from nanodoc.diagnosis.claim import Claim, Specificity
-from nanodoc.diagnosis.finding import Fix, Remedy
+from nanodoc.diagnosis.finding import Fix
+from nanodoc.diagnosis.remedy import LogSumExp
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.ops import OpFacts
@@ -78,7 +79,7 @@ def _bounded(site: OpFacts) -> list[Fix]:
         return [*guards(site, f"bound the argument of {site.short}"), advice]
     logs = Fix(
         title="take log(sum(exp(x))) in one step: torch.logsumexp",
-        remedy=Remedy(kind="logsumexp", location=site.location),
+        remedy=LogSumExp(location=site.location),
     )
     shifted, *bounded = guards(site, "bound the argument of exp")
     return [

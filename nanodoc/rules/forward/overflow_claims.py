@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from nanodoc.diagnosis.finding import Fix, Remedy
+from nanodoc.diagnosis.finding import Fix
+from nanodoc.diagnosis.remedy import Bfloat16, Float32Call, Float32Module
 from nanodoc.facts.ops import Birth, OpFacts
 from nanodoc.rules.forward.floats import LARGEST
 
@@ -14,13 +15,13 @@ def half_fixes(site: OpFacts) -> list[Fix]:
         Fix(
             title=f"run {site.module} in float32 (autocast disabled around it, its input cast up)",
             confidence="likely",
-            remedy=Remedy(kind="float32-module", module=site.module),
+            remedy=Float32Module(module=site.module),
         )
         if site.module
         else Fix(
             title="compute this in float32 (autocast disabled, arguments cast up)",
             confidence="likely",
-            remedy=Remedy(kind="float32-call", location=site.location),
+            remedy=Float32Call(location=site.location),
         )
     )
     return [
@@ -28,7 +29,7 @@ def half_fixes(site: OpFacts) -> list[Fix]:
         Fix(
             title="use bfloat16, which has float32's range",
             confidence="maybe",
-            remedy=Remedy(kind="bfloat16"),
+            remedy=Bfloat16(),
         ),
     ]
 

@@ -26,7 +26,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
-from nanodoc.diagnosis.finding import Culprit, Fix, Remedy
+from nanodoc.diagnosis.finding import Culprit, Fix
+from nanodoc.diagnosis.remedy import Initialise
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.ops import LeafRoot, ParameterFacts
@@ -104,7 +105,7 @@ def _before_start(rule: Rule, sick: ParameterFacts, position: int, every: tuple[
 
 def _initialised(name: str, every: tuple[str, ...]) -> Fix:
     """Tried with all sick parameters initialised: one alone would not make the step healthy."""
-    remedy = Remedy(kind="initialise", parameters=every) if every else None
+    remedy = Initialise(parameters=every) if every else None
     return Fix(
         title=f"initialise {name} (torch.nn.init, or torch.zeros instead of torch.empty)",
         confidence="likely",

@@ -23,7 +23,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, Specificity
-from nanodoc.diagnosis.finding import Fix, Remedy
+from nanodoc.diagnosis.finding import Fix
+from nanodoc.diagnosis.remedy import Float32Call, ReplaceConstant
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.ops import Birth, OpFacts
@@ -91,8 +92,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                     Fix(
                         title=f"use an epsilon that {dtype} can hold ({_smallest(dtype, becomes)})",
                         confidence="likely",
-                        remedy=Remedy(
-                            kind="constant",
+                        remedy=ReplaceConstant(
                             location=op.location,
                             value=value,
                             replacement=_larger(value, dtype, becomes),
@@ -103,7 +103,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                             Fix(
                                 title="compute this in float32",
                                 confidence="maybe",
-                                remedy=Remedy(kind="float32-call", location=op.location),
+                                remedy=Float32Call(location=op.location),
                             )
                         ]
                         if dtype != "float32"

@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim
-from nanodoc.diagnosis.finding import Remedy
+from nanodoc.diagnosis.remedy import ClearGradients
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.loop import (
@@ -69,6 +69,6 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         "previous step: backward() adds to .grad, and nothing "
         "cleared it in between.",
         fix="call optimizer.zero_grad() once per optimizer step, before backward()",
-        remedy=Remedy(kind="clear-gradients", whole_run=True),
+        remedy=ClearGradients(whole_run=True),
         notes=growth,
     )

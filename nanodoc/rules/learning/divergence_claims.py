@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, Specificity, confidence
-from nanodoc.diagnosis.finding import Culprit, Fix, Remedy
+from nanodoc.diagnosis.finding import Culprit, Fix
+from nanodoc.diagnosis.remedy import Clip, LowerRate
 from nanodoc.diagnosis.rule import Rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.ops import Birth
@@ -378,7 +379,7 @@ def _fixes(
             title=title,
             patch=patch,
             confidence="likely",
-            remedy=Remedy(kind="lower-rate", value=factor),
+            remedy=LowerRate(factor=factor),
         )
     )
     clip = next((stretch.clip for stretch in course.stretches if stretch.clip is not None), None)
@@ -386,7 +387,7 @@ def _fixes(
         clipping = Fix(
             title=f"clip the gradient norm to {clip:g} (torch.nn.utils.clip_grad_norm_)",
             confidence="likely",
-            remedy=Remedy(kind="clip", value=clip),
+            remedy=Clip(norm=clip),
         )
         found.insert(0 if _slower(course) is None else 1, clipping)
     return found

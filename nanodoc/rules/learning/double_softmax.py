@@ -26,7 +26,8 @@ import math
 from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
-from nanodoc.diagnosis.finding import Fix, Remedy
+from nanodoc.diagnosis.finding import Fix
+from nanodoc.diagnosis.remedy import Bypass
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.calls import CallFacts
 from nanodoc.facts.evidence import Evidence
@@ -222,9 +223,7 @@ def _differentiated(evidence: Evidence) -> tuple[int, ...]:
 def _without(call: CallFacts, title: str) -> Fix:
     """The fix that takes the call out, where what comes instead needs no other call."""
     remedy = (
-        Remedy(kind="identity", location=call.site, op=call.name, whole_run=True)
-        if call.site is not None
-        else None
+        Bypass(location=call.site, op=call.name, whole_run=True) if call.site is not None else None
     )
     leaves = title.startswith("leave")
     return Fix(

@@ -6,7 +6,8 @@ from __future__ import annotations
 from typing import Unpack
 
 from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
-from nanodoc.diagnosis.finding import Culprit, Fix, Remedy
+from nanodoc.diagnosis.finding import Culprit, Fix
+from nanodoc.diagnosis.remedy import Remedy
 from nanodoc.diagnosis.rule import Rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.loop import (

@@ -22,7 +22,8 @@ import math
 from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, Specificity, confidence
-from nanodoc.diagnosis.finding import Culprit, Fix, Remedy
+from nanodoc.diagnosis.finding import Culprit, Fix
+from nanodoc.diagnosis.remedy import SetOption
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.ops import OptimizerFacts
@@ -90,7 +91,7 @@ def _eps(facts: OptimizerFacts, value: float, title: str) -> Fix:
         title=title,
         patch=patch,
         confidence="likely",
-        remedy=Remedy(kind="option", keyword="eps", value=value),
+        remedy=SetOption(keyword="eps", value=value),
     )
 
 
