@@ -28,6 +28,7 @@ RULES: tuple[Rule, ...] = tuple(
     sorted((rule for family in _FAMILIES for rule in family.RULES), key=lambda rule: rule.code)
 )
 
+_MOST_LISTED = 4  # codes; more are counted
 _BY_CODE = {rule.code: rule for rule in RULES}
 
 
@@ -108,21 +109,13 @@ def unchecked(
         missing = next((need for need in rule.needs if getattr(evidence, need) is None), None)
         if missing is not None:
             found.setdefault(reasons[missing], []).append(rule.code)
-    return [(_as_ranges(codes), why) for why, codes in found.items()]
+    return [(_listed(codes), why) for why, codes in found.items()]
 
 
-def _as_ranges(codes: list[str]) -> str:
-    """ND601, ND602, ND603, ND605 as "ND601–ND603, ND605"."""
-    groups: list[list[str]] = []
-    for code in codes:
-        follows = bool(groups) and int(code[2:]) == int(groups[-1][-1][2:]) + 1
-        if follows:
-            groups[-1].append(code)
-        else:
-            groups.append([code])
-    return ", ".join(
-        f"{group[0]}–{group[-1]}" if len(group) > 2 else ", ".join(group) for group in groups
-    )
+def _listed(codes: list[str]) -> str:
+    if len(codes) <= _MOST_LISTED:
+        return ", ".join(codes)
+    return f"{len(codes)} rules, {codes[0]} to {codes[-1]}"
 
 
 def selected(select: tuple[str, ...] = (), ignore: tuple[str, ...] = ()) -> list[Rule]:
