@@ -56,9 +56,15 @@ def _variables(recipe: Recipe) -> Iterator[tuple[str, Any, Any]]:
         for name, holder, value in variables_of(function):
             if id(value) not in own:
                 yield name, holder, value
-            code = getattr(value, "__code__", None)  # a helper of the train_step
-            if code is not None and frame_kind(code.co_filename) in (USER, LIBRARY):
+            if _is_helper(value):
                 waiting.append(value)
+
+
+def _is_helper(value: Any) -> bool:
+    """A function of the user's own, or of a library other than torch."""
+    return isinstance(value, (types.FunctionType, types.MethodType)) and frame_kind(
+        value.__code__.co_filename
+    ) in (USER, LIBRARY)
 
 
 class KeptState:
@@ -88,7 +94,10 @@ class ReachedState:
         self.lost: list[str] = []
         for name, holder, value in _variables(recipe):
             self._copies.append(partial(_binding, name, holder, value))
-            self._visit(name, value, 0)
+            try:
+                self._visit(name, value, 0)
+            except Exception:  # an object of the user's may answer any question with an exception
+                self.lost.append(f"{name} (a {type(value).__name__})")
         tensors = [t for t in self._tensors.values() if not without_values(t)]
         size = sum(t.numel() * t.element_size() for t in tensors)
         if size > _LARGEST:

@@ -4,14 +4,17 @@ generators, objects. What cannot be put back is said, and no experiment is made 
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from nanodoc import Recipe
+from nanodoc.config import Config
 from nanodoc.experiments.run import ReachedState
 from nanodoc.loop.grad_graph_run import run_graph_check
+from nanodoc.pipeline.run import run_training
 from nanodoc.recipe.build_facts import BuildFacts
 from nanodoc.replay.closure_state import KeptState
 from tests.helpers import run_engine
@@ -105,6 +108,42 @@ def test_an_iterator_cannot_be_put_back() -> None:
 
     sick = Recipe(model=recipe.model, loss_fn=loss_fn, data=recipe.data, max_steps=2)
     assert ReachedState(sick).lost == ["more (a list_iterator)"]
-    kept = KeptState(sick)
-    assert kept.lost == ["more (a list_iterator)"]
-    kept.restore()
+    KeptState(sick).restore()
+
+
+def test_no_experiment_is_made_of_what_cannot_be_put_back(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(ITERATOR)
+    config = Config(device="cpu", snapshot_dir=str(tmp_path))
+    report = run_training(f"{tmp_path / 'train.py'}:build", config)
+    finding = report.findings[0]
+    assert finding.name == "not-reproduced"
+    assert [row["outcome"] for row in finding.experiments] == ["not reproduced"]
+    assert not any(fix.verified for fix in finding.fixes)
+    told = dict(report.not_checked)["experiments and fixes"]
+    assert told == "the step reads more (a cycle), which a replay cannot put back"
+
+
+def test_an_object_that_answers_with_exceptions_is_left_alone() -> None:
+    class Hostile:
+        def __getattr__(self, name: str) -> Any:
+            raise RuntimeError(name)
+
+    hostile = Hostile()
+    recipe, _ = stateful()
+    odd = Recipe(model=recipe.model, loss_fn=lambda m, b: m(b).mean() * bool(hostile), data=[])
+    assert ReachedState(odd).lost == ["hostile (a Hostile)"]
+
+
+ITERATOR = """
+import itertools
+import torch
+
+def build():
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 2)
+    more = itertools.cycle([1.0, 0.0])
+    def loss_fn(model, batch):
+        return torch.log(model(batch).abs() * next(more)).mean()
+    return {"model": model, "loss_fn": loss_fn, "data": [torch.randn(4, 3)] * 4,
+            "optimizer": torch.optim.SGD(model.parameters(), lr=0.01), "max_steps": 4}
+"""
