@@ -58,8 +58,7 @@ def _without_effects(claims: list[Claim]) -> list[Claim]:
     # updates too large by the loss scale blow the weights up, whatever overflows first
     if any(claim.root[0] == "scaler-call" and claim.root[1] in _BLOWING_UP for claim in claims):
         claims = [claim for claim in claims if claim.root[0] not in ("line", "op", "optimizer")]
-        kinds = {claim.root[0] for claim in claims}
-    if "optimizer" in kinds:
+    if any(claim.root[0] == "optimizer" for claim in claims):
         claims = [claim for claim in claims if claim.root[0] == "optimizer"]
     # what layers came to has its cause in the loop, the loss, the data; what the model as a whole
     # came to, in any of these

@@ -56,8 +56,9 @@ def ragged_facts(
 def _tried(runner: StepRunner, facts: RaggedFacts, samples: list[Any]) -> RaggedFacts:
     batch = default_collate(_padded(samples))
     try:
-        losses = run_step(runner, [batch]).losses
-        value = float(losses[-1]) if losses else 0.0
+        result = run_step(runner, [batch])
+        told = [result.returned] if _is_scalar(result.returned) else result.losses
+        value = float(told[-1]) if told else 0.0
     except (UserCodeError, UsageError) as error:
         cause = error.cause if isinstance(error, UserCodeError) else error
         return replace(
@@ -66,6 +67,10 @@ def _tried(runner: StepRunner, facts: RaggedFacts, samples: list[Any]) -> Ragged
             f"{str(cause).strip().splitlines()[0][:120] if str(cause).strip() else ''}",
         )
     return replace(facts, padded="runs", padded_loss=value)
+
+
+def _is_scalar(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.numel() == 1
 
 
 def _fields(samples: list[Any]) -> list[FieldFacts]:

@@ -125,9 +125,8 @@ class _Vitals:
             if not observer.vitals and still_scaled:
                 # a micro-batch of several: the optimizer will step later
                 final = final.unscaled(final.extras[0])
-        self.probed_bad = any(
-            any(self.scalars.of(self._probes, v.extras)) for v in (*observer.vitals[-1:], final)
-        )
+        # what was read last holds the probes of the whole step
+        self.probed_bad = any(self.scalars.of(self._probes, final.extras))
         if not observer.vitals:
             return final, final
         total = Vitals(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dis
 from collections.abc import Iterator
+from functools import cache
+from types import CodeType
 from typing import Any
 
 
@@ -20,6 +23,19 @@ def variables_of(function: Any) -> Iterator[tuple[str, Any, Any]]:
             yield name, cell, cell.cell_contents
         except ValueError:  # an empty cell
             continue
-    for name in code.co_names:
+    for name in _globals_of(code):
         if name in function.__globals__:
             yield name, function.__globals__, function.__globals__[name]
+
+
+@cache
+def _globals_of(code: CodeType) -> tuple[str, ...]:
+    """The names that a function's code, or that of a function inside it, looks up as globals.
+    `co_names` holds those of attributes as well."""
+    names = {
+        one.argval: None for one in dis.get_instructions(code) if one.opname.endswith("_GLOBAL")
+    }
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            names.update(dict.fromkeys(_globals_of(inner)))
+    return tuple(names)

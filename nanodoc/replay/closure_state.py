@@ -7,9 +7,11 @@ gigabyte) is named, so that nothing is concluded from a step that depends on it.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import random
 import sys
+import threading
 import types
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -28,6 +30,8 @@ _LARGEST = 1 << 30  # bytes
 _LONGEST = 1000  # entries of a container; a longer one is data, not state
 _DEEPEST = 4  # objects inside objects
 _CONTAINERS = (list, deque, dict, set)
+_MOST = 20_000  # objects
+_PLAIN = (int, float, complex, str, bytes, type(None), types.ModuleType, type)
 _DATA = (torch.utils.data.DataLoader, torch.utils.data.Dataset)
 
 Restore = Callable[[], None]
@@ -67,84 +71,128 @@ def _is_helper(value: Any) -> bool:
     ) in (USER, LIBRARY)
 
 
+def kept_state(recipe: Recipe) -> KeptState | None:
+    """`KeptState`, while the run goes on: whatever goes wrong is not the run's business."""
+    try:
+        return KeptState(recipe)
+    except Exception:
+        return None
+
+
 class KeptState:
     """Copies of what the recipe's functions reach. `lost` names what could not be copied."""
 
     def __init__(self, recipe: Recipe) -> None:
         state = ReachedState(recipe)
         self.lost = state.lost
-        self._restores = [copy() for copy in state.copies()]
+        self._restores: list[Restore] = []
+        for name, copy in state.copies:
+            try:
+                self._restores.append(copy())
+            except Exception:  # an object of the user's that can't be copied after all
+                self.lost.append(name)
 
     def restore(self) -> None:
-        """Puts everything back as it was when this was made."""
+        """Puts everything back as it was when this was made. What cannot be put back stays as it
+        is: the rest must not suffer for it."""
         for restore in self._restores:
-            restore()
+            with contextlib.suppress(Exception):
+                restore()
 
 
 class ReachedState:
-    """What the recipe's functions reach, not copied yet. `lost` names what can't be."""
+    """What the recipe's functions reach, not copied yet. `copies` holds (name, function that makes
+    the copy and returns what puts it back); `lost` names what can't be copied."""
 
     def __init__(self, recipe: Recipe) -> None:
         model = recipe.model
         self._own = {id(p) for p in (*model.parameters(), *model.buffers())}
         self._own |= {id(m) for m in model.modules()} | {id(o) for o in recipe.optimizers}
-        self._tensors: dict[int, torch.Tensor] = {}
-        self._copies: list[Callable[[], Restore]] = []
+        self._tensors: dict[int, tuple[str, torch.Tensor]] = {}
+        self.copies: list[tuple[str, Callable[[], Restore]]] = []
         self._seen: set[int] = set()
+        self._bytes = 0
         self.lost: list[str] = []
         for name, holder, value in _variables(recipe):
-            self._copies.append(partial(_binding, name, holder, value))
+            self.copies.append((name, partial(_binding, name, holder, value)))
             try:
                 self._visit(name, value, 0)
             except Exception:  # an object of the user's may answer any question with an exception
                 self.lost.append(f"{name} (a {type(value).__name__})")
-        tensors = [t for t in self._tensors.values() if not without_values(t)]
-        size = sum(t.numel() * t.element_size() for t in tensors)
-        if size > _LARGEST:
-            self.lost.append(f"{size / (1 << 30):.1f} GiB of tensors outside the model")
+        tensors = [(n, t) for n, t in self._tensors.values() if _can_be_written(t)]
+        size = self._bytes + sum(t.numel() * t.element_size() for _, t in tensors)
+        if size > _LARGEST or len(self._seen) > _MOST:
+            # all of it or nothing: weights must not be put back without their optimizer's state
+            what = "tensors" if size > _LARGEST else "objects"
+            number = f"{size / (1 << 30):.1f} GiB of" if size > _LARGEST else f"more than {_MOST}"
+            self.lost.append(f"{number} {what} outside the model")
+            self.copies = []
             return
-        self._copies += [partial(_values, t) for t in tensors if t.layout is torch.strided]
-
-    def copies(self) -> list[Callable[[], Restore]]:
-        """Each makes one copy, and returns the function that puts it back."""
-        return self._copies
+        self.copies += [(name, partial(_values, tensor)) for name, tensor in tensors]
 
     def _visit(self, name: str, value: Any, depth: int) -> None:
-        if id(value) in self._seen or id(value) in self._own or depth > _DEEPEST:
+        if isinstance(value, _PLAIN) or id(value) in self._own or depth > _DEEPEST:
+            return
+        if id(value) in self._seen or len(self._seen) > _MOST:
             return
         self._seen.add(id(value))
         if isinstance(value, torch.Tensor):
-            self._tensors[id(value)] = value
+            self._tensors[id(value)] = (name, value)
         elif isinstance(value, torch.nn.Module):
-            self._module(value)
+            self._module(name, value)
         elif isinstance(value, torch.optim.Optimizer):
-            self._copies.append(partial(_optimizer, value))
-            for group in value.param_groups:
-                self._tensors.update({id(p): p for p in group["params"] if id(p) not in self._own})
-        elif (draws := _source_of(value)) is not None:
-            self._copies.append(partial(draws, value))
-        elif type(value) in _CONTAINERS:
+            self._optimizer(name, value)
+        elif (copy := _copy_of(value)) is not None:
+            self._bytes += getattr(value, "nbytes", 0)
+            self.copies.append((name, partial(copy, value)))
+        elif isinstance(value, _CONTAINERS):
             self._container(name, value, depth)
-        elif hasattr(value, "__next__") and not isinstance(value, io.IOBase):
+        elif hasattr(type(value), "__next__") and not isinstance(value, io.IOBase):
             self.lost.append(f"{name} (a {type(value).__name__})")
         elif _is_users(value):
-            self._copies.append(partial(_attributes, value))
-            for key, inner in vars(value).items():
-                self._visit(f"{name}.{key}", inner, depth + 1)
+            self._object(name, value, depth)
 
-    def _module(self, module: torch.nn.Module) -> None:
+    def _module(self, name: str, module: torch.nn.Module) -> None:
         for tensor in (*module.parameters(), *module.buffers()):
             if id(tensor) not in self._own:
-                self._tensors[id(tensor)] = tensor
-        for inner in module.modules():
-            self._copies.append(partial(_flag, inner))
+                self._tensors[id(tensor)] = (name, tensor)
+        self.copies += [(name, partial(_flag, inner)) for inner in module.modules()]
+
+    def _optimizer(self, name: str, optimizer: torch.optim.Optimizer) -> None:
+        self.copies.append((name, partial(_optimizer, optimizer)))
+        for state in optimizer.state.values():
+            held = state.values() if isinstance(state, dict) else ()
+            self._bytes += sum(t.nbytes for t in held if isinstance(t, torch.Tensor))
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if id(parameter) not in self._own:
+                    self._tensors[id(parameter)] = (name, parameter)
 
     def _container(self, name: str, value: Any, depth: int) -> None:
         if len(value) > _LONGEST:
             return
-        self._copies.append(partial(_contents, value))
-        for inner in list(value.values() if type(value) is dict else value):
+        self.copies.append((name, partial(_contents, value)))
+        for inner in list(dict.values(value) if isinstance(value, dict) else value):
             self._visit(f"{name}[…]", inner, depth + 1)
+
+    def _object(self, name: str, value: Any, depth: int) -> None:
+        held = dict(vars(value))
+        if any(isinstance(inner, threading.Thread) for inner in held.values()):
+            self.lost.append(f"{name} (a {type(value).__name__} with a thread)")
+            return
+        self.copies.append((name, partial(_attributes, value)))
+        for key, inner in held.items():
+            self._visit(f"{name}.{key}", inner, depth + 1)
+
+
+def _can_be_written(tensor: torch.Tensor) -> bool:
+    """It has values in memory of its own. Those of an expanded tensor share memory, so that nobody
+    can have written to it in place."""
+    if tensor.layout is not torch.strided or without_values(tensor):
+        return False
+    return not any(
+        size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    )
 
 
 def _is_users(value: Any) -> bool:
@@ -161,15 +209,16 @@ def _binding(name: str, holder: Any, value: Any) -> Restore:
     """The name stands for the same value again: `global count; count += 1` binds it anew."""
 
     def restore() -> None:
-        if not isinstance(holder, dict):
+        if isinstance(holder, dict):
+            if holder.get(name) is not value:
+                holder[name] = value
+        elif holder.cell_contents is not value:
             holder.cell_contents = value
-        elif holder.get(name) is not value:
-            holder[name] = value
 
     return restore
 
 
-def _source_of(value: Any) -> Callable[[Any], Restore] | None:
+def _copy_of(value: Any) -> Callable[[Any], Restore] | None:
     """How to copy a source of random numbers, or an array; None for anything else."""
     if isinstance(value, torch.Generator):
         return _torch_generator
@@ -232,21 +281,22 @@ def _attributes(value: Any) -> Restore:
 
     def restore() -> None:
         attributes = vars(value)
-        attributes.clear()
+        for name in [name for name in attributes if name not in before]:
+            del attributes[name]
         attributes.update(before)
 
     return restore
 
 
 def _contents(value: Any) -> Restore:
-    before = value.copy()
+    """Of a container or of a class derived from one, whose own methods may do anything."""
+    kind: Any = next(kind for kind in _CONTAINERS if isinstance(value, kind))
+    before = kind.copy(value)
 
     def restore() -> None:
-        value.clear()
-        if isinstance(value, (dict, set)):
-            value.update(before)
-        else:
-            value.extend(before)
+        kind.clear(value)
+        put = kind.update if kind in (dict, set) else kind.extend
+        put(value, before)
 
     return restore
 
@@ -256,7 +306,9 @@ def _values(tensor: torch.Tensor) -> Restore:
 
     def restore() -> None:
         with torch.no_grad():
-            tensor.data.copy_(before)
+            # written only where it changed: memory that is mapped from a file may not be written to
+            if not torch.equal(tensor.detach(), before):
+                tensor.data.copy_(before)
         if tensor.is_leaf:
             tensor.grad = grad
 

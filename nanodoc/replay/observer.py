@@ -20,7 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from nanodoc.heartbeat.trail import here
 from nanodoc.measure.gradients import Scratch, Vitals, packed_vitals, really_nonfinite
 from nanodoc.recipe.recipe import Recipe
-from nanodoc.replay.closure_state import KeptState
+from nanodoc.replay.closure_state import kept_state
 from nanodoc.replay.optimizers import copy_optimizer
 from nanodoc.replay.step_state import StepState, copy_weights
 
@@ -147,7 +147,7 @@ class Observer:
             self._capsule.optimizers = [copy_optimizer(one) for one in self._recipe.optimizers]
             # what the step does after this, to a teacher or a second optimizer, is not clean
             if self.tripped is not None:
-                self._capsule.outside = KeptState(self._recipe)
+                self._capsule.outside = kept_state(self._recipe)
 
 
 def _found_inf(optimizer: torch.optim.Optimizer) -> bool:

@@ -59,8 +59,9 @@ def run_step(
         if on_gradients is not None:
             on_gradients()
         return StepResult(losses)
-    named = list(runner.recipe.model.named_parameters())
-    observer = observer or Observer(runner.recipe, named, expected_steps=1)
+    if observer is None:
+        named = list(runner.recipe.model.named_parameters())
+        observer = Observer(runner.recipe, named, expected_steps=1)
     if on_loss is not None:
         observer.on_loss = on_loss
     if on_gradients is not None:

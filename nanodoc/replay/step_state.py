@@ -121,12 +121,14 @@ class StateKeeper:
     @contextlib.contextmanager
     def rewound(self, capsule: StepState) -> Iterator[None]:
         """The step's start, before and after: whatever runs inside changes nothing."""
+        known = capsule.outside
         self.complete(capsule)
         self.restore(capsule)
         try:
             yield
         finally:
             self.restore(capsule)
+            capsule.outside = known  # copies of a teacher are large, and other looks make their own
 
     def restore(self, capsule: StepState) -> None:  # noqa: C901 - in one place, since the order counts
         """Puts everything back that the step changed. Weights and optimizers only where the capsule

@@ -4,6 +4,8 @@ generators, objects. What cannot be put back is said, and no experiment is made 
 from __future__ import annotations
 
 import random
+import threading
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -123,15 +125,62 @@ def test_no_experiment_is_made_of_what_cannot_be_put_back(tmp_path: Path) -> Non
     assert told == "the step reads more (a cycle), which a replay cannot put back"
 
 
-def test_an_object_that_answers_with_exceptions_is_left_alone() -> None:
-    class Hostile:
-        def __getattr__(self, name: str) -> Any:
-            raise RuntimeError(name)
+class Hostile:
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(name)
 
-    hostile = Hostile()
-    recipe, _ = stateful()
-    odd = Recipe(model=recipe.model, loss_fn=lambda m, b: m(b).mean() * bool(hostile), data=[])
-    assert ReachedState(odd).lost == ["hostile (a Hostile)"]
+
+class AttrDict(dict):  # type: ignore[type-arg]  # as configurations are written
+    __getattr__ = dict.get
+
+
+class Corpus:
+    def __init__(self, folder: Path) -> None:
+        np.arange(4.0).tofile(folder / "rows")
+        memory = np.memmap(folder / "rows", dtype=np.float64, mode="r")
+        with warnings.catch_warnings(action="ignore"):
+            self.rows = torch.from_numpy(memory)
+        self.mask = torch.ones(1).expand(4)
+
+
+class Prefetcher:
+    def __init__(self) -> None:
+        self.thread = threading.Thread(target=lambda: None)
+
+
+def reaching(thing: Any) -> Recipe:
+    model = torch.nn.Linear(3, 1)
+    return Recipe(model=model, loss_fn=lambda m, b: m(b).mean() * (thing is not None), data=[])
+
+
+def test_odd_objects_are_left_alone(tmp_path: Path) -> None:
+    """One that answers with exceptions, a dict with attributes, memory mapped from a file that may
+    not be written to, a tensor whose elements share memory."""
+    for thing in (Hostile(), AttrDict(smoothing=0.1), Corpus(tmp_path)):
+        kept = KeptState(reaching(thing))
+        assert kept.lost == []
+        kept.restore()
+
+
+def test_an_object_with_a_thread_is_not_put_back() -> None:
+    assert ReachedState(reaching(Prefetcher())).lost == ["thing (a Prefetcher with a thread)"]
+
+
+def test_an_attribute_is_no_global() -> None:
+    """`batch.data` has nothing to do with a global that is called data."""
+    space: dict[str, Any] = {"data": iter([1])}
+    exec("def loss_fn(model, batch): return model(batch).data.mean()", space)
+    recipe = Recipe(model=torch.nn.Linear(3, 1), loss_fn=space["loss_fn"], data=[])
+    assert ReachedState(recipe).lost == []
+
+
+def test_more_than_can_be_copied_is_not_put_back_by_half() -> None:
+    rows = [[0.0] * 1000 for _ in range(1000)]
+    many = [[object() for _ in range(100)] for _ in range(300)]
+    assert ReachedState(reaching(rows)).lost == []
+    state = ReachedState(reaching(many))
+    assert state.lost == ["more than 20000 objects outside the model"]
+    assert state.copies == []
 
 
 ITERATOR = """
