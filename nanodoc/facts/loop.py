@@ -185,6 +185,9 @@ class DataFacts:
     """Batches of one pass over the data, where known."""
     load_share: float | None = None
     """Share of the time spent waiting for the data."""
+    median_wait: float = 0.0
+    """Seconds that half of the steps waited for their batch, at most: workers that start, or a busy
+    machine, delay a few of them."""
     load_seconds: float = 0.0
     """A step's."""
 

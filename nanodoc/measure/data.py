@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,11 +22,13 @@ def data_facts(
     *,
     loader: bool,
     per_pass: int | None,
-    load_seconds: float,
+    waits: Sequence[float],
     step_seconds: float,
     steps: int,
 ) -> DataFacts:
-    """`batches` in the order they came, each what one step was given."""
+    """`batches` in the order they came, each what one step was given; `waits`: the seconds that
+    each step waited for its own."""
+    load_seconds = sum(waits)
     total = load_seconds + step_seconds
     chosen = list(batches)[-_MOST_BATCHES:]
     leaves: dict[str, list[torch.Tensor]] = {}
@@ -44,6 +47,7 @@ def data_facts(
         per_pass=per_pass,
         load_share=load_seconds / total if total > 0 and steps else None,
         load_seconds=load_seconds / steps if steps else 0.0,
+        median_wait=statistics.median(waits) if waits else 0.0,
     )
 
 

@@ -61,7 +61,7 @@ class LearningWatch(Watch):
         self._norms: list[tuple[int, Vitals]] = []
         self._every = 1
         self._training: list[tuple[int, bool]] = []
-        self.load_seconds = self._loading = 0.0
+        self._waits: list[float] = []
         self._told: Any = None
         self.inspection: InspectionFacts | None = None
         self.data: DataFacts | None = None
@@ -89,11 +89,15 @@ class LearningWatch(Watch):
 
     def loaded(self, seconds: float) -> None:
         """The next batch came after so many seconds."""
-        self.load_seconds += seconds
-        self._loading = seconds
+        self._waits.append(seconds)
+
+    @property
+    def load_seconds(self) -> float:
+        """Seconds that the run waited for data so far."""
+        return sum(self._waits)
 
     def line(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"load_seconds": self._loading}
+        found: dict[str, Any] = {"load_seconds": self._waits[-1] if self._waits else 0.0}
         rates = self._rates[-1] if self._rates else ()
         if len(rates) > 1:
             found["learning_rates"] = list(rates)
@@ -137,7 +141,7 @@ class LearningWatch(Watch):
                 batches,
                 loader=loader_of(self._recipe.data) is not None,
                 per_pass=per_pass(self._recipe.data),
-                load_seconds=self.load_seconds,
+                waits=self._waits,
                 step_seconds=end.step_seconds,
                 steps=end.steps,
             )

@@ -45,7 +45,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         data is None
         or data.load_share is None
         or data.load_share <= check.limit(evidence, "share")
-        or data.load_seconds < _WORTH
+        or data.median_wait < _WORTH
         or len(evidence.losses) < 10
     ):
         return
