@@ -60,7 +60,12 @@ def neighbour(patient: Patient) -> Patient:
     return next(one for one in others if one.expect != patient.expect)
 
 
-@pytest.fixture(params=sorted(BY_NAME))
+@pytest.fixture(
+    params=[
+        pytest.param(name, marks=pytest.mark.slow) if BY_NAME[name].dies else name
+        for name in sorted(BY_NAME)  # a slow one starts a process of its own
+    ]
+)
 def patient(request: pytest.FixtureRequest) -> Iterator[Patient]:
     if (needs := BY_NAME[request.param].needs) is not None:
         pytest.importorskip(needs)
