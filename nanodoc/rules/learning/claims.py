@@ -3,7 +3,7 @@ learn."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NotRequired, Unpack
 
@@ -46,6 +46,17 @@ class Seen(Told):
 def calls_of(evidence: Evidence) -> StepCalls | None:
     """The functions that the last step calls."""
     return evidence.inspection.calls if evidence.inspection is not None else None
+
+
+def calls_into_the_loss(evidence: Evidence) -> Iterator[tuple[StepCalls, CallFacts]]:
+    """(all calls of the last step, one that the loss is made of and that has arguments)"""
+    calls = calls_of(evidence)
+    if calls is None:
+        return
+    reaching = calls.reaching_the_loss()
+    for call in calls.calls:
+        if call.index in reaching and call.arguments:
+            yield calls, call
 
 
 def loss_call(calls: StepCalls, names: tuple[str, ...]) -> CallFacts | None:

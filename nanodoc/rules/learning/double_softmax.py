@@ -32,7 +32,7 @@ from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.calls import CallFacts
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
-from nanodoc.rules.learning.claims import at_call, calls_of, op_of
+from nanodoc.rules.learning.claims import at_call, calls_into_the_loss, calls_of, op_of
 from nanodoc.rules.learning.losses import NORMALISERS
 from nanodoc.rules.rewrite import unwrapped
 
@@ -55,13 +55,7 @@ _WANTS_LOGS = ("nll_loss", "kl_div")
     preflight="loss",
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
-    calls = calls_of(evidence)
-    if calls is None:
-        return
-    reaching = calls.reaching_the_loss()
-    for call in calls.calls:
-        if call.index not in reaching or not call.arguments:
-            continue
+    for calls, call in calls_into_the_loss(evidence):
         given = call.arguments[0]
         made = calls.origin(given)
         if (

@@ -25,7 +25,7 @@ from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.calls import CallFacts
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
-from nanodoc.rules.learning.claims import at_call, calls_of
+from nanodoc.rules.learning.claims import at_call, calls_into_the_loss
 from nanodoc.rules.learning.losses import NORMALISERS
 
 _PROBABLE = 0.1
@@ -42,17 +42,8 @@ finite, does."""
     preflight="loss",
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
-    calls = calls_of(evidence)
-    if calls is None:
-        return
-    reaching = calls.reaching_the_loss()
-    for call in calls.calls:
-        if (
-            call.index not in reaching
-            or call.name != "nll_loss"
-            or not call.arguments
-            or not call.arguments[0].requires_grad
-        ):
+    for calls, call in calls_into_the_loss(evidence):
+        if call.name != "nll_loss" or not call.arguments[0].requires_grad:
             continue
         largest = call.notes.get("input_max")
         made = calls.origin(call.arguments[0])

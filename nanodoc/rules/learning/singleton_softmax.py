@@ -28,7 +28,7 @@ from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.calls import ArgumentFacts, CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
-from nanodoc.rules.learning.claims import at_call, calls_of
+from nanodoc.rules.learning.claims import at_call, calls_into_the_loss
 
 _LAYERS = (
     "linear",
@@ -53,16 +53,8 @@ _LAYERS = (
     preflight="loss",
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
-    calls = calls_of(evidence)
-    if calls is None:
-        return
-    reaching = calls.reaching_the_loss()
-    for call in calls.calls:
-        if (
-            call.index not in reaching
-            or call.name not in ("softmax", "log_softmax")
-            or not call.arguments
-        ):
+    for calls, call in calls_into_the_loss(evidence):
+        if call.name not in ("softmax", "log_softmax"):
             continue
         shape, dim = call.arguments[0].shape, call.options.get("dim")
         if (
