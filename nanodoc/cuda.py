@@ -93,7 +93,9 @@ def properties(index: int) -> Properties:
     )
     if torch.version.hip:
         name = str(getattr(told, "gcnArchName", "unknown"))
-        supported = any(name.split(":")[0] == one.split(":")[0] for one in built) if built else None
+        supported = (
+            any(name.split(":")[0] == made.split(":")[0] for made in built) if built else None
+        )
         return Properties(told.name, told.total_memory, name, supported, identity)
     supported = has_code((told.major, told.minor), built) if built else None
     return Properties(
@@ -108,8 +110,8 @@ def has_code(capability: tuple[int, int], architectures: list[str]) -> bool:
     driver to compile (compute_90) on everything from its own version on (NVIDIA, CUDA programming
     guide, "binary compatibility" and "PTX compatibility").
     """
-    for one in architectures:
-        match = _ARCHITECTURE.match(one)
+    for architecture in architectures:
+        match = _ARCHITECTURE.match(architecture)
         if match is None:
             continue
         built = int(match[2]), int(match[3])

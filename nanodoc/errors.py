@@ -1,4 +1,15 @@
-"""The exceptions nanodoc raises, each with the exit code its command line ends with."""
+"""The exceptions nanodoc raises, each with the exit code its command line ends with, and the phases
+of a training that they speak of."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Phase = Literal[
+    "start", "setup", "data", "forward", "backward", "unscale", "optimizer", "examination"
+]
+"""Where a training is: before anything of it ran, in its import and `build()`, in a step's parts,
+or at its end, when nanodoc looks into what it saw."""
 
 
 class NanodocError(Exception):
@@ -26,7 +37,7 @@ class UserCodeError(Exception):
     `phase` is "setup" (import and `build()`), "data", "forward", "backward" or "optimizer".
     """
 
-    def __init__(self, cause: BaseException, phase: str) -> None:
+    def __init__(self, cause: BaseException, phase: Phase) -> None:
         super().__init__(f"{type(cause).__name__}: {said(cause)}")
         self.cause = cause
         self.phase = phase

@@ -81,17 +81,19 @@ def options_of(declared: type) -> dict[str, Option]:
     """The options that a dataclass declares, by the names of its fields."""
     hints = get_type_hints(declared)
     found = {}
-    for one in fields(declared):
-        kinds = [kind for kind in get_args(hints[one.name]) if kind is not NoneType]
-        nullable = NoneType in get_args(hints[one.name])
-        told: Option = one.metadata["option"]
-        found[one.name] = replace(
+    for declared_field in fields(declared):
+        kinds = [kind for kind in get_args(hints[declared_field.name]) if kind is not NoneType]
+        nullable = NoneType in get_args(hints[declared_field.name])
+        told: Option = declared_field.metadata["option"]
+        found[declared_field.name] = replace(
             told,
-            name=one.name,
-            kind=kinds[0] if nullable else hints[one.name],
+            name=declared_field.name,
+            kind=kinds[0] if nullable else hints[declared_field.name],
             nullable=nullable,
-            default=one.default if one.default_factory is MISSING else one.default_factory(),
-            flag=told.flag or "--" + one.name.replace("_", "-"),
+            default=declared_field.default
+            if declared_field.default_factory is MISSING
+            else declared_field.default_factory(),
+            flag=told.flag or "--" + declared_field.name.replace("_", "-"),
         )
     return found
 

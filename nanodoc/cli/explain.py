@@ -105,13 +105,13 @@ def _print_rules(asked: list[Rule], output_format: str) -> None:
     if output_format == "json":
         told = [
             {
-                "code": one.code,
-                "name": one.name,
-                "severity": one.severity,
-                "summary": one.summary,
-                "doc": one.page,
+                "code": rule.code,
+                "name": rule.name,
+                "severity": rule.severity,
+                "summary": rule.summary,
+                "doc": rule.page,
             }
-            for one in asked
+            for rule in asked
         ]
         typer.echo(json.dumps(told if len(told) > 1 else told[0], indent=2))
         return

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from nanodoc.diagnosis.remedy import Remedy
+from nanodoc.errors import Phase
 from nanodoc.facts.source import SourceSpan
 
 GROWTH = "growth"
@@ -85,7 +86,7 @@ class Finding:
     title: str
     explanation: str
     culprit: Culprit
-    phase: str
+    phase: Phase
     step: int | None
     rank: int = 0
     family: str = ""

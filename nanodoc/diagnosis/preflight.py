@@ -78,21 +78,21 @@ def _batch(evidence: Evidence) -> str | None:
 
 def _ids(evidence: Evidence) -> str | None:
     shown = [
-        f"{one.module or 'embedding'}: {one.notes['id_min']:.0f}…{one.notes['id_max']:.0f} of "
-        f"{one.notes['rows']:.0f} rows"
-        for one in _calls(evidence)
-        if one.name == "embedding" and "id_max" in one.notes
+        f"{call.module or 'embedding'}: {call.notes['id_min']:.0f}…{call.notes['id_max']:.0f} of "
+        f"{call.notes['rows']:.0f} rows"
+        for call in _calls(evidence)
+        if call.name == "embedding" and "id_max" in call.notes
     ]
     return "; ".join(dict.fromkeys(shown[:4])) or None
 
 
 def _labels(evidence: Evidence) -> str | None:
-    for one in _calls(evidence):
-        if one.notes.get("classes") and one.notes.get("targets"):
-            ignored = f", {one.notes['ignored']:.0f} ignored" if one.notes.get("ignored") else ""
+    for call in _calls(evidence):
+        if call.notes.get("classes") and call.notes.get("targets"):
+            ignored = f", {call.notes['ignored']:.0f} ignored" if call.notes.get("ignored") else ""
             return (
-                f"{one.notes['targets']:.0f} targets, {one.notes.get('classes_seen', 0):.0f} of "
-                f"{one.notes['classes']:.0f} classes seen{ignored}"
+                f"{call.notes['targets']:.0f} targets, {call.notes.get('classes_seen', 0):.0f} of "
+                f"{call.notes['classes']:.0f} classes seen{ignored}"
             )
     return None
 
@@ -101,7 +101,7 @@ def _modes(evidence: Evidence) -> str | None:
     modes = evidence.inspection.modes if evidence.inspection is not None else ()
     if not modes:
         return None
-    training = sum(one.training for one in modes)
+    training = sum(mode.training for mode in modes)
     return f"{training} of {len(modes)} dropout and batch norm layers in training mode"
 
 
@@ -111,11 +111,10 @@ def _loss(evidence: Evidence) -> str | None:
         if evidence.inspection is not None
         else frozenset()
     )
-    for one in _calls(evidence):
-        if one.index in reaching and one.name in _LOSSES and len(one.arguments) > 1:
-            return (
-                f"{one.name} of {list(one.arguments[0].shape)} and {list(one.arguments[1].shape)}"
-            )
+    for call in _calls(evidence):
+        if call.index in reaching and call.name in _LOSSES and len(call.arguments) > 1:
+            prediction, target = call.arguments[:2]
+            return f"{call.name} of {list(prediction.shape)} and {list(target.shape)}"
     return None
 
 
@@ -123,8 +122,8 @@ def _initial(evidence: Evidence) -> str | None:
     if not evidence.losses or not math.isfinite(evidence.losses[0]):
         return None
     loss = f"{evidence.losses[0]:.4g}"
-    for one in _calls(evidence):
-        classes = one.notes.get("classes", 0)
+    for call in _calls(evidence):
+        classes = call.notes.get("classes", 0)
         if classes > 1:
             return (
                 f"{loss}; guessing among {classes:.0f} classes costs ln {classes:.0f} = "

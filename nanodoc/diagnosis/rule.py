@@ -75,8 +75,8 @@ class Rule:
             text += _OPTIONS + ("" if self.thresholds else "None.\n\n")
         if self.thresholds:
             text += "Thresholds (--threshold NAME=VALUE, or `thresholds:` in the configuration):\n"
-            for name, one in self.thresholds.items():
-                text += f"    {self.name}.{name} = {one.default:g}    {one.meaning}\n"
+            for name, threshold in self.thresholds.items():
+                text += f"    {self.name}.{name} = {threshold.default:g}    {threshold.meaning}\n"
             text += "\n"
         return text + found + rest
 

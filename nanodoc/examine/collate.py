@@ -36,7 +36,7 @@ def ragged_facts(
     with state_preserved(runner, keeper):
         samples = [loader.dataset[index] for index in indices]
         fields = _fields(samples)
-        ragged = [one for one in fields if one.ragged]
+        ragged = [field for field in fields if field.ragged]
         if not ragged:
             return None
         own = loader.collate_fn is not default_collate
@@ -48,7 +48,7 @@ def ragged_facts(
             loader_at=build.loader_made_at(loader),
             made_at=_getitem(loader.dataset),
         )
-        if own or not all(_can_be_padded(one) for one in ragged):
+        if own or not all(_can_be_padded(field) for field in ragged):
             return facts
         return _tried(runner, facts, samples)
 
@@ -76,9 +76,9 @@ def _is_scalar(value: Any) -> bool:
 def _fields(samples: list[Any]) -> list[FieldFacts]:
     """Every field of the samples; a field that some samples lack is one whose type differs."""
     leaves = [dict(_leaves(sample)) for sample in samples]
-    paths = list(dict.fromkeys(path for one in leaves for path in one))
+    paths = list(dict.fromkeys(path for leaf in leaves for path in leaf))
     return [
-        FieldFacts(path=path, sizes=tuple(one.get(path, "missing") for one in leaves))
+        FieldFacts(path=path, sizes=tuple(leaf.get(path, "missing") for leaf in leaves))
         for path in paths
     ]
 
@@ -127,10 +127,10 @@ def _padded(samples: list[Any]) -> list[Any]:
     """The samples with every ragged array filled with zeros behind, up to the largest."""
     first = samples[0]
     if all(
-        isinstance(one, torch.Tensor) or (hasattr(one, "shape") and hasattr(one, "dtype"))
-        for one in samples
+        isinstance(sample, torch.Tensor) or (hasattr(sample, "shape") and hasattr(sample, "dtype"))
+        for sample in samples
     ):
-        tensors = [torch.as_tensor(one) for one in samples]
+        tensors = [torch.as_tensor(sample) for sample in samples]
         if len({tuple(t.shape) for t in tensors}) == 1:
             return tensors
         shape = [max(sizes) for sizes in zip(*(t.shape for t in tensors), strict=True)]
@@ -139,7 +139,7 @@ def _padded(samples: list[Any]) -> list[Any]:
             row[tuple(slice(size) for size in tensor.shape)] = tensor
         return list(out)
     if isinstance(first, Mapping):
-        columns = {key: _padded([one[key] for one in samples]) for key in first}
+        columns = {key: _padded([sample[key] for sample in samples]) for key in first}
         return [{key: columns[key][i] for key in first} for i in range(len(samples))]
     if isinstance(first, tuple) and hasattr(first, "_fields"):
         rows = zip(*(_padded(list(column)) for column in zip(*samples, strict=True)), strict=True)
@@ -147,9 +147,9 @@ def _padded(samples: list[Any]) -> list[Any]:
     if (
         isinstance(first, (list, tuple))
         and first
-        and all(isinstance(x, (int, float)) for one in samples for x in one)
+        and all(isinstance(x, (int, float)) for sample in samples for x in sample)
     ):
-        return _padded([torch.tensor(one) for one in samples])
+        return _padded([torch.tensor(sample) for sample in samples])
     if isinstance(first, (list, tuple)):
         return [
             type(first)(row)

@@ -154,7 +154,7 @@ class GraphExaminer:
             overwrite=self._overwrite(replay),
             leaf_write=self._leaf_write(replay),
             mismatches=tuple(
-                GradientMismatch(**one) for one in replay.custom.mismatches(replay.trace)
+                GradientMismatch(**mismatch) for mismatch in replay.custom.mismatches(replay.trace)
             ),
             fresh_parameters=tuple(replay.kept.fresh),
             failed_again=replay.error is not None,

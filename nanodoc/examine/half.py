@@ -42,8 +42,8 @@ def half_facts(
     first."""
     flushed = [*_by_parameter(trace, log, parameters), *_by_module(trace, log)]
     return HalfFacts(
-        flushed=tuple(sorted(flushed, key=lambda one: -one.share)[:_MOST]),
-        headroom=tuple(sorted(_headroom(trace, log), key=lambda one: -one.absmax)[:_MOST]),
+        flushed=tuple(sorted(flushed, key=lambda value: -value.share)[:_MOST]),
+        headroom=tuple(sorted(_headroom(trace, log), key=lambda value: -value.absmax)[:_MOST]),
         regions=tuple(_regions(trace, log, device)),
         clips=tuple(dict.fromkeys(_clips(trace))),
     )
@@ -133,9 +133,9 @@ def _regions(trace: StepTrace, log: HalfLog, device: torch.device) -> Iterator[A
         i
         for i in log.floats
         if trace.records[i].phase == "forward"
-        and not any(one.begin <= i < one.end for one in islands)
+        and not any(island.begin <= i < island.end for island in islands)
     ]
-    outside = sum(not any(one.begin <= i < one.end for one in log.regions) for i in floats)
+    outside = sum(not any(region.begin <= i < region.end for region in log.regions) for i in floats)
     for region in log.regions:
         inside = range(region.begin, max(region.begin, region.end))
         yield AutocastRegion(

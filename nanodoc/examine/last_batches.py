@@ -65,20 +65,22 @@ class Inspector:
         }
         watch = _ModelWatch(self._model, self._build, held)
         others = [
-            one
-            for one in past
-            if one.step != last.step and one.intact and len(one.batches) == len(last.batches)
+            state
+            for state in past
+            if state.step != last.step and state.intact and len(state.batches) == len(last.batches)
         ]
         chosen = [*_spread(others, _MOST_BATCHES - 1)]
         looked = 0
         labels: list[LabelFacts | None] = []
         with state_preserved(self._runner, self._keeper), warnings_unsaid(), run_eagerly():
-            for one in chosen:
+            for state in chosen:
                 if time.perf_counter() - began > _SECONDS:
                     break
                 try:
-                    seen = self._run(replace(last, batches=one.batches, rng=one.rng), probe, None)
-                    labels.append(_labels(one.step, one.batches, seen))
+                    seen = self._run(
+                        replace(last, batches=state.batches, rng=state.rng), probe, None
+                    )
+                    labels.append(_labels(state.step, state.batches, seen))
                     looked += 1
                 except (UserCodeError, UsageError):
                     continue
@@ -172,7 +174,7 @@ class _ModelWatch:
     @property
     def output(self) -> OutputFacts | None:
         """Of the call whose samples' outputs differ most."""
-        return max(self._outputs, key=lambda one: one.spread, default=None)
+        return max(self._outputs, key=lambda output: output.spread, default=None)
 
     def _called(self, module: torch.nn.Module, args: Any) -> None:
         if not torch.is_grad_enabled():
@@ -272,7 +274,7 @@ def _units(calls: StepCalls, probe: ValueProbe) -> list[UnitFacts]:
                 units=alive.numel(),
                 dead=int((~alive).sum()),
                 values=values,
-                output=all(one.index in direct for one, _ in same),
+                output=all(call.index in direct for call, _ in same),
                 saturated=flat / values if call.name in SQUASHERS and values else 0.0,
             )
         )
@@ -289,6 +291,10 @@ def _straight_to_the_loss(calls: StepCalls) -> frozenset[int]:
         if call.index in seen or call.index not in reaching:
             continue
         seen.add(call.index)
-        if not any(one.made_by is None and one.requires_grad for one in call.arguments):
-            waiting += [one.made_by for one in call.arguments if one.made_by is not None]
+        if not any(
+            argument.made_by is None and argument.requires_grad for argument in call.arguments
+        ):
+            waiting += [
+                argument.made_by for argument in call.arguments if argument.made_by is not None
+            ]
     return frozenset(seen)

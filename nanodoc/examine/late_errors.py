@@ -13,7 +13,7 @@ from dataclasses import replace
 import torch
 
 from nanodoc import accelerator
-from nanodoc.errors import UserCodeError
+from nanodoc.errors import Phase, UserCodeError
 from nanodoc.examine.traceback import describe_failure
 from nanodoc.facts.failure import Failure
 from nanodoc.facts.failure_kinds import says_device_is_lost
@@ -30,7 +30,7 @@ def late_error(devices: Iterable[torch.device]) -> BaseException | None:
     return None
 
 
-def late_failure(error: BaseException, phase: str) -> Failure:
+def late_failure(error: BaseException, phase: Phase) -> Failure:
     """The facts of such an error. Where it was noticed says nothing, so that it names no line."""
     return replace(
         describe_failure(UserCodeError(error, phase)), torch_function=None, frames=(), origin=""

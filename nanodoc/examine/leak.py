@@ -121,16 +121,16 @@ def find_leak(
     leaves = [_state(a, b) for a, b in zip(first, second, strict=False)]
     if MIXED not in leaves:
         return None, None
-    for one, other in zip(before, after, strict=False):
-        if one.name != other.name:
+    for called, other in zip(before, after, strict=False):
+        if called.name != other.name:
             break
-        inputs = [_state(a, b) for a, b in zip(one.inputs, other.inputs, strict=False)]
-        outputs = [_state(a, b) for a, b in zip(one.outputs, other.outputs, strict=False)]
+        inputs = [_state(a, b) for a, b in zip(called.inputs, other.inputs, strict=False)]
+        outputs = [_state(a, b) for a, b in zip(called.outputs, other.outputs, strict=False)]
         if MIXED in outputs and CONFINED in inputs and not {MIXED, UNKNOWN, PAIRWISE} & set(inputs):
             affected = max(
-                len(_rows(a, b)) for a, b in zip(one.outputs, other.outputs, strict=False)
+                len(_rows(a, b)) for a, b in zip(called.outputs, other.outputs, strict=False)
             )
-            return _facts(model, one, affected, size, independent), None
+            return _facts(model, called, affected, size, independent), None
     return None, None
 
 
@@ -274,20 +274,20 @@ def _numbers(rows: torch.Tensor) -> torch.Tensor:
     return torch.stack([rows @ weights, torch.linalg.vector_norm(rows, dim=1)], 1)
 
 
-def _changed(one: torch.Tensor, other: torch.Tensor) -> set[int]:
-    scale = torch.maximum(one[:, 1], other[:, 1]).clamp_min(1e-30)
-    differs = ((one - other).abs() > _TOLERANCE * scale[:, None]).any(1) | (
-        one.isnan() != other.isnan()
+def _changed(first: torch.Tensor, other: torch.Tensor) -> set[int]:
+    scale = torch.maximum(first[:, 1], other[:, 1]).clamp_min(1e-30)
+    differs = ((first - other).abs() > _TOLERANCE * scale[:, None]).any(1) | (
+        first.isnan() != other.isnan()
     ).any(1)
     return set(differs.nonzero().flatten().tolist())
 
 
-def _state(one: dict[Any, torch.Tensor], other: dict[Any, torch.Tensor]) -> str:
+def _state(first: dict[Any, torch.Tensor], other: dict[Any, torch.Tensor]) -> str:
     """What the change of sample 0 did to one tensor."""
-    ways = [way for way in one if way in other]
+    ways = [way for way in first if way in other]
     if not ways:
         return UNKNOWN
-    changed = {way: _changed(one[way], other[way]) for way in ways}
+    changed = {way: _changed(first[way], other[way]) for way in ways}
     if not changed["all"]:
         return UNCHANGED
     rows = [changed[way] for way in ways if way not in ("pair", "all")]
@@ -300,9 +300,9 @@ def _state(one: dict[Any, torch.Tensor], other: dict[Any, torch.Tensor]) -> str:
     return MIXED
 
 
-def _rows(one: dict[Any, torch.Tensor], other: dict[Any, torch.Tensor]) -> set[int]:
-    ways = [way for way in one if way in other and way not in ("pair", "all")]
-    return min((_changed(one[way], other[way]) for way in ways), key=len, default=set())
+def _rows(first: dict[Any, torch.Tensor], other: dict[Any, torch.Tensor]) -> set[int]:
+    ways = [way for way in first if way in other and way not in ("pair", "all")]
+    return min((_changed(first[way], other[way]) for way in ways), key=len, default=set())
 
 
 # -- changing one sample ---------------------------------------------------------------------------

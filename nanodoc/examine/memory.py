@@ -115,15 +115,15 @@ def _by_line(
     kept: list[tuple[int, tuple[int, ...], str, str, SourceSpan | None]],
 ) -> tuple[HeldTensor, ...]:
     groups: dict[Any, list[tuple[int, tuple[int, ...], str, str, SourceSpan | None]]] = {}
-    for one in kept:
-        key = (one[4].file, one[4].line) if one[4] is not None else one[3]
-        groups.setdefault(key, []).append(one)
+    for tensor in kept:
+        key = (tensor[4].file, tensor[4].line) if tensor[4] is not None else tensor[3]
+        groups.setdefault(key, []).append(tensor)
     found = []
     for group in groups.values():
-        largest = max(group, key=lambda one: one[0])
+        largest = max(group, key=lambda tensor: tensor[0])
         found.append(
             HeldTensor(
-                bytes=sum(one[0] for one in group),
+                bytes=sum(tensor[0] for tensor in group),
                 shape=largest[1],
                 dtype=largest[2],
                 module=largest[3] or None,

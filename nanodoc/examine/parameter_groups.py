@@ -57,7 +57,7 @@ class Ownership:
         return OwnershipFacts(
             steps=steps,
             optimizers=tuple(
-                self._build.optimizer_built_at(one) for one in self._recipe.optimizers
+                self._build.optimizer_built_at(optimizer) for optimizer in self._recipe.optimizers
             ),
             missing=missing,
             stale=tuple(self._stale(optimizers)),
@@ -71,9 +71,9 @@ class Ownership:
 
     def _optimizers(self) -> list[torch.optim.Optimizer]:
         found: list[torch.optim.Optimizer] = []
-        for one in [*self._recipe.optimizers, *self._build.built, *self._stepped]:
-            if all(one is not other for other in found):
-                found.append(one)
+        for optimizer in [*self._recipe.optimizers, *self._build.built, *self._stepped]:
+            if all(optimizer is not other for other in found):
+                found.append(optimizer)
         return found
 
     def _missing(self) -> list[tuple[str, torch.nn.Parameter]]:

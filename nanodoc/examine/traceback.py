@@ -48,7 +48,7 @@ def describe_failure(error: UserCodeError) -> Failure:
         )
     # a dispatch mode calls every op by a function of torch's, which says nothing of the call
     last = next(
-        (one for one in reversed(spans) if torch_file(one[2].co_filename) != _CALLS_OPS), None
+        (span for span in reversed(spans) if torch_file(span[2].co_filename) != _CALLS_OPS), None
     )
     notes = (*(str(note)[:500] for note in getattr(cause, "__notes__", ())), *_raised_from(cause))
     return Failure(

@@ -341,8 +341,8 @@ def lone_statistics_at(where: SourceSpan, applied: Applied) -> Patch:
         )
         dims = range(len(shape)) if dim is None else [dim] if isinstance(dim, int) else dim
         count = 1
-        for one in dims:
-            count *= shape[one]
+        for axis in dims:
+            count *= shape[axis]
         if count != 1:
             return func(*args, **kwargs)
         applied.yes = True

@@ -119,7 +119,7 @@ class Experiments:
         """A batch that passed in the run, and fails now, fails with the weights of step 0 as well:
         something else has changed since."""
         found = self._elsewhere.other()
-        earliest = min(self._elsewhere.earlier, key=lambda one: one.step, default=None)
+        earliest = min(self._elsewhere.earlier, key=lambda state: state.step, default=None)
         if found is None or found[2] is None or earliest is None or earliest.step:
             return False  # it was not run, or there are no such weights
         trial = self._with_weights(earliest, replace(self._capsule, batches=found[1], rng=found[2]))
@@ -140,7 +140,7 @@ class Experiments:
         )
 
     def _first_weights(self) -> tuple[str, Trial]:
-        earliest = min(self._elsewhere.earlier, key=lambda one: one.step, default=None)
+        earliest = min(self._elsewhere.earlier, key=lambda state: state.step, default=None)
         if earliest is None or earliest.step:
             raise NotRun(
                 (self._elsewhere.why_none or "there is no checkpoint of step 0")

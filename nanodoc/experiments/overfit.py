@@ -113,10 +113,10 @@ class Overfit:
         if start is None:
             return None
         # a warm-up's first rate, or a decay's last, teaches nothing
-        rates = max((one.rates for one in self._checkpoints.past), key=_size)
+        rates = max((state.rates for state in self._checkpoints.past), key=_size)
         # other random numbers in every step: one and the same dropout mask would tell samples apart
         # without their inputs
-        states = [one.rng for one in self._checkpoints.past]
+        states = [state.rng for state in self._checkpoints.past]
         stretch = [replace(past, rates=rates, rng=states[i % len(states)]) for i in range(steps)]
         course = self._courses.run(start, stretch, self._budget.part(0.5), rate=rate)
         return course if course.complete and all(map(math.isfinite, course.losses)) else None

@@ -57,7 +57,7 @@ def growth_of(
     )
     total, fastest, ratio = _weights(checkpoints.first, weights)
     began = (
-        next((i for i, one in enumerate(finite) if one > _GREW * finite[0]), None)
+        next((i for i, loss in enumerate(finite) if loss > _GREW * finite[0]), None)
         if finite
         else None
     )
@@ -176,7 +176,7 @@ class Past:
         its loss had only grown. None where the steps since a checkpoint can't be run again."""
         found: RerunFacts | None = None
         for start in sorted(
-            self._checkpoints.before(until), key=lambda one: (one.step == 0, -one.step)
+            self._checkpoints.before(until), key=lambda state: (state.step == 0, -state.step)
         ):
             steps = self._checkpoints.steps_between(start.step, until)
             if steps is None or len(steps) > _LONGEST:
@@ -224,7 +224,7 @@ class Past:
         repeated = not control.complete if broke else _grew(control)
         stretches: list[Stretch] = []
         for rate, clip in _CHANGES if repeated else ():
-            if rate < 0.1 and any(one.passes and one.clip is None for one in stretches):
+            if rate < 0.1 and any(stretch.passes and stretch.clip is None for stretch in stretches):
                 continue
             name = (
                 f"learning rate × {rate:g}"

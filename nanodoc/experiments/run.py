@@ -97,7 +97,7 @@ class ExperimentRun:
                 or evidence.optimizers
             ):
                 self._experiment(evidence)
-            elif any(one.facts.nonfinite for one in evidence.sick_parameters):
+            elif any(parameter.facts.nonfinite for parameter in evidence.sick_parameters):
                 # nothing was run: would the first step have failed?
                 trial = self.experiments.same()
                 first = Experiment(
@@ -159,7 +159,7 @@ class ExperimentRun:
 
     def treat(self, findings: Sequence[Finding]) -> tuple[Finding, ...]:
         """The findings with the experiments' rows, the guilty samples and their fixes tried."""
-        done = [self._with_rows(one) for one in findings]
+        done = [self._with_rows(finding) for finding in findings]
         if not findings or self._only is not None or self.interrupted or self.untold:
             return tuple(done)
         remedies = Remedies(
@@ -185,9 +185,9 @@ class ExperimentRun:
             return
         found = []
         for key in self.experiments.keys if self._only is None else ("same-again", self._only):
-            one = self.experiments.one(key)
-            if one is not None:
-                found.append(one)
+            experiment = self.experiments.one(key)
+            if experiment is not None:
+                found.append(experiment)
                 self.pattern = replace(self.pattern, experiments=tuple(found))
             if key == "same-again" and (self.pattern.passes(key) or self._raises_anew(evidence)):
                 break  # nothing that is tried could show anything
@@ -303,17 +303,21 @@ class ExperimentRun:
         """The experiments as rows; the examination's own replay is the first, and is not said
         twice."""
         known = {row.get("name") for row in finding.experiments}
-        rows = [one.row() for one in self.pattern.experiments if one.name not in known]
+        rows = [
+            experiment.row()
+            for experiment in self.pattern.experiments
+            if experiment.name not in known
+        ]
         course = self.pattern.course
         if course is not None:
             rows += [
                 {
-                    "name": f"{one.name} from step {course.start}",
-                    "outcome": "passes" if one.passes else "fails too",
-                    "loss": one.last_loss,
-                    "seconds": one.seconds,
+                    "name": f"{stretch.name} from step {course.start}",
+                    "outcome": "passes" if stretch.passes else "fails too",
+                    "loss": stretch.last_loss,
+                    "seconds": stretch.seconds,
                 }
-                for one in course.stretches
+                for stretch in course.stretches
             ]
         return rows
 

@@ -151,8 +151,8 @@ def _drawn(dataset: Any, index: int, deadline: float) -> Any:
     return dataset[index]
 
 
-def _same(one: Any, other: Any) -> bool:
-    mine, theirs = dict(tensor_leaves(one)), dict(tensor_leaves(other))
+def _same(first: Any, other: Any) -> bool:
+    mine, theirs = dict(tensor_leaves(first)), dict(tensor_leaves(other))
     return mine.keys() == theirs.keys() and all(
         a.shape == b.shape
         and a.dtype == b.dtype

@@ -133,7 +133,8 @@ def _answer(
         explanation=explanation,
         frame=_with_source(frame) if frame else None,
         others=_others(
-            [one for one in choices if one.standing < 2], choice.raised if choice else None
+            [other for other in choices if other.standing < 2],
+            choice.raised if choice else None,
         ),
         text=paste.text,
     )
@@ -158,8 +159,8 @@ def _chosen(chain: Chain, paste: Paste) -> _Choice:
 def _known(message: str, context: str = "") -> Explanation | None:
     """What is known about a message, or about its lines as one."""
     vague = None
-    for one in (message, *on_one_line(message)):
-        told = explained(one, context=context)
+    for text in (message, *on_one_line(message)):
+        told = explained(text, context=context)
         if told is not None and not told.vague:
             return told
         vague = vague or told
@@ -172,18 +173,18 @@ def _from_the_root(chain: Chain) -> list[Raised]:
     first = raised[0]
     # the traceback of a worker or process follows the exception that reports it, and so do the
     # members of a group
-    inner = [i for i, one in enumerate(raised) if one.link == ORIGIN][-1:] or [
-        i for i, one in enumerate(raised) if one.link == OF_GROUP
+    inner = [i for i, error in enumerate(raised) if error.link == ORIGIN][-1:] or [
+        i for i, error in enumerate(raised) if error.link == OF_GROUP
     ][:1]
     if inner:
         (start,) = inner
         return [*raised[start:], *reversed(raised[:start])]
     incidental = [
-        one
-        for one, after in pairwise(raised)
-        if after.link == DURING and one.type.rpartition(".")[2] in _INCIDENTAL
+        error
+        for error, after in pairwise(raised)
+        if after.link == DURING and error.type.rpartition(".")[2] in _INCIDENTAL
     ]
-    ordered = [one for one in raised if one not in incidental] + incidental
+    ordered = [error for error in raised if error not in incidental] + incidental
     return ordered if ordered else [first]
 
 
@@ -201,8 +202,8 @@ def _order(choice: _Choice, paste: Paste) -> tuple[int, bool, str]:
 def _users_frame(chain: Chain, raised: Raised) -> Frame | None:
     """The innermost frame outside of installed packages: of this exception, else of those it is
     chained with."""
-    for one in (raised, *_from_the_root(chain)):
-        for frame in reversed(one.frames):
+    for error in (raised, *_from_the_root(chain)):
+        for frame in reversed(error.frames):
             if frame.is_users:
                 return frame
     return None
@@ -213,9 +214,9 @@ def _others(choices: Iterable[_Choice], told: Raised | None) -> tuple[str, ...]:
     said = told.headline if told else ""
     lines = []
     for choice in choices:
-        for one in choice.chain.raised:
-            line = one.headline.partition("\n")[0].strip()
-            if one.headline != said and line and line not in lines and one.type != "Traceback":
+        for error in choice.chain.raised:
+            line = error.headline.partition("\n")[0].strip()
+            if error.headline != said and line and line not in lines and error.type != "Traceback":
                 lines.append(line)
     return tuple(lines)
 

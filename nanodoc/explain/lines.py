@@ -113,7 +113,7 @@ def streams(text: str) -> list[Stream]:
 def _stripped(line: str, used: list[re.Pattern[str]]) -> tuple[int | None, str | None, str]:
     rank, time = None, None
     for _ in range(_PREFIXES):
-        for pattern in (*_PREFIX_FORMS, *(one for one in used if one is not _SRUN or rank is None)):
+        for pattern in (*_PREFIX_FORMS, *(use for use in used if use is not _SRUN or rank is None)):
             match = pattern.match(line)
             if match and match.end():
                 if pattern is _TIME:

@@ -125,7 +125,7 @@ class _Reader:
             self.time = self.lines[self.at].time or self.time
             link = _link(text) or link
             if HEADER in text:
-                one = self._traceback(link)
+                error = self._traceback(link)
             elif text == MEMBER:
                 self.at += 1
                 continue
@@ -133,13 +133,13 @@ class _Reader:
                 found[-1][-1] = self._traced(found[-1][-1])
                 continue
             else:
-                one = self._alone(link)
-            if one is None:
+                error = self._alone(link)
+            if error is None:
                 continue
             if link != ALONE and found:
-                found[-1].append(one)
+                found[-1].append(error)
             else:
-                found.append([one])
+                found.append([error])
             link = ALONE
         return [Chain(raised=tuple(chain)) for chain in found]
 

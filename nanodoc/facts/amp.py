@@ -195,7 +195,7 @@ class AmpFacts:
         for step in self.steps[self.calibration :]:
             if step.skipped:
                 began, length = (step.step, 1) if length == 0 else (began, length + 1)
-                best = max(best, (began, length), key=lambda one: one[1])
+                best = max(best, (began, length), key=lambda stretch: stretch[1])
             else:
                 length = 0
         return best

@@ -158,7 +158,9 @@ class StepCalls:
             through = made.same_values or (elementwise and made.name in _ELEMENTWISE)
             inner = made.arguments[0] if made.arguments else None
             if elementwise and through and len(made.arguments) > 1:  # follow the one that learns
-                inner = next((one for one in made.arguments if one.requires_grad), inner)
+                inner = next(
+                    (argument for argument in made.arguments if argument.requires_grad), inner
+                )
             if not through or inner is None:
                 return made
             argument = inner
@@ -183,7 +185,9 @@ class StepCalls:
                 continue
             seen.add(index)
             waiting += [
-                one.made_by for one in self.calls[index].arguments if one.made_by is not None
+                argument.made_by
+                for argument in self.calls[index].arguments
+                if argument.made_by is not None
             ]
         return frozenset(seen)
 

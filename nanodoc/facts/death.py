@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from nanodoc.errors import Phase
 from nanodoc.facts.source import SourceSpan
 
 STACK, LAST_WORDS, SECOND_RUN = "the stack it left", "what it said before it ended", "a second run"
@@ -22,7 +23,7 @@ class DeathFacts:
     silent_for: float | None = None
     """Seconds without a sign of life, after which it was ended."""
     step: int | None = None
-    phase: str = "setup"
+    phase: Phase = "setup"
     frames: tuple[SourceSpan, ...] = ()
     known_from: str = ""
     """STACK, LAST_WORDS or SECOND_RUN."""

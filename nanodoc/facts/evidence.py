@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from nanodoc.errors import Phase
 from nanodoc.facts.amp import AmpFacts
 from nanodoc.facts.calls import InspectionFacts, RangeFacts
 from nanodoc.facts.crash import CrashFacts, LoadFacts
@@ -28,7 +29,7 @@ class Trip:
     """Why the tripwire fired."""
 
     step: int
-    phase: str
+    phase: Phase
     loss: float | None
     grad_norm: float | None
     bad_parameters: tuple[str, ...] = ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from nanodoc.errors import Phase
 from nanodoc.facts.source import SourceSpan
 
 
@@ -13,7 +14,7 @@ class Failure:
 
     type: str
     message: str
-    phase: str
+    phase: Phase
     frames: tuple[SourceSpan, ...]
     """The user's frames, outermost first."""
     raised_by_torch: bool

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from nanodoc.facts.source import SourceSpan
+
+OpPhase = Literal["forward", "backward", "recompute", "optimizer"]
+"""Where in a step an op ran; "recompute" is a checkpoint's forward, run again in the backward."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,7 +63,7 @@ class OpFacts:
 
     index: int
     op: str
-    phase: str
+    phase: OpPhase
     module: str | None
     module_type: str | None
     location: SourceSpan | None
@@ -118,7 +121,7 @@ class Birth:
     op: OpFacts
     kind: str
     """"nan" or "inf"."""
-    phase: str
+    phase: OpPhase
     """"forward", "backward" or "optimizer"."""
     forward: OpFacts | None = None
     """For a backward birth: the forward op whose derivative it is, or which made the value that

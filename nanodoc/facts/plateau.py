@@ -51,7 +51,7 @@ def stuck_at_chance(evidence: Evidence) -> Plateau | None:
     chance = math.log(classes) if classes > 1 else 0.0
     quarter = len(losses) // 4
     early, late = statistics.median(losses[:quarter]), statistics.median(losses[-quarter:])
-    rates = [max(one) for one in stats.rates if one]
+    rates = [max(rate) for rate in stats.rates if rate]
     if (
         not chance
         or not rates

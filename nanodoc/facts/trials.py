@@ -74,7 +74,7 @@ class RerunFacts:
     stretches: tuple[Stretch, ...] = ()
 
     def passing(self) -> tuple[Stretch, ...]:
-        return tuple(one for one in self.stretches if one.passes)
+        return tuple(stretch for stretch in self.stretches if stretch.passes)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,5 +127,12 @@ class Pattern:
 
     def passes(self, key: str) -> bool | None:
         """Whether the step passed with this change; None where it was not run."""
-        found = next((one for one in self.experiments if one.key == key and one.ran), None)
+        found = next(
+            (
+                experiment
+                for experiment in self.experiments
+                if experiment.key == key and experiment.ran
+            ),
+            None,
+        )
         return None if found is None else found.outcome == PASSES

@@ -129,7 +129,7 @@ def note_failure(crumbs: TrailWriter, failure: Failure, step: int | None) -> Non
 def spans_of(words: Any) -> tuple[SourceSpan, ...]:
     """The frames of words said by `where`; empty where the words are not what they should be."""
     try:
-        return tuple(SourceSpan(**one) for one in words)
+        return tuple(SourceSpan(**word) for word in words)
     except TypeError:
         return ()
 

@@ -12,10 +12,13 @@ import struct
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
-PHASES = ("start", "setup", "data", "forward", "backward", "unscale", "optimizer", "examination")
-START, EXAMINATION = "start", "examination"
+from nanodoc.errors import Phase
+
+PHASES: tuple[Phase, ...] = get_args(Phase)
+START: Phase = "start"
+EXAMINATION: Phase = "examination"
 _STEPS = 4096  # of which loss and gradient norm are kept: what a sparkline and its extremes need
 # step or -1, index of the phase, steps finished, steps planned, other signs of life
 _HEAD = struct.Struct("<qqqqq")
@@ -34,7 +37,7 @@ class Trail:
     `grad_norms` are those of the last finished steps, `first` the number of the first of them."""
 
     step: int | None = None
-    phase: str = "start"
+    phase: Phase = "start"
     finished: int = 0
     planned: int = 0
     signs: int = 0
@@ -55,7 +58,7 @@ class TrailWriter:
         self.on_phase: Any = None
         """Called as `on_phase(step, phase)` where somebody looks closer (see `lines`)."""
 
-    def at(self, step: int | None, phase: str) -> None:
+    def at(self, step: int | None, phase: Phase) -> None:
         """The training is in this phase of this step; ignored while nanodoc itself runs steps
         again."""
         if self._examining:
@@ -64,7 +67,7 @@ class TrailWriter:
         if self.on_phase is not None:
             self.on_phase(step, phase)
 
-    def phase(self, phase: str) -> None:
+    def phase(self, phase: Phase) -> None:
         """The step is in its next phase."""
         if self._examining:
             return

@@ -135,11 +135,11 @@ def _identical(batches: Sequence[Any]) -> int:
     """Successive batches that hold the same values in other memory."""
     count = 0
     for before, after in itertools.pairwise(batches):
-        one, other = [t for _, t in tensor_leaves(before)], [t for _, t in tensor_leaves(after)]
+        first, other = [t for _, t in tensor_leaves(before)], [t for _, t in tensor_leaves(after)]
         count += (
-            bool(one)
-            and len(one) == len(other)
-            and all(_same(a, b) for a, b in zip(one, other, strict=True))
+            bool(first)
+            and len(first) == len(other)
+            and all(_same(a, b) for a, b in zip(first, other, strict=True))
         )
     return count
 

@@ -241,7 +241,7 @@ def _rows(numbers: list[torch.Tensor]) -> list[list[float]]:
     if not numbers:
         return []
     device = numbers[0].device
-    rows: list[list[float]] = torch.stack([one.to(device) for one in numbers]).tolist()
+    rows: list[list[float]] = torch.stack([number.to(device) for number in numbers]).tolist()
     return rows
 
 

@@ -56,7 +56,7 @@ def read_scaler(
     if scaler is None or not scaler.is_enabled():
         return None
     held = list(state) if state is not None else [scaler._scale, scaler._growth_tracker]
-    if len(held) != 2 or not all(isinstance(one, torch.Tensor) for one in held):
+    if len(held) != 2 or not all(isinstance(value, torch.Tensor) for value in held):
         return None
     tensors = [held[0].detach(), held[1].detach().float()]
     found = []

@@ -36,12 +36,12 @@ def _versions(facts: Sequence[RankFacts], backend: str | None) -> list[Problem]:
     for name, state, of in _COMPARED_VERSIONS:
         if name == "NCCL" and backend != "nccl":
             state = NOTE
-        texts = {one.rank: of(one) for one in facts}
+        texts = {fact.rank: of(fact) for fact in facts}
         most, _ = Counter(texts.values()).most_common(1)[0]
         odd: dict[tuple[str, str], list[int]] = defaultdict(list)
-        for one in facts:
-            if texts[one.rank] != most:
-                odd[one.host, texts[one.rank]].append(one.rank)
+        for fact in facts:
+            if texts[fact.rank] != most:
+                odd[fact.host, texts[fact.rank]].append(fact.rank)
         for (host, text), ranks in odd.items():
             found.append(
                 Problem(
@@ -56,24 +56,24 @@ def _versions(facts: Sequence[RankFacts], backend: str | None) -> list[Problem]:
 
 
 _COMPARED_VERSIONS: tuple[tuple[str, str, Callable[[RankFacts], str]], ...] = (
-    ("torch", FAILED, lambda one: one.torch),
-    ("NCCL", FAILED, lambda one: one.nccl or "none"),
-    ("CUDA", NOTE, lambda one: one.cuda or "none"),
-    ("Python", NOTE, lambda one: one.python),
-    ("nanodoc", NOTE, lambda one: one.nanodoc),
+    ("torch", FAILED, lambda facts: facts.torch),
+    ("NCCL", FAILED, lambda facts: facts.nccl or "none"),
+    ("CUDA", NOTE, lambda facts: facts.cuda or "none"),
+    ("Python", NOTE, lambda facts: facts.python),
+    ("nanodoc", NOTE, lambda facts: facts.nanodoc),
 )
 
 
 def _asked_interfaces(facts: Sequence[RankFacts]) -> list[Problem]:
     """Variables that name an interface which isn't there, once for each host."""
     found: dict[tuple[str, str], Problem] = {}
-    for one in facts:
-        for variable, value in one.asked_interfaces.items():
-            if one.interfaces and not any(fits(variable, value, name) for name in one.interfaces):
-                found[one.host, variable] = Problem(
+    for fact in facts:
+        for variable, value in fact.asked_interfaces.items():
+            if fact.interfaces and not any(fits(variable, value, name) for name in fact.interfaces):
+                found[fact.host, variable] = Problem(
                     state=FAILED,
-                    text=f"{variable}={value} fits no interface of {one.host} (there are "
-                    f"{', '.join(one.interfaces)})",
+                    text=f"{variable}={value} fits no interface of {fact.host} (there are "
+                    f"{', '.join(fact.interfaces)})",
                     help=f"set {variable} to the interface between the hosts; where its name "
                     "differs from host to host, set it on each one",
                 )
@@ -82,13 +82,13 @@ def _asked_interfaces(facts: Sequence[RankFacts]) -> list[Problem]:
 
 def _several_hosts(facts: Sequence[RankFacts]) -> list[Problem]:
     """Addresses that mean something on their own host only; on one host they do no harm."""
-    hosts = {one.host for one in facts}
+    hosts = {fact.host for fact in facts}
     if len(hosts) < 2:
         return []
     found = []
     for host in sorted(hosts):
-        here = [one for one in facts if one.host == host]
-        ranks, first = named([one.rank for one in here]), here[0]
+        here = [fact for fact in facts if fact.host == host]
+        ranks, first = named([facts.rank for facts in here]), here[0]
         if is_loopback(first.address):
             found.append(
                 Problem(
@@ -116,13 +116,13 @@ def _several_hosts(facts: Sequence[RankFacts]) -> list[Problem]:
 
 def _one_network(facts: Sequence[RankFacts]) -> list[Problem]:
     networks: dict[str, list[RankFacts]] = defaultdict(list)
-    for one in facts:
-        if one.network is not None and not is_loopback(one.address):
-            networks[one.network].append(one)
-    if len({one.host for one in facts}) < 2 or len(networks) < 2:
+    for fact in facts:
+        if fact.network is not None and not is_loopback(fact.address):
+            networks[fact.network].append(fact)
+    if len({fact.host for fact in facts}) < 2 or len(networks) < 2:
         return []
     said = "; ".join(
-        f"{named([one.rank for one in there])} in {network} ({there[0].interface} on "
+        f"{named([record.rank for record in there])} in {network} ({there[0].interface} on "
         f"{there[0].host})"
         for network, there in networks.items()
     )
@@ -138,13 +138,13 @@ def _one_network(facts: Sequence[RankFacts]) -> list[Problem]:
 
 def _own_gpus(facts: Sequence[RankFacts], backend: str | None) -> list[Problem]:
     users: dict[tuple[str, str], list[RankFacts]] = defaultdict(list)
-    for one in facts:
-        if one.device_id is not None:
-            users[one.host, one.device_id].append(one)
+    for fact in facts:
+        if fact.device_id is not None:
+            users[fact.host, fact.device_id].append(fact)
     return [
         Problem(
             state=FAILED if backend == "nccl" else NOTE,
-            text=f"{named([one.rank for one in there])} share one GPU ({there[0].device} on "
+            text=f"{named([record.rank for record in there])} share one GPU ({there[0].device} on "
             f"{host}); NCCL refuses that",
             help="start no more ranks on a host than it has GPUs, and let each rank take the GPU "
             "of its LOCAL_RANK",
@@ -158,17 +158,17 @@ def _gpus_of_some(facts: Sequence[RankFacts]) -> list[Problem]:
     found = [
         Problem(
             state=FAILED,
-            text=f"rank {one.rank} ({one.host}) can't use its GPU: {one.device_error}",
+            text=f"rank {fact.rank} ({fact.host}) can't use its GPU: {fact.device_error}",
             help="nanodoc env on that host says more",
         )
-        for one in facts
-        if one.device_error is not None
+        for fact in facts
+        if fact.device_error is not None
     ]
-    without = [one for one in facts if one.device_id is None and one.device_error is None]
+    without = [fact for fact in facts if fact.device_id is None and fact.device_error is None]
     if without and len(without) < len(facts):
         text = (
-            f"{named([one.rank for one in without])} ({without[0].host}) found no GPU, others did: "
-            "gloo is used for all"
+            f"{named([fact.rank for fact in without])} ({without[0].host}) found no GPU, others "
+            "did: gloo is used for all"
         )
         found.append(
             Problem(
@@ -182,10 +182,10 @@ def _gpus_of_some(facts: Sequence[RankFacts]) -> list[Problem]:
 
 def _clocks(facts: Sequence[RankFacts], clocks: Mapping[int, float]) -> list[Problem]:
     away: dict[str, float] = {}
-    for one in facts:
-        ahead = clocks.get(one.rank, 0.0)
+    for fact in facts:
+        ahead = clocks.get(fact.rank, 0.0)
         if abs(ahead) > _CLOCKS_APART:
-            away.setdefault(one.host, ahead)
+            away.setdefault(fact.host, ahead)
     return [
         Problem(
             state=NOTE,

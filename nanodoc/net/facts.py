@@ -57,7 +57,7 @@ def gather_facts(launch: Launch, backend: str | None, port: int) -> RankFacts:
         interface=own.name if own and own.name else None,
         network=own.network if own and own.network else None,
         resolves_to=resolved(socket.gethostname()),
-        interfaces=tuple(one.name for one in there),
+        interfaces=tuple(record.name for record in there),
         asked_interfaces={key: os.environ[key] for key in ASKED if key in os.environ},
         port=port,
     )
@@ -84,9 +84,9 @@ def _own_interface(launch: Launch, known: tuple[Interface, ...]) -> Interface | 
     for key in ASKED:
         value = os.environ.get(key, "")
         named = [
-            one
-            for one in known
-            if value and not value.startswith("^") and fits(key, value, one.name)
+            interface
+            for interface in known
+            if value and not value.startswith("^") and fits(key, value, interface.name)
         ]
         if named:
             return named[0]
@@ -96,10 +96,10 @@ def _own_interface(launch: Launch, known: tuple[Interface, ...]) -> Interface | 
     if is_loopback(address) and launch.address != "localhost" and not is_loopback(launch.address):
         # rank 0's host: many systems resolve their own name to 127.0.1.1, which says nothing about
         # the way from the other hosts
-        outward = [one for one in known if not is_loopback(one.address)]
+        outward = [interface for interface in known if not is_loopback(interface.address)]
         if outward:
-            return min(outward, key=lambda one: one.name.startswith(BRIDGES))
+            return min(outward, key=lambda interface: interface.name.startswith(BRIDGES))
     return next(
-        (one for one in known if one.address == address),
+        (interface for interface in known if interface.address == address),
         Interface(name="", address=address, network=""),
     )

@@ -57,14 +57,15 @@ def judge(seen: Mapping[int, Seen], setting: Setting) -> NetReport:
     """The report of what `seen` says of every rank."""
     culprits = _culprits(seen)
     ranks = tuple(
-        _outcome(rank, one, culprits, len(seen), setting) for rank, one in sorted(seen.items())
+        _outcome(rank, rank_seen, culprits, len(seen), setting)
+        for rank, rank_seen in sorted(seen.items())
     )
-    records = [one.record for one in seen.values() if one.record is not None]
+    records = [entry.record for entry in seen.values() if entry.record is not None]
     problems = [
         *compared(
-            [one.facts for one in records],
+            [record.facts for record in records],
             setting.backend,
-            {rank: one.clock_ahead for rank, one in seen.items()},
+            {rank: rank_seen.clock_ahead for rank, rank_seen in seen.items()},
         ),
         *_missing(seen, setting),
         *_advice(seen, ranks),
@@ -89,7 +90,12 @@ def judge(seen: Mapping[int, Seen], setting: Setting) -> NetReport:
 def _log(records: Sequence[RankRecord]) -> tuple[str, ...]:
     """NCCL's lines of a rank that failed, else of the first rank: one is enough to read."""
     return next(
-        (one.log for one in sorted(records, key=lambda one: not one.failures) if one.log), ()
+        (
+            record.log
+            for record in sorted(records, key=lambda record: not record.failures)
+            if record.log
+        ),
+        (),
     )
 
 
@@ -98,17 +104,20 @@ def _culprits(seen: Mapping[int, Seen]) -> list[int]:
     error of their own at an earlier one."""
     absent = [
         rank
-        for rank, one in seen.items()
-        if one.state != ALIVE or one.record is None or _never_entered(one.record)
+        for rank, rank_seen in seen.items()
+        if rank_seen.state != ALIVE or rank_seen.record is None or _never_entered(rank_seen.record)
     ]
     if absent:
         return absent
-    there = {rank: one.record for rank, one in seen.items() if one.record is not None}
+    there = {
+        rank: rank_seen.record for rank, rank_seen in seen.items() if rank_seen.record is not None
+    }
     furthest = max(len(record.done) for record in there.values())
     behind = [
         rank
         for rank, record in there.items()
-        if len(record.done) < furthest and any(one.kind == RAISED for one in record.failures)
+        if len(record.done) < furthest
+        and any(failure.kind == RAISED for failure in record.failures)
     ]
     if behind:
         return behind
@@ -127,30 +136,32 @@ def _never_entered(record: RankRecord) -> bool:
 
 
 def _outcome(
-    rank: int, one: Seen, culprits: Sequence[int], world_size: int, setting: Setting
+    rank: int, rank_seen: Seen, culprits: Sequence[int], world_size: int, setting: Setting
 ) -> RankOutcome:
-    record = one.record
+    record = rank_seen.record
     if record is None:
         return RankOutcome(
             rank=rank, state=FAILED, text=f"never arrived within {setting.timeout:g} s"
         )
     last = record.done[-1].name if record.done else None
-    state, text = _verdict(one, record, [other for other in culprits if other != rank], world_size)
+    state, text = _verdict(
+        rank_seen, record, [other for other in culprits if other != rank], world_size
+    )
     return RankOutcome(rank=rank, state=state, text=text, facts=record.facts, last_seen=last)
 
 
 def _verdict(
-    one: Seen, record: RankRecord, culprits: Sequence[int], world_size: int
+    rank_seen: Seen, record: RankRecord, culprits: Sequence[int], world_size: int
 ) -> tuple[str, str]:
     last = (
         f" (last seen: {record.done[-1].name} OK)" if record.done else " (last seen: rendezvous OK)"
     )
-    if one.state == GONE:
+    if rank_seen.state == GONE:
         return FAILED, f"its process ended {_where(record)}{last}"
-    if one.state == SILENT:
+    if rank_seen.state == SILENT:
         return FAILED, (
-            f"no sign of life for {one.silent_for:.0f} s {_where(record)}: frozen, or its network "
-            f"is gone{last}"
+            f"no sign of life for {rank_seen.silent_for:.0f} s {_where(record)}: frozen, or its "
+            f"network is gone{last}"
         )
     ended = next((failure for failure in reversed(record.failures) if failure.kind != WRONG), None)
     if ended is not None:
@@ -196,13 +207,13 @@ def _where(record: RankRecord) -> str:
 
 
 def _missing(seen: Mapping[int, Seen], setting: Setting) -> list[Problem]:
-    missing = [rank for rank, one in seen.items() if one.state == MISSING]
+    missing = [rank for rank, rank_seen in seen.items() if rank_seen.state == MISSING]
     if not missing:
         return []
     hosts: dict[str, list[int]] = {}
-    for rank, one in seen.items():
-        if one.record is not None:
-            hosts.setdefault(one.record.facts.host, []).append(rank)
+    for rank, rank_seen in seen.items():
+        if rank_seen.record is not None:
+            hosts.setdefault(rank_seen.record.facts.host, []).append(rank)
     there = "; ".join(f"{named(ranks)} on {host}" for host, ranks in hosts.items()) or "nobody else"
     return [
         Problem(
@@ -219,17 +230,17 @@ def _missing(seen: Mapping[int, Seen], setting: Setting) -> list[Problem]:
 def _advice(seen: Mapping[int, Seen], ranks: Sequence[RankOutcome]) -> list[Problem]:
     """What to look at, once for each kind of failure."""
     found: dict[str, Problem] = {}
-    for one in ranks:
-        record = seen[one.rank].record
-        if one.state != FAILED or record is None:
+    for rank in ranks:
+        record = seen[rank.rank].record
+        if rank.state != FAILED or record is None:
             continue
-        help = _help(seen[one.rank].state, record)
+        help = _help(seen[rank.rank].state, record)
         if help is not None:
             found.setdefault(
                 help[0],
                 Problem(
                     state=FAILED,
-                    text=f"rank {one.rank} ({record.facts.host}) {help[0]}",
+                    text=f"rank {rank.rank} ({record.facts.host}) {help[0]}",
                     help=help[1],
                 ),
             )
@@ -324,7 +335,7 @@ def _slowest_speeds(records: Sequence[RankRecord], world_size: int) -> tuple[Spe
         for speed in record.speeds:
             times.setdefault(speed.size, []).append(speed.seconds)
     full = {
-        size: [one for one in seconds if one is not None]
+        size: [second for second in seconds if second is not None]
         for size, seconds in times.items()
         if len(seconds) == world_size
     }

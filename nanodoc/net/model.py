@@ -64,25 +64,27 @@ class NetReport:
 
     @property
     def healthy(self) -> bool:
-        return all(one.state == OK for one in self.ranks) and all(
-            one.state != FAILED for one in self.problems
+        return all(rank.state == OK for rank in self.ranks) and all(
+            problem.state != FAILED for problem in self.problems
         )
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(one.facts.host for one in self.ranks if one.facts is not None))
+        return tuple(
+            dict.fromkeys(rank.facts.host for rank in self.ranks if rank.facts is not None)
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """The public JSON, schema 1: fields that don't apply are null, lists are empty, never
         absent."""
         speeds = [
             {
-                "bytes": one.size,
-                "seconds": one.seconds,
-                "algorithm_bandwidth": one.algorithm_bandwidth,
-                "bus_bandwidth": one.bus_bandwidth(self.world_size),
+                "bytes": speed.size,
+                "seconds": speed.seconds,
+                "algorithm_bandwidth": speed.algorithm_bandwidth,
+                "bus_bandwidth": speed.bus_bandwidth(self.world_size),
             }
-            for one in self.speeds
+            for speed in self.speeds
         ]
         return {
             "schema": SCHEMA,
@@ -93,9 +95,9 @@ class NetReport:
             "backend": self.backend,
             "timeout": self.timeout,
             "master": self.address,
-            "ranks": [asdict(one) for one in self.ranks],
-            "checks": [asdict(one) for one in self.checks],
-            "problems": [asdict(one) for one in self.problems],
+            "ranks": [asdict(rank) for rank in self.ranks],
+            "checks": [asdict(check) for check in self.checks],
+            "problems": [asdict(problem) for problem in self.problems],
             "all_reduce": speeds,
             "log": list(self.log),
         }

@@ -120,5 +120,5 @@ class RankRecord:
 
 
 def _known(kind: type, raw: Mapping[str, Any]) -> dict[str, Any]:
-    names = {one.name for one in fields(kind)}
+    names = {field.name for field in fields(kind)}
     return {key: value for key, value in raw.items() if key in names}

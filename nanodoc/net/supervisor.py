@@ -210,37 +210,38 @@ class Supervisor:
         ):
             return False
         below = self._look(range(own))
-        return all(one.state != ALIVE for one in below.values())
+        return all(entry.state != ALIVE for entry in below.values())
 
     def _as_reporter(self, terminated: float | None) -> NetReport | None:
         """The report, once there is nothing more to wait for."""
         seen = self._look(self._everyone)
         now = time.monotonic()
-        states = [one.state for one in seen.values()]
+        states = [entry.state for entry in seen.values()]
         if (
             self._plan is None
             and self._launch.rank == 0
             and all(state == ALIVE for state in states)
         ):
             self._announce_plan(
-                [one.record.facts for one in seen.values() if one.record is not None]
+                [entry.record.facts for entry in seen.values() if entry.record is not None]
             )
         if MISSING in states:
             if terminated is None and now - self._began <= self._options.timeout:
                 return None
             return self._judged(seen, terminated)
         stopped = [
-            one.state != ALIVE or (one.record is not None and one.record.stopped)
-            for one in seen.values()
+            entry.state != ALIVE or (entry.record is not None and entry.record.stopped)
+            for entry in seen.values()
         ]
         settled = [
-            one.state != ALIVE or (one.record is not None and one.record.settled)
-            for one in seen.values()
+            entry.state != ALIVE or (entry.record is not None and entry.record.settled)
+            for entry in seen.values()
         ]
         if any(stopped) and self._first_stop is None:
             self._first_stop = now
         since = min(
-            (one for one in (self._first_stop, terminated) if one is not None), default=None
+            (moment for moment in (self._first_stop, terminated) if moment is not None),
+            default=None,
         )
         if all(settled) or (since is not None and now - since > _AFTERMATH_SECONDS):
             return self._judged(seen, terminated)
@@ -250,7 +251,7 @@ class Supervisor:
         remark = None
         if self._launch.rank != 0:
             remark = f"rank {self._launch.rank} reports, for rank 0 can't"
-        elif terminated is not None and all(one.state == ALIVE for one in seen.values()):
+        elif terminated is not None and all(entry.state == ALIVE for entry in seen.values()):
             remark = "ended by a signal before the checks were over"
         names = (
             *(check.name for check in BEFORE_SPEED),
@@ -271,7 +272,7 @@ class Supervisor:
     def _announce_plan(self, facts: Sequence[RankFacts]) -> None:
         """NCCL where every rank has a GPU of its own, else gloo; as rank 0 says, so that all
         agree."""
-        gpus = [(one.host, one.device_id) for one in facts if one.device_id is not None]
+        gpus = [(fact.host, fact.device_id) for fact in facts if fact.device_id is not None]
         own = len(gpus) == len(facts) == len(set(gpus)) and torch.distributed.is_nccl_available()
         self._board.announce("plan", self._options.backend or ("nccl" if own else "gloo"))
 
@@ -283,7 +284,7 @@ class Supervisor:
         if plan is None:
             return
         self._plan = str(plan)
-        everyone = {rank: one.facts for rank, one in self._board.read(self._everyone).items()}
+        everyone = {rank: entry.facts for rank, entry in self._board.read(self._everyone).items()}
         store = PrefixStore(f"nanodoc-net-group/{self._launch.attempt}", self._group_store())
         device = torch.device(everyone[self._launch.rank].device if self._plan == "nccl" else "cpu")
         place = Place(

@@ -100,7 +100,7 @@ class Worker:
         def checked(size: int) -> Callable[[Place], None]:
             def run(place: Place) -> None:
                 before = next(
-                    (one for one in reversed(self._record.speeds) if one.size > SMALL), None
+                    (speed for speed in reversed(self._record.speeds) if speed.size > SMALL), None
                 )
                 speed = measure(place, size, before)
                 self._change(lambda record: replace(record, speeds=(*record.speeds, speed)))

@@ -75,12 +75,16 @@ def supervised_rank(job: Job, progress: Progress, ranks: Ranks) -> Report | None
             outcome_of(ended, report, ranks.mine), ended=how, why=str(error), phase="setup"
         )
     pairs = ranks.settle(outcome, report)
-    if wrong is not None and (pairs is None or all(one.why == str(wrong) for one, _ in pairs)):
+    if wrong is not None and (
+        pairs is None or all(outcome.why == str(wrong) for outcome, _ in pairs)
+    ):
         raise wrong  # each rank its own line, and where it is the same everywhere, nothing else
     if pairs is None:
         return None
     if all(
-        one.ended == LOST and not one.host for one, _ in pairs if one.rank != ranks.mine
+        outcome.ended == LOST and not outcome.host
+        for outcome, _ in pairs
+        if outcome.rank != ranks.mine
     ) and not (report.of_rank and report.of_rank.grouped):
         alone = (
             "the other ranks",
@@ -293,7 +297,10 @@ def _looked_closer(
             told = replace(death_of(again), in_worker=True, again=True)
         elif again.report is not None:
             told = DeathFacts(in_worker=True, again=False)
-        where = next((one.culprit.location for one in report.findings if one.phase == "data"), None)
+        where = next(
+            (finding.culprit.location for finding in report.findings if finding.phase == "data"),
+            None,
+        )
         evidence = Evidence(
             failure=failure,
             failure_step=step,

@@ -302,10 +302,10 @@ class BuildWatch(TorchDispatchMode):
             loads=tuple(
                 load_facts(*load, self._loaded)
                 for load in self._loads
-                if modules & {id(one) for one in load[0].modules()}
+                if modules & {id(module) for module in load[0].modules()}
             ),
             eval_at={key: place for key, place in self._eval_at.items() if key in modules},
-            built=[one for ref in self._built if (one := ref()) is not None],
+            built=[optimizer for ref in self._built if (optimizer := ref()) is not None],
             frozen={
                 name: self._frozen[id(p)]
                 for name, p in model.named_parameters()

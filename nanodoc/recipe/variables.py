@@ -33,7 +33,9 @@ def _globals_of(code: CodeType) -> tuple[str, ...]:
     """The names that a function's code, or that of a function inside it, looks up as globals.
     `co_names` holds those of attributes as well."""
     names = {
-        one.argval: None for one in dis.get_instructions(code) if one.opname.endswith("_GLOBAL")
+        instruction.argval: None
+        for instruction in dis.get_instructions(code)
+        if instruction.opname.endswith("_GLOBAL")
     }
     for inner in code.co_consts:
         if isinstance(inner, CodeType):

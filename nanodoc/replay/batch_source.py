@@ -152,7 +152,7 @@ def _begin(data: Any) -> tuple[Iterator[Any], deque[list[int] | None] | None]:
 def _dead_worker(iterator: Any) -> int | None:
     """The number of a worker process that has ended with an error."""
     workers = getattr(iterator, "_workers", None) or []
-    return next((one.pid for one in workers if one.exitcode not in (None, 0)), None)
+    return next((worker.pid for worker in workers if worker.exitcode not in (None, 0)), None)
 
 
 class _Nothing:

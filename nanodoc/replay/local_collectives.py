@@ -101,8 +101,8 @@ class _Done:
 
 
 def _all_gather(tensors: list[torch.Tensor], tensor: torch.Tensor, *more: Any) -> None:
-    for one in tensors:
-        one.copy_(tensor)
+    for output in tensors:
+        output.copy_(tensor)
 
 
 def _all_gather_object(objects: list[Any], thing: Any, *more: Any) -> None:

@@ -144,7 +144,9 @@ class Observer:
             and (self._expected_steps > 1 or self.tripped is not None)
         ):
             self._capsule.weights = copy_weights(self._named)
-            self._capsule.optimizers = [copy_optimizer(one) for one in self._recipe.optimizers]
+            self._capsule.optimizers = [
+                copy_optimizer(optimizer) for optimizer in self._recipe.optimizers
+            ]
             # what the step does after this, to a teacher or a second optimizer, is not clean
             if self.tripped is not None:
                 self._capsule.outside = kept_state(self._recipe)

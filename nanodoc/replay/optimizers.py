@@ -133,7 +133,7 @@ def odd_state(recipe: Recipe) -> StateFacts | None:
                 shape=shape,
                 wanted=wanted,
                 optimizer=number,
-                odd=len({one[0] for one in found}),
+                odd=len({group[0] for group in found}),
                 count=len(with_state),
             )
     return None

@@ -96,4 +96,4 @@ def _devices(device: torch.device) -> tuple[torch.device, ...]:
     several ranks each has its own device only."""
     distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
     others = () if distributed else accelerator.every_device(device.type)
-    return (device, *(one for one in others if one != device)) if device.type != "cpu" else ()
+    return (device, *(other for other in others if other != device)) if device.type != "cpu" else ()

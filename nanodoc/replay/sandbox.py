@@ -42,7 +42,9 @@ def state_preserved(
     if runner.observing or moving or small:
         now.weights = copy_weights(named, host=on_host)
     if runner.observing or moving:
-        now.optimizers = [copy_optimizer(one, host=on_host) for one in recipe.optimizers]
+        now.optimizers = [
+            copy_optimizer(optimizer, host=on_host) for optimizer in recipe.optimizers
+        ]
     now.outside = KeptState(recipe)
     owned = [p for o in recipe.optimizers for group in o.param_groups for p in group["params"]]
     grads = [(p, p.grad) for p in {id(p): p for p in (*(p for _, p in named), *owned)}.values()]

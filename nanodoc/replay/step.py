@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from nanodoc.errors import UsageError, UserCodeError, is_users
+from nanodoc.errors import Phase, UsageError, UserCodeError, is_users
 from nanodoc.heartbeat.trail import here
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.replay.observer import Observer
@@ -87,18 +87,18 @@ class StepRunner:
         self.amp_dtype = amp_dtype
         self.spread = is_spread(recipe.model)
         """The model is on several devices, where the training's own code put it."""
-        self._phase = "forward"
+        self._phase: Phase = "forward"
         self._arguments = (
             _accepted_arguments(recipe.train_step) if recipe.train_step is not None else 0
         )
 
     @property
-    def phase(self) -> str:
+    def phase(self) -> Phase:
         """Where the last step is or was."""
         return self._phase
 
     @phase.setter
-    def phase(self, phase: str) -> None:
+    def phase(self, phase: Phase) -> None:
         self._phase = phase
         here().phase(phase)
 
@@ -218,7 +218,7 @@ class StepRunner:
                 raise
             raise UserCodeError(error, self._phase_of(error)) from error
 
-    def _phase_of(self, error: BaseException) -> str:
+    def _phase_of(self, error: BaseException) -> Phase:
         """Where the error came from; in a train_step of the user's, as its traceback tells."""
         if not self.observing:
             return self.phase

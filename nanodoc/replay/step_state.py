@@ -165,9 +165,9 @@ class StateKeeper:
             restore_optimizer(optimizer, state)
         if self.scaler is not None and capsule.scaler is not None:
             _restore_scaler(self.scaler, capsule.scaler)
-        for one, kept in capsule.more_scalers:
+        for scaler, kept in capsule.more_scalers:
             if kept is not None:
-                _restore_scaler(one, kept)
+                _restore_scaler(scaler, kept)
         if capsule.outside is not None:
             capsule.outside.restore()
         capsule.rng.restore(self._device)

@@ -134,18 +134,18 @@ class WeightHistory:
     def before(self, step: int) -> list[StepState]:
         """The checkpoints of earlier steps, the latest first."""
         found = [
-            one
-            for one in (self.good, self.previous, self.first)
-            if one is not None and one.step < step
+            state
+            for state in (self.good, self.previous, self.first)
+            if state is not None and state.step < step
         ]
-        return list({one.step: one for one in found}.values())
+        return list({state.step: state for state in found}.values())
 
     def steps_between(self, first: int, last: int) -> list[PastStep] | None:
         """The steps from `first` to `last`, both included; None where some of their batches are
         gone."""
-        steps = [one for one in self.past if first <= one.step <= last]
+        steps = [state for state in self.past if first <= state.step <= last]
         whole = len(steps) == last - first + 1
-        return steps if whole and all(one.intact for one in steps) else None
+        return steps if whole and all(step.intact for step in steps) else None
 
     # -- keeping -----------------------------------------------------------------------------------
 

@@ -48,7 +48,7 @@ def merge(
     return replace(
         base,
         findings=(*leading, *across, *own[len(leading) :]),
-        ranks=tuple(sorted((outcome for outcome, _ in pairs), key=lambda one: one.rank)),
+        ranks=tuple(sorted((outcome for outcome, _ in pairs), key=lambda outcome: outcome.rank)),
         run=replace(
             base.run, rank=first.rank if first is not None else base.run.rank, world_size=size
         ),

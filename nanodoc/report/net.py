@@ -55,8 +55,8 @@ def render(report: NetReport, *, color: bool = False) -> str:
         f"· timeout {report.timeout:g} s\n",
         "bold",
     )
-    for one in report.ranks:
-        out.append_text(_rank(one, report))
+    for rank in report.ranks:
+        out.append_text(_rank(rank, report))
     out.append("\n")
     for check in report.checks:
         out.append_text(_check(check, report.world_size))
@@ -67,12 +67,12 @@ def render(report: NetReport, *, color: bool = False) -> str:
     return printed(out.append_text(_verdict(report)), _WIDTH, color)
 
 
-def _rank(one: RankOutcome, report: NetReport) -> Text:
+def _rank(rank: RankOutcome, report: NetReport) -> Text:
     wide = len(str(report.world_size - 1))
     longest = min(max((len(host) for host in report.hosts), default=1), _LONGEST_HOST)
-    facts = one.facts
+    facts = rank.facts
     host = clean(facts.host)[:_LONGEST_HOST] if facts is not None else "?"
-    out = Text(f"  rank {one.rank:>{wide}}  {host:<{longest}}  ")
+    out = Text(f"  rank {rank.rank:>{wide}}  {host:<{longest}}  ")
     if facts is not None:
         interface = f" ({clean(facts.interface)})" if facts.interface else ""
         out.append(
@@ -80,8 +80,8 @@ def _rank(one: RankOutcome, report: NetReport) -> Text:
             f"{clean((facts.address or 'no address') + interface)}  "
         )
     # "FAILED in ring: …", "waited in ring for …", but "FAILED: its process ended"
-    colon = "" if one.text.startswith(("in ", "for ", "before ")) else ":"
-    return out.append(one.state, _STYLES[one.state]).append(f"{colon} {clean(one.text)}\n")
+    colon = "" if rank.text.startswith(("in ", "for ", "before ")) else ":"
+    return out.append(rank.state, _STYLES[rank.state]).append(f"{colon} {clean(rank.text)}\n")
 
 
 def _check(check: CheckOutcome, world_size: int) -> Text:
@@ -102,19 +102,19 @@ def _speeds(report: NetReport) -> Text:
     if not report.speeds:
         return out
     out.append("\n  all_reduce      time   algorithm         bus\n")
-    for one in report.speeds:
-        size = f"{one.size / 2**20:g} MiB" if one.size >= 2**20 else f"{one.size} B"
-        if one.seconds is None:
+    for speed in report.speeds:
+        size = f"{speed.size / 2**20:g} MiB" if speed.size >= 2**20 else f"{speed.size} B"
+        if speed.seconds is None:
             out.append(
                 f"  {size:>10}  left out: it would take more than half of the timeout\n", "dim"
             )
             continue
-        out.append(f"  {size:>10}  {seconds(one.seconds):>8}")
+        out.append(f"  {size:>10}  {seconds(speed.seconds):>8}")
         out.append(
             "  the latency\n"
-            if one.size < 2**20
-            else f"  {_rate(one.algorithm_bandwidth)}  "
-            f"{_rate(one.bus_bandwidth(report.world_size))}\n"
+            if speed.size < 2**20
+            else f"  {_rate(speed.algorithm_bandwidth)}  "
+            f"{_rate(speed.bus_bandwidth(report.world_size))}\n"
         )
     return out
 
@@ -162,11 +162,11 @@ def _verdict(report: NetReport) -> Text:
             )
         return out.append("\n")
     said: dict[str, list[int]] = {}
-    for one in report.ranks:
-        if one.state == FAILED:
-            said.setdefault(clean(one.text).partition(" (last seen")[0], []).append(one.rank)
+    for rank in report.ranks:
+        if rank.state == FAILED:
+            said.setdefault(clean(rank.text).partition(" (last seen")[0], []).append(rank.rank)
     parts = [f"{named(ranks)}: {text}" for text, ranks in said.items()]
-    parts += [clean(one.text) for one in report.problems if one.state == FAILED][
+    parts += [clean(problem.text) for problem in report.problems if problem.state == FAILED][
         : 0 if parts else 1
     ]
     more = f"; and {len(parts) - _MOST_SAID} more" if len(parts) > _MOST_SAID else ""

@@ -23,7 +23,7 @@ def ops_text(ops: Sequence[OpFacts]) -> Text:
     out.append(_HEAD + "\n")
     for op in ops:
         fact = op.outputs[0] if op.outputs else None
-        bad = sum(one.nonfinite for one in op.outputs)
+        bad = sum(output.nonfinite for output in op.outputs)
         name = op.short if op.phase == "forward" else f"{op.short} ({op.phase})"
         line = (
             f"{clean(name):<24} {_place(op):<28} {fact.dtype if fact else '':<9} "

@@ -58,11 +58,11 @@ def public_form(report: Report) -> dict[str, Any]:
         "graph": _graph(report.graph),
         "amp": _amp(report.amp),
         "frames": [_frames(table) for table in report.frames],
-        "warnings": [asdict(one) for one in report.warnings],
+        "warnings": [asdict(warning) for warning in report.warnings],
         "preflight": [asdict(check) for check in report.preflight],
         "overfit": asdict(report.overfit) if report.overfit is not None else None,
         "stats": _stats(report.stats),
-        "ranks": [_rank(one) for one in report.ranks],
+        "ranks": [_rank(rank) for rank in report.ranks],
         "tried": [dict(row) for row in report.tried],
         "ops": [_op(op) for op in report.ops],
     }
@@ -132,18 +132,18 @@ def _stats(stats: RunStatistics | None) -> dict[str, Any] | None:
     }
 
 
-def _rank(one: RankOutcome) -> dict[str, Any]:
-    where = f"{one.location.file}:{one.location.line}" if one.location else None
+def _rank(outcome: RankOutcome) -> dict[str, Any]:
+    where = f"{outcome.location.file}:{outcome.location.line}" if outcome.location else None
     return {
-        "rank": one.rank,
-        "host": one.host,
-        "ended": one.ended,
-        "steps": one.steps,
-        "step": one.step,
-        "phase": one.phase or None,
-        "why": one.why or None,
+        "rank": outcome.rank,
+        "host": outcome.host,
+        "ended": outcome.ended,
+        "steps": outcome.steps,
+        "step": outcome.step,
+        "phase": outcome.phase or None,
+        "why": outcome.why or None,
         "location": where,
-        "loss": one.loss,
+        "loss": outcome.loss,
     }
 
 

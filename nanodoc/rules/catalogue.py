@@ -63,7 +63,11 @@ def check_codes(codes: tuple[str, ...]) -> None:
 
 def all_thresholds() -> dict[str, Threshold]:
     """Every threshold by the name it has in the configuration."""
-    return {f"{rule.name}.{name}": one for rule in RULES for name, one in rule.thresholds.items()}
+    return {
+        f"{rule.name}.{name}": threshold
+        for rule in RULES
+        for name, threshold in rule.thresholds.items()
+    }
 
 
 def check_thresholds(given: Mapping[str, float], source: str) -> None:
@@ -103,7 +107,9 @@ def unchecked(
     evidence: Evidence, select: tuple[str, ...] = (), ignore: tuple[str, ...] = ()
 ) -> list[tuple[str, str]]:
     """(codes, why) of the selected rules that could not judge: what they need was not measured."""
-    reasons = {one.name: one.metadata["missing"] for one in fields(evidence) if one.metadata}
+    reasons = {
+        field.name: field.metadata["missing"] for field in fields(evidence) if field.metadata
+    }
     found: dict[str, list[str]] = {}
     for rule in selected(select, ignore):
         missing = next((need for need in rule.needs if getattr(evidence, need) is None), None)

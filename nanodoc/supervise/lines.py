@@ -9,6 +9,7 @@ from dataclasses import asdict
 from types import FrameType
 from typing import Any
 
+from nanodoc.errors import Phase
 from nanodoc.heartbeat.last_words import where
 from nanodoc.heartbeat.trail import EXAMINATION, TrailWriter
 from nanodoc.trace.files import USER, frame_kind, line_span, torch_file
@@ -35,7 +36,7 @@ class LineWatch:
         self._crumbs.on_phase = None
         self._end()
 
-    def _phase(self, step: int | None, phase: str) -> None:
+    def _phase(self, step: int | None, phase: Phase) -> None:
         if phase == EXAMINATION:
             self._end()
         elif (

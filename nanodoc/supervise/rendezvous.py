@@ -115,13 +115,13 @@ class Ranks:
         still = now - self._moved
         over = [seen.outcome for seen in self._others.values() if seen.outcome is not None]
         # one that stands still itself may be waiting for us: that is for --timeout to tell
-        failed = [one for one in over if one.ended in (SICK, FAILED, DIED)]
+        failed = [outcome for outcome in over if outcome.ended in (SICK, FAILED, DIED)]
         if failed and still > _GRACE:
-            return f"waited for rank {min(one.rank for one in failed)}"
+            return f"waited for rank {min(outcome.rank for outcome in failed)}"
         through = [
-            one
-            for one in over
-            if one.ended == WELL and one.wrapped and one.steps <= (trail.step or 0)
+            outcome
+            for outcome in over
+            if outcome.ended == WELL and outcome.wrapped and outcome.steps <= (trail.step or 0)
         ]
         if through and trail.phase == "backward" and still > 3 * _GRACE:
             return (
@@ -185,7 +185,7 @@ class Ranks:
         found: list[tuple[RankOutcome, Report | None]] = [(outcome, report)]
         for rank, seen in self._others.items():
             found.append((seen.outcome or _missing(rank, seen), seen.report))
-        return sorted(found, key=lambda one: one[0].rank)
+        return sorted(found, key=lambda pair: pair[0].rank)
 
     # -- files -------------------------------------------------------------------------------------
 

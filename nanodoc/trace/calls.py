@@ -130,7 +130,7 @@ class CallLog(TorchFunctionMode):
         )
         own, caller = calling_places(2)
         index = len(self._calls)
-        in_place = any(made[0] is one for one in given)
+        in_place = any(made[0] is argument for argument in given)
         view = bool(given) and not in_place and _shares(made[0], given[0])
         self._calls.append(
             (
@@ -353,6 +353,6 @@ def _address(tensor: torch.Tensor) -> int:
         return 0
 
 
-def _shares(one: torch.Tensor, other: torch.Tensor) -> bool:
-    address = _address(one)
-    return address != 0 and address == _address(other) and one is not other
+def _shares(first: torch.Tensor, other: torch.Tensor) -> bool:
+    address = _address(first)
+    return address != 0 and address == _address(other) and first is not other

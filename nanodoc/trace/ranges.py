@@ -146,18 +146,18 @@ def _bracketed(source: Any, key: Any) -> tuple[torch.Tensor, int, int | None] | 
     """Of `source[key]`, the first index tensor that reaches too far."""
     keys = key if isinstance(key, tuple) else (key,)
     if not isinstance(source, torch.Tensor) or any(
-        one is None or one is Ellipsis or isinstance(one, (bool, list)) for one in keys
+        index is None or index is Ellipsis or isinstance(index, (bool, list)) for index in keys
     ):
         return None
-    for dim, one in enumerate(keys):
-        if isinstance(one, torch.Tensor) and one.dtype in (torch.bool, torch.uint8):
+    for dim, index in enumerate(keys):
+        if isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8):
             return None  # a mask takes as many dimensions as it has
         if (
-            _integers(one)
+            _integers(index)
             and dim < source.dim()
-            and bool(((one < -source.shape[dim]) | (one >= source.shape[dim])).any())
+            and bool(((index < -source.shape[dim]) | (index >= source.shape[dim])).any())
         ):
-            return one, int(source.shape[dim]), None
+            return index, int(source.shape[dim]), None
     return None
 
 

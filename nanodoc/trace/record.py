@@ -5,10 +5,13 @@ from __future__ import annotations
 from types import CodeType
 from typing import NamedTuple
 
+from nanodoc.facts.ops import OpPhase
 from nanodoc.trace.ops import OpInfo
 
-FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER = "forward", "backward", "recompute", "optimizer"
-
+FORWARD: OpPhase = "forward"
+BACKWARD: OpPhase = "backward"
+RECOMPUTE: OpPhase = "recompute"
+OPTIMIZER: OpPhase = "optimizer"
 
 # The state of a storage as an op saw it: its writers' list and how many had written by then.
 Ref = tuple[list[int], int]
@@ -19,7 +22,7 @@ class Record(NamedTuple):
 
     info: OpInfo
     inputs: tuple[Ref, ...]
-    phase: str
+    phase: OpPhase
     node: str | None
     sequence: int
     """What an op and the autograd node it made, or runs for, have in common (`trace.threads`)."""
@@ -37,6 +40,6 @@ class Record(NamedTuple):
 
 
 RUNNING = Record(
-    OpInfo("running", False, (), False, True), (), "", None, -1, -1, None, None, 0, 0, False
+    OpInfo("running", False, (), False, True), (), FORWARD, None, -1, -1, None, None, 0, 0, False
 )
 """In the place of an op that has begun and not yet returned."""

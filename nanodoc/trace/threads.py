@@ -103,14 +103,14 @@ class NodeKeys:
             waiting, self.unmarked = self.unmarked, []
         left = []
         with torch._C.DisableTorchFunction():
-            for one in waiting:
-                tensor = one.output()
+            for waiter in waiting:
+                tensor = waiter.output()
                 node = tensor.grad_fn if tensor is not None else None
-                if node is not None and node._sequence_nr() == one.number:
+                if node is not None and node._sequence_nr() == waiter.number:
                     marks: Any = node.metadata  # a property, a method in torch's stub
-                    marks[_MARK] = (self, one.key)
-                elif tensor is not None and one.thread != ident:
-                    left.append(one)  # that thread may still be on its way back
+                    marks[_MARK] = (self, waiter.key)
+                elif tensor is not None and waiter.thread != ident:
+                    left.append(waiter)  # that thread may still be on its way back
         if left:
             with self.lock:
                 self.unmarked += left

@@ -116,7 +116,7 @@ class AmpWatch(Watch):
         if observing:
             self._keeper.scaler = self.scaler
             self._keeper.more_scalers = [
-                one for one in self.calls.order.scalers.values() if one is not self.scaler
+                scaler for scaler in self.calls.order.scalers.values() if scaler is not self.scaler
             ]
         if observing and not (self.calls.taken or self.calls.left_out):
             return step  # a micro-batch of several: nothing was tried at this scale

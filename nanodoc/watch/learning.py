@@ -129,7 +129,9 @@ class LearningWatch(Watch):
         self._loop_protocol.forget()
         past = list(self._checkpoints.past)
         batches = [
-            one.batches[0] if len(one.batches) == 1 else one.batches for one in past if one.intact
+            state.batches[0] if len(state.batches) == 1 else state.batches
+            for state in past
+            if state.intact
         ]
         if not batches and last is not None:
             batches = [last.batches[0] if len(last.batches) == 1 else last.batches]
@@ -198,13 +200,13 @@ class LearningWatch(Watch):
         )
 
     def _schedulers(self) -> Iterator[SchedulerFacts]:
-        watched = {id(one.scheduler): one for one in self._loop_protocol.schedules}
+        watched = {id(schedule.scheduler): schedule for schedule in self._loop_protocol.schedules}
         known = [
             *self._recipe.schedulers,
             *(value for value in reachable(self._recipe) if isinstance(value, LRScheduler)),
         ]
-        known += [one.scheduler for one in self._loop_protocol.schedules]
-        for scheduler in {id(one): one for one in known}.values():
+        known += [schedule.scheduler for schedule in self._loop_protocol.schedules]
+        for scheduler in {id(scheduler): scheduler for scheduler in known}.values():
             seen = watched.get(id(scheduler))
             period = getattr(scheduler, "T_max", getattr(scheduler, "total_steps", None))
             last = getattr(scheduler, "last_epoch", None)
@@ -243,7 +245,7 @@ def loader_of(data: Any) -> Any:
     held = [*vars(data).values()] if hasattr(data, "__dict__") else []
     held += list(frame.f_locals.values()) if frame is not None else []
     held += [value for _, _, value in variables_of(getattr(type(data), "__iter__", None))]
-    return next((one for one in held if isinstance(one, DataLoader)), None)
+    return next((value for value in held if isinstance(value, DataLoader)), None)
 
 
 def per_pass(data: Any) -> int | None:

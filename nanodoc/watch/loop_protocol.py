@@ -193,21 +193,21 @@ class LoopProtocol:
         if self._confirmed >= _CONFIRMED:
             return
         left = [
-            (one, grad)
+            (update, grad)
             for identity, parameter in self._parameters.items()
-            if (one := self._known.get(identity)) is not None
-            and one.stepped
+            if (update := self._known.get(identity)) is not None
+            and update.stepped
             and (grad := parameter.grad) is not None
-            and one.same(grad)
+            and update.same(grad)
             and grad.layout is torch.strided
         ]
         if not left:
             return
         zero = [not bool(grad.any()) for _, grad in left]
         self._confirmed += not all(zero)
-        for (one, _), cleared in zip(left, zero, strict=True):
+        for (update, _), cleared in zip(left, zero, strict=True):
             if cleared:
-                one.stepped = False
+                update.stepped = False
 
     def after_backward(self, place: Place | None, *, divided: bool) -> None:
         """`divided`: the loss was a part of a sum or of a mean."""
@@ -276,24 +276,27 @@ class LoopProtocol:
         known = [(p, self._known[id(p)]) for p in own if id(p) in self._known]
         carried = [
             p
-            for p, one in known
-            if one.carried
-            and not one.cleared
+            for p, update in known
+            if update.carried
+            and not update.cleared
             and p.grad is not None
-            and one.grad is not None
-            and one.grad() is p.grad
+            and update.grad is not None
+            and update.grad() is p.grad
         ]
         if carried:
             count = self._count(CARRIED, place, self._backwards[-1][0] if self._backwards else None)
             for parameter in carried[:_MOST_NAMED]:
                 count.parameters[self._names.get(id(parameter), "")] = None
-        given = [(p, one) for p, one in known if one.fresh]
+        given = [(p, update) for p, update in known if update.fresh]
         if given and all(
-            one.cleared and (p.grad is None or not bool(p.grad.any())) for p, one in given
+            update.cleared and (p.grad is None or not bool(p.grad.any())) for p, update in given
         ):
             self._count(DISCARDED, place, self._backwards[-1][0] if self._backwards else None)
         self._rewritten |= (
-            any(p.grad is not None and one.fresh and not one.same(p.grad) for p, one in known)
+            any(
+                p.grad is not None and update.fresh and not update.same(p.grad)
+                for p, update in known
+            )
             and not self._clipped
         )
         self._stateless = not optimizer.state and any(id(p) in self._names for p in own)
@@ -321,7 +324,7 @@ class LoopProtocol:
             for i, p in self._parameters.items()
             if i in self._known and id(p.grad) in clipped
         ]
-        if touched and all(one.stepped and one.same(grad) for grad, one in touched):
+        if touched and all(update.stepped and update.same(grad) for grad, update in touched):
             self._count(CLIPPED_LATE, place, self._stepped_at)
 
     def _count(self, kind: str, place: Place | None, other: Place | None) -> _Count:
@@ -341,15 +344,15 @@ class LoopProtocol:
         found = [
             LoopMisuse(
                 kind=kind,
-                steps=one.steps,
+                steps=misuse.steps,
                 watched=self._stepping,
-                first_step=one.first,
-                location=_span(one.place),
-                other=_span(one.other),
-                parameters=tuple(name for name in one.parameters if name),
-                times=one.times,
+                first_step=misuse.first,
+                location=_span(misuse.place),
+                other=_span(misuse.other),
+                parameters=tuple(name for name in misuse.parameters if name),
+                times=misuse.times,
             )
-            for kind, one in self._counts.items()
+            for kind, misuse in self._counts.items()
         ]
         if (
             self._any_backward is not None

@@ -58,9 +58,9 @@ class SkipWatch:
         worked before, then the one at the lowest scale, then the first and the last of the
         calibration."""
         found: list[KeptSkip] = []
-        for one in (self._suspect, self._lowest, self._first, self._calibrating):
-            if one is not None and all(one.capsule is not other.capsule for other in found):
-                found.append(one)
+        for kept in (self._suspect, self._lowest, self._first, self._calibrating):
+            if kept is not None and all(kept.capsule is not other.capsule for other in found):
+                found.append(kept)
         return found
 
     def note(self, step: ScalerStep, capsule: StepState) -> None:

@@ -39,10 +39,10 @@ def course_stats(
             by_name.setdefault(name, []).append(norm)
     return RunStatistics(
         rates=tuple(rates),
-        group_ratios=tuple((one.step, one.group_ratios) for one in samples),
+        group_ratios=tuple((sample.step, sample.group_ratios) for sample in samples),
         parameters=tuple(_parameters(model, by_name, samples, first)),
         layers=tuple(_layers(samples, inspection, by_name)),
-        sampled=tuple(one.step for one in samples),
+        sampled=tuple(sample.step for sample in samples),
         peak_memory=peak_memory(device),
     )
 
@@ -81,7 +81,7 @@ def _parameters(
                 continue
             weights = parameter.detach()
             gradient = latest.gradients.get(name) if latest is not None else None
-            ratios = [one.ratios[name] for one in samples if name in one.ratios]
+            ratios = [sample.ratios[name] for sample in samples if name in sample.ratios]
             yield ParameterStats(
                 name=name,
                 shape=tuple(parameter.shape),
@@ -104,7 +104,7 @@ def _layers(
     if not samples:
         return
     dead = (
-        {one.call.module: one.dead / one.units for one in inspection.units if one.units}
+        {unit.call.module: unit.dead / unit.units for unit in inspection.units if unit.units}
         if inspection is not None
         else {}
     )

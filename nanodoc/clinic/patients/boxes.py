@@ -22,8 +22,8 @@ class Street(Dataset):
 
 def padded(samples):
     return {
-        "image": torch.stack([one["image"] for one in samples]),
-        "boxes": pad_sequence([one["boxes"] for one in samples], batch_first=True),
+        "image": torch.stack([sample["image"] for sample in samples]),
+        "boxes": pad_sequence([sample["boxes"] for sample in samples], batch_first=True),
     }
 
 

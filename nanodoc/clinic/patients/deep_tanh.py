@@ -21,7 +21,7 @@ def recipe(layers, rate=1e-2):
 
 def stack(activation, depth):
     torch.manual_seed(0)
-    hidden = [one for _ in range(depth) for one in (nn.Linear(16, 16), activation())]
+    hidden = [layer for _ in range(depth) for layer in (nn.Linear(16, 16), activation())]
     return [nn.Linear(10, 16), activation(), *hidden, nn.Linear(16, 3)]
 
 

@@ -107,8 +107,8 @@ def explained(text: str, *, context: str = "", effects: bool = True) -> Explanat
 def _is_larger(entry: Entry, match: re.Match[str]) -> bool:
     if entry.larger is None:
         return True
-    one, others = entry.larger
-    return _size(match, one) > sum(weight * _size(match, other) for weight, other in others)
+    larger, others = entry.larger
+    return _size(match, larger) > sum(weight * _size(match, other) for weight, other in others)
 
 
 def _size(match: re.Match[str], name: str) -> float:
@@ -241,7 +241,7 @@ def _texts(value: Any) -> bool:
     return (
         isinstance(value, list)
         and bool(value)
-        and all(isinstance(one, str) and one.strip() for one in value)
+        and all(isinstance(text, str) and text.strip() for text in value)
     )
 
 
@@ -249,11 +249,11 @@ def _comparison(value: Any, where: str) -> tuple[str, tuple[tuple[float, str], .
     """`one > other + 0.5 another` taken apart."""
     if value is None:
         return None
-    one, _, others = str(value).partition(" > ")
+    larger, _, others = str(value).partition(" > ")
     terms = [re.fullmatch(r"(?:(\d+(?:\.\d+)?) )?([a-z]\w*)", term) for term in others.split(" + ")]
-    if not one.isidentifier() or not all(terms):
+    if not larger.isidentifier() or not all(terms):
         raise ValueError(f"{where}: larger must read: one > other + 0.5 another")
-    return one, tuple((float(term[1] or 1), term[2]) for term in terms if term)
+    return larger, tuple((float(term[1] or 1), term[2]) for term in terms if term)
 
 
 def _compiled(patterns: list[str], where: str) -> tuple[re.Pattern[str], ...]:

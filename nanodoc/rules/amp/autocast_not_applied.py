@@ -56,7 +56,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             "warning",
             f"The context is for {region.device}, and what runs in it is not there.",
         )
-    elif not sum(one.float_matmuls for one in wanted) and region.float_matmuls_outside:
+    elif not sum(region_.float_matmuls for region_ in wanted) and region.float_matmuls_outside:
         severity, why = (
             "warning",
             "The matrix products run outside the context: the model is called after it has ended.",

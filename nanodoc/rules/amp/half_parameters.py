@@ -53,10 +53,10 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         return
     half = facts.half_parameters
     by_place: dict[SourceSpan | None, list[HalfParameter]] = {}
-    for one in half:
-        by_place.setdefault(one.made_at, []).append(one)
+    for tensor in half:
+        by_place.setdefault(tensor.made_at, []).append(tensor)
     place, members = max(by_place.items(), key=lambda item: len(item[1]))
-    names = ", ".join(one.name for one in half[:SHOWN]) + (
+    names = ", ".join(tensor.name for tensor in half[:SHOWN]) + (
         f" and {len(half) - SHOWN} more" if len(half) > SHOWN else ""
     )
     claim = failure_claim(
@@ -69,7 +69,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         "float16 "
         "gradient would lose in unscaling just what the scale had saved.",
         specificity=Specificity.SPECIAL,
-        extra=[("float16 parameters", [one.name for one in half[:16]])],
+        extra=[("float16 parameters", [tensor.name for tensor in half[:16]])],
         fixes=[
             Fix(
                 title="keep the parameters in float32 (no .half(), no dtype=torch.float16) and let "

@@ -43,14 +43,17 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if facts is None or evidence.trip is not None or evidence.failure is not None:
         return
     near = [
-        one
-        for one in facts.headroom
-        if one.dtype == "float16" and LARGEST["float16"] / _NEAR <= one.absmax <= LARGEST["float16"]
+        value
+        for value in facts.headroom
+        if value.dtype == "float16"
+        and LARGEST["float16"] / _NEAR <= value.absmax <= LARGEST["float16"]
     ]
     if not near:
         return
     first = near[0]
-    listed = "; ".join(f"{one.module or 'the model'} {one.absmax:.4g}" for one in near[:SHOWN])
+    listed = "; ".join(
+        f"{value.module or 'the model'} {value.absmax:.4g}" for value in near[:SHOWN]
+    )
     yield Claim(
         root=("headroom",),
         specificity=Specificity.FAMILY,

@@ -41,7 +41,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         facts is None
         or evidence.trip is None
         or len(facts.skipped) < 2
-        or not any(not one.finite_unscaled for one in facts.retried)
+        or not any(not retry.finite_unscaled for retry in facts.retried)
     ):
         return
     always = len(facts.skipped) == len(facts.steps)

@@ -57,37 +57,42 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             )
         ]
     yield mismatch_claim(
-        rule, evidence, failure, call, "", fixes, lambda one: f"{one.device} {list(one.shape)}"
+        rule,
+        evidence,
+        failure,
+        call,
+        "",
+        fixes,
+        lambda argument: f"{argument.device} {list(argument.shape)}",
     )
 
 
 def _device_fixes(call: FailedCall) -> Iterable[Fix]:
-    devices = [one.device for one in call.given]
+    devices = [argument.device for argument in call.given]
     if len(set(devices)) < 2:
         return
     weights = next(
         (
-            one
-            for one in call.given
-            if (one.leaf or "").startswith(("param:", "buffer:")) and one.device != "meta"
+            argument
+            for argument in call.given
+            if (argument.leaf or "").startswith(("param:", "buffer:")) and argument.device != "meta"
         ),
         None,
     )
-    for one in call.given:
-        made = f" made by {one.made_by}" if one.made_by else ""
-        if one.device == "meta":
+    for argument in call.given:
+        made = f" made by {argument.made_by}" if argument.made_by else ""
+        if argument.device == "meta":
             yield Fix(
-                title=f"the tensor{made or ' ' + (one.leaf or '')} has no memory (meta): make it "
-                "on "
-                "a device, or give its module memory with to_empty() and load it",
+                title=f"the tensor{made or ' ' + (argument.leaf or '')} has no memory (meta): make "
+                "it on a device, or give its module memory with to_empty() and load it",
                 confidence="likely",
             )
             return
-        if weights is not None and one.device != weights.device:
+        if weights is not None and argument.device != weights.device:
             yield Fix(
-                title=f"the tensor{made} is on {one.device}, the weights are on {weights.device}: "
-                "make it there (device=x.device), or register it as a buffer so that it "
-                "moves with the model",
+                title=f"the tensor{made} is on {argument.device}, the weights are on "
+                f"{weights.device}: make it there (device=x.device), or register it as a buffer "
+                "so that it moves with the model",
                 confidence="likely",
             )
             return

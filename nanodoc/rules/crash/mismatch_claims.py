@@ -59,8 +59,8 @@ def mismatch_claim(
 ) -> Claim:
     extra = []
     if call is not None:
-        for number, one in enumerate(call.given):
-            extra.append((f"argument {number + 1}", f"{shown(one)}{origin(one)}"))  # type: ignore[operator]  # a function of GivenFacts
+        for number, argument in enumerate(call.given):
+            extra.append((f"argument {number + 1}", f"{shown(argument)}{origin(argument)}"))  # type: ignore[operator]  # a function of GivenFacts
         if call.layer_at is not None and failure.frames:
             extra.append(("layer made at", f"{call.layer_at.file}:{call.layer_at.line}"))
         if call.settings:
@@ -88,7 +88,7 @@ def mismatch_claim(
         culprit = replace(culprit, op=call.name, module=call.module, module_type=call.module_type)
         # nanodoc itself called the model: the layer's own line is what the user can change
         if not failure.frames:
-            made = next((one.made_at for one in call.given if one.made_at), None)
+            made = next((argument.made_at for argument in call.given if argument.made_at), None)
             culprit = replace(culprit, location=call.layer_at or evidence.criterion_site or made)
     sure = confidence(
         0.6, 0.5 if call is not None else 0.0, 0.3 if culprit.location is not None else 0.0
@@ -96,20 +96,20 @@ def mismatch_claim(
     return replace(claim, finding=replace(finding, culprit=culprit, confidence=sure))
 
 
-def origin(one: GivenFacts) -> str:
+def origin(given: GivenFacts) -> str:
     """ ", made by flatten at train.py:20"."""
-    at = f" at {one.made_at.file}:{one.made_at.line}" if one.made_at is not None else ""
-    if one.made_by is not None:
-        return f", made by {one.made_by}{at}"
-    if one.leaf is None:
+    at = f" at {given.made_at.file}:{given.made_at.line}" if given.made_at is not None else ""
+    if given.made_by is not None:
+        return f", made by {given.made_by}{at}"
+    if given.leaf is None:
         return ""
-    if one.leaf.startswith("param:"):
-        return f", parameter {one.leaf.removeprefix('param:')}" + (
+    if given.leaf.startswith("param:"):
+        return f", parameter {given.leaf.removeprefix('param:')}" + (
             f" of the layer made{at}" if at else ""
         )
-    if one.leaf.startswith("unregistered:"):
+    if given.leaf.startswith("unregistered:"):
         return (
-            f", a parameter in {one.leaf.removeprefix('unregistered:')}, which the model has not "
+            f", a parameter in {given.leaf.removeprefix('unregistered:')}, which the model has not "
             "registered"
         )
-    return f", {one.leaf.removeprefix('buffer:')}"
+    return f", {given.leaf.removeprefix('buffer:')}"

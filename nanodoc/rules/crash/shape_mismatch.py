@@ -79,7 +79,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         else ""
     )
     yield mismatch_claim(
-        rule, evidence, failure, call, said, fixes, lambda one: f"{list(one.shape)}"
+        rule, evidence, failure, call, said, fixes, lambda argument: f"{list(argument.shape)}"
     )
 
 
@@ -120,9 +120,9 @@ def _still_full(crash: CrashFacts, failure: Failure) -> bool:
         return False
     given = crash.call.given if crash.call is not None else ()
     # weights know nothing of the batch's size
-    if any((one.leaf or "").startswith("param:") for one in given):
+    if any((argument.leaf or "").startswith("param:") for argument in given):
         return False
-    shapes = {length for one in given for length in one.shape}
+    shapes = {length for argument in given for length in argument.shape}
     return usual in shapes or str(usual) in re.findall(r"\d+", failure.message)
 
 

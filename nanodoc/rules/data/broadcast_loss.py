@@ -66,13 +66,15 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             return
 
 
-def _outer(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+def _outer(first: tuple[int, ...], other: tuple[int, ...]) -> bool:
     """Broadcast against each other, both grow: (N, 1) with (N,) becomes (N, N)."""
-    if not one or not other or len(one) == len(other):
+    if not first or not other or len(first) == len(other):
         return False
-    result = [max(a, b) for a, b in zip(_padded(one, other), _padded(other, one), strict=True)]
+    result = [max(a, b) for a, b in zip(_padded(first, other), _padded(other, first), strict=True)]
     size = math.prod(result)
-    return size > math.prod(one) and size > math.prod(other) and math.prod(one) == math.prod(other)
+    return (
+        size > math.prod(first) and size > math.prod(other) and math.prod(first) == math.prod(other)
+    )
 
 
 def _padded(shape: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
@@ -106,14 +108,14 @@ def _on_purpose(calls: StepCalls, call: CallFacts) -> bool:
     )
 
 
-def _same_line(one: CallFacts, other: CallFacts) -> bool:
-    a, b = one.site, other.site
+def _same_line(first: CallFacts, other: CallFacts) -> bool:
+    a, b = first.site, other.site
     return a is not None and b is not None and (a.file, a.line) == (b.file, b.line)
 
 
 def _broadcast(rule: Rule, evidence: Evidence, call: CallFacts) -> Claim:
     first, second = call.arguments[:2]
-    one, other = list(first.shape), list(second.shape)
+    left, right = list(first.shape), list(second.shape)
     rows = math.prod(first.shape)
     learns = first if first.requires_grad or not second.requires_grad else second
     wide, name = (
@@ -125,7 +127,7 @@ def _broadcast(rule: Rule, evidence: Evidence, call: CallFacts) -> Claim:
     cure = (
         "squeeze(-1)"
         if wide.shape[-1:] == (1,)
-        else f"view({', '.join(map(str, other if wide is first else one))})"
+        else f"view({', '.join(map(str, right if wide is first else left))})"
     )
     which = "the prediction" if wide is learns else "the target"
     return Claim(
@@ -136,7 +138,7 @@ def _broadcast(rule: Rule, evidence: Evidence, call: CallFacts) -> Claim:
             confidence=confidence(
                 0.8, 0.5 if call.name in REGRESSION else 0.2, 0.5 if warned else 0.0
             ),
-            title=f"{call.name} of shapes {tuple(one)} and {tuple(other)} compares every "
+            title=f"{call.name} of shapes {tuple(left)} and {tuple(right)} compares every "
             "prediction "
             "with every target",
             explanation=f"The two broadcast against each other to {rows}×{rows} pairs instead of "
@@ -147,7 +149,7 @@ def _broadcast(rule: Rule, evidence: Evidence, call: CallFacts) -> Claim:
             phase="forward",
             step=0,
             evidence=(
-                ("shapes", f"{one} and {other}"),
+                ("shapes", f"{left} and {right}"),
                 *((("torch warned", warned),) if warned else ()),
             ),
             fixes=(
@@ -184,4 +186,4 @@ def _same_shape(call: CallFacts, position: int, cure: str, title: str) -> Fix:
 
 def _warned(evidence: Evidence, words: str) -> str:
     found = evidence.loop.warnings if evidence.loop is not None else ()
-    return next((one.message[:160] for one in found if words in one.message), "")
+    return next((warning.message[:160] for warning in found if words in warning.message), "")

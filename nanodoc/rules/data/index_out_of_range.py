@@ -41,7 +41,7 @@ from nanodoc.rules.data.range_claims import range_claim
     trials=("samples",),
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
-    found = next((one for one in evidence.ranges if not one.label), None)
+    found = next((range_ for range_ in evidence.ranges if not range_.label), None)
     if found is not None:
         whose = f"{found.module} has" if found.module else "there are"
         what = "rows" if found.function.startswith("embedding") else "entries along that dimension"

@@ -40,7 +40,7 @@ from nanodoc.rules.data.range_claims import range_claim
     trials=("samples",),
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
-    found = next((one for one in evidence.ranges if one.label), None)
+    found = next((range_ for range_ in evidence.ranges if range_.label), None)
     if found is not None:
         one_based = found.minimum == found.maximum == found.size and found.least >= 1
         yield range_claim(

@@ -64,7 +64,11 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         return
     ids = id_fields(calls, data.leaves)
     loss = next(
-        (one for one in calls.calls if one.name in CLASSIFICATION and one.notes.get("top_count")),
+        (
+            call
+            for call in calls.calls
+            if call.name in CLASSIFICATION and call.notes.get("top_count")
+        ),
         None,
     )
     for leaf in ids:

@@ -97,9 +97,9 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
 
 def _normalised(calls: StepCalls, call: CallFacts) -> bool:
     """A normalisation comes right behind it, which undoes the scale."""
-    for one in calls.calls:
-        if one.name in _NORMS and one.arguments:
-            made = calls.origin(one.arguments[0])
+    for later in calls.calls:
+        if later.name in _NORMS and later.arguments:
+            made = calls.origin(later.arguments[0])
             if isinstance(made, CallFacts) and made.index == call.index:
                 return True
     return False

@@ -48,7 +48,11 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             rule,
             sick,
             position,
-            tuple(one.name for one in evidence.sick_parameters if one.kind == "parameter"),
+            tuple(
+                parameter.name
+                for parameter in evidence.sick_parameters
+                if parameter.kind == "parameter"
+            ),
         )
     hurt = {name for optimizer in evidence.optimizers for name in optimizer.parameters}
     for leaf in evidence.leaves:

@@ -100,10 +100,10 @@ def _left_behind(hidden: UnregisteredModule, evidence: Evidence) -> str:
     of them beside a tensor of another device; "" otherwise."""
     call = evidence.crash.call if evidence.crash is not None else None
     given = call.given if call is not None else ()
-    if len({one.device for one in given}) < 2:
+    if len({argument.device for argument in given}) < 2:
         return ""
     name = unregistered_name(hidden.owner, hidden.attribute)
-    return next((one.device for one in given if one.leaf == name), "")
+    return next((argument.device for argument in given if argument.leaf == name), "")
 
 
 def _raised(left: str, evidence: Evidence) -> Iterable[tuple[str, int | None]]:

@@ -41,7 +41,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     inspection = evidence.inspection
     if inspection is None:
         return
-    still = [one for one in inspection.modes if one.momentum == 0 and one.training]
+    still = [mode for mode in inspection.modes if mode.momentum == 0 and mode.training]
     if still:
         first = still[0]
         yield learning_claim(
@@ -58,7 +58,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 module_type=first.module_type,
                 location=first.made_at,
             ),
-            weight=confidence(0.8, 0.6 if all(one.untouched for one in still) else 0.0),
+            weight=confidence(0.8, 0.6 if all(record.untouched for record in still) else 0.0),
             step=0,
             notes=[("momentum", 0.0)],
             fix="momentum=0.1 (torch's 0.1 is what other libraries call 0.9)",

@@ -101,15 +101,15 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if high is not None:
         yield high
         return
-    for one in loop.schedulers:
-        if _meant_for_batches(one, evidence, len(steps)):
-            yield _by_epoch(rule, one, steps)
+    for scheduler in loop.schedulers:
+        if _meant_for_batches(scheduler, evidence, len(steps)):
+            yield _by_epoch(rule, scheduler, steps)
             return
         if (
-            one.type == "CosineAnnealingLR"
-            and one.period
-            and one.last_epoch
-            and one.last_epoch > 1.1 * one.period + 1
+            scheduler.type == "CosineAnnealingLR"
+            and scheduler.period
+            and scheduler.last_epoch
+            and scheduler.last_epoch > 1.1 * scheduler.period + 1
         ):
             lowest = min(steps)
             if (
@@ -117,7 +117,10 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 and not evidence.default_length
             ):
                 yield _beyond(
-                    rule, one, steps, by_batch=per_pass is not None and one.period < per_pass
+                    rule,
+                    scheduler,
+                    steps,
+                    by_batch=per_pass is not None and scheduler.period < per_pass,
                 )
                 return
 

@@ -43,7 +43,7 @@ from nanodoc.rules.learning.loop_claims import misuse_claim
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     loop = evidence.loop
     misuse = (
-        next((one for one in loop.misuses if one.kind == NEVER_STEPPED), None)
+        next((misuse for misuse in loop.misuses if misuse.kind == NEVER_STEPPED), None)
         if loop is not None
         else None
     )

@@ -51,30 +51,30 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         return
     calls = inspection.calls
     gates = _gates(calls)
-    for one in inspection.units:
+    for unit in inspection.units:
         if (
-            one.saturated <= check.limit(evidence, "share")
-            or one.output
-            or one.call.index in gates
-            or one.values < FEWEST_VALUES * FEWEST_UNITS
+            unit.saturated <= check.limit(evidence, "share")
+            or unit.output
+            or unit.call.index in gates
+            or unit.values < FEWEST_VALUES * FEWEST_UNITS
         ):
             continue
         yield learning_claim(
             rule,
-            location_key(one.call.site) or ("units", one.call.module),
+            location_key(unit.call.site) or ("units", unit.call.module),
             standing=Standing(scope=Scope.LAYERS),
-            title=f"{one.saturated:.0%} of {one.call.name}'s outputs lie in its flat part",
+            title=f"{unit.saturated:.0%} of {unit.call.name}'s outputs lie in its flat part",
             explanation="There its derivative is below 0.01: what comes back to the layers before "
             "it is a hundredth of the gradient, and less.",
-            culprit=at_call(one.call, evidence),
+            culprit=at_call(unit.call, evidence),
             severity=rule.severity,
             step=inspection.step,
             weight=confidence(
-                0.6, 0.5 if one.saturated > 0.9 else 0.2, 0.3 if inspection.batches > 1 else 0.0
+                0.6, 0.5 if unit.saturated > 0.9 else 0.2, 0.3 if inspection.batches > 1 else 0.0
             ),
             notes=[
-                ("share in the flat part", round(one.saturated, 3)),
-                ("values looked at", one.values),
+                ("share in the flat part", round(unit.saturated, 3)),
+                ("values looked at", unit.values),
             ],
             fix="normalise the inputs, smaller initial weights, or normalisation before the "
             "activation",

@@ -37,8 +37,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     loop = evidence.loop
     if loop is None or not loop.observed:
         return
-    for one in loop.schedulers:
-        if one.stepped_first and one.steps > 1:
+    for scheduler in loop.schedulers:
+        if scheduler.stepped_first and scheduler.steps > 1:
             yield Claim(
                 root=("scheduler", "order"),
                 specificity=Specificity.SPECIAL,
@@ -50,10 +50,12 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                         if any("lr_scheduler.step()" in w.message for w in loop.warnings)
                         else 0.2,
                     ),
-                    title=f"{one.type} steps before the optimizer does",
+                    title=f"{scheduler.type} steps before the optimizer does",
                     explanation="The schedule moves on before the first update, so its first "
                     "learning rate is never used and every later one comes a step early.",
-                    culprit=Culprit(kind="optimizer", location=one.stepped_at or one.built_at),
+                    culprit=Culprit(
+                        kind="optimizer", location=scheduler.stepped_at or scheduler.built_at
+                    ),
                     phase="optimizer",
                     step=0,
                     evidence=tuple(

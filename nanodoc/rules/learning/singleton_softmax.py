@@ -110,7 +110,7 @@ def _made_by_a_layer(calls: StepCalls, argument: ArgumentFacts) -> bool:
     return (
         isinstance(made, CallFacts)
         and made.name in _LAYERS
-        and any(one.made_by is None and one.requires_grad for one in made.arguments)
+        and any(given.made_by is None and given.requires_grad for given in made.arguments)
     )
 
 

@@ -74,8 +74,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     ]
     moving = [p for p in stats.parameters if p.moved]
     if not still or any(
-        one.kind in (DISCARDED, NEVER_STEPPED)
-        for one in (evidence.loop.misuses if evidence.loop else ())
+        misuse.kind in (DISCARDED, NEVER_STEPPED)
+        for misuse in (evidence.loop.misuses if evidence.loop else ())
     ):
         return
     first = still[0]
@@ -94,7 +94,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             parameter=first.name,
             module=first.name.rpartition(".")[0],
             module_type=first.module_type,
-            location=next((one for one in evidence.optimizer_sites if one is not None), None),
+            location=next((site for site in evidence.optimizer_sites if site is not None), None),
         ),
         phase="optimizer",
         step=len(evidence.losses) - 1,

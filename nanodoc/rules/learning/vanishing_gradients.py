@@ -115,7 +115,8 @@ def _front(evidence: Evidence, parameter: ParameterStats) -> Culprit:
     calls = calls_of(evidence)
     site = (
         next(
-            (one.site for one in calls.calls if one.module == module and one.site is not None), None
+            (call.site for call in calls.calls if call.module == module and call.site is not None),
+            None,
         )
         if calls is not None
         else None

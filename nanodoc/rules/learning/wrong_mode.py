@@ -51,15 +51,15 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     inspection, loop = evidence.inspection, evidence.loop
     if inspection is None or loop is None:
         return
-    learning = [one for one in inspection.modes if one.trainable]
-    idle = [one for one in learning if not one.training]
+    learning = [mode for mode in inspection.modes if mode.trainable]
+    idle = [mode for mode in learning if not mode.training]
     # some parts in eval mode are put there on purpose
     if not idle or len(idle) < len(learning) or inspection.training:
         # but not with statistics of no batch
-        idle = [one for one in idle if one.untouched and _by_a_parent(loop, one.module)]
+        idle = [mode for mode in idle if mode.untouched and _by_a_parent(loop, mode.module)]
         if not idle:
             return
-    change = _change(loop, {one.module for one in idle})
+    change = _change(loop, {mode.module for mode in idle})
     since = next((step for step, training in reversed(loop.training_at) if not training), None)
     began = loop.training_at[0][1] if loop.training_at else True
     if change is None and began and since is None and not loop.observed:
@@ -71,7 +71,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         finding=rule.finding(
             # without dropout a model learns all the same, and some train so on purpose
             severity=rule.severity
-            if any(one.momentum is not None or "Norm" in one.module_type for one in idle)
+            if any(mode.momentum is not None or "Norm" in mode.module_type for mode in idle)
             else "warning",
             confidence=confidence(
                 0.7, 0.5 if change is not None else 0.2, 0.3 if len(idle) > 1 else 0.0
@@ -91,7 +91,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             ),
             phase="forward",
             step=change.step if change is not None and change.step is not None else since,
-            evidence=tuple((one.module, f"{one.module_type} in eval mode") for one in idle[:4]),
+            evidence=tuple((mode.module, f"{mode.module_type} in eval mode") for mode in idle[:4]),
             fixes=(
                 Fix(
                     title="call model.train() before the training steps, after every validation",
@@ -104,17 +104,19 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
 
 def _by_a_parent(loop: LoopFacts, module: str) -> bool:
     """eval() was called on a module above it, not on the layer itself."""
-    return any(one.module != module and _inside(module, one.module) for one in loop.mode_changes)
+    return any(
+        change.module != module and _inside(module, change.module) for change in loop.mode_changes
+    )
 
 
 def _change(loop: LoopFacts, idle: set[str]) -> ModeChange | None:
     """The eval() that covers all these modules; it calls that of every module below."""
     covering = [
-        one
-        for one in loop.mode_changes
-        if one.location is not None and all(_inside(name, one.module) for name in idle)
+        change
+        for change in loop.mode_changes
+        if change.location is not None and all(_inside(name, change.module) for name in idle)
     ]
-    return min(covering, key=lambda one: len(one.module), default=None)
+    return min(covering, key=lambda mode: len(mode.module), default=None)
 
 
 def _inside(name: str, parent: str) -> bool:
@@ -123,8 +125,8 @@ def _inside(name: str, parent: str) -> bool:
 
 def _what(idle: list[ModeFacts]) -> str:
     kinds: dict[str, int] = {}
-    for one in idle:
-        kinds[one.module_type] = kinds.get(one.module_type, 0) + 1
+    for mode in idle:
+        kinds[mode.module_type] = kinds.get(mode.module_type, 0) + 1
     return " and ".join(
         f"{kind} ({number}×)" if number > 1 else kind for kind, number in kinds.items()
     )

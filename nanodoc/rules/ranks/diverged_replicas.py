@@ -52,26 +52,26 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     ranks = evidence.ranks
     if (
         len(ranks) < 2
-        or not all(one.fingerprints for one in ranks)
-        or len({one.steps for one in ranks}) > 1
+        or not all(rank.fingerprints for rank in ranks)
+        or len({rank.steps for rank in ranks}) > 1
     ):
         return
     names = [name for name, _ in ranks[0].fingerprints]
     # other parameters, or other shapes: other models
-    if any([name for name, _ in one.fingerprints] != names for one in ranks):
+    if any([name for name, _ in rank.fingerprints] != names for rank in ranks):
         return
     differing = [
-        name for i, name in enumerate(names) if len({one.fingerprints[i][1] for one in ranks}) > 1
+        name for i, name in enumerate(names) if len({rank.fingerprints[i][1] for rank in ranks}) > 1
     ]
-    wrapped = all(one.wrapped for one in ranks)
+    wrapped = all(rank.wrapped for rank in ranks)
     if not differing or not (
-        wrapped or (ranks[0].before and len({one.before for one in ranks}) == 1)
+        wrapped or (ranks[0].before and len({rank.before for rank in ranks}) == 1)
     ):
         return
     shown = [name.partition(" [")[0] for name in differing]
     index = names.index(differing[0])
-    usual = Counter(one.fingerprints[index][1] for one in ranks).most_common(1)[0][0]
-    odd = [one.rank for one in ranks if one.fingerprints[index][1] != usual] or [ranks[-1].rank]
+    usual = Counter(rank.fingerprints[index][1] for rank in ranks).most_common(1)[0][0]
+    odd = [rank.rank for rank in ranks if rank.fingerprints[index][1] != usual] or [ranks[-1].rank]
     why = _OTHERWISE if wrapped else _UNWRAPPED
     fix = (
         "change parameters on every rank alike, and before the model is wrapped"

@@ -40,10 +40,10 @@ _STEPS_ALIKE = 3  # at least; two batches may be alike by chance of a small data
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     ranks = evidence.ranks
-    if len(ranks) < 2 or not all(one.wrapped and one.batches for one in ranks):
+    if len(ranks) < 2 or not all(rank.wrapped and rank.batches for rank in ranks):
         return
-    steps = set.intersection(*({step for step, _ in one.batches} for one in ranks))
-    drawn = [tuple(digest for step, digest in one.batches if step in steps) for one in ranks]
+    steps = set.intersection(*({step for step, _ in rank.batches} for rank in ranks))
+    drawn = [tuple(digest for step, digest in rank.batches if step in steps) for rank in ranks]
     # a batch that comes again and again is somebody's test
     if len(steps) < _STEPS_ALIKE or len(set(drawn)) > 1 or len(set(drawn[0])) < len(steps):
         return
@@ -57,7 +57,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             ),
             title="every rank draws the same batches",
             explanation=f"In all of {count(len(steps), 'step')} that were compared, "
-            f"{named([one.rank for one in ranks])} had the same batch, bit by bit. The ranks "
+            f"{named([rank.rank for rank in ranks])} had the same batch, bit by bit. The ranks "
             "compute the same "
             "gradients, and their average is that of one: the training is no faster than on "
             "one device, and sees no more data.",
