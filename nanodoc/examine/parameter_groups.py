@@ -327,7 +327,8 @@ def _inside(value: Any, depth: int = _DEPTH) -> Iterator[_Item]:
         and not callable(value)
     ):
         for item in list(vars(value).values())[:_MOST_ITEMS]:
-            yield from _inside(item, 1)
+            # ever fewer levels: objects may refer to each other in a circle
+            yield from _inside(item, min(depth - 1, 1))
 
 
 def _modules_of(function: Any) -> Iterator[tuple[str, torch.nn.Module]]:

@@ -145,6 +145,9 @@ def _begin(data: Any) -> tuple[Iterator[Any], deque[list[int] | None] | None]:
         made = iter(data)
     finally:
         _BaseDataLoaderIter._next_index = draw  # type: ignore[method-assign]  # the original
+    if not isinstance(made, _BaseDataLoaderIter):
+        # a subclass whose __iter__ is a generator: it makes its own iterators when it is drawn from
+        return made, None
     made._next_index = lambda: watched(made)  # of this iterator alone
     return made, queue
 
