@@ -43,6 +43,12 @@ def _kind() -> str | None:
     return kind.type if kind is not None else None
 
 
+def kinds() -> tuple[str, ...]:
+    """The types of device that a training may use here. Initialises none of them."""
+    kind = _kind()
+    return ("cpu",) if kind is None else ("cpu", kind)
+
+
 def every_device(kind: str) -> tuple[torch.device, ...]:
     """All devices of an accelerator's type that torch sees; none for the CPU, or for a type that
     isn't the accelerator here. None of them is initialised."""

@@ -18,7 +18,7 @@ from nanodoc.cli.explain import explain
 from nanodoc.cli.net import net
 from nanodoc.cli.replay import replay
 from nanodoc.cli.rules import rules
-from nanodoc.cli.run import run
+from nanodoc.cli.run import RunCommand, run
 from nanodoc.errors import NanodocError
 
 app = typer.Typer(
@@ -29,7 +29,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (run, check_grad_graph, replay, explain, rules, demo, env, net):
+app.command(cls=RunCommand)(run)
+for command in (check_grad_graph, replay, explain, rules, demo, env, net):
     app.command()(command)
 
 

@@ -123,6 +123,21 @@ def deliver(report: Report, config: Config, stdout: TextIO) -> None:
     raise typer.Exit(exit_code(report, config.fail_on))
 
 
+def deliver_of_script(report: Report, config: Config, stream: TextIO) -> None:
+    """As `deliver`, for a script: without a finding, the exit code is the script's own. Where it
+    trained nothing that could be seen, that is all there is to say."""
+    status = report.script_status or 0
+    if not report.vitals.steps and not report.findings and not report.interrupted:
+        if not status:
+            raise UsageError(
+                "no loop of the script made an optimizer step, as far as could be seen: nothing "
+                "was examined"
+            )
+        raise typer.Exit(status)
+    write_payload(lambda color: render(report, config, color=color), config, stream)
+    raise typer.Exit(exit_code(report, config.fail_on) or status)
+
+
 def in_color(stdout: TextIO) -> bool:
     """True for a terminal that wants colour."""
     return (

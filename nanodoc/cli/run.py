@@ -1,21 +1,90 @@
-"""`nanodoc run FILE.py:NAME`: instrumented steps, then a ranked diagnosis."""
+"""`nanodoc run FILE.py:NAME` and `nanodoc run SCRIPT -- ARGUMENTS`: instrumented steps, then a
+ranked diagnosis."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from typing import Any
 
-from nanodoc.cli.common import deliver, examined, payload_on_stdout
+import typer
+from typer.core import TyperCommand
+
+from nanodoc.cli.common import deliver, deliver_of_script, examined, payload_on_stdout
 from nanodoc.cli.options import ConfigFile, Entrypoint, configured, settings_of
+from nanodoc.errors import UsageError
 from nanodoc.supervise.job import Job
+from nanodoc.supervise.launch import Launch, is_script, trains_nothing
+
+_LAUNCH = "nanodoc.launch"
+
+
+class RunCommand(TyperCommand):
+    """Everything after a script is the script's own."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Splits the command line where the script's own begins."""
+        own, launch = _split(args, self._takes_value())
+        ctx.meta[_LAUNCH] = launch
+        return super().parse_args(ctx, own)
+
+    def _takes_value(self) -> set[str]:
+        return {
+            name
+            for parameter in self.params
+            if not getattr(parameter, "is_flag", False)
+            for name in (*parameter.opts, *parameter.secondary_opts)
+            if name.startswith("-")
+        }
+
+
+def _split(arguments: Sequence[str], with_value: set[str]) -> tuple[list[str], Launch | None]:
+    """(nanodoc's own arguments with the target, what to launch; None where it is a recipe)"""
+    position = 0
+    while position < len(arguments):
+        word = arguments[position]
+        if word == "-m":
+            if position + 1 == len(arguments):
+                raise UsageError("-m needs the name of a module, for example -m pkg.train")
+            name, rest = arguments[position + 1], arguments[position + 2 :]
+            launch = Launch(target=name, arguments=_without_dashes(rest), module=True)
+            return [*arguments[:position], name], launch
+        if word == "--" or not word.startswith("-"):
+            break
+        position += 2 if word in with_value else 1
+    if position >= len(arguments) or arguments[position] == "--":
+        return list(arguments), None
+    target, rest = arguments[position], arguments[position + 1 :]
+    if is_script(target) or (rest[:1] == ["--"] and ":" not in target):
+        launch = Launch(target=target, arguments=_without_dashes(rest))
+        return list(arguments[: position + 1]), launch
+    return list(arguments), None
+
+
+def _without_dashes(arguments: Sequence[str]) -> tuple[str, ...]:
+    return tuple(arguments[1:] if arguments[:1] == ["--"] else arguments)
 
 
 @configured("run")
-def run(entrypoint: Entrypoint, config: ConfigFile = None, **flags: Any) -> None:
-    """Run some training steps under watch and print a ranked diagnosis."""
+def run(
+    ctx: typer.Context, entrypoint: Entrypoint, config: ConfigFile = None, **flags: Any
+) -> None:
+    """Run a training under watch and print a ranked diagnosis: a recipe (FILE.py:NAME), or a
+    script as it is, with the arguments that are its own behind it (train.py -- --lr 3e-4, or -m
+    pkg.train)."""
     settings = settings_of(flags, config)
-    with payload_on_stdout() as stdout:
-        deliver(
-            examined(Job(command="run", target=entrypoint, config=settings), settings.live),
-            settings,
-            stdout,
+    launch = ctx.meta.get(_LAUNCH)
+    if launch is None:
+        with payload_on_stdout() as stdout:
+            job = Job(command="run", target=entrypoint, config=settings)
+            deliver(examined(job, settings.live), settings, stdout)
+        return
+    only_defines = None if launch.module else trains_nothing(launch.target)
+    if only_defines is not None:
+        raise UsageError(
+            f"{launch.target} trains nothing when it is run: {only_defines}; give the script that "
+            f"trains, or a function that returns what to train ({launch.target}:NAME)"
         )
+    job = Job(command="run", target=launch.target, config=settings, launch=launch)
+    # stdout is the script's own
+    deliver_of_script(examined(job), settings, sys.stderr)

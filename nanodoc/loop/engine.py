@@ -22,7 +22,8 @@ from nanodoc.loop.driven_step import DrivenStep
 from nanodoc.loop.history import History
 from nanodoc.loop.interrupts import Interrupts
 from nanodoc.loop.observed_step import ObservedStep
-from nanodoc.loop.outcome import Outcome, RunMetrics, gather, without_device
+from nanodoc.loop.outcome import Outcome, RunMetrics, gather, live_metrics, without_device
+from nanodoc.loop.step_reading import StepReading
 from nanodoc.loop.stop import Stop, StopExaminer
 from nanodoc.loop.watches import Watches, WatchOptions
 from nanodoc.progress import LiveMetrics
@@ -127,19 +128,23 @@ class Engine:
                     trouble = ended
                     step += trouble.failure is None
                 break
+        return self.conclude(trouble, step, tuple(sick))
+
+    def conclude(self, trouble: Stop, steps: int, sick: tuple[ParameterFacts, ...]) -> Outcome:
+        """The run is over after so many steps. Takes the looks that waited for its end. `sick` are
+        the parameters that were sick before it began."""
         self._over()
         if trouble.failure is None:
-            late = self._stops.late(max(step - 1, 0), self._last, self._indices)
+            late = self._stops.late(max(steps - 1, 0), self._last, self._indices)
             trouble = late or trouble
         if trouble.without_device:
-            asked = self._interrupts.asked
-            return without_device(self.course, trouble, step, self._graph.ranges, interrupted=asked)
-        if hopeless:
+            asked, ranges = self._interrupts.asked, self._graph.ranges
+            return without_device(self.course, trouble, steps, ranges, interrupted=asked)
+        if any(parameter.facts.nonfinite for parameter in sick) and not steps:
             # the first step's start, of a run that would be no use
             unseen = self._feed.unseen(self._micro_batches)
             self._last = self._capsule(0, unseen) if unseen else None
-        trouble = self._end(trouble, step)
-        return self._outcome(trouble, tuple(sick), step)
+        return self._outcome(self._end(trouble, steps), sick, steps)
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -151,20 +156,7 @@ class Engine:
 
     def now(self) -> LiveMetrics:
         """The vital signs so far."""
-        course, learning = self.course, self.learning
-        waited = learning.load_seconds / max(learning.load_seconds + course.step_seconds, 1e-9)
-        return LiveMetrics(
-            losses=course.losses,
-            grad_norms=course.grad_norms,
-            rates=learning.highest_rates,
-            samples_per_second=course.samples_per_second,
-            update_ratios=[
-                math.hypot(*sample.group_ratios)
-                for sample in self.sampler.samples
-                if sample.group_ratios
-            ],
-            load_share=waited,
-        )
+        return live_metrics(self.course, self.learning, self.sampler)
 
     def _is_over(self) -> bool:
         return self._interrupts.asked or any(watch.hopeless for watch in self.watches)
@@ -194,6 +186,13 @@ class Engine:
             passes = f"the data ended after {step} steps, and begins no further pass"
             self._notes.append(("further steps", passes))
             return _END
+        return self._begun(capsule, began, before)
+
+    def _begun(
+        self, capsule: StepState, began: float, before: StepState | None
+    ) -> Stop | str | None:
+        """The step whose start is `capsule`; `before` is the start of the one before it."""
+        step = capsule.step
         try:
             with ExitStack() as around:
                 for watch in self.watches:
@@ -209,15 +208,19 @@ class Engine:
                 return self._left(step)
             self._over()
             return self._stops.failure(capsule, error, self._indices)
-        if trouble is None:
-            seconds = time.perf_counter() - began
+        self._finished(step, time.perf_counter() - began, healthy=trouble is None)
+        return trouble
+
+    def _finished(self, step: int, seconds: float, *, healthy: bool) -> None:
+        """A step has ended; it took `seconds`."""
+        loss = self.course.losses[-1]
+        if healthy:
             self.course.looked(self.sampler.inside, self.sampler.behind)
             self.sampler.elapsed(seconds - self.sampler.inside - self.sampler.behind)
-            self.checkpoints.after_step(self.course.losses[-1], seconds)
-        trail.finished(step, self.course.losses[-1], self.course.grad_norms[-1])
+            self.checkpoints.after_step(loss, seconds)
+        here().finished(step, loss, self.course.grad_norms[-1])
         if self._progress is not None:
-            self._progress(step, self.course.losses[-1])
-        return trouble
+            self._progress(step, loss)
 
     def _begin(self, step: int) -> tuple[StepState | None, float]:
         """(the step's start, when it began); no start where the data has ended."""
@@ -231,18 +234,24 @@ class Engine:
         if self.recipe.scheduler_interval == "epoch" and self._feed.passes > passes:
             self.runner.schedule()
         capsule = self._capsule(step, batches)
+        self._tell_begun(capsule)
+        return capsule, began
+
+    def _tell_begun(self, capsule: StepState) -> None:
         for watch in self.watches:
             self.course.own_seconds += watch.before_step(capsule)
         self.course.own_seconds += self.checkpoints.before_step(capsule)
         self._last = capsule
-        return capsule, began
 
     def _left(self, step: int) -> str:
         self._notes.append(("further steps", f"the training left by sys.exit in step {step}"))
         return _END
 
     def _run_step(self, capsule: StepState, began: float) -> Stop | None:
-        reading = self._driver.run(capsule, self._compute)
+        return self._judged(capsule, self._driver.run(capsule, self._compute), began)
+
+    def _judged(self, capsule: StepState, reading: StepReading, began: float) -> Stop | None:
+        """What comes of a step as it was read; a healthy one is finished."""
         if reading.tripped is not None:
             self._over()
             self.course.tripped(capsule, reading.tripped)

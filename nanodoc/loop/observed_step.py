@@ -42,10 +42,18 @@ class ObservedStep(StepDriver):
 
     def run(self, start: StepState, compute: Compute) -> StepReading:
         """Calls the train_step, and judges what it was seen to do."""
+        observed = self.observe(start)
+        return self.read(start, observed, compute(start, observed.observer).returned)
+
+    def observe(self, start: StepState) -> ObservedVitals:
+        """What is to be seen of the step that begins: its observer is open while it runs."""
         observer = Observer(self._runner.recipe, self._named, self._optimizer_steps).watch(start)
-        observed = _Vitals(observer, self._watches, self._amp, self._probes)
         observer.on_gradients = self._gradients
-        returned = compute(start, observer).returned
+        return ObservedVitals(observer, self._watches, self._amp, self._probes)
+
+    def read(self, start: StepState, observed: ObservedVitals, returned: Any) -> StepReading:
+        """Judges what the step was seen to do. `returned` is what the train_step returned."""
+        observer = observed.observer
         self.keeps_gradients = not observer.cleared_before_backward
         self._optimizer_steps = max(1, observer.optimizer_steps)
         at = time.perf_counter()
@@ -85,13 +93,13 @@ class ObservedStep(StepDriver):
         reading.told = sum(losses) / len(losses) if losses else tripped.loss
 
 
-class _Vitals:
+class ObservedVitals:
     """What `observer` and the watchers read during one train_step."""
 
     def __init__(
         self, observer: Observer, watches: Sequence[Watch], amp: AmpWatch, probes: ProbeWatch
     ) -> None:
-        self._observer = observer
+        self.observer = observer
         self._amp = amp
         self._probes = probes
         self.scalars = Scalars(watches)
@@ -113,7 +121,7 @@ class _Vitals:
         self, result: Any, named: list[tuple[str, torch.nn.Parameter]]
     ) -> tuple[Vitals, Vitals]:
         """(over all its optimizer steps, at its end). `result` is what the train_step returned."""
-        observer = self._observer
+        observer = self.observer
         final = self._known(result)
         if final is None:
             returned = [result.detach()] if _is_scalar(result) else []
@@ -141,7 +149,7 @@ class _Vitals:
     def _known(self, result: Any) -> Vitals | None:
         """The vitals read before the optimizer stepped, where they hold what the train_step
         returned: nothing is left to read."""
-        observer = self._observer
+        observer = self.observer
         if len(observer.vitals) != 1 or (self._amp.calls.left_out and self._amp.calls.taken):
             return None
         vitals = observer.vitals[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Mapping
@@ -18,13 +19,15 @@ from nanodoc.facts.ops import ParameterFacts
 from nanodoc.loop.history import History
 from nanodoc.loop.stop import Stop
 from nanodoc.measure.gradients import Vitals
+from nanodoc.progress import LiveMetrics
 from nanodoc.recipe.build_facts import BuildFacts
 from nanodoc.replay.optimizers import rate_of
 from nanodoc.replay.step import StepRunner
 from nanodoc.replay.step_state import StepState
 from nanodoc.replay.weight_history import WeightHistory
 from nanodoc.tensors.nested import leading_size
-from nanodoc.watch.learning import loader_of
+from nanodoc.watch.learning import LearningWatch, loader_of
+from nanodoc.watch.sampling import Sampler
 
 
 @dataclass(slots=True)
@@ -134,6 +137,21 @@ class RunMetrics:
         """Step time with the watching over step time without."""
         bare = self.step_seconds - self.own_seconds
         return self.step_seconds / bare if bare > 0 else None
+
+
+def live_metrics(course: RunMetrics, learning: LearningWatch, sampler: Sampler) -> LiveMetrics:
+    """The vital signs so far."""
+    waited = learning.load_seconds / max(learning.load_seconds + course.step_seconds, 1e-9)
+    return LiveMetrics(
+        losses=course.losses,
+        grad_norms=course.grad_norms,
+        rates=learning.highest_rates,
+        samples_per_second=course.samples_per_second,
+        update_ratios=[
+            math.hypot(*sample.group_ratios) for sample in sampler.samples if sample.group_ratios
+        ],
+        load_share=waited,
+    )
 
 
 def without_device(

@@ -92,6 +92,10 @@ def perform(job: Job, progress: Progress) -> Report:
         minimal = options.pop("minimal")
         told = ReplayOptions(minimal=Path(minimal) if minimal is not None else None, **options)
         return replay_snapshot(Path(job.target), job.config, entrypoint, told, progress)
+    if job.launch is not None:
+        from nanodoc.pipeline.script import run_script
+
+        return run_script(job.launch, job.config, progress)
     return run_training(job.target, job.config, progress, job.again)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -52,7 +53,7 @@ DEFAULT_LOG_EVERY = 10  # with --stats
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class Run:
     """A run as it was planned, for its report."""
 
     entrypoint: str
@@ -64,6 +65,8 @@ class _Run:
     history: Path
     artifacts: dict[str, str | None]
     """What was written, by kind."""
+    script: bool = False
+    """The training is a script's own, run by itself."""
 
     def info(self, steps_run: int, reproduced: str) -> RunInfo:
         """The head of the report."""
@@ -107,7 +110,7 @@ def run_training(
     except UserCodeError as error:
         note_failure(here(), describe_failure(error), None)
         info = run_info(entrypoint, "run", config, device, None, config.steps or 0, 0, "not_run")
-        return _unwatched(info, Evidence(failure=describe_failure(error)), config)
+        return unwatched(info, Evidence(failure=describe_failure(error)), config)
     device = device_of(recipe.model, config.device)
     here().of_model(
         {id(module): (path, type(module).__name__) for path, module in recipe.model.named_modules()}
@@ -117,7 +120,7 @@ def run_training(
     if again is not None and again.without_workers:
         loaded, failure = load_here(recipe, steps)
         info = run_info(entrypoint, "run", config, device, amp_dtype, steps, loaded, "not_run")
-        return _unwatched(info, Evidence(failure=failure), config)
+        return unwatched(info, Evidence(failure=failure), config)
     check_module(recipe, config.module)
     if config.preflight:
         steps = 1
@@ -127,12 +130,12 @@ def run_training(
     folder = artifact_folder(config)
     history = History(folder)
     artifacts: dict[str, str | None] = {"history": str(history.path), "snapshot": None}
-    run = _Run(entrypoint, config, device, amp_dtype, steps, folder, history.path, artifacts)
+    run = Run(entrypoint, config, device, amp_dtype, steps, folder, history.path, artifacts)
     return _watched(run, recipe, facts, history, progress, again)
 
 
 def _watched(
-    run: _Run,
+    run: Run,
     recipe: Recipe,
     facts: BuildFacts,
     history: History,
@@ -153,15 +156,15 @@ def _watched(
         if again is not None and again.lines:
             info = run.info(outcome.steps_run, "not_run")
             seen = Evidence(steps_run=outcome.steps_run)
-            return _unwatched(info, seen, run.config, interrupted=outcome.interrupted)
+            return unwatched(info, seen, run.config, interrupted=outcome.interrupted)
         if outcome.device_lost:
             return _without_device(run, outcome)
-        return _reported(run, engine, outcome, progress, before)
+        return reported(run, engine, outcome, progress, before)
     finally:
         engine.end()
 
 
-def _unwatched(
+def unwatched(
     info: RunInfo, evidence: Evidence, config: Config, *, interrupted: bool = False
 ) -> Report:
     """The report of a run that has nothing to show but `evidence`: no vital signs, no files."""
@@ -181,7 +184,7 @@ def _changed(
 
 
 def _engine(
-    run: _Run, recipe: Recipe, facts: BuildFacts, history: History, progress: Progress
+    run: Run, recipe: Recipe, facts: BuildFacts, history: History, progress: Progress
 ) -> Engine:
     """The engine that runs it, which tells `progress` of every step."""
     config, steps = run.config, run.steps
@@ -198,26 +201,33 @@ def _engine(
         steps=steps,
         history=history,
         build_facts=facts,
-        looks=LookOptions(
-            steps=config.trace_steps,
-            folder=run.folder,
-            frames=config.frames,
-            most_frames=config.max_frames,
-            module=config.module or "",
-        ),
-        leak_check=config.leak_check,
-        range_check=config.preflight is not False,
-        checkpoints=config.checkpoints,
-        checkpoint_every=config.checkpoint_every,
-        sample_every=config.log_every or (DEFAULT_LOG_EVERY if config.stats else None),
+        **engine_options(config, run.folder),
         open_ended=config.steps is None and recipe.max_steps is None,
         progress=told,
     )
     return engine
 
 
-def _reported(
-    run: _Run,
+def engine_options(config: Config, folder: Path) -> dict[str, Any]:
+    """What the engine is asked to watch, as its keywords."""
+    return {
+        "looks": LookOptions(
+            steps=config.trace_steps,
+            folder=folder,
+            frames=config.frames,
+            most_frames=config.max_frames,
+            module=config.module or "",
+        ),
+        "leak_check": config.leak_check,
+        "range_check": config.preflight is not False,
+        "checkpoints": config.checkpoints,
+        "checkpoint_every": config.checkpoint_every,
+        "sample_every": config.log_every or (DEFAULT_LOG_EVERY if config.stats else None),
+    }
+
+
+def reported(
+    run: Run,
     engine: Engine,
     outcome: Outcome,
     progress: Progress,
@@ -234,7 +244,7 @@ def _reported(
     differential = _differential(engine, outcome, config, progress)
     evidence = replace(
         outcome.evidence,
-        default_length=config.steps is None and recipe.max_steps is None,
+        default_length=config.steps is None and recipe.max_steps is None and not run.script,
     )
     if differential is not None:
         with kept_going("experiments", not_checked):
@@ -266,7 +276,7 @@ def _reported(
     return write_patch(report, run.folder) if config.fix else report
 
 
-def _without_device(run: _Run, outcome: Outcome) -> Report:
+def _without_device(run: Run, outcome: Outcome) -> Report:
     """The report where the device answers nothing any more; the batch, which never left the host,
     is written down for a look elsewhere."""
     artifacts = run.artifacts | {"batch": None}
@@ -297,11 +307,14 @@ def _without_device(run: _Run, outcome: Outcome) -> Report:
 
 
 def _snapshot(
-    run: _Run, recipe: Recipe, outcome: Outcome, not_checked: list[tuple[str, str]]
+    run: Run, recipe: Recipe, outcome: Outcome, not_checked: list[tuple[str, str]]
 ) -> None:
     """Writes the step that tripped to disk."""
     trip = outcome.evidence.trip
     if outcome.capsule is None or trip is None:
+        return
+    if run.script:
+        not_checked.append(("snapshot", "a script's step is not written down yet"))
         return
     told = {
         "loss": trip.loss,

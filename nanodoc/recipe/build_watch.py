@@ -31,8 +31,10 @@ class BuildWatch(TorchDispatchMode):
     """Active during the import of the user's file and its `build()`; changes nothing of what they
     compute."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, memory: bool = True) -> None:
+        """With `memory`, memory that nobody writes to is found: every op is looked at."""
         super().__init__()
+        self._memory = memory
         self._unwritten: dict[int | None, torch.UntypedStorage] = {}
         self._parameters: dict[tuple[int, str], Place] = {}
         self._attributes: dict[tuple[int, str], Place] = {}
@@ -81,7 +83,9 @@ class BuildWatch(TorchDispatchMode):
         self._patch(
             torch.set_grad_enabled, "__init__", self._switching(torch.set_grad_enabled.__init__)
         )
-        return super().__enter__()  # type: ignore[no-any-return]  # unannotated in torch
+        if self._memory:
+            super().__enter__()
+        return self
 
     def __exit__(self, *exc: Any) -> None:
         for owner, name, original in reversed(self._originals):
@@ -90,7 +94,8 @@ class BuildWatch(TorchDispatchMode):
             else:
                 setattr(owner, name, original)
         self._originals = []
-        super().__exit__(*exc)
+        if self._memory:
+            super().__exit__(*exc)
 
     def _patch(self, owner: Any, name: str, replacement: Any) -> None:
         self._originals.append((owner, name, vars(owner).get(name, _ABSENT)))

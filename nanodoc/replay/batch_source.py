@@ -148,7 +148,7 @@ def _begin(data: Any) -> tuple[Iterator[Any], deque[list[int] | None] | None]:
     if not isinstance(made, _BaseDataLoaderIter):
         # a subclass whose __iter__ is a generator: it makes its own iterators when it is drawn from
         return made, None
-    made._next_index = lambda: watched(made)  # of this iterator alone
+    made._next_index = lambda: watched(made)  # type: ignore[method-assign]  # of this one alone
     return made, queue
 
 

@@ -14,11 +14,12 @@ import sys
 import threading
 import types
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
 import torch
+from torch.optim.lr_scheduler import LRScheduler
 
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.recipe.variables import variables_of
@@ -183,6 +184,34 @@ class ReachedState:
         self.copies.append((name, partial(_attributes, value)))
         for key, inner in held.items():
             self._visit(f"{name}.{key}", inner, depth + 1)
+
+
+def plain_state(values: Iterable[Any], deepest: int = 3) -> tuple[Restore, ...]:
+    """What puts the containers and the user's own objects among `values` back as they are now:
+    meters, counters, lists of losses. Tensors and modules are left to others."""
+    restores: list[Restore] = []
+    seen: set[int] = set()
+
+    def visit(value: Any, depth: int) -> None:
+        if isinstance(value, (*_PLAIN, torch.Tensor, torch.nn.Module)) or id(value) in seen:
+            return
+        if depth > deepest or len(seen) > _MOST:
+            return
+        seen.add(id(value))
+        if isinstance(value, _CONTAINERS):
+            if len(value) <= _LONGEST:
+                restores.append(_contents(value))
+                for inner in list(dict.values(value) if isinstance(value, dict) else value):
+                    visit(inner, depth + 1)
+        elif _is_users(value) or isinstance(value, LRScheduler):
+            restores.append(_attributes(value))
+            for inner in list(vars(value).values()):
+                visit(inner, depth + 1)
+
+    for value in values:
+        with contextlib.suppress(Exception):  # an object may answer any question by an exception
+            visit(value, 0)
+    return tuple(restores)
 
 
 def _can_be_written(tensor: torch.Tensor) -> bool:

@@ -49,6 +49,8 @@ class Observer:
         the step."""
         self.on_fused_skip: Callable[[torch.optim.Optimizer], None] = lambda optimizer: None
         """A fused optimizer is called by the GradScaler although the step will be skipped."""
+        self.on_trip: Callable[[], None] = lambda: None
+        """The vital signs are not healthy, and the optimizer has not stepped."""
         self.extras: Callable[[], list[torch.Tensor]] = list
         """Further scalars to read together with the vitals."""
         self.losses: list[torch.Tensor] = []
@@ -150,6 +152,8 @@ class Observer:
             # what the step does after this, to a teacher or a second optimizer, is not clean
             if self.tripped is not None:
                 self._capsule.outside = kept_state(self._recipe)
+        if self.tripped is not None:
+            self.on_trip()
 
 
 def _found_inf(optimizer: torch.optim.Optimizer) -> bool:

@@ -117,6 +117,10 @@ class Report:
     vitals: VitalSigns = field(default_factory=VitalSigns)
     artifacts: Mapping[str, str | None] = field(default_factory=dict)
     interrupted: bool = False
+    step_found: str = ""
+    """Where a script's step was found, and whether it can be run again."""
+    script_status: int | None = None
+    """The exit status of a script that ran to its end; not public."""
     graph: GradGraph | None = None
     """Who gets a gradient; only of `check-grad-graph`."""
     amp: AmpFacts | None = None

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nanodoc.config import Config
+from nanodoc.supervise.launch import Launch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,5 +36,7 @@ class Job:
     live: bool = False
     """Somebody watches the vital signs."""
     again: SecondRun | None = None
+    launch: Launch | None = None
+    """The script to run, where it is no recipe: stdout is its own."""
     alone: bool = True
     """No other rank takes part: the run can be made again."""

@@ -136,7 +136,7 @@ class Child:
         process = subprocess.Popen(
             [sys.executable, *flags, str(_START), *arguments],
             stdin=reads,
-            stdout=_stderr(),
+            stdout=_stderr() if self._job.launch is None else None,
             pass_fds=(events, page, job_read, stack),
             env=self._environment,
             process_group=0,

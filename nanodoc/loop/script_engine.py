@@ -1,0 +1,104 @@
+"""The engine of steps that somebody else runs: a script. It is told when one begins and when it is
+over; only the first is run by the engine itself, once more, so that every watcher sees it whole."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+from nanodoc.errors import UserCodeError
+from nanodoc.examine.initial_state import sick_before_start
+from nanodoc.facts.ops import ParameterFacts
+from nanodoc.heartbeat.trail import here
+from nanodoc.loop.engine import Engine
+from nanodoc.loop.observed_step import ObservedStep, ObservedVitals
+from nanodoc.loop.stop import Stop
+from nanodoc.replay.step_state import StepState
+
+
+class ScriptEngine(Engine):
+    """Its recipe's train_step is a recovered step."""
+
+    sick: tuple[ParameterFacts, ...] = ()
+    """Parameters that were sick before the first step."""
+    _observed: ObservedVitals | None = None
+
+    def first(self, capsule: StepState, indices: list[int] | None) -> Stop | str | None:
+        """Runs the script's first step once more from its start. Leaves everything where that
+        step's end left it; whoever calls puts it back."""
+        self.keeper.restore(capsule)
+        self.sick = tuple(sick_before_start(self.recipe.model, self._build))
+        self._indices = indices
+        self._tell_begun(capsule)
+        return self._begun(capsule, time.perf_counter(), None)
+
+    def open(
+        self,
+        step: int,
+        batch: Any,
+        indices: list[int] | None,
+        waited: float,
+        on_trip: Callable[[], None],
+    ) -> None:
+        """The script begins a step. `waited`: seconds that it waited for its data; `on_trip` is
+        called where its vital signs are not healthy, before the optimizer has stepped."""
+        here().at(step, "forward")
+        assert isinstance(self._driver, ObservedStep)
+        self._indices = indices
+        self.learning.loaded(waited)
+        capsule = self._capsule(step, [batch])
+        self._tell_begun(capsule)
+        self._around, self._within = ExitStack(), ExitStack()
+        for watch in self.watches:
+            self._around.enter_context(watch.around_step(capsule))
+        self._observed = observed = self._driver.observe(capsule)
+        observed.observer.on_trip = on_trip
+        self._within.enter_context(self.amp.calls.at(step))
+        self._within.enter_context(observed.observer)
+        self._began = time.perf_counter()
+
+    @property
+    def is_open(self) -> bool:
+        """A step has begun and is not over."""
+        return self._observed is not None
+
+    @property
+    def optimizer_steps(self) -> int:
+        """How many the open step has made."""
+        return self._observed.observer.optimizer_steps if self._observed is not None else 0
+
+    def close(self) -> Stop | None:
+        """The step is over."""
+        observed, capsule = self._left_alone()
+        assert isinstance(self._driver, ObservedStep)
+        reading = self._driver.read(capsule, observed, None)
+        trouble = self._judged(capsule, reading, self._began)
+        self._around.close()
+        self._finished(capsule.step, time.perf_counter() - self._began, healthy=trouble is None)
+        return trouble
+
+    def failed(self, error: UserCodeError) -> Stop:
+        """The step raised."""
+        _, capsule = self._left_alone()
+        self._around.close()
+        self._over()
+        return self._stops.failure(capsule, error, self._indices)
+
+    def failed_between(self, error: UserCodeError, step: int) -> Stop:
+        """Something raised that is no step: the loader, an evaluation."""
+        if self.is_open:
+            self._left_alone()
+            self._around.close()
+        self._over()
+        return self._stops.batch(error, step)
+
+    def _left_alone(self) -> tuple[ObservedVitals, StepState]:
+        """Nothing of the open step is watched any more."""
+        observed, capsule = self._observed, self._last
+        assert observed is not None
+        assert capsule is not None
+        self._observed = None
+        self._within.close()
+        return observed, capsule

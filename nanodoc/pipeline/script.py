@@ -1,0 +1,235 @@
+"""`nanodoc run SCRIPT -- ARGUMENTS`: the script as it is → its steps, watched → report."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import traceback
+from dataclasses import replace
+from types import TracebackType
+
+import torch
+
+from nanodoc.config import Config, artifact_folder
+from nanodoc.errors import UserCodeError
+from nanodoc.examine.traceback import describe_failure
+from nanodoc.facts.evidence import Evidence
+from nanodoc.heartbeat.last_words import note_failure
+from nanodoc.heartbeat.trail import here
+from nanodoc.loop.history import History
+from nanodoc.loop.outcome import Outcome
+from nanodoc.loop.script_engine import ScriptEngine
+from nanodoc.pipeline.common import device_name, run_info
+from nanodoc.pipeline.ranks import before_the_run
+from nanodoc.pipeline.run import Run, engine_options, reported, unwatched
+from nanodoc.progress import Progress
+from nanodoc.recipe.build_watch import BuildWatch
+from nanodoc.report.report import Report
+from nanodoc.script.launcher import Program
+from nanodoc.script.loops import Loop, Loops
+from nanodoc.script.outside import Outside
+from nanodoc.script.recovered import RecoveredStep
+from nanodoc.script.session import ScriptEnded, ScriptSession
+from nanodoc.script.trained import Trained
+from nanodoc.supervise.launch import Launch
+from nanodoc.trace.files import shown_path
+
+_NO_STEP = "no loop of the script made an optimizer step, as far as could be seen"
+
+
+def run_script(launch: Launch, config: Config, progress: Progress | None = None) -> Report:
+    """Runs a script to its end, or to the step that is sick, and returns what was found. Raises
+    `UsageError` where there is no such script."""
+    return _ScriptRun(launch, config, progress or Progress()).run()
+
+
+class _ScriptRun:
+    """One run of one script."""
+
+    def __init__(self, launch: Launch, config: Config, progress: Progress) -> None:
+        self._launch = launch
+        self._config = config
+        self._progress = progress
+        self._loops = Loops()
+        self._program = Program(launch, self._loops)
+        self._outside = Outside(self._loops, torch.device("cpu"))
+        self._building = BuildWatch(memory=False)
+        self._built = False
+        self._history: History | None = None
+        self._before: tuple[tuple[str, str], ...] = ()
+        self._report: Report | None = None
+        self._session = ScriptSession(
+            self._loops, self._outside, self._engine, self._conclude, config.steps
+        )
+
+    def run(self) -> Report:
+        """Raises `UsageError`, and `KeyboardInterrupt` where it was interrupted before there was
+        anything to tell."""
+        here().at(None, "setup")
+        status = 0
+        session = self._session
+        self._building.__enter__()
+        try:
+            session.install()
+            try:
+                self._program.run()
+            except ScriptEnded:
+                pass
+            except SystemExit as left:
+                status = _status(left)
+                session.ended()
+            except KeyboardInterrupt:
+                self._interrupted()
+                status = 130
+            except BaseException as error:
+                status = 1
+                self._failed(error)
+            else:
+                session.ended()
+        except ScriptEnded:
+            pass
+        finally:
+            self._end_of_building()
+            session.close()
+            if self._history is not None:
+                self._history.close()
+        return replace(self._report or self._nothing(), script_status=status)
+
+    def _end_of_building(self) -> None:
+        if not self._built:
+            self._built = True
+            self._building.__exit__(None, None, None)
+
+    def _engine(self, trained: Trained, step: RecoveredStep) -> ScriptEngine:
+        """The engine of the script's training, from the step on that was found first."""
+        config, recipe = self._config, trained.recipe
+        self._end_of_building()
+        facts = self._building.settle(recipe.model)
+        here().of_model(
+            {
+                id(module): (path, type(module).__name__)
+                for path, module in recipe.model.named_modules()
+            }
+        )
+        here().plan(config.steps or 0, device_name(trained.device))
+        folder = artifact_folder(config)
+        self._history = History(folder)
+        self._run = Run(
+            entrypoint=str(self._launch),
+            config=config,
+            device=trained.device,
+            amp_dtype=None,
+            steps=config.steps or 0,
+            folder=folder,
+            history=self._history.path,
+            artifacts={"history": str(self._history.path), "snapshot": None},
+            script=True,
+        )
+        self._before = before_the_run(recipe)
+        return ScriptEngine(
+            recipe,
+            trained.device,
+            None,
+            steps=config.steps or 0,
+            history=self._history,
+            build_facts=facts,
+            **engine_options(config, folder),
+        )
+
+    def _conclude(self, engine: ScriptEngine, outcome: Outcome) -> None:
+        """The report, made where the script stands: what a step needs is all there."""
+        session = self._session
+        outcome.notes += self._told()
+        self._run = replace(self._run, steps=max(outcome.steps_run, self._config.steps or 0))
+        if session.same is False:
+            # what is run again says nothing of the script
+            outcome = replace(outcome, start=None, capsule=None)
+        try:
+            self._report = replace(
+                reported(self._run, engine, outcome, self._progress, self._before),
+                step_found=self._found(session.loop),
+            )
+        finally:
+            engine.end()
+
+    def _found(self, loop: Loop | None) -> str:
+        if loop is None:
+            return ""
+        place = f"step {shown_path(loop.file)}:{loop.line}"
+        if self._session.same is None:
+            return place
+        same = "bitwise the same" if self._session.same else "not the same"
+        return f"{place}, replay of step 0 {same}"
+
+    def _told(self) -> list[tuple[str, str]]:
+        notes = [
+            ("another training loop", f"the one at {shown_path(place)} was not watched")
+            for place in sorted(self._session.unseen)
+        ]
+        if self._session.same is False:
+            notes.append(
+                (
+                    "experiments and fixes",
+                    "the first step, run again, was not bitwise the same: what is run again says "
+                    "nothing of this script",
+                )
+            )
+        return notes
+
+    def _interrupted(self) -> None:
+        """Ctrl-C: what was seen until then is told."""
+        with contextlib.suppress(ScriptEnded):
+            self._session.ended()
+        if self._report is None:
+            raise KeyboardInterrupt
+        self._report = replace(self._report, interrupted=True)
+
+    def _failed(self, error: BaseException) -> None:
+        _shown(error)
+        try:
+            known = self._session.failed(error)
+        except ScriptEnded:
+            return
+        if not known or self._report is None:
+            failure = describe_failure(UserCodeError(error, "setup"))
+            note_failure(here(), failure, None)
+            self._report = self._bare(Evidence(failure=failure))
+
+    def _nothing(self) -> Report:
+        """No training was seen."""
+        report = self._bare(Evidence())
+        return replace(report, not_checked=(*report.not_checked, ("the training", _NO_STEP)))
+
+    def _bare(self, evidence: Evidence) -> Report:
+        info = run_info(
+            str(self._launch),
+            "run",
+            self._config,
+            torch.device("cpu"),
+            None,
+            self._config.steps or 0,
+            0,
+            "not_run",
+        )
+        return unwatched(info, evidence, self._config)
+
+
+def _status(left: SystemExit) -> int:
+    """The exit status that Python would give; a text goes to stderr."""
+    if left.code is None:
+        return 0
+    if isinstance(left.code, int):
+        return left.code
+    print(left.code, file=sys.stderr)
+    return 1
+
+
+def _shown(error: BaseException) -> None:
+    """The traceback as Python shows it, without frames of ours."""
+    trace: TracebackType | None = error.__traceback__
+    while trace is not None and "/nanodoc/" in trace.tb_frame.f_code.co_filename:
+        trace = trace.tb_next
+    if sys.excepthook is sys.__excepthook__:
+        traceback.print_exception(type(error), error, trace)
+    else:
+        sys.excepthook(type(error), error, trace)

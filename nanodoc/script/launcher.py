@@ -1,0 +1,138 @@
+"""Runs a script or a module as `python` would: `__main__` is a real module, `sys.argv`, `sys.path`
+and `__file__` are what the script expects. Only its source, and that of the modules beside it, is
+compiled with marks."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import os
+import sys
+import sysconfig
+import types
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from nanodoc.errors import UsageError
+from nanodoc.script.loops import Loops
+from nanodoc.supervise.launch import Launch
+
+# the loops of trainers, whose iterations are a training's steps
+TRAINERS = frozenset(
+    {
+        "transformers.trainer",
+        "lightning.pytorch.loops.training_epoch_loop",
+        "pytorch_lightning.loops.training_epoch_loop",
+    }
+)
+_OURS = str(Path(__file__).resolve().parent.parent.parent)
+
+
+class Program:
+    """A launch that is ready to run."""
+
+    def __init__(self, launch: Launch, loops: Loops) -> None:
+        """Raises `UsageError` where there is nothing of that name."""
+        self._loops = loops
+        spec = _module_spec(launch.target) if launch.module else None
+        path = spec.origin if spec is not None and spec.origin is not None else launch.target
+        try:
+            self._source = Path(path).read_bytes()
+        except OSError as error:
+            raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
+        root = os.getcwd() if launch.module else os.path.dirname(os.path.abspath(path))
+        self._root = os.path.realpath(root)
+        self._spec, self._path = spec, path
+        self._argv = [os.path.abspath(path) if launch.module else path, *launch.arguments]
+        self.module = types.ModuleType("__main__")
+
+    def run(self) -> None:
+        """Runs it; raises whatever it raises."""
+        if not sys.flags.safe_path and sys.path:
+            sys.path[0] = self._root
+        elif not sys.flags.safe_path:
+            sys.path.insert(0, self._root)
+        if importlib.util.find_spec("nanodoc") is None:
+            sys.path.append(_OURS)
+        sys.argv = list(self._argv)
+        sys.meta_path.insert(0, _Finder(self._loops, self._root))
+        spec = self._spec
+        vars(self.module).update(
+            __file__=self._path,
+            __spec__=spec,
+            __package__=spec.parent if spec is not None else None,
+            __loader__=importlib.machinery.SourceFileLoader("__main__", self._path),
+            __builtins__=__builtins__,
+            __cached__=None,
+            __doc__=None,
+        )
+        sys.modules["__main__"] = self.module
+        exec(_code(self._loops, self._source, self._path), vars(self.module))
+
+
+def _module_spec(name: str) -> importlib.machinery.ModuleSpec:
+    if not sys.flags.safe_path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.submodule_search_locations is not None:
+            spec = importlib.util.find_spec(f"{name}.__main__")
+    except ModuleNotFoundError as error:
+        raise UsageError(f"no module named {error.name}") from error
+    if spec is None or not spec.origin or not spec.origin.endswith(".py"):
+        raise UsageError(f"no module named {name}, or no Python source of it")
+    return spec
+
+
+def _code(loops: Loops, source: bytes, path: str) -> Any:
+    """The marked code; as it is where it cannot be marked. Raises as compile() does."""
+    try:
+        return loops.marked(source, path)
+    except (RecursionError, ValueError):
+        return compile(source, path, "exec", dont_inherit=True)
+
+
+class _Loader(importlib.machinery.SourceFileLoader):
+    """Compiles with marks, never from nor to the caches of compiled files."""
+
+    def __init__(self, name: str, path: str, loops: Loops) -> None:
+        super().__init__(name, path)
+        self._loops = loops
+
+    def get_code(self, fullname: str) -> Any:
+        path = self.get_filename(fullname)
+        return _code(self._loops, self.get_data(path), path)
+
+
+class _Finder:
+    """Stands before the other finders for modules below the script's folder and for trainers."""
+
+    def __init__(self, loops: Loops, root: str) -> None:
+        self._loops = loops
+        self._root = root + os.sep
+        self._installed = tuple(
+            os.path.realpath(sysconfig.get_path(name)) + os.sep
+            for name in ("stdlib", "platstdlib", "purelib", "platlib")
+        )
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: object = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        if spec is None or spec.origin is None:
+            return None
+        if type(spec.loader) is not importlib.machinery.SourceFileLoader:
+            return None
+        if name in TRAINERS or self._beside(os.path.realpath(spec.origin)):
+            spec.loader = _Loader(name, spec.origin, self._loops)
+            return spec
+        return None
+
+    def _beside(self, file: str) -> bool:
+        ours = os.path.join(_OURS, "nanodoc") + os.sep
+        return (
+            file.startswith(self._root)
+            and not file.startswith((*self._installed, ours))
+            and "site-packages" not in file
+        )

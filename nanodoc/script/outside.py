@@ -1,0 +1,188 @@
+"""What comes into an iteration from outside: batches that the body draws by itself, what an
+environment answers. Kept while the script runs, and given again when the iteration is run again,
+each with the random state that followed it: a sampler draws its seed inside the first `next`."""
+
+from __future__ import annotations
+
+import builtins
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import IterableDataset
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from nanodoc.replay.rng import RandomKeeper, RandomState
+from nanodoc.script.loops import Loops
+from nanodoc.tensors.nested import tensor_leaves
+
+_EMPTY: tuple[Any, ...] = ([], (), {}, {}.values(), {}.items(), set(), range(0), "")
+_PLAIN_ITERATORS = {type(iter(container)) for container in _EMPTY}
+_SIMULATORS = ("gymnasium", "gym")
+
+Drawn = tuple[bool, Any, RandomState]
+"""(it was the end, the value, the random state behind it)"""
+
+
+class StopReplay(BaseException):
+    """Ends the body of an iteration that is run again, when its step is over."""
+
+
+class Outside:
+    """Wraps `next`, loaders' iterators and simulators while a script runs; `close` unwraps them."""
+
+    def __init__(self, loops: Loops, device: torch.device) -> None:
+        self._loops = loops
+        self._device = device
+        self._random = RandomKeeper(device)
+        self._undo: list[Callable[[], None]] = []
+        self._depth = 0
+        self._simulators: set[int] = set()
+        self._seconds = 0.0
+        self.sinks: list[deque[Drawn]] = []
+        """Where a value that is drawn now is kept."""
+        self.given: deque[Drawn] | None = None
+        """What is given instead, in an iteration that is run again."""
+        self.last: tuple[Any, list[int] | None] | None = None
+        """The batch that a loader yielded last, and the indices of its samples."""
+
+    def install(self) -> None:
+        """Puts the wrappers in place."""
+        outside, drawing = self, _BaseDataLoaderIter.__next__
+        indexing = _BaseDataLoaderIter._next_index
+        original = builtins.next
+        files = self._loops.by_file
+
+        def batch(iterator: Any) -> Any:
+            at = time.perf_counter()
+            value = outside.draw(lambda: drawing(iterator))
+            outside._seconds += time.perf_counter() - at
+            queue = vars(iterator).get("_nanodoc_indices")
+            if outside.given is None and not outside._depth:
+                outside.last = (value, queue.popleft() if queue else None)
+            return value
+
+        def index(iterator: Any) -> Any:
+            found = indexing(iterator)
+            if not isinstance(iterator._dataset, IterableDataset):
+                numbers = [int(i) for i in found] if isinstance(found, (list, tuple)) else None
+                vars(iterator).setdefault("_nanodoc_indices", deque()).append(numbers)
+            return found
+
+        def next_(*arguments: Any) -> Any:
+            if outside._depth or sys._getframe(1).f_code.co_filename not in files:
+                return original(*arguments)
+            return outside.draw(lambda: original(*arguments))
+
+        next_.__name__ = next_.__qualname__ = "next"
+        _BaseDataLoaderIter.__next__ = batch  # type: ignore[method-assign, assignment]  # put back in close
+        _BaseDataLoaderIter._next_index = index  # type: ignore[method-assign]  # put back in close
+        builtins.next = next_  # put back in close
+
+        def put_back() -> None:
+            _BaseDataLoaderIter.__next__ = drawing  # type: ignore[method-assign]  # the original
+            _BaseDataLoaderIter._next_index = indexing  # type: ignore[method-assign]  # the original
+            if builtins.next is next_:
+                builtins.next = original
+
+        self._undo.append(put_back)
+
+    def close(self) -> None:
+        """Takes the wrappers away."""
+        while self._undo:
+            self._undo.pop()()
+        self.sinks = []
+
+    def draw(self, make: Callable[[], Any]) -> Any:
+        """The value that `make` draws, kept; in an iteration that is run again, the one of then."""
+        if self._depth:
+            return make()
+        if self.given is not None:
+            if not self.given:
+                raise StopReplay("more was drawn than when the step ran")
+            ended, value, random = self.given.popleft()
+            random.restore(self._device)
+            if ended:
+                raise StopIteration
+            return value
+        self._depth += 1
+        try:
+            value = make()
+        except StopIteration:
+            self._keep((True, None, self._random.take()))
+            raise
+        finally:
+            self._depth -= 1
+        self._keep((False, value, self._random.take()) if self.sinks else None)
+        return value
+
+    def _keep(self, drawn: Drawn | None) -> None:
+        for sink in self.sinks:
+            if drawn is not None:
+                sink.append(drawn)
+
+    def waited(self) -> float:
+        """Seconds that loaders took since this was asked last."""
+        seconds, self._seconds = self._seconds, 0.0
+        return seconds
+
+    def each(self, values: Any) -> Any:
+        """The iterable of a loop inside a step: a container as it is; what an iterator yields
+        that outlives the iteration is kept."""
+        if (
+            iter(values) is not values
+            or _of_containers(values)
+            or type(values).__module__ == "tqdm.std"
+        ):
+            return values
+        return self._each(values)
+
+    def _each(self, values: Iterator[Any]) -> Iterator[Any]:
+        while True:
+            try:
+                value = self.draw(values.__next__)
+            except StopIteration:
+                return
+            yield value
+
+    def simulator(self, value: Any) -> None:
+        """Keeps what an environment's `step` and `reset` answer."""
+        if not type(value).__module__.startswith(_SIMULATORS) or isinstance(value, type):
+            return
+        if id(value) in self._simulators or not hasattr(value, "__dict__"):
+            return
+        self._simulators.add(id(value))
+        for name in ("step", "reset"):
+            method = getattr(value, name, None)
+            if callable(method) and name not in vars(value):
+                vars(value)[name] = self._answering(method)
+                self._undo.append(lambda name=name: vars(value).pop(name, None))  # type: ignore[misc]  # bound now
+
+    def _answering(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args, **kwargs: self.draw(lambda: method(*args, **kwargs))
+
+    def indices_of(self, values: list[Any]) -> list[int] | None:
+        """The data set's indices of the batch, where `values` come from the loader's last one."""
+        if self.last is None:
+            return None
+        own = {id(tensor) for _, tensor in tensor_leaves(values)}
+        batch, indices = self.last
+        return indices if any(id(t) in own for _, t in tensor_leaves([batch])) else None
+
+
+def _of_containers(iterator: Any) -> bool:
+    """An iterator over containers only, which the body made itself of what it computed."""
+    if type(iterator) in _PLAIN_ITERATORS:
+        return True
+    if type(iterator) not in (zip, enumerate, map, filter, reversed):
+        return False
+    try:
+        inner = iterator.__reduce__()[1]
+    except (TypeError, AttributeError):
+        return False
+    if len(inner) == 1 and isinstance(inner[0], tuple):
+        inner = inner[0]
+    return all(_of_containers(x) for x in inner if hasattr(x, "__next__"))

@@ -1,0 +1,284 @@
+"""An iteration of a script's loop as a train_step, so that everything that runs a recipe's step
+again runs the script's."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from nanodoc import accelerator
+from nanodoc.recipe.variables import globals_of
+from nanodoc.replay.closure_state import plain_state
+from nanodoc.script.body import Body
+from nanodoc.script.loops import Loop
+from nanodoc.script.muted import muted
+from nanodoc.script.outside import Drawn, Outside, StopReplay
+from nanodoc.tensors.nested import tensor_leaves
+
+Restore = Callable[[], None]
+AutocastFlags = tuple[tuple[str, bool, torch.dtype], ...]
+"""(type of device, whether autocast is on, its dtype)"""
+
+
+@dataclass(slots=True)
+class Fingerprint:
+    """A step's losses and gradients at its optimizer's door, to be compared bit by bit."""
+
+    losses: list[torch.Tensor] = field(default_factory=list)
+    gradients: list[torch.Tensor | None] = field(default_factory=list)
+
+    @property
+    def finite(self) -> bool:
+        """Neither a loss nor a gradient holds NaN or inf."""
+        tensors = [*self.losses, *(g for g in self.gradients if g is not None)]
+        return all(bool(t.isfinite().all()) for t in tensors if t.layout is torch.strided)
+
+    def same_as(self, other: Fingerprint) -> bool:
+        """Bit by bit."""
+        return (
+            len(self.losses) == len(other.losses)
+            and len(self.gradients) == len(other.gradients)
+            and all(
+                _same_bits(a, b)
+                for mine, theirs in (
+                    (self.losses, other.losses),
+                    (self.gradients, other.gradients),
+                )
+                for a, b in zip(mine, theirs, strict=True)
+            )
+        )
+
+
+def gradients_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor | None]:
+    """Copies of the gradients that an optimizer is about to use."""
+    return [
+        None if p.grad is None else p.grad.detach().clone()
+        for group in optimizer.param_groups
+        for p in group["params"]
+    ]
+
+
+def _same_bits(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
+    if a is None or b is None:
+        return a is b
+    if a.shape != b.shape or a.dtype != b.dtype or a.layout != b.layout:
+        return False
+    if a.layout is not torch.strided:
+        a, b = a.to_dense(), b.to_dense()
+    # NaN is the same as NaN here
+    return bool(
+        torch.equal(a, b)
+        or (torch.equal(a.isnan(), b.isnan()) and torch.equal(a.nan_to_num(), b.nan_to_num()))
+    )
+
+
+@dataclass(slots=True)
+class Limits:
+    """What is expected of a step that is run again. One object for all of them."""
+
+    optimizer_steps: int = 1
+    """After so many the step is over: what the body does then is not run again."""
+    fingerprints: list[Fingerprint] | None = None
+    """Where those of the next run go."""
+
+
+class RecoveredStep:
+    """The train_step. Its attributes are what the iteration began with: whoever keeps the start of
+    a step keeps those, too."""
+
+    def __init__(self, outside: Outside) -> None:
+        self._outside = outside
+        self._bodies: dict[int, Body] = {}
+        self.limits = Limits()
+        self.loop: Loop | None = None
+        self.code: CodeType | None = None
+        self.namespace: dict[str, Any] = {}
+        self.variables: dict[str, Any] = {}
+        self.recorded: deque[Drawn] = deque()
+        self.undo: tuple[Restore, ...] = ()
+        self.flags: AutocastFlags = _autocast_flags()
+
+    def begin(self, start: IterationStart) -> None:
+        """An iteration begins."""
+        self.loop, self.code, self.namespace = start.loop, start.code, start.namespace
+        self.variables, self.undo, self.flags = start.variables, start.undo, start.flags
+        self.recorded = start.recorded
+
+    def __call__(self, model: torch.nn.Module, batch: Any) -> Any:
+        """Runs the iteration again, up to its last optimizer step; returns its last loss."""
+        assert self.loop is not None
+        assert self.code is not None
+        body = self._bodies.get(self.loop.number)
+        if body is None:
+            body = self._bodies[self.loop.number] = Body(self.loop, self.code)
+        for restore in self.undo:
+            with contextlib.suppress(Exception):
+                restore()
+        outside, before = self._outside, self._outside.given
+        outside.given = deque(self.recorded)
+        variables = {**self.variables, **self._named(batch)}
+        try:
+            with (
+                muted(),
+                self._counted(),
+                _autocast_as(self.flags),
+            ):
+                body(variables, self.namespace)
+        except StopReplay:
+            pass
+        finally:
+            outside.given = before
+
+    def _named(self, batch: Any) -> dict[str, Any]:
+        """The batch by the names of the loop's own variables."""
+        if isinstance(batch, ScriptBatch):
+            return dict(batch)
+        names = batch_names(self.loop, self.variables) if self.loop is not None else []
+        if len(names) == 1:
+            return {names[0]: batch}
+        return dict(batch) if isinstance(batch, Mapping) else {}
+
+    @contextlib.contextmanager
+    def _counted(self) -> Iterator[None]:
+        """Ends the body behind its last optimizer step."""
+        steps, limits = 0, self.limits
+        prints, limits.fingerprints = limits.fingerprints, None
+        losses: list[torch.Tensor] = []
+
+        def before(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+            if prints is not None:
+                prints.append(Fingerprint(list(losses), gradients_of(optimizer)))
+
+        def after(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+            nonlocal steps
+            steps += 1
+            if steps >= limits.optimizer_steps:
+                raise StopReplay
+
+        original = torch.autograd.backward
+
+        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            losses.extend(scalars_of(tensors))
+            return original(tensors, *args, **kwargs)
+
+        hooks = [register_optimizer_step_post_hook(after)]
+        if prints is not None:
+            hooks.append(register_optimizer_step_pre_hook(before))
+            torch.autograd.backward = backward
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+            if torch.autograd.backward is backward:
+                torch.autograd.backward = original
+
+    def reached_variables(self) -> Iterator[tuple[str, Any, Any]]:
+        """What the body reads, as `recipe.variables` asks: (name, its namespace, value)."""
+        if self.loop is None or self.code is None:
+            return
+        body = self._bodies.get(self.loop.number)
+        if body is None:
+            body = self._bodies[self.loop.number] = Body(self.loop, self.code)
+        if not body.module_level:
+            for name, value in list(self.variables.items()):
+                yield name, self.variables, value
+        for name in dict.fromkeys(
+            (*globals_of(body.code), *(self.loop.names if body.module_level else ()))
+        ):
+            if name in self.namespace:
+                yield name, self.namespace, self.namespace[name]
+
+
+class ScriptBatch(dict[str, Any]):
+    """The values of the loop's variables that hold tensors, by name."""
+
+
+@dataclass(slots=True)
+class IterationStart:
+    """What one iteration of a loop begins with."""
+
+    loop: Loop
+    code: CodeType
+    namespace: dict[str, Any]
+    variables: dict[str, Any]
+    undo: tuple[Restore, ...]
+    flags: AutocastFlags
+    recorded: deque[Drawn] = field(default_factory=deque)
+
+    @property
+    def batch(self) -> Any:
+        """The batch it was given: the value of the loop's variable, or the values of several by
+        name. Empty where the body makes its batch itself."""
+        names = batch_names(self.loop, self.variables)
+        if len(names) == 1:
+            return self.variables[names[0]]
+        return ScriptBatch({name: self.variables[name] for name in names})
+
+
+def start_of(frame: FrameType, loop: Loop, outside: Outside) -> IterationStart:
+    """The start of the iteration that `frame` is about to run."""
+    code, namespace = frame.f_code, frame.f_globals
+    if code.co_name == "<module>":
+        variables = {n: namespace[n] for n in loop.names if n in namespace}
+        beside: Mapping[str, Any] = {}
+    else:
+        variables = dict(frame.f_locals)
+        beside = {n: namespace[n] for n in loop.names if n in namespace and n not in variables}
+    for name in loop.rebound:
+        # a loss of the last iteration would keep its graph alive
+        if any(t.requires_grad for _, t in tensor_leaves([variables.get(name)])):
+            variables.pop(name, None)
+    for value in (*variables.values(), *beside.values()):
+        outside.simulator(value)
+    undo = plain_state([*variables.values(), *beside.values()])
+    return IterationStart(loop, code, namespace, variables, undo, _autocast_flags())
+
+
+def batch_names(loop: Loop, variables: Mapping[str, Any]) -> list[str]:
+    """The names that hold the batch: those that the loop binds; for a loop that binds none (`while
+    True`), those that the body reads first and binds anew."""
+    found = [n for n in loop.targets if _holds_data(variables.get(n))]
+    return found or [n for n in sorted(loop.carried) if _holds_data(variables.get(n))]
+
+
+def _holds_data(value: Any) -> bool:
+    if isinstance(value, torch.nn.Module):
+        return False
+    tensors = [tensor for _, tensor in tensor_leaves([value])]
+    return bool(tensors) and not any(tensor.requires_grad for tensor in tensors)
+
+
+def scalars_of(tensors: Any) -> list[torch.Tensor]:
+    """The scalars among what backward() is called on, detached."""
+    given = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+    return [t.detach().clone() for t in given if isinstance(t, torch.Tensor) and t.numel() == 1]
+
+
+def _autocast_flags() -> AutocastFlags:
+    return tuple(
+        (kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
+        for kind in accelerator.kinds()
+    )
+
+
+@contextlib.contextmanager
+def _autocast_as(flags: AutocastFlags) -> Iterator[None]:
+    with contextlib.ExitStack() as contexts:
+        for kind, enabled, dtype in flags:
+            if (enabled, dtype) != (
+                torch.is_autocast_enabled(kind),
+                torch.get_autocast_dtype(kind),
+            ):
+                contexts.enter_context(torch.autocast(kind, dtype=dtype, enabled=enabled))
+        yield
