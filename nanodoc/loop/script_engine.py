@@ -79,6 +79,12 @@ class ScriptEngine(Engine):
         self._finished(capsule.step, time.perf_counter() - self._began, healthy=trouble is None)
         return trouble
 
+    def abandon(self) -> None:
+        """Nothing is watched any more: an error of nanodoc's own."""
+        if self.is_open:
+            self._left_alone()
+            self._around.close()
+
     def failed(self, error: UserCodeError) -> Stop:
         """The step raised."""
         _, capsule = self._left_alone()

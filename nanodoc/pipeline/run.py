@@ -194,7 +194,7 @@ def _engine(
         if progress.live is not None:
             progress.live(step, steps, engine.now())
 
-    engine = Engine(
+    return Engine(
         recipe,
         run.device,
         run.amp_dtype,
@@ -205,7 +205,6 @@ def _engine(
         open_ended=config.steps is None and recipe.max_steps is None,
         progress=told,
     )
-    return engine
 
 
 def engine_options(config: Config, folder: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from types import TracebackType
 import torch
 
 from nanodoc.config import Config, artifact_folder
-from nanodoc.errors import UserCodeError
+from nanodoc.errors import InternalError, UserCodeError
 from nanodoc.examine.traceback import describe_failure
 from nanodoc.facts.evidence import Evidence
 from nanodoc.heartbeat.last_words import note_failure
@@ -93,6 +93,12 @@ class _ScriptRun:
             session.close()
             if self._history is not None:
                 self._history.close()
+        if session.broken is not None:
+            broken = session.broken
+            raise InternalError(
+                f"{type(broken).__name__}: {' '.join(str(broken).split())[:200]}; the script ran "
+                "on unwatched, please report this"
+            ) from broken
         return replace(self._report or self._nothing(), script_status=status)
 
     def _end_of_building(self) -> None:
@@ -145,10 +151,9 @@ class _ScriptRun:
             # what is run again says nothing of the script
             outcome = replace(outcome, start=None, capsule=None)
         try:
-            self._report = replace(
-                reported(self._run, engine, outcome, self._progress, self._before),
-                step_found=self._found(session.loop),
-            )
+            report = reported(self._run, engine, outcome, self._progress, self._before)
+            found = self._found(session.loop)
+            self._report = replace(report, run=replace(report.run, step_found=found))
         finally:
             engine.end()
 

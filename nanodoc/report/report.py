@@ -39,6 +39,8 @@ class RunInfo:
     reproduced: str = "not_run"
     rank: int = 0
     world_size: int = 1
+    step_found: str = ""
+    """Where a script's step was found, and whether it can be run again."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,8 +119,6 @@ class Report:
     vitals: VitalSigns = field(default_factory=VitalSigns)
     artifacts: Mapping[str, str | None] = field(default_factory=dict)
     interrupted: bool = False
-    step_found: str = ""
-    """Where a script's step was found, and whether it can be run again."""
     script_status: int | None = None
     """The exit status of a script that ran to its end; not public."""
     graph: GradGraph | None = None

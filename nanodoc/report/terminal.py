@@ -129,8 +129,8 @@ def _vitals(report: Report) -> Text:
         f"nanodoc {report.nanodoc} · {clean(run.entrypoint)} · {run.device}{amp}{ranks}\n", "bold"
     )
     losses, norms = vitals.losses, vitals.grad_norms
-    if report.step_found:
-        out.append(f"  {clean(report.step_found)}\n")
+    if run.step_found:
+        out.append(f"  {clean(run.step_found)}\n")
     out.append(f"  steps          {vitals.steps} of {run.steps_requested}\n")
     if losses:
         out.append(

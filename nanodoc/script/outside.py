@@ -132,11 +132,9 @@ class Outside:
     def each(self, values: Any) -> Any:
         """The iterable of a loop inside a step: a container as it is; what an iterator yields
         that outlives the iteration is kept."""
-        if (
-            iter(values) is not values
-            or _of_containers(values)
-            or type(values).__module__ == "tqdm.std"
-        ):
+        # asked of its class: iter() would begin a loader's pass
+        outlives = hasattr(type(values), "__next__") and not _of_containers(values)
+        if not outlives or type(values).__module__ == "tqdm.std":
             return values
         return self._each(values)
 

@@ -158,6 +158,7 @@ class RecoveredStep:
         def before(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
             if prints is not None:
                 prints.append(Fingerprint(list(losses), gradients_of(optimizer)))
+                losses.clear()
 
         def after(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
             nonlocal steps
@@ -177,6 +178,8 @@ class RecoveredStep:
             torch.autograd.backward = backward
         try:
             yield
+            if prints is not None and not prints:  # a scaler left the optimizer's step out
+                prints.append(Fingerprint(list(losses), []))
         finally:
             for hook in hooks:
                 hook.remove()

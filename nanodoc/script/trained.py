@@ -4,6 +4,7 @@ it, which a compiler would trace into."""
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,26 +25,52 @@ class Trained:
     recipe: Recipe
     device: torch.device
     more_scalers: list[Any] = field(default_factory=list)
-    _versions: list[tuple[torch.nn.Parameter, int, int]] = field(default_factory=list)
-
-    def stale(self) -> bool:
-        """Other optimizers have been made since."""
-        return {id(o) for o in _optimizers(gc.get_objects())} != {
-            id(o) for o in self.recipe.optimizers
-        }
+    _values: list[tuple[torch.nn.Parameter, torch.Tensor]] = field(default_factory=list)
 
     def moved(self) -> bool:
         """Weights have been written to since this was made."""
-        return any(p._version != v or p.data_ptr() != a for p, v, a in self._versions)
+        return any(not torch.equal(_first(p), values) for p, values in self._values)
 
 
-def what_is_trained(names: Mapping[str, Any], step: RecoveredStep) -> Trained:
+def _first(parameter: torch.nn.Parameter) -> torch.Tensor:
+    """A few of its values."""
+    return parameter.detach().reshape(-1)[:16].clone()
+
+
+@dataclass(slots=True)
+class Made:
+    """Optimizers and loss scalers that the script has made, as long as they live."""
+
+    _made: list[weakref.ref[Any]] = field(default_factory=list)
+
+    def note(self, made: Any) -> None:
+        """One has been made."""
+        self._made.append(weakref.ref(made))
+
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        """Those that hold parameters themselves; a wrapper shows another's."""
+        found = [o for o in self._alive() if isinstance(o, torch.optim.Optimizer)]
+        return [
+            o
+            for o in found
+            if "param_groups" in vars(o)
+            and not isinstance(vars(o).get("optimizer"), torch.optim.Optimizer)
+        ]
+
+    def scalers(self) -> list[Any]:
+        """Those that scale."""
+        return [o for o in self._alive() if isinstance(o, GradScaler) and o.is_enabled()]
+
+    def _alive(self) -> list[Any]:
+        return [made for ref in self._made if (made := ref()) is not None]
+
+
+def what_is_trained(names: Mapping[str, Any], made: Made, step: RecoveredStep) -> Trained:
     """The modules that own what the optimizers train, as one model; `names` are the script's
-    variables, which name them. Without optimizers, every module with trainable parameters."""
-    alive = gc.get_objects()
-    optimizers = _optimizers(alive)
-    scalers = [o for o in alive if issubclass(type(o), GradScaler) and o.is_enabled()]
-    roots = _roots(alive, optimizers)
+    variables, which name them. Without optimizers, the modules with trainable parameters among the
+    variables."""
+    optimizers, scalers = made.optimizers(), made.scalers()
+    roots = _roots(gc.get_objects() if optimizers else list(names.values()), optimizers)
     model = roots[0] if len(roots) == 1 else _together(roots, names)
     parameters = list(model.parameters())
     device = parameters[0].device if parameters else torch.device("cpu")
@@ -54,17 +81,9 @@ def what_is_trained(names: Mapping[str, Any], step: RecoveredStep) -> Trained:
         train_step=step,
         scaler=scalers[0] if scalers else None,
     )
-    versions = [(p, p._version, p.data_ptr()) for p in parameters] if not optimizers else []
-    return Trained(recipe, device, scalers[1:], versions)
-
-
-def _optimizers(alive: list[Any]) -> list[torch.optim.Optimizer]:
-    """Those that hold parameters themselves; a wrapper shows another's."""
-    found = [o for o in alive if issubclass(type(o), torch.optim.Optimizer)]
-    inner = [
-        o for o in found if not issubclass(type(vars(o).get("optimizer")), torch.optim.Optimizer)
-    ]
-    return [o for o in inner if "param_groups" in vars(o)]
+    # writes through .data count no versions
+    values = [(p, _first(p)) for p in parameters] if not optimizers else []
+    return Trained(recipe, device, scalers[1:], values)
 
 
 def _roots(alive: list[Any], optimizers: list[torch.optim.Optimizer]) -> list[torch.nn.Module]:

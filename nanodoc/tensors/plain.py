@@ -10,7 +10,7 @@ _Tensor = torch.Tensor
 
 def is_plain(tensor: torch.Tensor) -> bool:
     """A dense tensor with memory of its own: no subclass with a dispatch of its own, nested,
-    quantized, meta or functorch tensor."""
+    quantized, meta or functorch tensor, and none of autograd's zeros that have no memory."""
     kind = type(tensor)
     if (
         kind is not _Tensor
@@ -23,6 +23,8 @@ def is_plain(tensor: torch.Tensor) -> bool:
         or tensor.layout != torch.strided
         or tensor.is_quantized
         or tensor.device.type == "meta"
+        # below autograd, where a tracer meets them, reading one ends the process
+        or tensor._is_zerotensor()
         or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
     )
 

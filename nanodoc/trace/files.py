@@ -43,6 +43,10 @@ LOOKED_THROUGH = tuple(
         ("examine", "leak.py"),
         ("experiments", "call_site.py"),
         ("experiments", "precision.py"),
+        ("script", "hooks.py"),
+        ("script", "outside.py"),
+        ("script", "body.py"),
+        ("script", "recovered.py"),
     )
 )
 _STDLIB = tuple(

@@ -1,0 +1,206 @@
+"""Runs unmodified public training scripts bare and under nanodoc, and compares them.
+
+`scripts/realcode FOLDER`: a folder of checkouts, `examples` (pytorch/examples) and `nanoGPT`
+(karpathy/nanoGPT). They are copied into a temporary folder together with small data made here;
+nothing of theirs is changed but for `--plant`, which puts a NaN into a layer's forward pass. For
+each script: where its step was found, whether its first step, run again, was bitwise the same,
+whether its output and the final weights and buffers are those of the bare run, and what was found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from benchmarks.realcode_data import make_data
+
+_TIMES = re.compile(
+    r"\(?\d+\.\d+ ?m?s\)?|\d+\.\d+ ?ms|time \S+|ms/batch +\S+|mfu \S+%|\d\d:\d\d:\d\d|elapsed.*"
+)
+
+
+_BESIDE = Path(__file__).resolve().parent / "realcode_site"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Script:
+    """One script of `realcode.yaml`."""
+
+    name: str
+    folder: str
+    command: str
+    steps: int = 0
+    """It is ended after so many optimizer steps; 0: it runs to its end."""
+    seeded: bool = True
+    """Two runs of it are the same."""
+    plant: tuple[str, ...] = ()
+    """(file, text of a line, statement put behind it) that plants a NaN."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def scripts() -> list[Script]:
+    """All of them."""
+    text = Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")
+    return [Script(**entry) for entry in yaml.safe_load(text)]
+
+
+@dataclass(slots=True)
+class Run:
+    """How a script ended."""
+
+    status: int
+    out: str
+    weights: str
+    seconds: float
+    report: dict[str, Any] | None = None
+    errors: str = ""
+
+
+def run(script: Script, copy: Path, *, watched: bool) -> Run:
+    """The script in the checkout copied to `copy`, bare or watched."""
+    with tempfile.TemporaryDirectory() as beside:
+        sums, report = Path(beside) / "sums", Path(beside) / "report.json"
+        path = os.pathsep.join([str(_BESIDE), str(Path(__file__).resolve().parent.parent)])
+        environment = {
+            **os.environ,
+            **script.environment,
+            "PYTHONPATH": path,
+            "REALCODE_HASH": str(sums),
+            "REALCODE_STEPS": str(script.steps),
+            "OMP_NUM_THREADS": "1",
+        }
+        options = ["--output-format", "json", "--output", str(report), "--fail-on", "never"]
+        tool = ["-m", "nanodoc", "run", *options] if watched else []
+        first, *own = script.command.split()
+        command = [first, *(["--"] if watched else []), *own]
+        began = time.monotonic()
+        done = subprocess.run(
+            [sys.executable, *tool, *command],
+            cwd=copy / script.folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+        seconds = time.monotonic() - began
+        return Run(
+            status=done.returncode,
+            out="\n".join([_TIMES.sub("…", done.stdout), *_files(copy)]),
+            weights=sums.read_text() if sums.exists() else "",
+            seconds=seconds,
+            report=json.loads(report.read_text()) if report.exists() else None,
+            errors=done.stderr,
+        )
+
+
+def examine(script: Script, checkouts: Path, *, plant: bool) -> dict[str, Any]:
+    """One row of the table."""
+    with tempfile.TemporaryDirectory() as scratch:
+        # the same path for both: some print it
+        copy = Path(scratch) / "same"
+        line = _laid_out(script, checkouts, copy, plant=plant)
+        bare = None if plant else run(script, copy, watched=False)
+        if not plant:
+            shutil.rmtree(copy)
+            _laid_out(script, checkouts, copy, plant=False)
+        seen = run(script, copy, watched=True)
+    report = seen.report or {"run": {}, "findings": [], "verdict": None}
+    row: dict[str, Any] = {
+        "script": script.name,
+        "step": report["run"].get("step_found", ""),
+        "steps": report["run"].get("steps_run"),
+        "verdict": report["verdict"],
+        "findings": [_told(finding) for finding in report["findings"]],
+        "status": seen.status,
+    }
+    if bare is None:
+        where = next((_location(finding) for finding in report["findings"]), {})
+        row["planted"] = line
+        row["found"] = where.get("line") == line and where["file"].endswith(script.plant[0])
+    else:
+        row["same output"] = bare.out == seen.out if script.seeded else None
+        row["same weights"] = bare.weights == seen.weights if script.seeded else None
+        row["same status"] = bare.status == seen.status
+        row["seconds"] = (round(bare.seconds, 1), round(seen.seconds, 1))
+    if seen.report is None:
+        row["errors"] = seen.errors[-600:]
+    return row
+
+
+def _laid_out(script: Script, checkouts: Path, copy: Path, *, plant: bool) -> int:
+    """Copies the checkout and makes its data; the line of the NaN, where one is planted."""
+    top = script.folder.split("/")[0]
+    shutil.copytree(checkouts / top, copy / top, ignore=shutil.ignore_patterns(".git"))
+    make_data(copy)
+    return _planted(script, copy / script.folder) if plant else 0
+
+
+def _files(folder: Path) -> list[str]:
+    """What lies below the folder, besides nanodoc's own and compiled files."""
+    ours = ("history.jsonl",)
+    return sorted(
+        str(path.relative_to(folder))
+        for path in folder.rglob("*")
+        if path.is_file()
+        and "__pycache__" not in path.parts
+        and path.name not in ours
+        and not path.name.startswith("nanodoc-")
+    )
+
+
+def _told(finding: dict[str, Any]) -> str:
+    place = _location(finding)
+    return f"{finding['code']} {place.get('file', '')}:{place.get('line', '')}"
+
+
+def _location(finding: dict[str, Any]) -> dict[str, Any]:
+    place: dict[str, Any] = (finding.get("culprit") or {}).get("location") or {}
+    return place
+
+
+def _planted(script: Script, folder: Path) -> int:
+    """Puts the NaN into the script; the number of its line."""
+    file, text, statement = script.plant
+    path = folder / file
+    lines = path.read_text().splitlines()
+    at = next(i for i, line in enumerate(lines) if line.strip().split("#")[0].strip() == text)
+    indent = lines[at][: len(lines[at]) - len(lines[at].lstrip())]
+    lines.insert(at + 1, indent + statement)
+    path.write_text("\n".join(lines) + "\n")
+    return at + 2
+
+
+def main() -> None:
+    """Entry point of `scripts/realcode`."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--plant", action="store_true")
+    given = parser.parse_args()
+    for script in scripts():
+        if given.only and not any(word in script.name for word in given.only.split(",")):
+            continue
+        if not (given.folder / script.folder.split("/")[0]).is_dir() or (
+            given.plant and not script.plant
+        ):
+            continue
+        try:
+            row = examine(script, given.folder, plant=given.plant)
+        except (subprocess.TimeoutExpired, StopIteration) as error:
+            row = {"script": script.name, "errors": f"{type(error).__name__}: {str(error)[:300]}"}
+        print(json.dumps(row), flush=True)

@@ -1,0 +1,146 @@
+"""The search for the loop that is a script's training: what each iteration that may be one began
+with, and which of them runs when an optimizer steps."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from types import FrameType, TracebackType
+from typing import Any
+
+import torch
+
+from nanodoc.replay.optimizers import copy_optimizer
+from nanodoc.replay.step_state import StateKeeper, StepState, copy_weights
+from nanodoc.script.loops import Loop, Loops
+from nanodoc.script.outside import Drawn, Outside
+from nanodoc.script.recovered import (
+    Fingerprint,
+    IterationStart,
+    RecoveredStep,
+    scalars_of,
+    start_of,
+)
+from nanodoc.script.trained import Made, Trained, what_is_trained
+
+
+@dataclass(slots=True)
+class Candidate:
+    """An iteration that may be the training's, as it began."""
+
+    start: IterationStart
+    capsule: StepState
+    trained: Trained
+    backwards: int
+    """Backward passes that had been made by then."""
+    indices: list[int] | None
+    losses: int = 0
+    """Losses that had been seen by then."""
+    fingerprints: list[Fingerprint] = field(default_factory=list)
+
+
+class Search:
+    """Told of every mark, backward pass and optimizer until the loop is known."""
+
+    def __init__(self, loops: Loops, outside: Outside, recovered: RecoveredStep) -> None:
+        self._loops = loops
+        self._outside = outside
+        self._recovered = recovered
+        self._candidates: dict[int, Candidate] = {}
+        self._keeper: StateKeeper | None = None
+        self._trained: Trained | None = None
+        self._backwards = 0
+        self.losses: list[torch.Tensor] = []
+        """The losses since the candidate's iteration began, once there is one."""
+        self.made = Made()
+
+    def begin(self, frame: FrameType, loop: Loop) -> Trained | None:
+        """Keeps what an iteration begins with. What is trained, where the iteration before it moved
+        weights without an optimizer: then this is the loop."""
+        before = self._candidates.get(loop.number)
+        if before is not None and self._trains_by_hand(before):
+            return before.trained
+        start = start_of(frame, loop, self._outside)
+        trained, keeper = self._what_is_trained({**start.namespace, **start.variables})
+        self._recovered.begin(start)  # the capsule keeps its attributes, too
+        capsule = keeper.take(0, [start.batch], apart=True)
+        parameters = list(trained.recipe.model.parameters())
+        if any(p.grad is not None for p in parameters):
+            capsule.grads = [
+                None if p.grad is None else p.grad.detach().clone() for p in parameters
+            ]
+        indices = self._outside.indices_of([start.batch])
+        self._candidates[loop.number] = Candidate(
+            start, capsule, trained, self._backwards, indices, len(self.losses)
+        )
+        self._outside.sinks = self._sinks()
+        return None
+
+    def left(self, number: int) -> None:
+        """A loop is over, and no optimizer has stepped in it."""
+        self._candidates.pop(number, None)
+
+    def before_backward(self, tensors: Any) -> None:
+        """A backward pass begins."""
+        self._backwards += 1
+        self.losses += scalars_of(tensors)
+
+    def running(self, frame: FrameType | None, by_closure: bool) -> Candidate | None:
+        """The innermost loop that runs and whose iteration has seen a backward pass, or is about to
+        (`by_closure`); the loop around it, where that makes backward passes of its own."""
+        found: Candidate | None = None
+        while frame is not None:
+            for loop in self._loops.running_in(frame):
+                candidate = self._candidates.get(loop.number)
+                if candidate is None or candidate.start.code is not frame.f_code:
+                    continue
+                if found is None:
+                    if by_closure or self._backwards > candidate.backwards:
+                        found = candidate
+                elif loop.backward_outside(found.start.loop):
+                    found = candidate
+            frame = frame.f_back
+        return found
+
+    def failing(self, trace: TracebackType | None) -> Candidate | None:
+        """The innermost loop that an error left, as its iteration began."""
+        found: Candidate | None = None
+        while trace is not None:
+            for loop in self._loops.running_in(trace.tb_frame, trace.tb_lineno)[:1]:
+                found = self._candidates.get(loop.number, found)
+            trace = trace.tb_next
+        return found
+
+    def chosen(self, found: Candidate) -> None:
+        """The loop is known; its weights have not moved since its iteration began."""
+        recipe, capsule = found.trained.recipe, found.capsule
+        capsule.weights = copy_weights(list(recipe.model.named_parameters()))
+        capsule.optimizers = [copy_optimizer(optimizer) for optimizer in recipe.optimizers]
+        self._candidates = {found.start.loop.number: found}
+        self.losses = self.losses[found.losses :]
+        self._outside.sinks = self._sinks()
+
+    def close(self) -> None:
+        """Lets go of everything."""
+        self._candidates, self._keeper, self._trained, self.losses = {}, None, None, []
+
+    def _sinks(self) -> list[deque[Drawn]]:
+        return [candidate.start.recorded for candidate in self._candidates.values()]
+
+    def _trains_by_hand(self, before: Candidate) -> bool:
+        return (
+            not before.trained.recipe.optimizers
+            and self._backwards > before.backwards
+            and before.trained.moved()
+        )
+
+    def _what_is_trained(self, names: dict[str, Any]) -> tuple[Trained, StateKeeper]:
+        known, keeper = self._trained, self._keeper
+        if known is not None and keeper is not None:
+            made = self.made.optimizers()
+            if made and known.recipe.optimizers == made:
+                return known, keeper
+        known = self._trained = what_is_trained(names, self.made, self._recovered)
+        keeper = self._keeper = StateKeeper(known.recipe, known.device)
+        keeper.more_scalers = known.more_scalers
+        return known, keeper

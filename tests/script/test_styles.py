@@ -1,0 +1,85 @@
+"""Unmodified scripts: the step is found and can be run again, nothing of the run changes, and what
+is planted is found at its line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nanodoc.config import Config
+from nanodoc.pipeline.script import run_script
+from nanodoc.report.report import Report
+from nanodoc.supervise.launch import Launch
+from tests.helpers import line_of
+from tests.script.styles import HEAD, STYLES
+
+SPOILED = "x = x + (x - x.detach()).abs().sqrt()"
+
+
+@pytest.fixture(autouse=True)
+def _our_own_main() -> Iterator[None]:
+    """A script's run takes the process for its own; here it is the tests'."""
+    main, argv, path, finders = (
+        sys.modules["__main__"],
+        sys.argv,
+        list(sys.path),
+        list(sys.meta_path),
+    )
+    yield
+    sys.modules["__main__"] = main
+    sys.argv, sys.path[:], sys.meta_path[:] = argv, path, finders
+
+
+def script(folder: Path, style: str, bad: str = "pass") -> Path:
+    path = folder / "train.py"
+    path.write_text(HEAD.replace("BAD", bad) + STYLES[style])
+    return path
+
+
+def bare(path: Path) -> tuple[str, int]:
+    done = subprocess.run(
+        [sys.executable, path.name], cwd=path.parent, capture_output=True, text=True
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.stdout, done.returncode
+
+
+def watched(path: Path, *arguments: str) -> Report:
+    config = Config(device="cpu", snapshot_dir=str(path.parent / "kept"))
+    return run_script(Launch(target=str(path), arguments=arguments), config)
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_the_step_is_found_and_nothing_changes(
+    style: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = script(tmp_path, style)
+    out, status = bare(path)
+    files = sorted(p.name for p in tmp_path.iterdir())
+    capsys.readouterr()
+    report = watched(path)
+    said = capsys.readouterr().out
+    assert said == out.replace("at exit\n", "")  # which comes when the process ends
+    assert report.script_status == status
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted({*files, "kept"})
+    line = line_of(path, "# step")
+    if style == "no optimizer at all":  # its first step is seen as a whole by nobody
+        assert report.run.step_found == f"step train.py:{line}"
+    else:
+        assert report.run.step_found == f"step train.py:{line}, replay of step 0 bitwise the same"
+    assert [finding.code for finding in report.findings] == []
+
+
+@pytest.mark.parametrize("style", [style for style in STYLES if "Net()" in STYLES[style]])
+def test_a_planted_nan_is_found_at_its_line(style: str, tmp_path: Path) -> None:
+    path = script(tmp_path, style, SPOILED)
+    report = watched(path)
+    found = report.findings[0]
+    assert found.culprit.location is not None
+    assert found.culprit.location.line == line_of(path, SPOILED), found.title
+    again = found.experiments[0]
+    assert (again["name"], again["outcome"]) == ("same again", "fails again, bitwise the same")
