@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -35,6 +34,7 @@ from nanodoc.pipeline.common import (
     run_info,
 )
 from nanodoc.pipeline.ranks import before_the_run, rank_facts
+from nanodoc.pipeline.run_plan import DEFAULT_STEPS, Run, engine_options
 from nanodoc.pipeline.second_run import changed_for, load_here, write_batches
 from nanodoc.progress import Progress
 from nanodoc.recipe.build_facts import BuildFacts
@@ -46,40 +46,6 @@ from nanodoc.report.report import Report, RunInfo, VitalSigns
 from nanodoc.report.tensorboard import check_tensorboard, write_tensorboard
 from nanodoc.rules.catalogue import failed_check, unchecked
 from nanodoc.supervise.job import SecondRun
-from nanodoc.watch.requested_steps import LookOptions
-
-DEFAULT_STEPS = 100
-DEFAULT_LOG_EVERY = 10  # with --stats
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """A run as it was planned, for its report."""
-
-    entrypoint: str
-    config: Config
-    device: torch.device
-    amp_dtype: torch.dtype | None
-    steps: int
-    folder: Path
-    history: Path
-    artifacts: dict[str, str | None]
-    """What was written, by kind."""
-    script: bool = False
-    """The training is a script's own, run by itself."""
-
-    def info(self, steps_run: int, reproduced: str) -> RunInfo:
-        """The head of the report."""
-        return run_info(
-            self.entrypoint,
-            "run",
-            self.config,
-            self.device,
-            self.amp_dtype,
-            self.steps,
-            steps_run,
-            reproduced,
-        )
 
 
 def run_training(
@@ -194,7 +160,7 @@ def _engine(
         if progress.live is not None:
             progress.live(step, steps, engine.now())
 
-    return Engine(
+    engine = Engine(
         recipe,
         run.device,
         run.amp_dtype,
@@ -205,24 +171,7 @@ def _engine(
         open_ended=config.steps is None and recipe.max_steps is None,
         progress=told,
     )
-
-
-def engine_options(config: Config, folder: Path) -> dict[str, Any]:
-    """What the engine is asked to watch, as its keywords."""
-    return {
-        "looks": LookOptions(
-            steps=config.trace_steps,
-            folder=folder,
-            frames=config.frames,
-            most_frames=config.max_frames,
-            module=config.module or "",
-        ),
-        "leak_check": config.leak_check,
-        "range_check": config.preflight is not False,
-        "checkpoints": config.checkpoints,
-        "checkpoint_every": config.checkpoint_every,
-        "sample_every": config.log_every or (DEFAULT_LOG_EVERY if config.stats else None),
-    }
+    return engine
 
 
 def reported(

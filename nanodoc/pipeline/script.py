@@ -21,7 +21,8 @@ from nanodoc.loop.outcome import Outcome
 from nanodoc.loop.script_engine import ScriptEngine
 from nanodoc.pipeline.common import device_name, run_info
 from nanodoc.pipeline.ranks import before_the_run
-from nanodoc.pipeline.run import Run, engine_options, reported, unwatched
+from nanodoc.pipeline.run import reported, unwatched
+from nanodoc.pipeline.run_plan import Run, engine_options
 from nanodoc.progress import Progress
 from nanodoc.recipe.build_watch import BuildWatch
 from nanodoc.report.report import Report

@@ -23,15 +23,12 @@ class Body:
         function = loop.function
         self._every: list[str] = []
         self._missing = object()
+        self.module_level = function is None
         once = _once(loop)
         if function is None:
-            tree = ast.Module([once], [])
-            self._code = compile(
-                ast.fix_missing_locations(tree), loop.file, "exec", dont_inherit=True
-            )
-            self.module_level = True
+            tree = ast.fix_missing_locations(ast.Module([once], []))
+            self._code = compile(tree, loop.file, "exec", dont_inherit=True)
             return
-        self.module_level = False
         stated = {n for g in ast.walk(function) if isinstance(g, ast.Global) for n in g.names}
         named = (*code.co_varnames, *code.co_cellvars, *code.co_freevars)
         self._every = [
@@ -39,34 +36,7 @@ class Body:
             for name in dict.fromkeys(named)
             if name not in stated and name.isidentifier() and name != "__class__"
         ]
-        inner: list[ast.stmt] = [ast.Global(sorted(stated))] if stated else []
-        # a variable that is not bound yet raises when it is read, as it would have
-        inner += [
-            ast.If(
-                ast.Compare(
-                    ast.Name(name, ast.Load()), [ast.Is()], [ast.Name(_UNBOUND, ast.Load())]
-                ),
-                [ast.Delete([ast.Name(name, ast.Del())])],
-                [],
-            )
-            for name in self._every
-        ]
-        kind = type(function) if isinstance(function, ast.AsyncFunctionDef) else ast.FunctionDef
-        arguments = ast.arguments(
-            posonlyargs=[],
-            args=[ast.arg(name) for name in self._every],
-            kwonlyargs=[],
-            kw_defaults=[],
-            defaults=[],
-        )
-        step: ast.stmt = kind(
-            name=function.name,
-            args=arguments,
-            body=[*inner, once],
-            decorator_list=[],
-            returns=None,
-            type_comment=None,
-        )
+        step = self._function(function, once, sorted(stated))
         # for the mangling of private names, and for super()
         klass = next(
             (node for node in reversed(loop.scope) if isinstance(node, ast.ClassDef)), None
@@ -79,10 +49,42 @@ class Body:
             if not hasattr(node, "lineno") and isinstance(node, (ast.stmt, ast.expr, ast.arg)):
                 ast.copy_location(node, loop.body[0])
         tree = ast.fix_missing_locations(ast.Module([step], []))
-        whole = compile(tree, loop.file, "exec", dont_inherit=True)
-        found = _code_named(whole, function.name)
+        found = _code_named(compile(tree, loop.file, "exec", dont_inherit=True), function.name)
         assert found is not None  # the function was put there above
         self._code = found
+
+    def _function(
+        self, like: ast.FunctionDef | ast.AsyncFunctionDef, body: ast.stmt, stated: list[str]
+    ) -> ast.stmt:
+        """A function named as `like`, of all variables of its frame; `stated` are the names that it
+        says are global."""
+        inner: list[ast.stmt] = [ast.Global(stated)] if stated else []
+        # a variable that is not bound yet raises when it is read, as it would have
+        inner += [
+            ast.If(
+                ast.Compare(
+                    ast.Name(name, ast.Load()), [ast.Is()], [ast.Name(_UNBOUND, ast.Load())]
+                ),
+                [ast.Delete([ast.Name(name, ast.Del())])],
+                [],
+            )
+            for name in self._every
+        ]
+        arguments = ast.arguments(
+            posonlyargs=[],
+            args=[ast.arg(name) for name in self._every],
+            kwonlyargs=[],
+            kw_defaults=[],
+            defaults=[],
+        )
+        return ast.FunctionDef(
+            name=like.name,
+            args=arguments,
+            body=[*inner, body],
+            decorator_list=[],
+            returns=None,
+            type_comment=None,
+        )
 
     def __call__(
         self, variables: Mapping[str, Any], namespace: dict[str, Any], owner: type | None = None

@@ -15,7 +15,8 @@ BEGIN, LEFT, EACH = "__nanodoc_begin__", "__nanodoc_left__", "__nanodoc_each__"
 iterable."""
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-_Loop = ast.For | ast.While | ast.AsyncFor
+_Loop = ast.For | ast.While
+_SUSPENDING = (ast.Yield, ast.YieldFrom, ast.Await, ast.AsyncFor, ast.AsyncWith)
 _TRAINING_CALLS = {"backward", "step", "zero_grad"}
 # a compiler traces into functions decorated by these, and into what they call
 _COMPILERS = ("compile", "jit", "script")
@@ -110,9 +111,7 @@ class _Marker:
     def statements(self, body: list[ast.stmt]) -> list[ast.stmt]:
         marked: list[ast.stmt] = []
         for statement in body:
-            if isinstance(statement, (ast.For, ast.While, ast.AsyncFor)) and self._wanted(
-                statement
-            ):
+            if isinstance(statement, (ast.For, ast.While)) and self._wanted(statement):
                 marked += self._loop(statement)
             else:
                 self._within(statement)
@@ -138,6 +137,8 @@ class _Marker:
         """Loops in forward() and in compiled functions are the model's. A helper of a module's may
         be called from there: only what trains is marked in such a class."""
         function = next((n for n in reversed(self._scope) if isinstance(n, _FUNCTIONS)), None)
+        if any(isinstance(node, _SUSPENDING) for node in ast.walk(loop)):
+            return False  # a body that is suspended halfway is no function
         if function is None:
             return True
         if function.name == "forward" or any(

@@ -1,0 +1,65 @@
+"""A run as it is planned: its head in the report, and what the engine is asked to watch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nanodoc.config import Config
+from nanodoc.pipeline.common import run_info
+from nanodoc.report.report import RunInfo
+from nanodoc.watch.requested_steps import LookOptions
+
+DEFAULT_STEPS = 100
+DEFAULT_LOG_EVERY = 10  # with --stats
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run as it was planned, for its report."""
+
+    entrypoint: str
+    config: Config
+    device: torch.device
+    amp_dtype: torch.dtype | None
+    steps: int
+    folder: Path
+    history: Path
+    artifacts: dict[str, str | None]
+    """What was written, by kind."""
+    script: bool = False
+    """The training is a script's own, run by itself."""
+
+    def info(self, steps_run: int, reproduced: str) -> RunInfo:
+        """The head of the report."""
+        return run_info(
+            self.entrypoint,
+            "run",
+            self.config,
+            self.device,
+            self.amp_dtype,
+            self.steps,
+            steps_run,
+            reproduced,
+        )
+
+
+def engine_options(config: Config, folder: Path) -> dict[str, Any]:
+    """What the engine is asked to watch, as its keywords."""
+    return {
+        "looks": LookOptions(
+            steps=config.trace_steps,
+            folder=folder,
+            frames=config.frames,
+            most_frames=config.max_frames,
+            module=config.module or "",
+        ),
+        "leak_check": config.leak_check,
+        "range_check": config.preflight is not False,
+        "checkpoints": config.checkpoints,
+        "checkpoint_every": config.checkpoint_every,
+        "sample_every": config.log_every or (DEFAULT_LOG_EVERY if config.stats else None),
+    }
