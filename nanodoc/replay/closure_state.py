@@ -10,32 +10,33 @@ from __future__ import annotations
 import contextlib
 import io
 import random
-import sys
 import threading
 import types
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import torch
-from torch.optim.lr_scheduler import LRScheduler
 
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.recipe.variables import variables_of
+from nanodoc.replay.objects import (
+    CONTAINERS,
+    LONGEST,
+    PLAIN,
+    Restore,
+    attributes,
+    contents,
+    is_stateful,
+)
 from nanodoc.replay.optimizers import copy_optimizer, restore_optimizer
 from nanodoc.tensors.plain import without_values
 from nanodoc.trace.files import LIBRARY, USER, frame_kind
 
 _LARGEST = 1 << 30  # bytes
-_LONGEST = 1000  # entries of a container; a longer one is data, not state
 _DEEPEST = 4  # objects inside objects
-_CONTAINERS = (list, deque, dict, set)
+_DEEPEST_OF_SCRIPT = 7  # a trainer keeps its counters deep inside
 _MOST = 20_000  # objects
-_PLAIN = (int, float, complex, str, bytes, type(None), types.ModuleType, type)
-_DATA = (torch.utils.data.DataLoader, torch.utils.data.Dataset)
-
-Restore = Callable[[], None]
 
 
 def reachable(recipe: Recipe) -> list[Any]:
@@ -114,6 +115,9 @@ class ReachedState:
         self._seen: set[int] = set()
         self._bytes = 0
         self.lost: list[str] = []
+        # the step of a script: what it draws from iterators is kept, and it may be a library's loop
+        self._of_script = getattr(recipe.train_step, "of_script", False)
+        self._deepest = _DEEPEST_OF_SCRIPT if self._of_script else _DEEPEST
         for name, holder, value in _variables(recipe):
             self.copies.append((name, partial(_binding, name, holder, value)))
             try:
@@ -132,7 +136,7 @@ class ReachedState:
         self.copies += [(name, partial(_values, tensor)) for name, tensor in tensors]
 
     def _visit(self, name: str, value: Any, depth: int) -> None:
-        if isinstance(value, _PLAIN) or id(value) in self._own or depth > _DEEPEST:
+        if isinstance(value, PLAIN) or id(value) in self._own or depth > self._deepest:
             return
         if id(value) in self._seen or len(self._seen) > _MOST:
             return
@@ -146,11 +150,12 @@ class ReachedState:
         elif (copy := _copy_of(value)) is not None:
             self._bytes += getattr(value, "nbytes", 0)
             self.copies.append((name, partial(copy, value)))
-        elif isinstance(value, _CONTAINERS):
+        elif isinstance(value, CONTAINERS):
             self._container(name, value, depth)
         elif hasattr(type(value), "__next__") and not isinstance(value, io.IOBase):
-            self.lost.append(f"{name} (a {type(value).__name__})")
-        elif _is_users(value):
+            if not self._of_script:
+                self.lost.append(f"{name} (a {type(value).__name__})")
+        elif is_stateful(value, libraries=self._of_script):
             self._object(name, value, depth)
 
     def _module(self, name: str, module: torch.nn.Module) -> None:
@@ -170,9 +175,9 @@ class ReachedState:
                     self._tensors[id(parameter)] = (name, parameter)
 
     def _container(self, name: str, value: Any, depth: int) -> None:
-        if len(value) > _LONGEST:
+        if len(value) > LONGEST:
             return
-        self.copies.append((name, partial(_contents, value)))
+        self.copies.append((name, partial(contents, value)))
         for inner in list(dict.values(value) if isinstance(value, dict) else value):
             self._visit(f"{name}[…]", inner, depth + 1)
 
@@ -181,37 +186,9 @@ class ReachedState:
         if any(isinstance(inner, threading.Thread) for inner in held.values()):
             self.lost.append(f"{name} (a {type(value).__name__} with a thread)")
             return
-        self.copies.append((name, partial(_attributes, value)))
+        self.copies.append((name, partial(attributes, value)))
         for key, inner in held.items():
             self._visit(f"{name}.{key}", inner, depth + 1)
-
-
-def plain_state(values: Iterable[Any], deepest: int = 3) -> tuple[Restore, ...]:
-    """What puts the containers and the user's own objects among `values` back as they are now:
-    meters, counters, lists of losses. Tensors and modules are left to others."""
-    restores: list[Restore] = []
-    seen: set[int] = set()
-
-    def visit(value: Any, depth: int) -> None:
-        if isinstance(value, (*_PLAIN, torch.Tensor, torch.nn.Module)) or id(value) in seen:
-            return
-        if depth > deepest or len(seen) > _MOST:
-            return
-        seen.add(id(value))
-        if isinstance(value, _CONTAINERS):
-            if len(value) <= _LONGEST:
-                restores.append(_contents(value))
-                for inner in list(dict.values(value) if isinstance(value, dict) else value):
-                    visit(inner, depth + 1)
-        elif _is_users(value) or isinstance(value, LRScheduler):
-            restores.append(_attributes(value))
-            for inner in list(vars(value).values()):
-                visit(inner, depth + 1)
-
-    for value in values:
-        with contextlib.suppress(Exception):  # an object may answer any question by an exception
-            visit(value, 0)
-    return tuple(restores)
 
 
 def _can_be_written(tensor: torch.Tensor) -> bool:
@@ -222,16 +199,6 @@ def _can_be_written(tensor: torch.Tensor) -> bool:
     return not any(
         size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
     )
-
-
-def _is_users(value: Any) -> bool:
-    """An object of a class of the user's own, which may count or remember."""
-    if isinstance(value, (type, types.ModuleType, *_DATA)) or not hasattr(value, "__dict__"):
-        return False
-    if isinstance(value, (types.FunctionType, types.MethodType)):
-        return False
-    file = getattr(sys.modules.get(type(value).__module__), "__file__", None)
-    return file is not None and frame_kind(file) == USER
 
 
 def _binding(name: str, holder: Any, value: Any) -> Restore:
@@ -301,31 +268,6 @@ def _flag(module: torch.nn.Module) -> Restore:
 
     def restore() -> None:
         module.training = before
-
-    return restore
-
-
-def _attributes(value: Any) -> Restore:
-    before = dict(vars(value))
-
-    def restore() -> None:
-        attributes = vars(value)
-        for name in [name for name in attributes if name not in before]:
-            del attributes[name]
-        attributes.update(before)
-
-    return restore
-
-
-def _contents(value: Any) -> Restore:
-    """Of a container or of a class derived from one, whose own methods may do anything."""
-    kind: Any = next(kind for kind in _CONTAINERS if isinstance(value, kind))
-    before = kind.copy(value)
-
-    def restore() -> None:
-        kind.clear(value)
-        put = kind.update if kind in (dict, set) else kind.extend
-        put(value, before)
 
     return restore
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import CodeType, FrameType
 from typing import Any
@@ -18,14 +18,14 @@ from torch.optim.optimizer import (
 
 from nanodoc import accelerator
 from nanodoc.recipe.variables import globals_of
-from nanodoc.replay.closure_state import plain_state
+from nanodoc.replay.objects import PlainState
 from nanodoc.script.body import Body
 from nanodoc.script.loops import Loop
 from nanodoc.script.muted import muted
 from nanodoc.script.outside import Drawn, Outside, StopReplay
 from nanodoc.tensors.nested import tensor_leaves
 
-Restore = Callable[[], None]
+_LEARNT_FROM = 3  # iterations
 AutocastFlags = tuple[tuple[str, bool, torch.dtype], ...]
 """(type of device, whether autocast is on, its dtype)"""
 
@@ -96,6 +96,9 @@ class RecoveredStep:
     """The train_step. Its attributes are what the iteration began with: whoever keeps the start of
     a step keeps those, too."""
 
+    of_script = True
+    """As `closure_state` asks."""
+
     def __init__(self, outside: Outside) -> None:
         self._outside = outside
         self._bodies: dict[int, Body] = {}
@@ -105,7 +108,7 @@ class RecoveredStep:
         self.namespace: dict[str, Any] = {}
         self.variables: dict[str, Any] = {}
         self.recorded: deque[Drawn] = deque()
-        self.undo: tuple[Restore, ...] = ()
+        self.undo: PlainState | None = None
         self.flags: AutocastFlags = _autocast_flags()
 
     def begin(self, start: IterationStart) -> None:
@@ -121,9 +124,8 @@ class RecoveredStep:
         body = self._bodies.get(self.loop.number)
         if body is None:
             body = self._bodies[self.loop.number] = Body(self.loop, self.code)
-        for restore in self.undo:
-            with contextlib.suppress(Exception):
-                restore()
+        if self.undo is not None:
+            self.undo.restore()
         outside, before = self._outside, self._outside.given
         outside.given = deque(self.recorded)
         variables = {**self.variables, **self._named(batch)}
@@ -203,6 +205,25 @@ class RecoveredStep:
                 yield name, self.namespace, self.namespace[name]
 
 
+class Changing:
+    """Learns which objects an iteration changes: the others need not be copied at every step."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, Any] = {}
+        self._iterations = 0
+
+    @property
+    def known(self) -> list[Any] | None:
+        """The objects that change; None until a few iterations have told."""
+        return list(self._seen.values()) if self._iterations >= _LEARNT_FROM else None
+
+    def learn(self, state: PlainState | None) -> None:
+        """An iteration that began with `state` is over."""
+        if state is not None:
+            self._iterations += 1
+            self._seen.update({id(value): value for value in state.changed()})
+
+
 class ScriptBatch(dict[str, Any]):
     """The values of the loop's variables that hold tensors, by name."""
 
@@ -215,7 +236,7 @@ class IterationStart:
     code: CodeType
     namespace: dict[str, Any]
     variables: dict[str, Any]
-    undo: tuple[Restore, ...]
+    undo: PlainState
     flags: AutocastFlags
     recorded: deque[Drawn] = field(default_factory=deque)
 
@@ -229,8 +250,11 @@ class IterationStart:
         return ScriptBatch({name: self.variables[name] for name in names})
 
 
-def start_of(frame: FrameType, loop: Loop, outside: Outside) -> IterationStart:
-    """The start of the iteration that `frame` is about to run."""
+def start_of(
+    frame: FrameType, loop: Loop, outside: Outside, known: Sequence[Any] | None = None
+) -> IterationStart:
+    """The start of the iteration that `frame` is about to run. `known` are the objects that its
+    iterations change, where that is known."""
     code, namespace = frame.f_code, frame.f_globals
     if code.co_name == "<module>":
         variables = {n: namespace[n] for n in loop.names if n in namespace}
@@ -244,7 +268,7 @@ def start_of(frame: FrameType, loop: Loop, outside: Outside) -> IterationStart:
             variables.pop(name, None)
     for value in (*variables.values(), *beside.values()):
         outside.simulator(value)
-    undo = plain_state([*variables.values(), *beside.values()])
+    undo = PlainState([*variables.values(), *beside.values()], known)
     return IterationStart(loop, code, namespace, variables, undo, _autocast_flags())
 
 

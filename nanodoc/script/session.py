@@ -21,12 +21,13 @@ from nanodoc.errors import UserCodeError
 from nanodoc.loop.outcome import Outcome
 from nanodoc.loop.script_engine import ScriptEngine
 from nanodoc.loop.stop import Stop
-from nanodoc.replay.closure_state import plain_state
+from nanodoc.replay.objects import PlainState
 from nanodoc.replay.sandbox import state_preserved
 from nanodoc.script.hooks import installed
 from nanodoc.script.loops import BEGIN, EACH, LEFT, Loop, Loops
 from nanodoc.script.outside import Outside
 from nanodoc.script.recovered import (
+    Changing,
     Fingerprint,
     RecoveredStep,
     gradients_of,
@@ -76,6 +77,7 @@ class ScriptSession:
         self._search = Search(loops, outside, self._recovered)
         self._first: Candidate | None = None
         self._busy = False
+        self._changing = Changing()
         self.state = State.ASLEEP
         self.engine: ScriptEngine | None = None
         self.loop: Loop | None = None
@@ -236,7 +238,7 @@ class ScriptSession:
         recovered, limits = self._recovered, self._recovered.limits
         recovered.begin(first.start)
         engine = self._open_engine(first.trained)
-        now = plain_state(value for _, _, value in recovered.reached_variables())
+        now = PlainState(value for _, _, value in recovered.reached_variables())
         limits.optimizer_steps = max(1, len(first.fingerprints))
         if not first.fingerprints:
             first.fingerprints.append(Fingerprint(self._search.losses, []))
@@ -248,8 +250,7 @@ class ScriptSession:
                 ended = engine.first(first.capsule, first.indices)
         finally:
             limits.fingerprints = None
-            for restore in now:
-                restore()
+            now.restore()
         pairs = zip(first.fingerprints, prints, strict=False)
         self.same = len(prints) == len(first.fingerprints) and all(a.same_as(b) for a, b in pairs)
         if isinstance(ended, Stop):
@@ -265,7 +266,7 @@ class ScriptSession:
         self._close_step()
         if self._most is not None and self.steps >= self._most:
             self._end(Stop())
-        start = start_of(frame, loop, self._outside)
+        start = start_of(frame, loop, self._outside, self._changing.known)
         self._recovered.begin(start)
         self._outside.sinks = [start.recorded]
         batch = start.batch
@@ -298,6 +299,7 @@ class ScriptSession:
             return
         self._recovered.limits.optimizer_steps = max(1, engine.optimizer_steps)
         self._outside.sinks = []
+        self._changing.learn(self._recovered.undo)
         trouble = engine.close()
         if trouble is not None:
             self._end(trouble)
