@@ -54,7 +54,7 @@ def _tiny_text(folder: Path) -> None:
     (folder / "meta.pkl").write_bytes(pickle.dumps(meta))
 
 
-def _cora(folder: Path, nodes: int = 1600) -> None:
+def _cora(folder: Path, nodes: int = 1700) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(0)
     classes = [f"Class_{i}" for i in range(7)]

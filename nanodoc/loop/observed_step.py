@@ -38,6 +38,7 @@ class ObservedStep(StepDriver):
         super().__init__(runner, named, watches, amp, probes)
         self._skips_in_a_row = 0
         self._optimizer_steps = max(1, len(runner.recipe.optimizers))
+        self._evaluations = 2  # of a closure, until a step tells
         self.keeps_gradients = True  # until a step shows that it clears them
 
     def run(self, start: StepState, compute: Compute) -> StepReading:
@@ -49,6 +50,7 @@ class ObservedStep(StepDriver):
         """What is to be seen of the step that begins: its observer is open while it runs."""
         observer = Observer(self._runner.recipe, self._named, self._optimizer_steps).watch(start)
         observer.on_gradients = self._gradients
+        observer.expected_evaluations = self._evaluations
         return ObservedVitals(observer, self._watches, self._amp, self._probes)
 
     def read(self, start: StepState, observed: ObservedVitals, returned: Any) -> StepReading:
@@ -56,6 +58,7 @@ class ObservedStep(StepDriver):
         observer = observed.observer
         self.keeps_gradients = not observer.cleared_before_backward
         self._optimizer_steps = max(1, observer.optimizer_steps)
+        self._evaluations = observer.evaluations or 2
         at = time.perf_counter()
         vitals, final = observed.read(returned, self._named)
         scaler = self._amp.note(start, observed.scalars.of(self._amp, vitals.extras))

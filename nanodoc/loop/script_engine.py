@@ -3,6 +3,7 @@ over; only the first is run by the engine itself, once more, so that every watch
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -10,12 +11,14 @@ from typing import Any
 
 from nanodoc.errors import UserCodeError
 from nanodoc.examine.initial_state import sick_before_start
+from nanodoc.facts.evidence import Trip
 from nanodoc.facts.ops import ParameterFacts
 from nanodoc.heartbeat.trail import here
 from nanodoc.loop.engine import Engine
 from nanodoc.loop.observed_step import ObservedStep, ObservedVitals
+from nanodoc.loop.step_reading import StepReading
 from nanodoc.loop.stop import Stop
-from nanodoc.replay.step_state import StepState
+from nanodoc.replay.step_state import StepState, copy_weights
 
 
 class ScriptEngine(Engine):
@@ -23,6 +26,8 @@ class ScriptEngine(Engine):
 
     sick: tuple[ParameterFacts, ...] = ()
     """Parameters that were sick before the first step."""
+    replays: bool = True
+    """A step that is run again says what the script's own said."""
     _observed: ObservedVitals | None = None
 
     def first(self, capsule: StepState, indices: list[int] | None) -> Stop | str | None:
@@ -49,6 +54,8 @@ class ScriptEngine(Engine):
         self._indices = indices
         self.learning.loaded(waited)
         capsule = self._capsule(step, [batch])
+        if not self.recipe.optimizers:  # nothing tells when the weights are about to move
+            capsule.weights = copy_weights(self._named)
         self._tell_begun(capsule)
         self._around, self._within = ExitStack(), ExitStack()
         for watch in self.watches:
@@ -99,6 +106,25 @@ class ScriptEngine(Engine):
             self._around.close()
         self._over()
         return self._stops.batch(error, step)
+
+    def _judged(self, capsule: StepState, reading: StepReading, began: float) -> Stop | None:
+        if self.replays or reading.tripped is None:
+            return super()._judged(capsule, reading, began)
+        self._over()
+        self.course.tripped(capsule, reading.tripped)
+        vitals = reading.tripped
+        trip = Trip(
+            step=capsule.step,
+            phase="backward" if math.isfinite(vitals.loss) else "forward",
+            loss=vitals.loss,
+            grad_norm=vitals.grad_norm,
+            bad_parameters=tuple(reading.bad_parameters),
+            gradients_finite=not reading.bad_parameters,
+        )
+        return Stop(trip=trip)
+
+    def _end(self, trouble: Stop, steps: int) -> Stop:
+        return super()._end(trouble, steps) if self.replays else trouble
 
     def _left_alone(self) -> tuple[ObservedVitals, StepState]:
         """Nothing of the open step is watched any more."""

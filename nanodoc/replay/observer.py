@@ -23,6 +23,7 @@ from nanodoc.recipe.recipe import Recipe
 from nanodoc.replay.closure_state import kept_state
 from nanodoc.replay.optimizers import copy_optimizer
 from nanodoc.replay.step_state import StepState, copy_weights
+from nanodoc.trace.optimizer_steps import Closure, around_closure
 
 
 class Observer:
@@ -56,6 +57,10 @@ class Observer:
         self.losses: list[torch.Tensor] = []
         self.vitals: list[Vitals] = []
         self.optimizer_steps = 0
+        self.evaluations = 0
+        """How often an optimizer called the closure it was given."""
+        self.expected_evaluations = 2
+        """As often as in the step before; weights are moved between them."""
         self.tripped: Vitals | None = None
         self.cleared_before_backward = True
         self.with_gradient: dict[str, None] = {}
@@ -110,7 +115,44 @@ class Observer:
             if self.on_loss is not None:
                 self.on_loss(loss)
 
-    def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
+        evaluations = 0
+
+        def evaluated(closure: Closure) -> Any:
+            nonlocal evaluations
+            loss = closure()
+            evaluations += 1
+            self.evaluations = max(self.evaluations, evaluations)
+            if evaluations == 1:
+                self._gradients_complete(optimizer, by_closure=True)
+            else:
+                self._evaluated_again(optimizer)
+            return loss
+
+        changed = around_closure(args, kwargs, evaluated)
+        if changed is None:
+            self._gradients_complete(optimizer)
+        return changed
+
+    def _evaluated_again(self, optimizer: torch.optim.Optimizer) -> None:
+        """The optimizer has moved the weights and asked for the loss once more."""
+        if self._capsule is None or self.tripped is not None:
+            return
+        named = self._of(optimizer)
+        vitals = packed_vitals(self._unread, named, self.extras(), self._scratch)
+        self._unread = []
+        if not math.isfinite(vitals.loss) or (not vitals.finite and really_nonfinite(named)):
+            self.tripped = vitals
+            self.on_trip()
+
+    def _of(self, optimizer: torch.optim.Optimizer) -> list[tuple[str, torch.nn.Parameter]]:
+        own = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        return [(name, p) for name, p in self._named if id(p) in own]
+
+    def _gradients_complete(
+        self, optimizer: torch.optim.Optimizer, *, by_closure: bool = False
+    ) -> None:
+        """The last clean moment before the optimizer moves the weights."""
         here().phase("optimizer")
         first = self.optimizer_steps == 0
         self.optimizer_steps += 1
@@ -121,8 +163,7 @@ class Observer:
         self.with_gradient.update(
             (name, None) for name, parameter in self._named if parameter.grad is not None
         )
-        own = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        named = [(name, p) for name, p in self._named if id(p) in own]
+        named = self._of(optimizer)
         vitals = packed_vitals(self._unread, named, self.extras(), self._scratch)
         self._unread = []
         # only of a fused optimizer, which unscales and skips by itself
@@ -143,7 +184,11 @@ class Observer:
         if (
             first
             and self._capsule.weights is None
-            and (self._expected_steps > 1 or self.tripped is not None)
+            and (
+                self._expected_steps > 1
+                or (by_closure and self.expected_evaluations > 1)
+                or self.tripped is not None
+            )
         ):
             self._capsule.weights = copy_weights(self._named)
             self._capsule.optimizers = [

@@ -4,8 +4,9 @@ again."""
 from __future__ import annotations
 
 import ast
+import contextlib
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
@@ -13,6 +14,7 @@ from nanodoc.script.loops import Loop
 
 _UNBOUND = "__nanodoc_unbound__"
 _ONCE = "__nanodoc_once__"
+_OUTER = "__nanodoc_outer__"
 
 
 class Body:
@@ -22,6 +24,7 @@ class Body:
     def __init__(self, loop: Loop, code: CodeType) -> None:
         function = loop.function
         self._every: list[str] = []
+        self._shared: list[str] = []
         self._missing = object()
         self.module_level = function is None
         once = _once(loop)
@@ -30,12 +33,14 @@ class Body:
             self._code = compile(tree, loop.file, "exec", dont_inherit=True)
             return
         stated = {n for g in ast.walk(function) if isinstance(g, ast.Global) for n in g.names}
-        named = (*code.co_varnames, *code.co_cellvars, *code.co_freevars)
-        self._every = [
+        named = [n for n in code.co_varnames if n not in stated and n.isidentifier()]
+        self._shared = [
             name
-            for name in dict.fromkeys(named)
-            if name not in stated and name.isidentifier() and name != "__class__"
+            for name in dict.fromkeys((*code.co_cellvars, *code.co_freevars))
+            if name not in stated and name != "__class__"
         ]
+        self._every = [name for name in dict.fromkeys(named) if name not in self._shared]
+        self._inside = f"{function.name}.<locals>."
         step = self._function(function, once, sorted(stated))
         # for the mangling of private names, and for super()
         klass = next(
@@ -49,16 +54,20 @@ class Body:
             if not hasattr(node, "lineno") and isinstance(node, (ast.stmt, ast.expr, ast.arg)):
                 ast.copy_location(node, loop.body[0])
         tree = ast.fix_missing_locations(ast.Module([step], []))
-        found = _code_named(compile(tree, loop.file, "exec", dont_inherit=True), function.name)
-        assert found is not None  # the function was put there above
+        whole = _code_named(compile(tree, loop.file, "exec", dont_inherit=True), _OUTER)
+        found = _code_named(whole, function.name) if whole is not None else None
+        assert found is not None  # the functions were put there above
         self._code = found
 
     def _function(
         self, like: ast.FunctionDef | ast.AsyncFunctionDef, body: ast.stmt, stated: list[str]
     ) -> ast.stmt:
-        """A function named as `like`, of all variables of its frame; `stated` are the names that it
-        says are global."""
+        """A function named as `like`, of the variables of its frame; `stated` are the names that it
+        says are global. Variables that its closures share are those of a function around it, so
+        that the closures' own cells can be put in their place."""
         inner: list[ast.stmt] = [ast.Global(stated)] if stated else []
+        if self._shared:
+            inner.append(ast.Nonlocal(list(self._shared)))
         # a variable that is not bound yet raises when it is read, as it would have
         inner += [
             ast.If(
@@ -70,27 +79,15 @@ class Body:
             )
             for name in self._every
         ]
-        arguments = ast.arguments(
-            posonlyargs=[],
-            args=[ast.arg(name) for name in self._every],
-            kwonlyargs=[],
-            kw_defaults=[],
-            defaults=[],
-        )
-        return ast.FunctionDef(
-            name=like.name,
-            args=arguments,
-            body=[*inner, body],
-            decorator_list=[],
-            returns=None,
-            type_comment=None,
-        )
+        around: list[ast.stmt] = [
+            ast.Assign([ast.Name(name, ast.Store())], ast.Constant(None)) for name in self._shared
+        ]
+        step = _define(like.name, self._every, [*inner, body])
+        return _define(_OUTER, [], [*around, step])
 
-    def __call__(
-        self, variables: Mapping[str, Any], namespace: dict[str, Any], owner: type | None = None
-    ) -> Any:
+    def __call__(self, variables: Mapping[str, Any], namespace: dict[str, Any]) -> Any:
         """Runs it once. `namespace` are the globals; at module level the variables are put there,
-        and afterwards those that stood there before. `owner` is the class that super() means."""
+        and afterwards those that stood there before."""
         if self.module_level:
             before = {name: namespace[name] for name in variables if name in namespace}
             known = set(namespace)
@@ -102,22 +99,75 @@ class Body:
                     del namespace[name]
                 namespace.update(before)
             return None
-        namespace.setdefault(_UNBOUND, self._missing)
+        namespace[_UNBOUND] = missing = self._missing
+        with self._cells(variables) as cells:
+            try:
+                function = FunctionType(self._code, namespace, self._code.co_name, None, cells)
+                return function(*[variables.get(name, missing) for name in self._every])
+            finally:
+                namespace.pop(_UNBOUND, None)
+
+    @contextlib.contextmanager
+    def _cells(self, variables: Mapping[str, Any]) -> Iterator[tuple[CellType, ...]]:
+        """The cells of the shared variables, with their values of then; what the script's closures
+        hold now is put back."""
+        known = self._known_cells(variables)
+        cells, before = [], []
+        for name in self._code.co_freevars:
+            cell = known.get(name)
+            if cell is None:
+                cell = CellType()
+            else:
+                before.append((cell, *_content(cell)))
+            if name in variables:
+                cell.cell_contents = variables[name]
+            cells.append(cell)
         try:
-            missing = namespace[_UNBOUND]
-            cells = tuple(
-                CellType(owner if name == "__class__" else variables.get(name))
-                for name in self._code.co_freevars
-            )
-            function = FunctionType(self._code, namespace, self._code.co_name, None, cells)
-            return function(*[variables.get(name, missing) for name in self._every])
+            yield tuple(cells)
         finally:
-            namespace.pop(_UNBOUND, None)
+            for cell, bound, value in before:
+                if bound:
+                    cell.cell_contents = value
+                else:
+                    del cell.cell_contents
+
+    def _known_cells(self, variables: Mapping[str, Any]) -> dict[str, CellType]:
+        """Those of functions that were defined in this one and stand among its variables."""
+        found: dict[str, CellType] = {}
+        for value in variables.values():
+            if isinstance(value, FunctionType) and self._inside in value.__qualname__:
+                pairs = zip(value.__code__.co_freevars, value.__closure__ or (), strict=False)
+                found.update({name: cell for name, cell in pairs if name in self._shared})
+        return found
 
     @property
     def code(self) -> CodeType:
         """The compiled body."""
         return self._code
+
+
+def _content(cell: CellType) -> tuple[bool, Any]:
+    try:
+        return True, cell.cell_contents
+    except ValueError:  # it is empty
+        return False, None
+
+
+def _define(name: str, parameters: Sequence[str], body: list[ast.stmt]) -> ast.FunctionDef:
+    return ast.FunctionDef(
+        name=name,
+        args=ast.arguments(
+            posonlyargs=[],
+            args=[ast.arg(parameter) for parameter in parameters],
+            kwonlyargs=[],
+            kw_defaults=[],
+            defaults=[],
+        ),
+        body=body,
+        decorator_list=[],
+        returns=None,
+        type_comment=None,
+    )
 
 
 def _once(loop: Loop) -> ast.For:

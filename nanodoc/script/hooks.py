@@ -17,7 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 def installed(
     *,
     made: Callable[[Any], None],
-    stepping: Callable[[torch.optim.Optimizer, Any, Any], None],
+    stepping: Callable[[torch.optim.Optimizer, Any, Any], Any],
     by_scaler: Callable[[torch.optim.Optimizer], None],
     backward: Callable[[Any], None],
 ) -> Callable[[], None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import CodeType, FrameType
 from typing import Any
@@ -23,7 +23,8 @@ from nanodoc.script.body import Body
 from nanodoc.script.loops import Loop
 from nanodoc.script.muted import muted
 from nanodoc.script.outside import Drawn, Outside, StopReplay
-from nanodoc.tensors.nested import tensor_leaves
+from nanodoc.tensors.nested import map_tensors, tensor_leaves
+from nanodoc.trace.optimizer_steps import Closure, around_closure
 
 _LEARNT_FROM = 3  # iterations
 AutocastFlags = tuple[tuple[str, bool, torch.dtype], ...]
@@ -109,6 +110,7 @@ class RecoveredStep:
         self.variables: dict[str, Any] = {}
         self.recorded: deque[Drawn] = deque()
         self.undo: PlainState | None = None
+        self.writes = False
         self.flags: AutocastFlags = _autocast_flags()
 
     def begin(self, start: IterationStart) -> None:
@@ -116,6 +118,7 @@ class RecoveredStep:
         self.loop, self.code, self.namespace = start.loop, start.code, start.namespace
         self.variables, self.undo, self.flags = start.variables, start.undo, start.flags
         self.recorded = start.recorded
+        self.writes = start.batch_is_copy
 
     def __call__(self, model: torch.nn.Module, batch: Any) -> Any:
         """Runs the iteration again, up to its last optimizer step; returns its last loss."""
@@ -128,7 +131,9 @@ class RecoveredStep:
             self.undo.restore()
         outside, before = self._outside, self._outside.given
         outside.given = deque(self.recorded)
-        variables = {**self.variables, **self._named(batch)}
+        # copies, so that a body that writes into its batch finds it as it was the next time
+        given = _copied(batch) if self.writes else batch
+        variables = {**self.variables, **self._named(given)}
         try:
             with (
                 muted(),
@@ -153,40 +158,21 @@ class RecoveredStep:
     @contextlib.contextmanager
     def _counted(self) -> Iterator[None]:
         """Ends the body behind its last optimizer step."""
-        steps, limits = 0, self.limits
-        prints, limits.fingerprints = limits.fingerprints, None
-        losses: list[torch.Tensor] = []
-
-        def before(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-            if prints is not None:
-                prints.append(Fingerprint(list(losses), gradients_of(optimizer)))
-                losses.clear()
+        steps, most = 0, self.limits.optimizer_steps
 
         def after(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
             nonlocal steps
             steps += 1
-            if steps >= limits.optimizer_steps:
+            if steps >= most:
                 raise StopReplay
 
-        original = torch.autograd.backward
-
-        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            losses.extend(scalars_of(tensors))
-            return original(tensors, *args, **kwargs)
-
-        hooks = [register_optimizer_step_post_hook(after)]
-        if prints is not None:
-            hooks.append(register_optimizer_step_pre_hook(before))
-            torch.autograd.backward = backward
+        prints, self.limits.fingerprints = self.limits.fingerprints, None
+        hook = register_optimizer_step_post_hook(after)
         try:
-            yield
-            if prints is not None and not prints:  # a scaler left the optimizer's step out
-                prints.append(Fingerprint(list(losses), []))
+            with contextlib.nullcontext() if prints is None else _fingerprinted(prints):
+                yield
         finally:
-            for hook in hooks:
-                hook.remove()
-            if torch.autograd.backward is backward:
-                torch.autograd.backward = original
+            hook.remove()
 
     def reached_variables(self) -> Iterator[tuple[str, Any, Any]]:
         """What the body reads, as `recipe.variables` asks: (name, its namespace, value)."""
@@ -205,23 +191,64 @@ class RecoveredStep:
                 yield name, self.namespace, self.namespace[name]
 
 
+@contextlib.contextmanager
+def _fingerprinted(prints: list[Fingerprint]) -> Iterator[None]:
+    """Adds a fingerprint at the door of every optimizer's step, or behind each closure that it
+    calls; where nothing steps, one of the losses alone."""
+    losses: list[torch.Tensor] = []
+    original = torch.autograd.backward
+
+    def seen(optimizer: torch.optim.Optimizer) -> None:
+        prints.append(Fingerprint(list(losses), gradients_of(optimizer)))
+        losses.clear()
+
+    def before(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
+        def evaluated(closure: Closure) -> Any:
+            loss = closure()
+            seen(optimizer)
+            return loss
+
+        changed = around_closure(args, kwargs, evaluated)
+        if changed is None:
+            seen(optimizer)
+        return changed
+
+    def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        losses.extend(scalars_of(tensors))
+        return original(tensors, *args, **kwargs)
+
+    hook = register_optimizer_step_pre_hook(before)
+    torch.autograd.backward = backward
+    try:
+        yield
+        if not prints:
+            prints.append(Fingerprint(losses, []))
+    finally:
+        hook.remove()
+        if torch.autograd.backward is backward:
+            torch.autograd.backward = original
+
+
 class Changing:
     """Learns which objects an iteration changes: the others need not be copied at every step."""
 
     def __init__(self) -> None:
         self._seen: dict[int, Any] = {}
         self._iterations = 0
+        self.writes = False
+        """The body writes into its batch."""
 
     @property
     def known(self) -> list[Any] | None:
         """The objects that change; None until a few iterations have told."""
         return list(self._seen.values()) if self._iterations >= _LEARNT_FROM else None
 
-    def learn(self, state: PlainState | None) -> None:
-        """An iteration that began with `state` is over."""
-        if state is not None:
+    def learn(self, start: IterationStart | None) -> None:
+        """An iteration is over."""
+        if start is not None:
             self._iterations += 1
-            self._seen.update({id(value): value for value in state.changed()})
+            self._seen.update({id(value): value for value in start.undo.changed()})
+            self.writes = self.writes or start.was_written
 
 
 class ScriptBatch(dict[str, Any]):
@@ -238,23 +265,45 @@ class IterationStart:
     variables: dict[str, Any]
     undo: PlainState
     flags: AutocastFlags
+    batch: Any = None
+    """The batch it was given: the value of the loop's variable, or the values of several by name.
+    Empty where the body makes its batch itself. A copy, where the body writes into it."""
+    batch_is_copy: bool = False
+    versions: tuple[int, ...] = ()
+    """How often the batch's tensors had been written to."""
     recorded: deque[Drawn] = field(default_factory=deque)
 
     @property
-    def batch(self) -> Any:
-        """The batch it was given: the value of the loop's variable, or the values of several by
-        name. Empty where the body makes its batch itself."""
-        names = batch_names(self.loop, self.variables)
-        if len(names) == 1:
-            return self.variables[names[0]]
-        return ScriptBatch({name: self.variables[name] for name in names})
+    def own_batch(self) -> Any:
+        """The script's own objects."""
+        return _batch_of(self.loop, self.variables)
+
+    @property
+    def was_written(self) -> bool:
+        """The body has written into its batch."""
+        return _versions(self.own_batch) != self.versions
+
+
+def _batch_of(loop: Loop, variables: Mapping[str, Any]) -> Any:
+    names = batch_names(loop, variables)
+    if len(names) == 1:
+        return variables[names[0]]
+    return ScriptBatch({name: variables[name] for name in names})
+
+
+def _versions(batch: Any) -> tuple[int, ...]:
+    return tuple(0 if t.is_inference() else t._version for _, t in tensor_leaves([batch]))
+
+
+def _copied(batch: Any) -> Any:
+    return map_tensors(batch, lambda tensor: tensor.detach().clone())
 
 
 def start_of(
-    frame: FrameType, loop: Loop, outside: Outside, known: Sequence[Any] | None = None
+    frame: FrameType, loop: Loop, outside: Outside, changing: Changing | None = None
 ) -> IterationStart:
-    """The start of the iteration that `frame` is about to run. `known` are the objects that its
-    iterations change, where that is known."""
+    """The start of the iteration that `frame` is about to run; `changing` knows what the iterations
+    before it changed."""
     code, namespace = frame.f_code, frame.f_globals
     if code.co_name == "<module>":
         variables = {n: namespace[n] for n in loop.names if n in namespace}
@@ -268,8 +317,22 @@ def start_of(
             variables.pop(name, None)
     for value in (*variables.values(), *beside.values()):
         outside.simulator(value)
-    undo = PlainState([*variables.values(), *beside.values()], known)
-    return IterationStart(loop, code, namespace, variables, undo, _autocast_flags())
+    undo = PlainState(
+        [*variables.values(), *beside.values()], changing.known if changing is not None else None
+    )
+    batch = _batch_of(loop, variables)
+    versions, copied = _versions(batch), changing is None or changing.writes
+    return IterationStart(
+        loop,
+        code,
+        namespace,
+        variables,
+        undo,
+        _autocast_flags(),
+        _copied(batch) if copied else batch,
+        copied,
+        versions,
+    )
 
 
 def batch_names(loop: Loop, variables: Mapping[str, Any]) -> list[str]:

@@ -37,6 +37,12 @@ class Candidate:
     losses: int = 0
     """Losses that had been seen by then."""
     fingerprints: list[Fingerprint] = field(default_factory=list)
+    optimizer_steps: int = 0
+
+    @property
+    def finite(self) -> bool:
+        """Every loss and gradient that was seen of it."""
+        return all(seen.finite for seen in self.fingerprints)
 
 
 class Search:
@@ -54,12 +60,12 @@ class Search:
         """The losses since the candidate's iteration began, once there is one."""
         self.made = Made()
 
-    def begin(self, frame: FrameType, loop: Loop) -> Trained | None:
-        """Keeps what an iteration begins with. What is trained, where the iteration before it moved
-        weights without an optimizer: then this is the loop."""
+    def begin(self, frame: FrameType, loop: Loop) -> Candidate | None:
+        """Keeps what an iteration begins with. The iteration before it, where that moved weights
+        without an optimizer: then this is the loop."""
         before = self._candidates.get(loop.number)
         if before is not None and self._trains_by_hand(before):
-            return before.trained
+            return before
         start = start_of(frame, loop, self._outside)
         trained, keeper = self._what_is_trained({**start.namespace, **start.variables})
         self._recovered.begin(start)  # the capsule keeps its attributes, too
@@ -69,7 +75,7 @@ class Search:
             capsule.grads = [
                 None if p.grad is None else p.grad.detach().clone() for p in parameters
             ]
-        indices = self._outside.indices_of([start.batch])
+        indices = self._outside.indices_of([start.own_batch])
         self._candidates[loop.number] = Candidate(
             start, capsule, trained, self._backwards, indices, len(self.losses)
         )
@@ -84,6 +90,11 @@ class Search:
         """A backward pass begins."""
         self._backwards += 1
         self.losses += scalars_of(tensors)
+        for candidate in self._candidates.values():
+            recipe, capsule = candidate.trained.recipe, candidate.capsule
+            if not recipe.optimizers and capsule.weights is None:
+                # whatever moves them does so behind the backward pass
+                capsule.weights = copy_weights(list(recipe.model.named_parameters()))
 
     def running(self, frame: FrameType | None, by_closure: bool) -> Candidate | None:
         """The innermost loop that runs and whose iteration has seen a backward pass, or is about to
@@ -111,10 +122,22 @@ class Search:
             trace = trace.tb_next
         return found
 
+    def left_by(self, loop: Loop | None, trace: TracebackType | None) -> tuple[bool, bool]:
+        """(an error left the loop's body, its header)"""
+        while trace is not None and loop is not None:
+            frame, line = trace.tb_frame, trace.tb_lineno
+            if loop in self._loops.running_in(frame, line):
+                return True, False
+            if self._loops.headed_by(frame, line) is loop:
+                return False, True
+            trace = trace.tb_next
+        return False, False
+
     def chosen(self, found: Candidate) -> None:
         """The loop is known; its weights have not moved since its iteration began."""
         recipe, capsule = found.trained.recipe, found.capsule
-        capsule.weights = copy_weights(list(recipe.model.named_parameters()))
+        if capsule.weights is None:
+            capsule.weights = copy_weights(list(recipe.model.named_parameters()))
         capsule.optimizers = [copy_optimizer(optimizer) for optimizer in recipe.optimizers]
         self._candidates = {found.start.loop.number: found}
         self.losses = self.losses[found.losses :]

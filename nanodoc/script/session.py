@@ -21,20 +21,21 @@ from nanodoc.errors import UserCodeError
 from nanodoc.loop.outcome import Outcome
 from nanodoc.loop.script_engine import ScriptEngine
 from nanodoc.loop.stop import Stop
-from nanodoc.replay.objects import PlainState
-from nanodoc.replay.sandbox import state_preserved
+from nanodoc.script.first_step import run_again
 from nanodoc.script.hooks import installed
 from nanodoc.script.loops import BEGIN, EACH, LEFT, Loop, Loops
 from nanodoc.script.outside import Outside
 from nanodoc.script.recovered import (
     Changing,
     Fingerprint,
+    IterationStart,
     RecoveredStep,
     gradients_of,
     start_of,
 )
 from nanodoc.script.search import Candidate, Search
 from nanodoc.script.trained import Trained
+from nanodoc.trace.optimizer_steps import Closure, around_closure
 
 
 class ScriptEnded(BaseException):
@@ -78,6 +79,7 @@ class ScriptSession:
         self._first: Candidate | None = None
         self._busy = False
         self._changing = Changing()
+        self._start: IterationStart | None = None
         self.state = State.ASLEEP
         self.engine: ScriptEngine | None = None
         self.loop: Loop | None = None
@@ -163,6 +165,8 @@ class ScriptSession:
 
     def _begin(self, number: int, frame: FrameType) -> None:
         """The mark at the start of an iteration."""
+        if self.state is State.ASLEEP and self._loops.all[number].backwards:
+            self._wake()
         if self.state is State.ASLEEP or self._deaf():
             return
         loop = self.loop
@@ -172,10 +176,8 @@ class ScriptSession:
             if loop is None:
                 loop = self._loops.all[number]
                 by_hand = self._search.begin(frame, loop)
-                if by_hand is not None:
-                    # no optimizer moves its weights: from now on it is watched
-                    self.loop = loop
-                    self._open_engine(by_hand)
+                if by_hand is not None:  # no optimizer moves its weights
+                    self._choose(by_hand)
                     self._next(frame, loop)
             else:
                 self._next(frame, loop)
@@ -188,32 +190,47 @@ class ScriptSession:
 
     def _stepping(
         self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any, *, by_scaler: bool = False
-    ) -> None:
+    ) -> Any:
         """An optimizer is about to step; `by_scaler`: unless its GradScaler leaves that out."""
         if self._deaf():
-            return
+            return None
         if self.state is State.WATCHING:
             assert self.engine is not None
             if not self.engine.is_open:
                 self._note_unseen(sys._getframe(1))
-            return
+            return None
         self._wake()
-        frame = sys._getframe(1)
+        frame, changed = sys._getframe(1), None
         with self._ours():
             if self._first is None:
                 found = self._search.running(frame, "closure" in kwargs or len(args) > 1)
                 if found is None:
-                    return
+                    return None
                 self._choose(found)
-            assert self._first is not None
-            if by_scaler:
-                return
-            self._first.fingerprints.append(
-                Fingerprint(self._search.losses, gradients_of(optimizer))
-            )
-            self._search.losses = []
-            if not self._first.fingerprints[-1].finite:
-                self._begin_engine()
+            if by_scaler or self._first is None:
+                return None
+            self._first.optimizer_steps += 1
+            changed = around_closure(args, kwargs, lambda closure: self._closed(optimizer, closure))
+            if changed is None:
+                self._gradients_complete(optimizer)
+        return changed
+
+    def _closed(self, optimizer: torch.optim.Optimizer, closure: Closure) -> Any:
+        """The closure that the optimizer was given."""
+        loss = closure()
+        if self.state is State.FIRST and not self._deaf():
+            with self._ours():
+                self._gradients_complete(optimizer)
+        return loss
+
+    def _gradients_complete(self, optimizer: torch.optim.Optimizer) -> None:
+        """Of the first step, as it ran: what it has to come to when it is run again."""
+        assert self._first is not None
+        seen = Fingerprint(self._search.losses, gradients_of(optimizer))
+        self._first.fingerprints.append(seen)
+        self._search.losses = []
+        if not seen.finite:
+            self._begin_engine()
 
     def _choose(self, found: Candidate) -> None:
         """The loop is known."""
@@ -229,33 +246,30 @@ class ScriptSession:
         self.state = State.WATCHING
         return engine
 
-    def _begin_engine(self) -> None:
+    def _begin_engine(self, error: BaseException | None = None) -> None:
         """Runs the first step again, under every watcher, compares the two, and goes on where the
-        script stands."""
+        script stands. `error` is what it raised, if anything."""
         first = self._first
         assert first is not None
         self._first = None
-        recovered, limits = self._recovered, self._recovered.limits
-        recovered.begin(first.start)
-        engine = self._open_engine(first.trained)
-        now = PlainState(value for _, _, value in recovered.reached_variables())
-        limits.optimizer_steps = max(1, len(first.fingerprints))
         if not first.fingerprints:
             first.fingerprints.append(Fingerprint(self._search.losses, []))
-        prints: list[Fingerprint] = []
-        limits.fingerprints = prints
-        ended: Stop | str | None = None
-        try:
-            with state_preserved(engine.runner, engine.keeper):
-                ended = engine.first(first.capsule, first.indices)
-        finally:
-            limits.fingerprints = None
-            now.restore()
-        pairs = zip(first.fingerprints, prints, strict=False)
-        self.same = len(prints) == len(first.fingerprints) and all(a.same_as(b) for a, b in pairs)
-        if isinstance(ended, Stop):
-            self._end(ended)
+        self._recovered.begin(first.start)
+        engine = self._open_engine(first.trained)
+        again = run_again(first, engine, self._recovered, error)
+        self.same = again.same
+        if again.stop is not None and (again.same or again.is_true):
+            self._end(again.stop)
+        if again.ended_early:
+            self._observe_only(first)
+            return
+        engine.replays = again.same
         self.steps = 1
+
+    def _observe_only(self, first: Candidate) -> None:
+        """The step can't be run again: it went well in the script, and not then."""
+        self._around.close()
+        self._open_engine(first.trained).replays = False
 
     def _next(self, frame: FrameType, loop: Loop) -> None:
         """An iteration of the training begins; the one before is over."""
@@ -266,14 +280,14 @@ class ScriptSession:
         self._close_step()
         if self._most is not None and self.steps >= self._most:
             self._end(Stop())
-        start = start_of(frame, loop, self._outside, self._changing.known)
+        start = start_of(frame, loop, self._outside, self._changing)
         self._recovered.begin(start)
+        self._start = start
         self._outside.sinks = [start.recorded]
-        batch = start.batch
         engine.open(
             self.steps,
-            batch,
-            self._outside.indices_of([batch]),
+            start.batch,
+            self._outside.indices_of([start.own_batch]),
             self._outside.waited(),
             self._tripped,
         )
@@ -299,7 +313,7 @@ class ScriptSession:
             return
         self._recovered.limits.optimizer_steps = max(1, engine.optimizer_steps)
         self._outside.sinks = []
-        self._changing.learn(self._recovered.undo)
+        self._changing.learn(self._start)
         trouble = engine.close()
         if trouble is not None:
             self._end(trouble)
@@ -357,7 +371,7 @@ class ScriptSession:
 
     def _judged_failure(self, error: BaseException) -> bool:
         engine = self.engine
-        in_step, in_batch = self._where(error)
+        in_step, in_batch = self._search.left_by(self.loop, error.__traceback__)
         if self.state is State.WATCHING and engine is not None:
             phase = engine.runner._phase_of(error)
             if in_step and engine.is_open:
@@ -377,19 +391,7 @@ class ScriptSession:
     def _fails_again(self, error: BaseException) -> bool:
         """The first step, run again, raises the same."""
         try:
-            self._begin_engine()
+            self._begin_engine(error)
         except ScriptEnded:
             return True
         return False
-
-    def _where(self, error: BaseException) -> tuple[bool, bool]:
-        """(the error left the body of the training's loop, its header)"""
-        trace = error.__traceback__
-        while trace is not None and self.loop is not None:
-            frame, line = trace.tb_frame, trace.tb_lineno
-            if self.loop in self._loops.running_in(frame, line):
-                return True, False
-            if self._loops.headed_by(frame, line) is self.loop:
-                return False, True
-            trace = trace.tb_next
-        return False, False

@@ -4,7 +4,7 @@ taken off again."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Sized
+from collections.abc import Callable, Sized
 from typing import Any
 
 from torch.optim.optimizer import (
@@ -13,6 +13,21 @@ from torch.optim.optimizer import (
 )
 
 from nanodoc.trace.spans import Place, calling_places
+
+Closure = Callable[[], Any]
+
+
+def around_closure(args: Any, kwargs: Any, around: Callable[[Closure], Any]) -> Any:
+    """What a pre-hook of `Optimizer.step` returns so that the closure it was given, if any, is
+    called as `around(closure)`: an LBFGS evaluates it several times, and some trainers run the
+    whole step in it."""
+    if callable(kwargs.get("closure")):
+        closure = kwargs["closure"]
+        return args, {**kwargs, "closure": lambda: around(closure)}
+    if len(args) > 1 and callable(args[1]):
+        closure = args[1]
+        return (args[0], lambda: around(closure), *args[2:]), kwargs
+    return None
 
 
 class OptimizerSteps:
@@ -40,11 +55,20 @@ class OptimizerSteps:
             handle.remove()
         self._handles = []
 
-    def _begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def _begins(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
         self.inside.add(threading.get_ident())
         if self._places:
             own, caller = calling_places(2)
             self.calls.append((len(self._recorded), caller or own))
+        return around_closure(args, kwargs, self._closure)
+
+    def _closure(self, closure: Closure) -> Any:
+        """Its forward and backward are the training's, not the optimizer's."""
+        self.inside.discard(threading.get_ident())
+        try:
+            return closure()
+        finally:
+            self.inside.add(threading.get_ident())
 
     def _ended(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self.inside.discard(threading.get_ident())

@@ -67,10 +67,7 @@ def test_the_step_is_found_and_nothing_changes(
     assert report.script_status == status
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted({*files, "kept"})
     line = line_of(path, "# step")
-    if style == "no optimizer at all":  # its first step is seen as a whole by nobody
-        assert report.run.step_found == f"step train.py:{line}"
-    else:
-        assert report.run.step_found == f"step train.py:{line}, replay of step 0 bitwise the same"
+    assert report.run.step_found == f"step train.py:{line}, replay of step 0 bitwise the same"
     assert [finding.code for finding in report.findings] == []
 
 

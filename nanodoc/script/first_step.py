@@ -1,0 +1,67 @@
+"""A script's first step, run once more: does it come to the same, bit by bit?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nanodoc.errors import said
+from nanodoc.loop.script_engine import ScriptEngine
+from nanodoc.loop.stop import Stop
+from nanodoc.replay.objects import PlainState
+from nanodoc.replay.sandbox import state_preserved
+from nanodoc.script.recovered import Fingerprint, RecoveredStep
+from nanodoc.script.search import Candidate
+
+
+@dataclass(frozen=True, slots=True)
+class RunAgain:
+    """How it ended."""
+
+    same: bool
+    """Losses and gradients were bitwise the script's own; of a step that raised, the error."""
+    stop: Stop | None
+    """What was wrong with it."""
+    ended_early: bool
+    """It did not come to its end."""
+    is_true: bool
+    """It is wrong in the script, too."""
+
+
+def run_again(
+    first: Candidate, engine: ScriptEngine, recovered: RecoveredStep, error: BaseException | None
+) -> RunAgain:
+    """Runs it from its start, under every watcher; the script's own state is left as it was.
+    `error` is what the script's own step raised, if anything."""
+    limits = recovered.limits
+    now = PlainState(value for _, _, value in recovered.reached_variables())
+    limits.optimizer_steps = max(1, first.optimizer_steps)
+    prints: list[Fingerprint] = []
+    limits.fingerprints = prints
+    try:
+        with state_preserved(engine.runner, engine.keeper):
+            ended = engine.first(first.capsule, first.indices)
+    finally:
+        limits.fingerprints = None
+        now.restore()
+    stop = ended if isinstance(ended, Stop) else None
+    failed = stop is not None and stop.failure is not None
+    if error is not None:
+        same = stop is not None and _raised_alike(stop, error)
+    else:
+        pairs = zip(first.fingerprints, prints, strict=False)
+        same = len(prints) == len(first.fingerprints) and all(a.same_as(b) for a, b in pairs)
+        same = same and not failed
+    return RunAgain(
+        same=same,
+        stop=stop,
+        ended_early=ended is not None,
+        is_true=not failed and not first.finite,
+    )
+
+
+def _raised_alike(stop: Stop, error: BaseException) -> bool:
+    failure = stop.failure
+    return failure is not None and (failure.type, failure.message) == (
+        type(error).__name__,
+        said(error),
+    )
