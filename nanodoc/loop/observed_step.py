@@ -156,6 +156,8 @@ class ObservedVitals:
         if len(observer.vitals) != 1 or (self._amp.calls.left_out and self._amp.calls.taken):
             return None
         vitals = observer.vitals[0]
+        if result is None:
+            return vitals
         if isinstance(result, float):
             return vitals.with_loss(result) if math.isfinite(vitals.loss) else vitals
         if not _is_scalar(result):

@@ -113,8 +113,9 @@ class PlainState:
             inside = list(vars(value).values())
         else:
             return
-        for inner in inside:
-            self._visit(inner, depth + 1)
+        if depth < _DEEPEST:
+            for inner in inside:
+                self._visit(inner, depth + 1)
 
 
 def _kind(value: Any) -> Any:

@@ -26,11 +26,15 @@ _SILENT = (
     ("wandb", "", ("log",)),
 )
 
+_OF_FILES = tuple(
+    (os, name) for name in ("remove", "unlink", "rename", "replace", "rmdir", "truncate")
+)
+
 
 @contextlib.contextmanager
 def muted() -> Iterator[None]:
     """What runs inside leaves nothing behind outside of this process."""
-    opening, saving, sleeping = builtins.open, torch.save, time.sleep
+    opening, opening_of_paths = builtins.open, io.open
     undo: list[tuple[Any, str, Any]] = []
 
     def open_(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
@@ -45,16 +49,18 @@ def muted() -> Iterator[None]:
             if target is not None and hasattr(target, name):
                 undo.append((target, name, getattr(target, name)))
                 setattr(target, name, _nothing)
+    for target, name in ((torch, "save"), (time, "sleep"), *_OF_FILES):
+        undo.append((target, name, getattr(target, name)))
+        setattr(target, name, _nothing)
     level = logging.root.manager.disable
-    builtins.open = open_  # put back below
-    torch.save, time.sleep = _nothing, _nothing
+    builtins.open = io.open = open_  # put back below
     logging.disable(logging.CRITICAL)
     said = io.StringIO()
     try:
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
             yield
     finally:
-        builtins.open, torch.save, time.sleep = opening, saving, sleeping
+        builtins.open, io.open = opening, opening_of_paths
         logging.disable(level)
         for target, name, original in reversed(undo):
             setattr(target, name, original)

@@ -23,6 +23,8 @@ from nanodoc.script.recovered import (
 )
 from nanodoc.script.trained import Made, Trained, what_is_trained
 
+_MOST_IDLE = 32  # iterations
+
 
 @dataclass(slots=True)
 class Candidate:
@@ -56,6 +58,7 @@ class Search:
         self._keeper: StateKeeper | None = None
         self._trained: Trained | None = None
         self._backwards = 0
+        self._idle: dict[int, tuple[int, int]] = {}
         self.losses: list[torch.Tensor] = []
         """The losses since the candidate's iteration began, once there is one."""
         self.made = Made()
@@ -66,6 +69,9 @@ class Search:
         before = self._candidates.get(loop.number)
         if before is not None and self._trains_by_hand(before):
             return before
+        if self._is_idle(loop):
+            self._candidates.pop(loop.number, None)
+            return None
         start = start_of(frame, loop, self._outside)
         trained, keeper = self._what_is_trained({**start.namespace, **start.variables})
         self._recovered.begin(start)  # the capsule keeps its attributes, too
@@ -81,6 +87,14 @@ class Search:
         )
         self._outside.sinks = self._sinks()
         return None
+
+    def _is_idle(self, loop: Loop) -> bool:
+        """It has run for long without a backward pass: it loads or simulates, and need not pay for
+        a search."""
+        since, count = self._idle.get(loop.number, (self._backwards, 0))
+        count = count + 1 if since == self._backwards else 0
+        self._idle[loop.number] = (self._backwards, count)
+        return count > _MOST_IDLE
 
     def left(self, number: int) -> None:
         """A loop is over, and no optimizer has stepped in it."""
