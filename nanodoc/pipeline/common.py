@@ -22,6 +22,7 @@ from nanodoc.recipe.build_watch import BuildWatch
 from nanodoc.recipe.lines import line_of_key
 from nanodoc.recipe.loader import build_recipe, split_entrypoint
 from nanodoc.recipe.recipe import Recipe
+from nanodoc.recipe.trainers import TrainerReturned
 from nanodoc.report.report import Report, RunInfo, VitalSigns
 from nanodoc.trace.files import shown_path
 
@@ -55,8 +56,12 @@ def check_module(recipe: Recipe, module: str | None) -> None:
 
 def build_watched(entrypoint: str, config: Config) -> tuple[Recipe, BuildFacts]:
     watch = BuildWatch()
-    with watch:
-        recipe = build_recipe(entrypoint, config.recipe)
+    try:
+        with watch:
+            recipe = build_recipe(entrypoint, config.recipe)
+    except TrainerReturned as returned:
+        returned.building = watch
+        raise
     if any(isinstance(module, torch.jit.ScriptModule) for module in recipe.model.modules()):
         raise UsageError(
             "the model holds TorchScript modules, which cannot be watched; return the plain "

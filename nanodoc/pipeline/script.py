@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import sys
 import traceback
+from collections.abc import Callable
 from dataclasses import replace
 from types import TracebackType
+from typing import Any
 
 import torch
 
@@ -21,10 +23,11 @@ from nanodoc.loop.outcome import Outcome
 from nanodoc.loop.script_engine import ScriptEngine
 from nanodoc.pipeline.common import device_name, run_info
 from nanodoc.pipeline.ranks import before_the_run
-from nanodoc.pipeline.run import reported, unwatched
-from nanodoc.pipeline.run_plan import Run, engine_options
+from nanodoc.pipeline.reporting import reported, unwatched
+from nanodoc.pipeline.run_plan import DEFAULT_STEPS, Run, engine_options
 from nanodoc.progress import Progress
 from nanodoc.recipe.build_watch import BuildWatch
+from nanodoc.recipe.trainers import TrainerReturned
 from nanodoc.report.report import Report
 from nanodoc.script.launcher import Program
 from nanodoc.script.loops import Loop, Loops
@@ -41,26 +44,46 @@ _NO_STEP = "no loop of the script made an optimizer step, as far as could be see
 def run_script(launch: Launch, config: Config, progress: Progress | None = None) -> Report:
     """Runs a script to its end, or to the step that is sick, and returns what was found. Raises
     `UsageError` where there is no such script."""
-    return _ScriptRun(launch, config, progress or Progress()).run()
+    loops = Loops()
+    program = Program(launch, loops)
+    return _ScriptRun(str(launch), program.run, loops, config, progress or Progress()).run()
+
+
+def run_trainer(
+    entrypoint: str, returned: TrainerReturned, loops: Loops, config: Config, progress: Progress
+) -> Report:
+    """Runs the trainer that an entrypoint returned, whose loops are among `loops`."""
+    run = _ScriptRun(entrypoint, returned.train, loops, config, progress, returned.building)
+    return run.run()
 
 
 class _ScriptRun:
     """One run of one script."""
 
-    def __init__(self, launch: Launch, config: Config, progress: Progress) -> None:
-        self._launch = launch
+    def __init__(
+        self,
+        entrypoint: str,
+        program: Callable[[], Any],
+        loops: Loops,
+        config: Config,
+        progress: Progress,
+        building: BuildWatch | None = None,
+    ) -> None:
+        """`building`: what was seen of the making of what `program` trains, if that is over."""
+        self._entrypoint = entrypoint
         self._config = config
         self._progress = progress
-        self._loops = Loops()
-        self._program = Program(launch, self._loops)
+        self._loops = loops
+        self._program = program
         self._outside = Outside(self._loops, torch.device("cpu"))
-        self._building = BuildWatch(memory=False)
-        self._built = False
+        self._building = building or BuildWatch(memory=False)
+        self._built = building is not None
+        most = config.steps if building is None else config.steps or DEFAULT_STEPS
         self._history: History | None = None
         self._before: tuple[tuple[str, str], ...] = ()
         self._report: Report | None = None
         self._session = ScriptSession(
-            self._loops, self._outside, self._engine, self._conclude, config.steps
+            self._loops, self._outside, self._engine, self._conclude, most
         )
 
     def run(self) -> Report:
@@ -69,11 +92,12 @@ class _ScriptRun:
         here().at(None, "setup")
         status = 0
         session = self._session
-        self._building.__enter__()
+        if not self._built:
+            self._building.__enter__()
         try:
             session.install()
             try:
-                self._program.run()
+                self._program()
             except ScriptEnded:
                 pass
             except SystemExit as left:
@@ -122,7 +146,7 @@ class _ScriptRun:
         folder = artifact_folder(config)
         self._history = History(folder)
         self._run = Run(
-            entrypoint=str(self._launch),
+            entrypoint=self._entrypoint,
             config=config,
             device=trained.device,
             amp_dtype=None,
@@ -208,7 +232,7 @@ class _ScriptRun:
 
     def _bare(self, evidence: Evidence) -> Report:
         info = run_info(
-            str(self._launch),
+            self._entrypoint,
             "run",
             self._config,
             torch.device("cpu"),

@@ -15,6 +15,7 @@ from typing import Any
 from nanodoc.errors import UsageError, UserCodeError, is_users
 from nanodoc.recipe.adapt import as_recipe
 from nanodoc.recipe.recipe import Recipe
+from nanodoc.recipe.trainers import TrainerReturned, training_of
 
 
 def split_entrypoint(entrypoint: str) -> tuple[Path, str]:
@@ -59,7 +60,8 @@ def load_callable(entrypoint: str) -> tuple[Callable[..., Any], str]:
 
 
 def build_recipe(entrypoint: str, config: Mapping[str, Any] | None = None) -> Recipe:
-    """Calls the entrypoint, with `config` when it takes an argument, and adapts what it returns."""
+    """Calls the entrypoint, with `config` when it takes an argument, and adapts what it returns.
+    Raises `TrainerReturned` where that trains by itself."""
     build, name = load_callable(entrypoint)
     arguments = (dict(config or {}),) if _takes_argument(build, given=bool(config)) else ()
     try:
@@ -69,6 +71,9 @@ def build_recipe(entrypoint: str, config: Mapping[str, Any] | None = None) -> Re
         if not is_users(error):
             raise
         raise UserCodeError(error, "setup") from error
+    train = training_of(value, name)
+    if train is not None:
+        raise TrainerReturned(name, value, train)
     return as_recipe(value, name)
 
 

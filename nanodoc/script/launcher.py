@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from nanodoc.errors import UsageError
-from nanodoc.script.loops import Loops
+from nanodoc.script.loops import Loops, silence
 from nanodoc.supervise.launch import Launch
 
 # the loops of trainers, whose iterations are a training's steps
@@ -56,7 +56,7 @@ class Program:
         if importlib.util.find_spec("nanodoc") is None:
             sys.path.append(_OURS)
         sys.argv = list(self._argv)
-        sys.meta_path.insert(0, _Finder(self._loops, self._root))
+        sys.meta_path.insert(0, _Finder(self._loops, self._root + os.sep))
         spec = self._spec
         vars(self.module).update(
             __file__=self._path,
@@ -69,6 +69,18 @@ class Program:
         )
         sys.modules["__main__"] = self.module
         exec(_code(self._loops, self._source, self._path), vars(self.module))
+
+
+def marked_trainers() -> Loops:
+    """Has the trainers that are imported from now on compiled with marks, which do nothing until a
+    session is there."""
+    for finder in sys.meta_path:
+        if isinstance(finder, _Finder):
+            return finder.loops
+    silence()
+    loops = Loops()
+    sys.meta_path.insert(0, _Finder(loops, None))
+    return loops
 
 
 def _module_spec(name: str) -> importlib.machinery.ModuleSpec:
@@ -108,9 +120,10 @@ class _Loader(importlib.machinery.SourceFileLoader):
 class _Finder:
     """Stands before the other finders for modules below the script's folder and for trainers."""
 
-    def __init__(self, loops: Loops, root: str) -> None:
-        self._loops = loops
-        self._root = root + os.sep
+    def __init__(self, loops: Loops, root: str | None) -> None:
+        """`root`: the folder of the script, with a separator; None marks trainers only."""
+        self.loops = loops
+        self._root = root
         self._installed = tuple(
             os.path.realpath(sysconfig.get_path(name)) + os.sep
             for name in ("stdlib", "platstdlib", "purelib", "platlib")
@@ -119,20 +132,23 @@ class _Finder:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: object = None
     ) -> importlib.machinery.ModuleSpec | None:
+        if self._root is None and name not in TRAINERS:
+            return None
         spec = importlib.machinery.PathFinder.find_spec(name, path)
         if spec is None or spec.origin is None:
             return None
         if type(spec.loader) is not importlib.machinery.SourceFileLoader:
             return None
         if name in TRAINERS or self._beside(os.path.realpath(spec.origin)):
-            spec.loader = _Loader(name, spec.origin, self._loops)
+            spec.loader = _Loader(name, spec.origin, self.loops)
             return spec
         return None
 
     def _beside(self, file: str) -> bool:
         ours = os.path.join(_OURS, "nanodoc") + os.sep
         return (
-            file.startswith(self._root)
+            self._root is not None
+            and file.startswith(self._root)
             and not file.startswith((*self._installed, ours))
             and "site-packages" not in file
         )

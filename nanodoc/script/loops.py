@@ -4,6 +4,7 @@ one behind every loop. Line and column numbers stay as they are; nothing is writ
 from __future__ import annotations
 
 import ast
+import builtins
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -96,6 +97,13 @@ class Loops:
         """The loop whose header the frame is in: it is drawing its next value."""
         found = self.by_file.get(frame.f_code.co_filename, [])
         return next((o for o in found if o.line == line and o.runs_in(frame.f_code)), None)
+
+
+def silence() -> None:
+    """The marks do nothing."""
+    marks = vars(builtins)
+    marks[BEGIN] = marks[LEFT] = lambda number: None
+    marks[EACH] = lambda values: values
 
 
 class _Marker:

@@ -119,6 +119,8 @@ class Search:
                 candidate = self._candidates.get(loop.number)
                 if candidate is None or candidate.start.code is not frame.f_code:
                     continue
+                if self.made.optimizers() and not candidate.trained.recipe.optimizers:
+                    continue  # its optimizer has only turned up now: from the next iteration on
                 if found is None:
                     if by_closure or self._backwards > candidate.backwards:
                         found = candidate

@@ -23,7 +23,7 @@ from nanodoc.loop.script_engine import ScriptEngine
 from nanodoc.loop.stop import Stop
 from nanodoc.script.first_step import run_again
 from nanodoc.script.hooks import installed
-from nanodoc.script.loops import BEGIN, EACH, LEFT, Loop, Loops
+from nanodoc.script.loops import BEGIN, EACH, LEFT, Loop, Loops, silence
 from nanodoc.script.outside import Outside
 from nanodoc.script.recovered import (
     Changing,
@@ -113,9 +113,7 @@ class ScriptSession:
     def close(self) -> None:
         """Takes everything away; the marks stay, and do nothing."""
         self.state = State.OVER
-        marks = vars(builtins)
-        marks[BEGIN] = marks[LEFT] = lambda number: None
-        marks[EACH] = lambda values: values
+        silence()
         self._around.close()
         while self._undo:
             self._undo.pop()()
@@ -194,6 +192,7 @@ class ScriptSession:
         """An optimizer is about to step; `by_scaler`: unless its GradScaler leaves that out."""
         if self._deaf():
             return None
+        self._search.made.note(optimizer)
         if self.state is State.WATCHING:
             assert self.engine is not None
             if not self.engine.is_open:

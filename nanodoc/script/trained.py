@@ -44,7 +44,9 @@ class Made:
     _made: list[weakref.ref[Any]] = field(default_factory=list)
 
     def note(self, made: Any) -> None:
-        """One has been made."""
+        """One has been made, or has turned up."""
+        if any(ref() is made for ref in self._made):
+            return
         self._made.append(weakref.ref(made))
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
