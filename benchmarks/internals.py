@@ -19,7 +19,7 @@ from nanodoc.loop.history import History
 from nanodoc.replay.step import StepRunner, run_step
 from nanodoc.replay.step_state import StateKeeper
 from nanodoc.trace.tracer import Tracer
-from nanodoc.watch.requested_steps import LookOptions
+from nanodoc.watchers.requested_steps import LookOptions
 
 __all__ = ["FollowedChain", "MonitoredLoop", "Recipe", "Tracer", "accelerator", "cuda"]
 

@@ -39,7 +39,7 @@ from nanodoc.facts.trials import Pattern
 from nanodoc.replay.step_state import StepState
 from nanodoc.report.report import ANOTHER_BATCH, FLOAT32, FLOAT64, THE_STEP, UNMEASURED
 from nanodoc.tensors.nested import batch_size
-from nanodoc.watch.skipped_steps import at_scale
+from nanodoc.watchers.skipped_steps import at_scale
 
 _HALVINGS = 20
 _MORE = 1.5  # times the gradient norm that the clip left before

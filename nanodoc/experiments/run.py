@@ -28,7 +28,7 @@ from nanodoc.replay.step import StepRunner
 from nanodoc.replay.step_state import StateKeeper
 from nanodoc.replay.traced_replay import Replayer
 from nanodoc.rules.catalogue import can_tell
-from nanodoc.watch.skipped_steps import at_scale
+from nanodoc.watchers.skipped_steps import at_scale
 
 _MOST_FINDINGS = 3  # whose fixes are tried
 _DIVERGING = 10.0  # times the loss at the start: when a finite run is worth being run again

@@ -40,8 +40,8 @@ from nanodoc.replay.traced_replay import Replayer
 from nanodoc.replay.weight_history import WeightHistory
 from nanodoc.tensors.nested import move_module
 from nanodoc.trace.functions import READS_ANYTHING
-from nanodoc.watch.requested_steps import LookOptions
-from nanodoc.watch.watch import RunEnd
+from nanodoc.watchers.requested_steps import LookOptions
+from nanodoc.watchers.watch import RunEnd
 
 _SCHEDULE_OVER = "Tried to step"  # as OneCycleLR says
 _END = "end"

@@ -15,9 +15,9 @@ from nanodoc.measure.gradients import Vitals, packed_vitals
 from nanodoc.replay.observer import Observer
 from nanodoc.replay.step import StepRunner
 from nanodoc.replay.step_state import StepState
-from nanodoc.watch.amp import AmpWatch
-from nanodoc.watch.probes import ProbeWatch
-from nanodoc.watch.watch import Watch
+from nanodoc.watchers.amp import AmpWatch
+from nanodoc.watchers.probes import ProbeWatch
+from nanodoc.watchers.watch import Watch
 
 # A train_step may skip a bad batch on purpose; more than this many in a row are no longer an
 # exception.

@@ -26,8 +26,8 @@ from nanodoc.replay.step import StepRunner
 from nanodoc.replay.step_state import StepState
 from nanodoc.replay.weight_history import WeightHistory
 from nanodoc.tensors.nested import leading_size
-from nanodoc.watch.learning import LearningWatch, loader_of
-from nanodoc.watch.sampling import Sampler
+from nanodoc.watchers.learning import LearningWatch, loader_of
+from nanodoc.watchers.sampling import Sampler
 
 
 @dataclass(slots=True)

@@ -13,9 +13,9 @@ from nanodoc.measure.gradients import Scratch, Vitals
 from nanodoc.replay.observer import Observer
 from nanodoc.replay.step import StepResult, StepRunner
 from nanodoc.replay.step_state import StepState
-from nanodoc.watch.amp import AmpWatch
-from nanodoc.watch.probes import ProbeWatch
-from nanodoc.watch.watch import Watch
+from nanodoc.watchers.amp import AmpWatch
+from nanodoc.watchers.probes import ProbeWatch
+from nanodoc.watchers.watch import Watch
 
 
 @dataclass(slots=True)

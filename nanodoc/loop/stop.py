@@ -33,7 +33,7 @@ from nanodoc.recipe.build_facts import BuildFacts
 from nanodoc.replay.sandbox import state_preserved
 from nanodoc.replay.step import StepRunner
 from nanodoc.replay.step_state import StateKeeper, StepState
-from nanodoc.watch.watch import SickSkip
+from nanodoc.watchers.watch import SickSkip
 
 
 @dataclass(slots=True)

@@ -9,13 +9,13 @@ from nanodoc.replay.step import StepRunner
 from nanodoc.replay.step_state import StateKeeper
 from nanodoc.replay.traced_replay import Replayer
 from nanodoc.replay.weight_history import WeightHistory
-from nanodoc.watch.amp import AmpWatch
-from nanodoc.watch.grad_graph import GraphWatch
-from nanodoc.watch.learning import LearningWatch
-from nanodoc.watch.probes import ProbeWatch
-from nanodoc.watch.requested_steps import LookOptions, RequestedSteps
-from nanodoc.watch.sampling import Sampler
-from nanodoc.watch.watch import Watch
+from nanodoc.watchers.amp import AmpWatch
+from nanodoc.watchers.grad_graph import GraphWatch
+from nanodoc.watchers.learning import LearningWatch
+from nanodoc.watchers.probes import ProbeWatch
+from nanodoc.watchers.requested_steps import LookOptions, RequestedSteps
+from nanodoc.watchers.sampling import Sampler
+from nanodoc.watchers.watch import Watch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -71,6 +71,18 @@ def run_training(
         note_failure(here(), describe_failure(error), None)
         info = run_info(entrypoint, "run", config, device, None, config.steps or 0, 0, "not_run")
         return unwatched(info, Evidence(failure=describe_failure(error)), config)
+    return run_recipe(entrypoint, recipe, facts, config, progress, again)
+
+
+def run_recipe(
+    entrypoint: str,
+    recipe: Recipe,
+    facts: BuildFacts,
+    config: Config,
+    progress: Progress,
+    again: SecondRun | None = None,
+) -> Report:
+    """Runs a recipe that was built, and returns what was found. Raises `UsageError`."""
     device = device_of(recipe.model, config.device)
     here().of_model(
         {id(module): (path, type(module).__name__) for path, module in recipe.model.named_modules()}

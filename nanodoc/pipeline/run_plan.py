@@ -11,7 +11,7 @@ import torch
 from nanodoc.config import Config
 from nanodoc.pipeline.common import run_info
 from nanodoc.report.report import RunInfo
-from nanodoc.watch.requested_steps import LookOptions
+from nanodoc.watchers.requested_steps import LookOptions
 
 DEFAULT_STEPS = 100
 DEFAULT_LOG_EVERY = 10  # with --stats

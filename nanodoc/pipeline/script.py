@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
@@ -46,18 +46,18 @@ def run_script(launch: Launch, config: Config, progress: Progress | None = None)
     `UsageError` where there is no such script."""
     loops = Loops()
     program = Program(launch, loops)
-    return _ScriptRun(str(launch), program.run, loops, config, progress or Progress()).run()
+    return ScriptRun(str(launch), program.run, loops, config, progress or Progress()).run()
 
 
 def run_trainer(
     entrypoint: str, returned: TrainerReturned, loops: Loops, config: Config, progress: Progress
 ) -> Report:
     """Runs the trainer that an entrypoint returned, whose loops are among `loops`."""
-    run = _ScriptRun(entrypoint, returned.train, loops, config, progress, returned.building)
+    run = ScriptRun(entrypoint, returned.train, loops, config, progress, returned.building)
     return run.run()
 
 
-class _ScriptRun:
+class ScriptRun:
     """One run of one script."""
 
     def __init__(
@@ -82,33 +82,48 @@ class _ScriptRun:
         self._history: History | None = None
         self._before: tuple[tuple[str, str], ...] = ()
         self._report: Report | None = None
-        self._session = ScriptSession(
+        self._status = 0
+        self.session = self._session = ScriptSession(
             self._loops, self._outside, self._engine, self._conclude, most
         )
 
     def run(self) -> Report:
-        """Raises `UsageError`, and `KeyboardInterrupt` where it was interrupted before there was
-        anything to tell."""
+        """Runs the program. Raises `UsageError`, `InternalError`, and `KeyboardInterrupt` where it
+        was interrupted before there was anything to tell."""
+        with self.watching(self._shown_and_gone):
+            self._program()
+        return self.report()
+
+    @contextlib.contextmanager
+    def watching(self, on_error: Callable[[BaseException], bool]) -> Iterator[None]:
+        """Around the training. `on_error` is told what it raised, and says whether that ends
+        here."""
         here().at(None, "setup")
-        status = 0
         session = self._session
         if not self._built:
             self._building.__enter__()
         try:
             session.install()
             try:
-                self._program()
+                yield
             except ScriptEnded:
                 pass
             except SystemExit as left:
-                status = _status(left)
+                self._status = _status(left)
                 session.ended()
-            except KeyboardInterrupt:
+                if not on_error(left):
+                    raise
+            except KeyboardInterrupt as error:
+                self._status = 130
                 self._interrupted()
-                status = 130
+                if not on_error(error):
+                    raise
             except BaseException as error:
-                status = 1
+                self._status = 1
+                gone = on_error(error)
                 self._failed(error)
+                if not gone:
+                    raise
             else:
                 session.ended()
         except ScriptEnded:
@@ -118,13 +133,23 @@ class _ScriptRun:
             session.close()
             if self._history is not None:
                 self._history.close()
-        if session.broken is not None:
-            broken = session.broken
+
+    def report(self) -> Report:
+        """What was found, when the training is over. Raises `InternalError` where the watching was
+        ended by an error of nanodoc's own."""
+        broken = self._session.broken
+        if broken is not None:
             raise InternalError(
                 f"{type(broken).__name__}: {' '.join(str(broken).split())[:200]}; the script ran "
                 "on unwatched, please report this"
             ) from broken
-        return replace(self._report or self._nothing(), script_status=status)
+        return replace(self._report or self._nothing(), script_status=self._status)
+
+    def _shown_and_gone(self, error: BaseException) -> bool:
+        """As Python would end."""
+        if not isinstance(error, (SystemExit, KeyboardInterrupt)):
+            _shown(error)
+        return True
 
     def _end_of_building(self) -> None:
         if not self._built:
@@ -215,7 +240,6 @@ class _ScriptRun:
         self._report = replace(self._report, interrupted=True)
 
     def _failed(self, error: BaseException) -> None:
-        _shown(error)
         try:
             known = self._session.failed(error)
         except ScriptEnded:

@@ -18,7 +18,7 @@ from nanodoc.replay.batch_source import BatchSource
 from nanodoc.replay.plain_values import like, plain
 from nanodoc.replay.snapshot import save
 from nanodoc.supervise.job import SecondRun
-from nanodoc.watch.learning import loader_of
+from nanodoc.watchers.learning import loader_of
 
 
 def changed_for(recipe: Recipe, again: SecondRun) -> Recipe:

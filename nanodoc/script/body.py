@@ -57,7 +57,7 @@ class Body:
         whole = _code_named(compile(tree, loop.file, "exec", dont_inherit=True), _OUTER)
         found = _code_named(whole, function.name) if whole is not None else None
         assert found is not None  # the functions were put there above
-        self._code = found
+        self._code = found.replace(co_qualname=code.co_qualname)
 
     def _function(
         self, like: ast.FunctionDef | ast.AsyncFunctionDef, body: ast.stmt, stated: list[str]

@@ -7,7 +7,7 @@ import ast
 import builtins
 import copy
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import CodeType, FrameType
 from typing import Any
 
@@ -44,6 +44,10 @@ class Loop:
     """Names that the body binds before it reads them: their old values matter to nobody."""
     carried: frozenset[str]
     """Names that the body reads first and binds later."""
+    iterable: ast.expr | None = None
+    """What it goes over."""
+    target: ast.expr | None = None
+    """What the loop itself binds."""
     backwards: tuple[int, ...] = ()
     """The lines where it calls backward()."""
 
@@ -57,6 +61,11 @@ class Loop:
     def function(self) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
         """The function that it is a part of."""
         return next((node for node in reversed(self.scope) if isinstance(node, _FUNCTIONS)), None)
+
+    def bound_by(self, value: Any) -> dict[str, Any]:
+        """The names that the loop binds to `value`. Raises `ValueError` or `TypeError` where that
+        cannot be taken apart as the loop says."""
+        return _bound(self.target, value) if self.target is not None else {}
 
     def runs_in(self, code: CodeType) -> bool:
         """The code object is that of the loop's function, or of its module."""
@@ -164,6 +173,7 @@ class _Marker:
 
     def _loop(self, loop: _Loop) -> list[ast.stmt]:
         number = len(self._loops.all)
+        iterable = loop.iter if isinstance(loop, ast.For) else None
         if self._inside and isinstance(loop, ast.For):
             loop.iter = _at(
                 ast.Call(_at(ast.Name(EACH, ast.Load()), loop.iter), [loop.iter], []), loop.iter
@@ -180,6 +190,8 @@ class _Marker:
             last=last,
             body=(),
             targets=tuple(_names(loop.target)) if not isinstance(loop, ast.While) else (),
+            target=None if isinstance(loop, ast.While) else loop.target,
+            iterable=iterable,
             scope=tuple(self._scope),
             names=frozenset(n.id for n in ast.walk(loop) if isinstance(n, ast.Name)),
             rebound=frozenset(),
@@ -193,11 +205,8 @@ class _Marker:
         self._inside -= 1
         loop.orelse = self.statements(loop.orelse)
         rebound, carried = _order_of_names(plain)
-        done = Loop(
-            **{
-                name: getattr(placeholder, name)
-                for name in ("number", "file", "line", "first", "last", "targets", "scope", "names")
-            },
+        done = replace(
+            placeholder,
             body=tuple(copy.deepcopy(loop.body)),
             rebound=frozenset(rebound),
             carried=frozenset(carried),
@@ -233,6 +242,20 @@ def _names(target: ast.AST) -> Iterator[str]:
     for node in ast.walk(target):
         if isinstance(node, ast.Name):
             yield node.id
+
+
+def _bound(target: ast.AST, value: Any) -> dict[str, Any]:
+    if isinstance(target, ast.Name):
+        return {target.id: value}
+    if not isinstance(target, (ast.Tuple, ast.List)):
+        return {}
+    values = list(value)
+    if any(isinstance(inner, ast.Starred) for inner in target.elts):
+        return {}
+    found: dict[str, Any] = {}
+    for inner, part in zip(target.elts, values, strict=True):
+        found.update(_bound(inner, part))
+    return found
 
 
 def _trains(loop: ast.AST) -> bool:

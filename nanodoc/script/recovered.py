@@ -300,10 +300,14 @@ def _copied(batch: Any) -> Any:
 
 
 def start_of(
-    frame: FrameType, loop: Loop, outside: Outside, changing: Changing | None = None
+    frame: FrameType,
+    loop: Loop,
+    outside: Outside,
+    changing: Changing | None = None,
+    bound: Mapping[str, Any] | None = None,
 ) -> IterationStart:
     """The start of the iteration that `frame` is about to run; `changing` knows what the iterations
-    before it changed."""
+    before it changed, and `bound` are variables that the loop is about to bind."""
     code, namespace = frame.f_code, frame.f_globals
     if code.co_name == "<module>":
         variables = {n: namespace[n] for n in loop.names if n in namespace}
@@ -311,6 +315,7 @@ def start_of(
     else:
         variables = dict(frame.f_locals)
         beside = {n: namespace[n] for n in loop.names if n in namespace and n not in variables}
+    variables.update(bound or {})
     for name in loop.rebound:
         # a loss of the last iteration would keep its graph alive
         if any(t.requires_grad for _, t in tensor_leaves([variables.get(name)])):

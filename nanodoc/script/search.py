@@ -4,6 +4,7 @@ with, and which of them runs when an optimizer steps."""
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import FrameType, TracebackType
 from typing import Any
@@ -63,7 +64,9 @@ class Search:
         """The losses since the candidate's iteration began, once there is one."""
         self.made = Made()
 
-    def begin(self, frame: FrameType, loop: Loop) -> Candidate | None:
+    def begin(
+        self, frame: FrameType, loop: Loop, bound: Mapping[str, Any] | None = None
+    ) -> Candidate | None:
         """Keeps what an iteration begins with. The iteration before it, where that moved weights
         without an optimizer: then this is the loop."""
         before = self._candidates.get(loop.number)
@@ -72,7 +75,7 @@ class Search:
         if self._is_idle(loop):
             self._candidates.pop(loop.number, None)
             return None
-        start = start_of(frame, loop, self._outside)
+        start = start_of(frame, loop, self._outside, bound=bound)
         trained, keeper = self._what_is_trained({**start.namespace, **start.variables})
         self._recovered.begin(start)  # the capsule keeps its attributes, too
         capsule = keeper.take(0, [start.batch], apart=True)

@@ -9,7 +9,7 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from enum import Enum, auto
 from types import FrameType
@@ -96,11 +96,11 @@ class ScriptSession:
     def install(self) -> None:
         """Puts marks and hooks in place; `close` takes them away."""
         marks = vars(builtins)
-        marks[BEGIN] = lambda number: self._begin(number, sys._getframe(1))
-        marks[LEFT], marks[EACH] = self._leave, self._each
+        marks[BEGIN] = lambda number: self.begin(number, sys._getframe(1))
+        marks[LEFT], marks[EACH] = self.leave, self._each
         self._undo.append(
             installed(
-                made=self._made,
+                made=self.made,
                 stepping=self._stepping,
                 by_scaler=lambda optimizer: self._stepping(optimizer, (), {}, by_scaler=True),
                 backward=self._before_backward,
@@ -151,8 +151,8 @@ class ScriptSession:
 
     # -- the search --------------------------------------------------------------------------------
 
-    def _made(self, made: Any) -> None:
-        """The script has made an optimizer or a loss scaler."""
+    def made(self, made: Any) -> None:
+        """There is an optimizer or a loss scaler."""
         self._search.made.note(made)
         if isinstance(made, torch.optim.Optimizer):
             self._wake()
@@ -161,8 +161,9 @@ class ScriptSession:
         if self.state is State.ASLEEP and not self._deaf():
             self.state = State.SEARCHING
 
-    def _begin(self, number: int, frame: FrameType) -> None:
-        """The mark at the start of an iteration."""
+    def begin(self, number: int, frame: FrameType, bound: Mapping[str, Any] | None = None) -> None:
+        """The mark at the start of an iteration; `bound` are variables that the loop is about to
+        bind."""
         if self.state is State.ASLEEP and self._loops.all[number].backwards:
             self._wake()
         if self.state is State.ASLEEP or self._deaf():
@@ -173,12 +174,12 @@ class ScriptSession:
         with self._ours():
             if loop is None:
                 loop = self._loops.all[number]
-                by_hand = self._search.begin(frame, loop)
+                by_hand = self._search.begin(frame, loop, bound)
                 if by_hand is not None:  # no optimizer moves its weights
                     self._choose(by_hand)
-                    self._next(frame, loop)
+                    self._next(frame, loop, bound)
             else:
-                self._next(frame, loop)
+                self._next(frame, loop, bound)
 
     def _before_backward(self, tensors: Any) -> None:
         if self.state in (State.WATCHING, State.OVER) or self._deaf():
@@ -270,7 +271,7 @@ class ScriptSession:
         self._around.close()
         self._open_engine(first.trained).replays = False
 
-    def _next(self, frame: FrameType, loop: Loop) -> None:
+    def _next(self, frame: FrameType, loop: Loop, bound: Mapping[str, Any] | None) -> None:
         """An iteration of the training begins; the one before is over."""
         if self.state is State.FIRST:
             self._begin_engine()
@@ -279,7 +280,7 @@ class ScriptSession:
         self._close_step()
         if self._most is not None and self.steps >= self._most:
             self._end(Stop())
-        start = start_of(frame, loop, self._outside, self._changing)
+        start = start_of(frame, loop, self._outside, self._changing, bound)
         self._recovered.begin(start)
         self._start = start
         self._outside.sinks = [start.recorded]
@@ -291,7 +292,7 @@ class ScriptSession:
             self._tripped,
         )
 
-    def _leave(self, number: int) -> None:
+    def leave(self, number: int) -> None:
         """The mark behind a loop."""
         if self.state is State.ASLEEP or self._deaf():
             return

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 import nanodoc
 from nanodoc import Recipe
-from nanodoc.watch.requested_steps import LookOptions
+from nanodoc.watchers.requested_steps import LookOptions
 from tests.helpers import run_engine
 
 

@@ -21,7 +21,7 @@ from nanodoc.experiments.step import Step
 from nanodoc.experiments.trial import Budget
 from nanodoc.loop.engine import Engine
 from nanodoc.measure.gradients import Scratch, packed_vitals
-from nanodoc.watch.requested_steps import LookOptions
+from nanodoc.watchers.requested_steps import LookOptions
 from tests.gpu import DEVICE, on_a_gpu
 from tests.helpers import line_of
 from tests.loop.models import MODELS

@@ -19,7 +19,7 @@ import torch
 
 from nanodoc import Recipe
 from nanodoc.loop.history import History
-from nanodoc.watch.requested_steps import LookOptions
+from nanodoc.watchers.requested_steps import LookOptions
 from tests.helpers import run_engine
 from tests.loop.models import MODELS
 

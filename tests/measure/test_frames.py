@@ -18,7 +18,7 @@ from nanodoc import Recipe
 from nanodoc.facts.frames import Frame, FrameTable
 from nanodoc.measure.frames import FrameProbe
 from nanodoc.report.frames import frames_text
-from nanodoc.watch.requested_steps import LookOptions
+from nanodoc.watchers.requested_steps import LookOptions
 from tests.helpers import run_engine
 
 Pair = namedtuple("Pair", "left right")

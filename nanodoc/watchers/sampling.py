@@ -11,7 +11,7 @@ import torch
 
 from nanodoc.measure.layers import LayerProbe, Sample
 from nanodoc.replay.step_state import StepState
-from nanodoc.watch.watch import Watch
+from nanodoc.watchers.watch import Watch
 
 _SHARE_OF_TIME = 0.005
 _FIRST = 1

@@ -21,8 +21,8 @@ from nanodoc.replay.traced_replay import Replayer, leaves_of
 from nanodoc.trace.half import HalfLog, HalfMode
 from nanodoc.trace.tracer import Tracer
 from nanodoc.trace.write import write_trace
-from nanodoc.watch.amp import AmpWatch
-from nanodoc.watch.watch import RunEnd, Watch
+from nanodoc.watchers.amp import AmpWatch
+from nanodoc.watchers.watch import RunEnd, Watch
 
 _MOST_OPS = 64
 

@@ -37,7 +37,7 @@ from nanodoc.tensors.nested import batch_size, is_list_of_samples, size_of_field
 from nanodoc.tensors.plain import without_values
 from nanodoc.trace.files import LIBRARY, USER, frame_kind
 from nanodoc.trace.spans import Place, resolve
-from nanodoc.watch.watch import RunEnd, Watch
+from nanodoc.watchers.watch import RunEnd, Watch
 
 _LATEST = 3  # the steps after the first one in which kept graphs are counted
 _FUSED = (

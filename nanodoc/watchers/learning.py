@@ -24,11 +24,11 @@ from nanodoc.replay.step import StepRunner
 from nanodoc.replay.step_state import StateKeeper, StepState
 from nanodoc.replay.weight_history import WeightHistory
 from nanodoc.trace.spans import resolve
-from nanodoc.watch.loop_protocol import LoopProtocol
-from nanodoc.watch.sampling import Sampler
-from nanodoc.watch.statistics import course_stats, peak_memory
-from nanodoc.watch.warnings import WarningWatch
-from nanodoc.watch.watch import RunEnd, Watch
+from nanodoc.watchers.loop_protocol import LoopProtocol
+from nanodoc.watchers.sampling import Sampler
+from nanodoc.watchers.statistics import course_stats, peak_memory
+from nanodoc.watchers.warnings import WarningWatch
+from nanodoc.watchers.watch import RunEnd, Watch
 
 _KEPT_NORMS = 256
 """Steps whose gradient norms are kept by parameter; when there are twice as many, every other one

@@ -21,7 +21,7 @@ from nanodoc.facts.amp import (
 )
 from nanodoc.facts.source import SourceSpan
 from nanodoc.trace.spans import Place, resolve
-from nanodoc.watch.scaled_gradients import Backward, Gradients, Versions
+from nanodoc.watchers.scaled_gradients import Backward, Gradients, Versions
 
 _ONCE = 3  # steps after the first
 _FRESH = 3  # train_steps in a row with a scaler of their own

@@ -15,7 +15,7 @@ from nanodoc.facts.ops import ProbedFacts
 from nanodoc.replay.step_state import StepState
 from nanodoc.tensors.plain import is_plain
 from nanodoc.trace.spans import Place, calling_places, resolve
-from nanodoc.watch.watch import Watch
+from nanodoc.watchers.watch import Watch
 
 _MOST = 4096  # calls kept of one step
 

@@ -21,9 +21,9 @@ from nanodoc.replay.step_state import StateKeeper, StepState
 from nanodoc.replay.traced_replay import Replayer
 from nanodoc.tensors.plain import without_values
 from nanodoc.trace.half import HalfLog
-from nanodoc.watch.skipped_steps import KeptSkip, SkipWatch, at_scale
-from nanodoc.watch.train_step_calls import CallWatch
-from nanodoc.watch.watch import RunEnd, SickSkip, Watch
+from nanodoc.watchers.skipped_steps import KeptSkip, SkipWatch, at_scale
+from nanodoc.watchers.train_step_calls import CallWatch
+from nanodoc.watchers.watch import RunEnd, SickSkip, Watch
 
 
 class AmpWatch(Watch):

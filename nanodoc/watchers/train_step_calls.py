@@ -25,9 +25,9 @@ from torch.optim.optimizer import (
 )
 
 from nanodoc.trace.spans import Place, calling_places
-from nanodoc.watch.loop_protocol import LoopProtocol
-from nanodoc.watch.scaled_losses import divided, mark_scaled, scaled_by
-from nanodoc.watch.scaler_protocol import ScalerProtocol
+from nanodoc.watchers.loop_protocol import LoopProtocol
+from nanodoc.watchers.scaled_losses import divided, mark_scaled, scaled_by
+from nanodoc.watchers.scaler_protocol import ScalerProtocol
 
 _MOST_LOSSES = 16
 

@@ -1,0 +1,175 @@
+"""nanodoc in a program of one's own: `watch` around a training loop, for notebooks, and `examine`
+of a recipe, for tests."""
+
+from __future__ import annotations
+
+import ast
+import html
+import linecache
+import sys
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from types import FrameType, TracebackType
+from typing import Any
+
+import torch
+
+from nanodoc.config import Config, load_config
+from nanodoc.errors import UsageError
+from nanodoc.pipeline.run import run_recipe
+from nanodoc.pipeline.script import ScriptRun
+from nanodoc.progress import Progress
+from nanodoc.recipe.adapt import as_recipe
+from nanodoc.recipe.build_facts import BuildFacts
+from nanodoc.report.report import Report
+from nanodoc.report.terminal import render
+from nanodoc.script.loops import Loop, Loops
+
+
+def examine(recipe: Any, steps: int | None = None, **options: Any) -> Report:
+    """Runs a recipe under watch, in this process, and returns the report. `recipe` is what a
+    `build()` may return: a `Recipe`, a dict, a dataclass or a tuple. `options` are those of
+    `nanodoc run`, with underscores (`budget="20s"`, `snapshot_dir=...`). Raises `UsageError`."""
+    config = _config(options if steps is None else {**options, "steps": steps})
+    made = as_recipe(recipe, "examine")
+    return run_recipe("a recipe in code", made, BuildFacts(), config, Progress())
+
+
+def watch(
+    model: torch.nn.Module | None = None,
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None = None,
+    **options: Any,
+) -> Watched:
+    """Examines a training loop of one's own::
+
+        with nanodoc.watch(model, optimizer) as watch:
+            for x, y in watch.steps(loader):
+                ...
+        watch.report()
+
+    `model` is found by its optimizer and need not be given; `optimizer` is needed where it was made
+    before. A step that is sick ends the `with` block, and the report tells why. `options` as for
+    `examine`. Raises `UsageError`."""
+    del model  # its parameters are the optimizer's
+    if optimizer is None:
+        optimizers: list[torch.optim.Optimizer] = []
+    else:
+        optimizers = list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
+    return Watched(optimizers, _config(options))
+
+
+class Watched:
+    """A watched training. A context manager; `steps` goes around the loop's data."""
+
+    def __init__(self, optimizers: list[torch.optim.Optimizer], config: Config) -> None:
+        self._loops = Loops()
+        self._run = ScriptRun("a loop in code", _nothing, self._loops, config, Progress())
+        self._optimizers = optimizers
+        self._around: AbstractContextManager[None] | None = None
+        self._over = False
+
+    def __enter__(self) -> Watched:
+        if self._around is not None:
+            raise UsageError("this watch has been used; make another with nanodoc.watch(...)")
+        self._around = self._run.watching(lambda error: False)
+        self._around.__enter__()
+        for optimizer in self._optimizers:
+            self._run.session.made(optimizer)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        assert self._around is not None
+        self._over = True
+        return bool(self._around.__exit__(kind, error, trace))
+
+    def steps(self, data: Iterable[Any]) -> Steps:
+        """The batches of `data`, each the start of a step. To be used in a `for` statement."""
+        return Steps(self._run, self._loops, data)
+
+    def report(self) -> Report:
+        """What was found. Raises `UsageError` while the `with` block is open."""
+        if not self._over:
+            raise UsageError("report() is there when the `with` block is over")
+        return self._run.report()
+
+    def _repr_html_(self) -> str:
+        """As Jupyter shows it."""
+        text = render(self.report()) if self._over else "nanodoc: the `with` block is still open"
+        return f"<pre>{html.escape(text)}</pre>"
+
+
+class Steps:
+    """Batches whose loop is the training's."""
+
+    def __init__(self, run: ScriptRun, loops: Loops, data: Iterable[Any]) -> None:
+        self._session = run.session
+        self._loops = loops
+        self._data = data
+        self._batches: Iterator[Any] | None = None
+        self._loop: Loop | None = None
+        self._counted = False
+        """The loop is over `enumerate(watch.steps(...))`."""
+        self._number = 0
+
+    def __iter__(self) -> Steps:
+        self._batches = None
+        return self
+
+    def __next__(self) -> Any:
+        frame = sys._getframe(1)
+        if self._batches is None:
+            self._batches = iter(self._data)
+            self._loop, self._number = self._found(frame), 0
+        loop = self._loop
+        try:
+            value = next(self._batches)
+        except StopIteration:
+            if loop is not None:
+                self._session.leave(loop.number)
+            raise
+        if loop is not None:
+            given = (self._number, value) if self._counted else value
+            self._number += 1
+            self._session.begin(loop.number, frame, loop.bound_by(given))
+        return value
+
+    def _found(self, frame: FrameType) -> Loop | None:
+        """The `for` statement that draws from this."""
+        file = frame.f_code.co_filename
+        if file not in self._loops.by_file:
+            try:
+                self._loops.marked("".join(linecache.getlines(file)), file)
+            except SyntaxError:
+                self._loops.by_file[file] = []
+        found = self._loops.headed_by(frame, frame.f_lineno)
+        iterable: Any = found.iterable if found is not None else None
+        self._counted = _calls(iterable, "enumerate") and len(iterable.args) == 1
+        if not _calls(iterable.args[0] if self._counted else iterable, "steps"):
+            warnings.warn(
+                "nanodoc: steps() must be what the `for` statement goes over, as in `for x, y in "
+                "watch.steps(loader)`, or enumerate() of it; this loop is not watched",
+                stacklevel=3,
+            )
+            return None
+        return found
+
+
+def _calls(node: Any, name: str) -> bool:
+    if not isinstance(node, ast.Call):
+        return False
+    called = node.func
+    return getattr(called, "attr", getattr(called, "id", None)) == name
+
+
+def _config(options: dict[str, Any]) -> Config:
+    return load_config(None, {name: value for name, value in options.items() if value is not None})
+
+
+def _nothing() -> None:
+    return None

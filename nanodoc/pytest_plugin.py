@@ -1,0 +1,30 @@
+"""The pytest plugin: a fixture that fails a test with nanodoc's report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from nanodoc.report.report import Report
+
+
+@pytest.fixture
+def assert_healthy(tmp_path: Path) -> Callable[..., Report]:
+    """`assert_healthy(recipe, steps=20)`: trains a few steps of what a `build()` returns, and fails
+    with the report where there is a critical finding or a warning. Files go to the test's temporary
+    folder. Further keywords are options of `nanodoc run`; returns the report."""
+
+    def examined(recipe: Any, steps: int = 20, **options: Any) -> Report:
+        from nanodoc.in_code import examine
+        from nanodoc.report.terminal import render
+
+        report = examine(recipe, steps, **{"snapshot_dir": str(tmp_path), **options})
+        if report.verdict != "healthy":
+            pytest.fail(render(report), pytrace=False)
+        return report
+
+    return examined
