@@ -28,7 +28,8 @@ import yaml
 from benchmarks.realcode_data import make_data
 
 _TIMES = re.compile(
-    r"\(?\d+\.\d+ ?m?s\)?|\d+\.\d+ ?ms|time \S+|ms/batch +\S+|mfu \S+%|\d\d:\d\d:\d\d|elapsed.*"
+    r"(?:Time|Data)\s+\d+\.\d+ \(\s*\d+\.\d+\)|\(?\d+\.\d+ ?m?s\)?|\d+\.\d+ ?ms|time \S+|"
+    r"ms/batch +\S+|mfu \S+%|\d\d:\d\d:\d\d|elapsed.*"
 )
 
 

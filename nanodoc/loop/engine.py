@@ -35,7 +35,7 @@ from nanodoc.replay.observer import Observer
 from nanodoc.replay.rng import RandomState
 from nanodoc.replay.sandbox import state_preserved
 from nanodoc.replay.step import StepResult, StepRunner, run_step
-from nanodoc.replay.step_state import StateKeeper, StepState
+from nanodoc.replay.step_state import StateKeeper, StepState, copy_weights
 from nanodoc.replay.traced_replay import Replayer
 from nanodoc.replay.weight_history import WeightHistory
 from nanodoc.tensors.nested import move_module
@@ -321,6 +321,9 @@ class Engine:
             capsule.grads = [
                 None if p.grad is None else p.grad.detach().clone() for _, p in self._named
             ]
+        if self.runner.observing and not self.recipe.optimizers:
+            # nothing tells when the weights are about to move
+            capsule.weights = copy_weights(self._named)
         self.course.own_seconds += time.perf_counter() - at
         return capsule
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from nanodoc.loop.step_reading import Compute, Scalars, StepDriver, StepReading
-from nanodoc.measure.gradients import Vitals, packed_vitals
+from nanodoc.measure.gradients import Vitals, packed_vitals, really_nonfinite
 from nanodoc.replay.observer import Observer
 from nanodoc.replay.step import StepRunner
 from nanodoc.replay.step_state import StepState
@@ -76,8 +76,12 @@ class ObservedStep(StepDriver):
         """The train_step has stepped by itself."""
 
     def _judge(self, reading: StepReading, observer: Observer, final: Vitals) -> None:
-        tripped = observer.tripped or (final if not math.isfinite(final.loss) else None)
-        reading.left_out = tripped is not None and observer.optimizer_steps == 0
+        by_hand = not self._runner.recipe.optimizers  # the step itself writes to the weights
+        sick = not math.isfinite(final.loss)
+        if by_hand and not sick and not final.finite:
+            sick = bool(really_nonfinite(self._named))
+        tripped = observer.tripped or (final if sick else None)
+        reading.left_out = tripped is not None and observer.optimizer_steps == 0 and not by_hand
         by_scaler = bool(self._amp.calls.left_out)
         # the user's own code saw the bad loss and did not step on it; only doing so again and again
         # is sick

@@ -18,7 +18,7 @@ from nanodoc.loop.engine import Engine
 from nanodoc.loop.observed_step import ObservedStep, ObservedVitals
 from nanodoc.loop.step_reading import StepReading
 from nanodoc.loop.stop import Stop
-from nanodoc.replay.step_state import StepState, copy_weights
+from nanodoc.replay.step_state import StepState
 
 
 class ScriptEngine(Engine):
@@ -54,8 +54,6 @@ class ScriptEngine(Engine):
         self._indices = indices
         self.learning.loaded(waited)
         capsule = self._capsule(step, [batch])
-        if not self.recipe.optimizers:  # nothing tells when the weights are about to move
-            capsule.weights = copy_weights(self._named)
         self._tell_begun(capsule)
         self._around, self._within = ExitStack(), ExitStack()
         for watch in self.watches:

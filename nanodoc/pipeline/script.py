@@ -29,11 +29,12 @@ from nanodoc.progress import Progress
 from nanodoc.recipe.build_watch import BuildWatch
 from nanodoc.recipe.trainers import TrainerReturned
 from nanodoc.report.report import Report
+from nanodoc.report.terminal import render
 from nanodoc.script.launcher import Program
 from nanodoc.script.loops import Loop, Loops
 from nanodoc.script.outside import Outside
 from nanodoc.script.recovered import RecoveredStep
-from nanodoc.script.session import ScriptEnded, ScriptSession
+from nanodoc.script.session import ENDED, ScriptEnded, ScriptSession, TrainingIsSick
 from nanodoc.script.trained import Trained
 from nanodoc.supervise.launch import Launch
 from nanodoc.trace.files import shown_path
@@ -68,8 +69,12 @@ class ScriptRun:
         config: Config,
         progress: Progress,
         building: BuildWatch | None = None,
+        *,
+        raises: bool = False,
     ) -> None:
-        """`building`: what was seen of the making of what `program` trains, if that is over."""
+        """`building`: what was seen of the making of what `program` trains, if that is over. With
+        `raises` a sick training is ended by `TrainingIsSick`."""
+        self._raises = raises
         self._entrypoint = entrypoint
         self._config = config
         self._progress = progress
@@ -99,40 +104,44 @@ class ScriptRun:
         """Around the training. `on_error` is told what it raised, and says whether that ends
         here."""
         here().at(None, "setup")
-        session = self._session
         if not self._built:
             self._building.__enter__()
         try:
-            session.install()
+            self._session.install()
             try:
                 yield
-            except ScriptEnded:
-                pass
-            except SystemExit as left:
-                self._status = _status(left)
-                session.ended()
-                if not on_error(left):
-                    raise
-            except KeyboardInterrupt as error:
-                self._status = 130
-                self._interrupted()
-                if not on_error(error):
-                    raise
+                self._session.ended()
+            except ENDED:
+                raise
             except BaseException as error:
-                self._status = 1
                 gone = on_error(error)
-                self._failed(error)
+                self._raised(error)
                 if not gone:
                     raise
-            else:
-                session.ended()
-        except ScriptEnded:
-            pass
+        except ENDED:
+            if self._raises:
+                raise
         finally:
-            self._end_of_building()
-            session.close()
-            if self._history is not None:
-                self._history.close()
+            self._close()
+
+    def _raised(self, error: BaseException) -> None:
+        """The training was left by an exception."""
+        if isinstance(error, SystemExit):
+            self._status = _status(error)
+            self._session.ended()
+        elif isinstance(error, KeyboardInterrupt):
+            self._status = 130
+            self._interrupted()
+        else:
+            self._status = 1
+            self._failed(error)
+
+    def _close(self) -> None:
+        """Nothing is watched any more."""
+        self._end_of_building()
+        self._session.close()
+        if self._history is not None:
+            self._history.close()
 
     def report(self) -> Report:
         """What was found, when the training is over. Raises `InternalError` where the watching was
@@ -192,7 +201,7 @@ class ScriptRun:
             **engine_options(config, folder),
         )
 
-    def _conclude(self, engine: ScriptEngine, outcome: Outcome) -> None:
+    def _conclude(self, engine: ScriptEngine, outcome: Outcome) -> BaseException:
         """The report, made where the script stands: what a step needs is all there."""
         session = self._session
         outcome.notes += self._told()
@@ -206,6 +215,15 @@ class ScriptRun:
             self._report = replace(report, run=replace(report.run, step_found=found))
         finally:
             engine.end()
+        first = report.findings[0] if report.findings else None
+        if not self._raises or first is None:
+            return ScriptEnded()
+        # nobody may be told that the training ends
+        self._close()
+        print(render(self._report), file=sys.stderr)
+        place = first.culprit.location
+        where = f" at {place.file}:{place.line}" if place is not None else ""
+        return TrainingIsSick(f"{first.severity}[{first.code}]: {first.title}{where}")
 
     def _found(self, loop: Loop | None) -> str:
         if loop is None:
@@ -233,7 +251,7 @@ class ScriptRun:
 
     def _interrupted(self) -> None:
         """Ctrl-C: what was seen until then is told."""
-        with contextlib.suppress(ScriptEnded):
+        with contextlib.suppress(*ENDED):
             self._session.ended()
         if self._report is None:
             raise KeyboardInterrupt
@@ -242,7 +260,7 @@ class ScriptRun:
     def _failed(self, error: BaseException) -> None:
         try:
             known = self._session.failed(error)
-        except ScriptEnded:
+        except ENDED:
             return
         if not known or self._report is None:
             failure = describe_failure(UserCodeError(error, "setup"))

@@ -42,6 +42,13 @@ class ScriptEnded(BaseException):
     """Ends the script, since its training is sick or has made the steps that were asked for."""
 
 
+class TrainingIsSick(RuntimeError):
+    """Ends a training that calls nanodoc itself; the message names what was found first."""
+
+
+ENDED = (ScriptEnded, TrainingIsSick)
+
+
 class State(Enum):
     """What the session does."""
 
@@ -55,15 +62,15 @@ class State(Enum):
 
 class ScriptSession:
     """`make_engine` gets what is trained and its recovered step; `conclude` the engine and how the
-    run ended, and makes the report of it right there, where the script stands. `steps`: after so
-    many the script is ended."""
+    run ended, makes the report of it right there, where the script stands, and returns what the
+    script is ended with. `steps`: after so many it is."""
 
     def __init__(
         self,
         loops: Loops,
         outside: Outside,
         make_engine: Callable[[Trained, RecoveredStep], ScriptEngine],
-        conclude: Callable[[ScriptEngine, Outcome], None],
+        conclude: Callable[[ScriptEngine, Outcome], BaseException],
         steps: int | None = None,
     ) -> None:
         self._loops = loops
@@ -134,6 +141,8 @@ class ScriptSession:
         self._busy = True
         try:
             yield
+        except TrainingIsSick:
+            raise
         except Exception as error:
             if os.environ.get("NANODOC_DEBUG"):
                 raise
@@ -273,11 +282,9 @@ class ScriptSession:
 
     def _next(self, frame: FrameType, loop: Loop, bound: Mapping[str, Any] | None) -> None:
         """An iteration of the training begins; the one before is over."""
-        if self.state is State.FIRST:
-            self._begin_engine()
+        self._over_with_step()
         engine = self.engine
         assert engine is not None
-        self._close_step()
         if self._most is not None and self.steps >= self._most:
             self._end(Stop())
         start = start_of(frame, loop, self._outside, self._changing, bound)
@@ -299,13 +306,14 @@ class ScriptSession:
         if self.loop is None:
             self._search.left(number)
             return
-        if number != self.loop.number:
-            return
-        with self._ours():
-            if self.state is State.FIRST:
-                self._begin_engine()
-            else:
-                self._close_step()
+        if number == self.loop.number:
+            with self._ours():
+                self._over_with_step()
+
+    def _over_with_step(self) -> None:
+        if self.state is State.FIRST:
+            self._begin_engine()
+        self._close_step()
 
     def _close_step(self) -> None:
         engine = self.engine
@@ -337,26 +345,24 @@ class ScriptSession:
 
     def _end(self, trouble: Stop) -> None:
         """The report, here and now, and the end of the script."""
-        self.over(trouble)
-        raise ScriptEnded
+        raise self.over(trouble)
 
-    def over(self, trouble: Stop) -> None:
-        """The report of what was seen until now."""
+    def over(self, trouble: Stop) -> BaseException:
+        """The report of what was seen until now; what the training is to be ended with."""
         engine = self.engine
         self.state = State.OVER
         if engine is not None:
             steps = self.steps + (trouble.trip is not None)
             outcome = engine.conclude(trouble, steps, engine.sick)
-            self._conclude(engine, outcome)
+            return self._conclude(engine, outcome)
+        return ScriptEnded()
 
     def ended(self) -> None:
         """The script has come to its end."""
         if self.state is State.OVER:
             return
         with self._ours():
-            if self.state is State.FIRST:
-                self._begin_engine()
-            self._close_step()
+            self._over_with_step()
             self.over(Stop())
 
     def failed(self, error: BaseException) -> bool:
@@ -386,12 +392,8 @@ class ScriptSession:
             return False
         if self._first is None:
             self._choose(candidate)
-        return self._fails_again(error)
-
-    def _fails_again(self, error: BaseException) -> bool:
-        """The first step, run again, raises the same."""
         try:
             self._begin_engine(error)
-        except ScriptEnded:
+        except ENDED:  # it raises the same when it is run again
             return True
         return False

@@ -150,3 +150,32 @@ def test_a_lightning_module_needs_data(tmp_path: Path) -> None:
     done = nanodoc("run", "train.py:build", cwd=tmp_path)
     assert done.returncode == 2
     assert "return (module, loader)" in done.stderr
+
+
+CALLBACKS = {
+    TRANSFORMERS: "from nanodoc.integrations.transformers import NanodocCallback\ntrainer = build()\ncallback = NanodocCallback()\ntrainer.add_callback(callback)\ntrainer.train()\n",
+    LIGHTNING: "from nanodoc.integrations.lightning import NanodocCallback\nmodule, trainer, data = build()\ncallback = NanodocCallback()\ntrainer.callbacks.append(callback)\ntrainer.fit(module, data)\n",
+}
+AFTER = "print(callback.report.verdict, callback.report.run.step_found)\n"
+
+
+@pytest.mark.parametrize("text", [TRANSFORMERS, LIGHTNING], ids=NAMES[:2])
+def test_the_callback(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(text.replace("BAD", "pass") + CALLBACKS[text] + AFTER)
+    done = subprocess.run(
+        [sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.stdout.splitlines()[-1].startswith("healthy step")
+    assert done.stdout.splitlines()[-1].endswith("replay of step 0 bitwise the same")
+    path.write_text(text.replace("BAD", BAD) + CALLBACKS[text])
+    done = subprocess.run(
+        [sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    where = f"train.py:{line_of(path, BAD)}"
+    assert f"--> {where}" in done.stderr
+    told = done.stderr.strip().splitlines()[-1]
+    assert told.startswith("nanodoc.script.session.TrainingIsSick: critical[ND301]")
+    assert told.endswith(where)
+    assert done.stderr.count("critical[ND301]: ") == 2  # the report and the exception
