@@ -70,6 +70,8 @@ def run_step(
         observer.on_scaler_step = on_scaler_step
     with observer:
         returned = runner._call_train_step(batches[0])
+    if on_gradients is not None and not runner.recipe.optimizers:
+        on_gradients()  # no optimizer's step has told of them
     losses = list(observer.losses)
     if not losses and isinstance(returned, torch.Tensor) and returned.numel() == 1:
         losses.append(returned.detach())
