@@ -85,6 +85,6 @@ def run(
             f"{launch.target} trains nothing when it is run: {only_defines}; give the script that "
             f"trains, or a function that returns what to train ({launch.target}:NAME)"
         )
-    job = Job(command="run", target=launch.target, config=settings, launch=launch)
+    job = Job(command="run", target=launch.target, config=settings, launch=launch, alone=False)
     # stdout is the script's own
     deliver_of_script(examined(job), settings, sys.stderr)

@@ -12,13 +12,14 @@ from typing import Any
 import torch
 
 from nanodoc.config import load_config
+from nanodoc.errors import InternalError
 from nanodoc.pipeline.script import ScriptRun
 from nanodoc.progress import Progress
 from nanodoc.report.report import Report
 from nanodoc.report.terminal import render
 from nanodoc.script.hot_marks import mark_imported
 from nanodoc.script.loops import Loops
-from nanodoc.script.session import TrainingIsSick
+from nanodoc.script.states import TrainingIsSick
 
 __all__ = ["CallbackRun", "TrainingIsSick"]
 
@@ -52,6 +53,10 @@ class CallbackRun:
             return
         with contextlib.suppress(type(error) if error is not None else TrainingIsSick):
             around.__exit__(type(error) if error is not None else None, error, None)
-        self.report = self._run.report()
+        try:
+            self.report = self._run.report()
+        except InternalError as broken:
+            print(f"nanodoc: {broken}", file=sys.stderr)
+            return
         if not isinstance(error, TrainingIsSick):  # which has been told already
             print(render(self.report), file=sys.stderr)

@@ -34,7 +34,8 @@ from nanodoc.script.launcher import Program
 from nanodoc.script.loops import Loop, Loops
 from nanodoc.script.outside import Outside
 from nanodoc.script.recovered import RecoveredStep
-from nanodoc.script.session import ENDED, ScriptEnded, ScriptSession, TrainingIsSick
+from nanodoc.script.session import ScriptSession
+from nanodoc.script.states import ENDED, ScriptEnded, TrainingIsSick
 from nanodoc.script.trained import Trained
 from nanodoc.supervise.launch import Launch
 from nanodoc.trace.files import shown_path
@@ -104,10 +105,10 @@ class ScriptRun:
         """Around the training. `on_error` is told what it raised, and says whether that ends
         here."""
         here().at(None, "setup")
-        if not self._built:
-            self._building.__enter__()
         try:
             self._session.install()
+            if not self._built:  # above the session's wrappers: they are taken away in that order
+                self._building.__enter__()
             try:
                 yield
                 self._session.ended()
@@ -178,6 +179,8 @@ class ScriptRun:
         )
         here().plan(config.steps or 0, device_name(trained.device))
         folder = artifact_folder(config)
+        if self._history is not None:  # of an engine that ran the first step in vain
+            self._history.close()
         self._history = History(folder)
         self._run = Run(
             entrypoint=self._entrypoint,
@@ -206,7 +209,7 @@ class ScriptRun:
         session = self._session
         outcome.notes += self._told()
         self._run = replace(self._run, steps=max(outcome.steps_run, self._config.steps or 0))
-        if session.same is False:
+        if not session.same:
             # what is run again says nothing of the script
             outcome = replace(outcome, start=None, capsule=None)
         try:
@@ -229,6 +232,8 @@ class ScriptRun:
         if loop is None:
             return ""
         place = f"step {shown_path(loop.file)}:{loop.line}"
+        if self._session.unsafe:
+            return f"{place}, not run again"
         if self._session.same is None:
             return place
         same = "bitwise the same" if self._session.same else "not the same"
@@ -239,7 +244,10 @@ class ScriptRun:
             ("another training loop", f"the one at {shown_path(place)} was not watched")
             for place in sorted(self._session.unseen)
         ]
-        if self._session.same is False:
+        if self._session.unsafe:
+            why = f"a step is not run again: it reaches {self._session.unsafe}"
+            notes.append(("experiments and fixes", why))
+        elif self._session.same is False:
             notes.append(
                 (
                     "experiments and fixes",

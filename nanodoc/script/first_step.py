@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from nanodoc.errors import said
 from nanodoc.loop.script_engine import ScriptEngine
 from nanodoc.loop.stop import Stop
-from nanodoc.replay.objects import PlainState
 from nanodoc.replay.sandbox import state_preserved
+from nanodoc.replay.whole_state import WholeState
 from nanodoc.script.recovered import Fingerprint, RecoveredStep
 from nanodoc.script.search import Candidate
 
@@ -25,6 +25,8 @@ class RunAgain:
     """It did not come to its end."""
     is_true: bool
     """It is wrong in the script, too."""
+    unsafe: str = ""
+    """Why it was not run."""
 
 
 def run_again(
@@ -33,7 +35,9 @@ def run_again(
     """Runs it from its start, under every watcher; the script's own state is left as it was.
     `error` is what the script's own step raised, if anything."""
     limits = recovered.limits
-    now = PlainState(value for _, _, value in recovered.reached_variables())
+    now = WholeState(recovered.everything())
+    if now.unsafe is not None:
+        return RunAgain(same=False, stop=None, ended_early=True, is_true=False, unsafe=now.unsafe)
     limits.optimizer_steps = max(1, first.optimizer_steps)
     prints: list[Fingerprint] = []
     limits.fingerprints = prints

@@ -7,7 +7,8 @@ import inspect
 import types
 from collections.abc import Iterator
 
-from nanodoc.script.loops import Loops, silence
+from nanodoc.script import marks
+from nanodoc.script.loops import BEGIN, EACH, LEFT, Loops
 
 
 def mark_imported(module: types.ModuleType, loops: Loops) -> bool:
@@ -21,7 +22,7 @@ def mark_imported(module: types.ModuleType, loops: Loops) -> bool:
         marked = loops.marked(source, file)
     except (OSError, TypeError, SyntaxError):
         return False
-    silence()
+    vars(module).update({BEGIN: marks.begin, LEFT: marks.left, EACH: marks.each})
     codes = {(c.co_qualname, c.co_firstlineno): c for c in _codes(marked)}
     found = False
     for function in _functions(module):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from nanodoc.errors import UsageError
-from nanodoc.script.loops import Loops, silence
+from nanodoc.script.loops import Loops
 from nanodoc.supervise.launch import Launch
 
 # the loops of trainers, whose iterations are a training's steps
@@ -77,7 +77,6 @@ def marked_trainers() -> Loops:
     for finder in sys.meta_path:
         if isinstance(finder, _Finder):
             return finder.loops
-    silence()
     loops = Loops()
     sys.meta_path.insert(0, _Finder(loops, None))
     return loops

@@ -4,7 +4,6 @@ one behind every loop. Line and column numbers stay as they are; nothing is writ
 from __future__ import annotations
 
 import ast
-import builtins
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -19,6 +18,13 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _Loop = ast.For | ast.While
 _SUSPENDING = (ast.Yield, ast.YieldFrom, ast.Await, ast.AsyncFor, ast.AsyncWith)
 _TRAINING_CALLS = {"backward", "step", "zero_grad"}
+_OWN_METHODS = ("send", "throw", "__next__")
+# they draw from an iterator in C code
+_CONSUMERS = {
+    *("list", "tuple", "set", "dict", "frozenset", "sorted", "sum", "min", "max", "any", "all"),
+    *("zip", "map", "filter", "enumerate", "islice", "chain", "from_iterable", "cycle", "deque"),
+    *("takewhile", "dropwhile", "stack", "cat", "array", "fromiter", "join", "extend", "update"),
+}
 # a compiler traces into functions decorated by these, and into what they call
 _COMPILERS = ("compile", "jit", "script")
 
@@ -48,6 +54,8 @@ class Loop:
     """What it goes over."""
     target: ast.expr | None = None
     """What the loop itself binds."""
+    drawn: frozenset[str] = frozenset()
+    """Names that it draws from where no mark is, if they are iterators."""
     backwards: tuple[int, ...] = ()
     """The lines where it calls backward()."""
 
@@ -88,7 +96,7 @@ class Loops:
         """The source compiled with marks. Raises `SyntaxError` as compile() does."""
         tree = ast.parse(source, file)
         marker = _Marker(self, file)
-        tree.body = marker.statements(tree.body)
+        tree.body = _with_marks_imported(marker.statements(tree.body))
         self.by_file[file] = marker.found
         return compile(tree, file, "exec", dont_inherit=True)
 
@@ -106,13 +114,6 @@ class Loops:
         """The loop whose header the frame is in: it is drawing its next value."""
         found = self.by_file.get(frame.f_code.co_filename, [])
         return next((o for o in found if o.line == line and o.runs_in(frame.f_code)), None)
-
-
-def silence() -> None:
-    """The marks do nothing."""
-    marks = vars(builtins)
-    marks[BEGIN] = marks[LEFT] = lambda number: None
-    marks[EACH] = lambda values: values
 
 
 class _Marker:
@@ -210,6 +211,7 @@ class _Marker:
             body=tuple(copy.deepcopy(loop.body)),
             rebound=frozenset(rebound),
             carried=frozenset(carried),
+            drawn=frozenset(_drawn_unseen(plain)),
             backwards=tuple(
                 node.lineno
                 for statement in plain
@@ -221,7 +223,25 @@ class _Marker:
         )
         self._loops.all[number] = self.found[place] = done
         loop.body.insert(0, _mark(BEGIN, number, head))
-        return [loop, _mark(LEFT, number, loop)]
+        around = ast.Try(body=[loop], handlers=[], orelse=[], finalbody=[_mark(LEFT, number, loop)])
+        return [_at(around, loop)]
+
+
+def _with_marks_imported(body: list[ast.stmt]) -> list[ast.stmt]:
+    """The import stands behind the docstring and what is imported from __future__. The names are
+    the module's own, so that a function that is sent to another process finds them there."""
+    place = 0
+    for statement in body:
+        docstring = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+        if not docstring and getattr(statement, "module", "") != "__future__":
+            break
+        place += 1
+    names = [ast.alias(n, m) for n, m in (("begin", BEGIN), ("left", LEFT), ("each", EACH))]
+    imported = ast.ImportFrom(module="nanodoc.script.marks", names=names, level=0)
+    for node in ast.walk(imported):
+        node.lineno = node.end_lineno = 1  # type: ignore[attr-defined]  # of statements and aliases
+        node.col_offset = node.end_col_offset = 0  # type: ignore[attr-defined]  # as above
+    return [*body[:place], imported, *body[place:]]
 
 
 def _mark(name: str, number: int, where: ast.stmt) -> ast.stmt:
@@ -265,6 +285,26 @@ def _trains(loop: ast.AST) -> bool:
         and node.func.attr in _TRAINING_CALLS
         for node in ast.walk(loop)
     )
+
+
+def _drawn_unseen(body: list[ast.stmt]) -> set[str]:
+    """Names that are drawn from where no mark is: in C code (`list(name)`, `islice(name, 4)`), in a
+    comprehension, by an unpacking, by a method of the iterator's own."""
+    found: set[str] = set()
+    for statement in body:
+        for node in ast.walk(statement):
+            drawn: list[ast.AST] = []
+            if isinstance(node, ast.comprehension):
+                drawn = [node.iter]
+            elif isinstance(node, ast.Starred) or (
+                isinstance(node, ast.Attribute) and node.attr in ("send", "throw", "__next__")
+            ):
+                drawn = [node.value]
+            elif isinstance(node, ast.Call):
+                called = getattr(node.func, "id", getattr(node.func, "attr", ""))
+                drawn = list(node.args) if called in _CONSUMERS else []
+            found.update(inner.id for inner in drawn if isinstance(inner, ast.Name))
+    return found
 
 
 def _order_of_names(body: list[ast.stmt]) -> tuple[set[str], set[str]]:

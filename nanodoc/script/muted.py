@@ -1,5 +1,5 @@
 """Side effects of an iteration that is run again: nothing is printed, logged, written or waited for
-a second time."""
+a second time. Other threads of the script are left alone."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ import contextlib
 import io
 import logging
 import os
+import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 # module, classes or functions of it, and which of their methods: they show or send something
-_SILENT = (
+_SHOWING = (
     (
         "tqdm.std",
         "tqdm",
@@ -25,46 +27,153 @@ _SILENT = (
     ("torch.utils.tensorboard.writer", "SummaryWriter", None),
     ("wandb", "", ("log",)),
 )
-
-_OF_FILES = tuple(
-    (os, name) for name in ("remove", "unlink", "rename", "replace", "rmdir", "truncate")
+_OF_FILES = (
+    *("remove", "unlink", "rename", "replace", "rmdir", "truncate"),
+    *("mkdir", "makedirs", "link", "symlink", "chmod", "utime"),
 )
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+
+Replaced = tuple[Any, str, Callable[[Any], Any]]
+"""(owner, name, what makes the replacement of the original)"""
 
 
 @contextlib.contextmanager
 def muted() -> Iterator[None]:
-    """What runs inside leaves nothing behind outside of this process."""
-    opening, opening_of_paths = builtins.open, io.open
+    """What runs inside, in this thread, leaves nothing behind outside of this process."""
+    mine = threading.get_ident()
     undo: list[tuple[Any, str, Any]] = []
 
-    def open_(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-        if any(letter in mode for letter in "wax+") and isinstance(file, (str, bytes, os.PathLike)):
-            return opening(os.devnull, mode.replace("x", "w"), *args, **kwargs)
-        return opening(file, mode, *args, **kwargs)
+    def replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+        original = getattr(owner, name)
+        instead = make(original)
 
-    for module, owner, names in _SILENT:
+        def called(*args: Any, **kwargs: Any) -> Any:
+            return (instead if threading.get_ident() == mine else original)(*args, **kwargs)
+
+        undo.append((owner, name, original))
+        setattr(owner, name, called)
+
+    try:
+        for owner, name, make in _replaced():
+            replace(owner, name, make)
+        said = io.StringIO()
+        with (
+            _descriptors_closed(),
+            _Stream.of_thread(mine, "stdout", said),
+            _Stream.of_thread(mine, "stderr", said),
+        ):
+            yield
+    finally:
+        for owner, name, original in reversed(undo):
+            setattr(owner, name, original)
+
+
+def _replaced() -> Iterator[Replaced]:
+    for module, owner, names in _SHOWING:
         loaded = sys.modules.get(module)
         target = getattr(loaded, owner, None) if owner else loaded
         for name in names or [n for n in dir(target) if n.startswith("add_") or n == "flush"]:
             if target is not None and hasattr(target, name):
-                undo.append((target, name, getattr(target, name)))
-                setattr(target, name, _nothing)
-    for target, name in ((torch, "save"), (time, "sleep"), *_OF_FILES):
-        undo.append((target, name, getattr(target, name)))
-        setattr(target, name, _nothing)
-    level = logging.root.manager.disable
-    builtins.open = io.open = open_  # put back below
-    logging.disable(logging.CRITICAL)
-    said = io.StringIO()
-    try:
-        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+                yield target, name, lambda original: _nothing
+    for target, name in ((torch, "save"), (time, "sleep"), (logging.Logger, "handle")):
+        yield target, name, lambda original: _nothing
+    for name in _OF_FILES:
+        yield os, name, lambda original: _nothing
+    yield builtins, "open", _opening
+    yield io, "open", _opening
+    yield os, "open", _opening_by_number
+    yield os, "write", lambda original: lambda descriptor, data: len(data)
+    yield os, "system", lambda original: _refused
+    yield subprocess.Popen, "__init__", lambda original: _refused
+
+
+def _opening(original: Any) -> Any:
+    def open_(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        if any(letter in mode for letter in "wax+") and isinstance(file, (str, bytes, os.PathLike)):
+            return original(os.devnull, mode.replace("x", "w"), *args, **kwargs)
+        return original(file, mode, *args, **kwargs)
+
+    return open_
+
+
+def _opening_by_number(original: Any) -> Any:
+    def open_(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
+        if flags & _WRITING:
+            return int(original(os.devnull, os.O_RDWR))
+        return int(original(path, flags, *args, **kwargs))
+
+    return open_
+
+
+class _Stream:
+    """stdout or stderr, for one thread somewhere else."""
+
+    def __init__(self, thread: int, own: Any, instead: Any) -> None:
+        self._thread, self._own, self._instead = thread, own, instead
+
+    def __getattr__(self, name: str) -> Any:
+        mine = threading.get_ident() == self._thread
+        return getattr(self._instead if mine else self._own, name)
+
+    @staticmethod
+    @contextlib.contextmanager
+    def of_thread(thread: int, name: str, instead: Any) -> Iterator[None]:
+        """`sys.<name>` of that thread goes to `instead`."""
+        own = getattr(sys, name)
+        setattr(sys, name, _Stream(thread, own, instead))
+        try:
             yield
+        finally:
+            setattr(sys, name, own)
+
+
+@contextlib.contextmanager
+def _descriptors_closed() -> Iterator[None]:
+    """What is written to stdout and stderr by other names of them goes nowhere; not where another
+    thread may be writing, too."""
+    if threading.active_count() > 1:
+        yield
+        return
+    kept: list[tuple[int, int]] = []
+    _flush()
+    for descriptor in (1, 2):
+        with contextlib.suppress(OSError):  # it is closed
+            kept.append((descriptor, os.dup(descriptor)))
+    with _to_nowhere() as nowhere:
+        try:
+            for descriptor, _ in kept:
+                os.dup2(nowhere, descriptor)
+            yield
+        finally:
+            _flush()
+            for descriptor, copy in kept:
+                os.dup2(copy, descriptor)
+                os.close(copy)
+
+
+_open = os.open  # before anything replaces it
+
+
+@contextlib.contextmanager
+def _to_nowhere() -> Iterator[int]:
+    """A descriptor that leads nowhere."""
+    nowhere = _open(os.devnull, os.O_RDWR)
+    try:
+        yield nowhere
     finally:
-        builtins.open, io.open = opening, opening_of_paths
-        logging.disable(level)
-        for target, name, original in reversed(undo):
-            setattr(target, name, original)
+        os.close(nowhere)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
+        with contextlib.suppress(ValueError, OSError, AttributeError):
+            if stream is not None:
+                stream.flush()
 
 
 def _nothing(*args: Any, **kwargs: Any) -> None:
     return None
+
+
+def _refused(*args: Any, **kwargs: Any) -> None:
+    raise RuntimeError("not in a step that is run again")

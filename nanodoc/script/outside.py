@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import builtins
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -40,6 +41,7 @@ class Outside:
         self._random = RandomKeeper(device)
         self._undo: list[Callable[[], None]] = []
         self._depth = 0
+        self._thread = threading.get_ident()
         self._simulators: set[int] = set()
         self._seconds = 0.0
         self.sinks: list[deque[Drawn]] = []
@@ -98,7 +100,7 @@ class Outside:
 
     def draw(self, make: Callable[[], Any]) -> Any:
         """The value that `make` draws, kept; in an iteration that is run again, the one of then."""
-        if self._depth:
+        if self._depth or threading.get_ident() != self._thread:
             return make()
         if self.given is not None:
             if not self.given:

@@ -4,6 +4,7 @@ again runs the script's."""
 from __future__ import annotations
 
 import contextlib
+import io
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -173,6 +174,18 @@ class RecoveredStep:
                 yield
         finally:
             hook.remove()
+
+    def everything(self) -> Iterator[Any]:
+        """The values that the body reads, and the functions that it calls."""
+        for _, _, value in self.reached_variables():
+            yield value
+
+    def draws_unseen(self) -> str | None:
+        """The name of an iterator that the body draws from otherwise than by `next` or `for`: what
+        it gives is not kept."""
+        assert self.loop is not None
+        values = {name: value for name, _, value in self.reached_variables()}
+        return next((name for name in self.loop.drawn if _is_iterator(values.get(name))), None)
 
     def reached_variables(self) -> Iterator[tuple[str, Any, Any]]:
         """What the body reads, as `recipe.variables` asks: (name, its namespace, value)."""
@@ -352,6 +365,10 @@ def _holds_data(value: Any) -> bool:
         return False
     tensors = [tensor for _, tensor in tensor_leaves([value])]
     return bool(tensors) and not any(tensor.requires_grad for tensor in tensors)
+
+
+def _is_iterator(value: Any) -> bool:
+    return hasattr(type(value), "__next__") and not isinstance(value, io.IOBase)
 
 
 def scalars_of(tensors: Any) -> list[torch.Tensor]:

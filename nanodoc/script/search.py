@@ -73,7 +73,7 @@ class Search:
         if before is not None and self._trains_by_hand(before):
             return before
         if self._is_idle(loop):
-            self._candidates.pop(loop.number, None)
+            self.left(loop.number)
             return None
         start = start_of(frame, loop, self._outside, bound=bound)
         trained, keeper = self._what_is_trained({**start.namespace, **start.variables})
@@ -102,6 +102,7 @@ class Search:
     def left(self, number: int) -> None:
         """A loop is over, and no optimizer has stepped in it."""
         self._candidates.pop(number, None)
+        self._outside.sinks = self._sinks()
 
     def before_backward(self, tensors: Any) -> None:
         """A backward pass begins."""

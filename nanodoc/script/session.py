@@ -4,14 +4,13 @@ another order."""
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from enum import Enum, auto
 from types import FrameType
 from typing import Any
 
@@ -23,7 +22,8 @@ from nanodoc.loop.script_engine import ScriptEngine
 from nanodoc.loop.stop import Stop
 from nanodoc.script.first_step import run_again
 from nanodoc.script.hooks import installed
-from nanodoc.script.loops import BEGIN, EACH, LEFT, Loop, Loops, silence
+from nanodoc.script.loops import Loop, Loops
+from nanodoc.script.marks import listen
 from nanodoc.script.outside import Outside
 from nanodoc.script.recovered import (
     Changing,
@@ -34,30 +34,20 @@ from nanodoc.script.recovered import (
     start_of,
 )
 from nanodoc.script.search import Candidate, Search
+from nanodoc.script.states import ENDED, ScriptEnded, State, TrainingIsSick
 from nanodoc.script.trained import Trained
 from nanodoc.trace.optimizer_steps import Closure, around_closure
 
-
-class ScriptEnded(BaseException):
-    """Ends the script, since its training is sick or has made the steps that were asked for."""
+_SESSIONS: weakref.WeakSet[ScriptSession] = weakref.WeakSet()
 
 
-class TrainingIsSick(RuntimeError):
-    """Ends a training that calls nanodoc itself; the message names what was found first."""
+def _forked() -> None:
+    """A loader's worker trains nothing."""
+    for session in list(_SESSIONS):
+        session.state = State.OVER
 
 
-ENDED = (ScriptEnded, TrainingIsSick)
-
-
-class State(Enum):
-    """What the session does."""
-
-    ASLEEP = auto()
-    SEARCHING = auto()
-    FIRST = auto()
-    """The loop is known, and its first step is not over."""
-    WATCHING = auto()
-    OVER = auto()
+os.register_at_fork(after_in_child=_forked)
 
 
 class ScriptSession:
@@ -87,24 +77,21 @@ class ScriptSession:
         self._busy = False
         self._changing = Changing()
         self._start: IterationStart | None = None
+        self._leaving: BaseException | None = None
         self.state = State.ASLEEP
         self.engine: ScriptEngine | None = None
         self.loop: Loop | None = None
-        self.same: bool | None = None
-        """The first step, run again, was bitwise the same; None where it was not run again."""
+        self.same: bool | None = None  # the first step, run again; None where it was not
+        self.unsafe = ""  # what kept the first step from being run again
         self.steps = 0
-        self.broken: Exception | None = None
-        """An error of nanodoc's own, which ended the watching."""
-        self.unseen: set[str] = set()
-        """Loops that trained and were not watched, as file:line."""
+        self.broken: Exception | None = None  # of nanodoc's own, which ended the watching
+        self.unseen: set[str] = set()  # loops that trained and were not watched, as file:line
 
     # -- in and out --------------------------------------------------------------------------------
 
     def install(self) -> None:
         """Puts marks and hooks in place; `close` takes them away."""
-        marks = vars(builtins)
-        marks[BEGIN] = lambda number: self.begin(number, sys._getframe(1))
-        marks[LEFT], marks[EACH] = self.leave, self._each
+        listen(self)
         self._undo.append(
             installed(
                 made=self.made,
@@ -115,23 +102,19 @@ class ScriptSession:
         )
         self._outside.install()
         self._undo.append(self._outside.close)
-        os.register_at_fork(after_in_child=self._forked)
+        _SESSIONS.add(self)
 
     def close(self) -> None:
         """Takes everything away; the marks stay, and do nothing."""
         self.state = State.OVER
-        silence()
+        listen(None)
         self._around.close()
         while self._undo:
             self._undo.pop()()
         self._search.close()
         self._first = None
 
-    def _forked(self) -> None:
-        """A loader's worker trains nothing."""
-        self.state = State.OVER
-
-    def _each(self, values: Any) -> Any:
+    def each(self, values: Any) -> Any:
         return self._outside.each(values) if self.state is not State.OVER else values
 
     @contextlib.contextmanager
@@ -265,13 +248,16 @@ class ScriptSession:
             first.fingerprints.append(Fingerprint(self._search.losses, []))
         self._recovered.begin(first.start)
         engine = self._open_engine(first.trained)
+        drawn = self._recovered.draws_unseen()
+        if drawn is not None and error is None and first.finite:
+            self.unsafe = f"{drawn}, an iterator that it draws from"
+            return self._observe_only(first)
         again = run_again(first, engine, self._recovered, error)
-        self.same = again.same
+        self.same, self.unsafe = again.same, again.unsafe
         if again.stop is not None and (again.same or again.is_true):
             self._end(again.stop)
         if again.ended_early:
-            self._observe_only(first)
-            return
+            return self._observe_only(first)
         engine.replays = again.same
         self.steps = 1
 
@@ -299,10 +285,18 @@ class ScriptSession:
             self._tripped,
         )
 
-    def leave(self, number: int) -> None:
-        """The mark behind a loop."""
+    def leave(self, number: int, frame: FrameType | None = None) -> None:
+        """The mark behind a loop, in `frame`. Where an exception leaves the loop, it is not known
+        yet whether the script catches it."""
         if self.state is State.ASLEEP or self._deaf():
             return
+        error = sys.exc_info()[1]
+        if frame is not None and error is not None and error.__traceback__ is not None:
+            trace = error.__traceback__
+            inside = self._loops.running_in(frame, trace.tb_lineno)
+            if trace.tb_frame is frame and self._loops.all[number] in inside:
+                self._leaving = error if self._loops.all[number] is self.loop else None
+                return
         if self.loop is None:
             self._search.left(number)
             return
@@ -318,6 +312,11 @@ class ScriptSession:
     def _close_step(self) -> None:
         engine = self.engine
         if engine is None or not engine.is_open:
+            return
+        if self._leaving is not None:  # an exception left the step, and the script caught it
+            self._leaving = None
+            self._outside.sinks = []
+            engine.abandon()
             return
         self._recovered.limits.optimizer_steps = max(1, engine.optimizer_steps)
         self._outside.sinks = []
@@ -378,6 +377,7 @@ class ScriptSession:
     def _judged_failure(self, error: BaseException) -> bool:
         engine = self.engine
         in_step, in_batch = self._search.left_by(self.loop, error.__traceback__)
+        in_step = in_step and self._leaving is error
         if self.state is State.WATCHING and engine is not None:
             phase = engine.runner._phase_of(error)
             if in_step and engine.is_open:

@@ -39,4 +39,5 @@ class Job:
     launch: Launch | None = None
     """The script to run, where it is no recipe: stdout is its own."""
     alone: bool = True
-    """No other rank takes part: the run can be made again."""
+    """No other rank takes part, and no script that may leave things behind: the run can be made
+    again."""

@@ -48,8 +48,8 @@ def bare(path: Path) -> tuple[str, int]:
     return done.stdout, done.returncode
 
 
-def watched(path: Path, *arguments: str) -> Report:
-    config = Config(device="cpu", snapshot_dir=str(path.parent / "kept"))
+def watched(path: Path, *arguments: str, kept: Path | None = None) -> Report:
+    config = Config(device="cpu", snapshot_dir=str(kept or path.parent / "kept"))
     return run_script(Launch(target=str(path), arguments=arguments), config)
 
 

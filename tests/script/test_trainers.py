@@ -176,6 +176,6 @@ def test_the_callback(text: str, tmp_path: Path) -> None:
     where = f"train.py:{line_of(path, BAD)}"
     assert f"--> {where}" in done.stderr
     told = done.stderr.strip().splitlines()[-1]
-    assert told.startswith("nanodoc.script.session.TrainingIsSick: critical[ND301]")
+    assert told.startswith("nanodoc.script.states.TrainingIsSick: critical[ND301]")
     assert told.endswith(where)
     assert done.stderr.count("critical[ND301]: ") == 2  # the report and the exception

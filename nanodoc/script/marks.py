@@ -1,0 +1,49 @@
+"""The marks that a marked source calls. They do nothing until a session listens, nor in any other
+process, nor where a compiler traces them: it sees a function that returns at once."""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType
+from typing import Any, Protocol
+
+import torch
+
+
+class Listener(Protocol):
+    """Whoever is told of the marks."""
+
+    def begin(self, number: int, frame: FrameType) -> None: ...
+
+    def leave(self, number: int, frame: FrameType | None) -> None: ...
+
+    def each(self, values: Any) -> Any: ...
+
+
+_listeners: list[Listener] = []
+
+
+def listen(listener: Listener | None) -> None:
+    """The one that is told from now on; None for nobody."""
+    _listeners[:] = [] if listener is None else [listener]
+
+
+def begin(number: int) -> None:
+    """An iteration of a loop begins."""
+    if torch.compiler.is_compiling() or not _listeners:
+        return
+    _listeners[0].begin(number, sys._getframe(1))
+
+
+def left(number: int) -> None:
+    """A loop is left, by whatever way."""
+    if torch.compiler.is_compiling() or not _listeners:
+        return
+    _listeners[0].leave(number, sys._getframe(1))
+
+
+def each(values: Any) -> Any:
+    """What a loop inside a loop goes over."""
+    if torch.compiler.is_compiling() or not _listeners:
+        return values
+    return _listeners[0].each(values)
