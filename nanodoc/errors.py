@@ -6,10 +6,10 @@ from __future__ import annotations
 from typing import Literal
 
 Phase = Literal[
-    "start", "setup", "data", "forward", "backward", "unscale", "optimizer", "examination"
+    "start", "setup", "data", "forward", "backward", "unscale", "optimizer", "examination", "script"
 ]
 """Where a training is: before anything of it ran, in its import and `build()`, in a step's parts,
-or at its end, when nanodoc looks into what it saw."""
+at its end, when nanodoc looks into what it saw, or in a script outside of its training's steps."""
 
 
 class NanodocError(Exception):
@@ -34,7 +34,8 @@ class InternalError(NanodocError):
 class UserCodeError(Exception):
     """An exception of the user's own code, kept whole so that it can become a finding.
 
-    `phase` is "setup" (import and `build()`), "data", "forward", "backward" or "optimizer".
+    `phase` is "setup" (import and `build()`), "data", "forward", "backward", "optimizer" or
+    "script" (outside of the steps of its training).
     """
 
     def __init__(self, cause: BaseException, phase: Phase) -> None:

@@ -53,10 +53,11 @@ class CallbackRun:
             return
         with contextlib.suppress(type(error) if error is not None else TrainingIsSick):
             around.__exit__(type(error) if error is not None else None, error, None)
+        told = self._run.told
         try:
             self.report = self._run.report()
         except InternalError as broken:
             print(f"nanodoc: {broken}", file=sys.stderr)
             return
-        if not isinstance(error, TrainingIsSick):  # which has been told already
+        if not told:
             print(render(self.report), file=sys.stderr)

@@ -11,8 +11,10 @@ from typing import Any
 
 from nanodoc.errors import UserCodeError
 from nanodoc.examine.initial_state import sick_before_start
+from nanodoc.examine.traceback import describe_failure
 from nanodoc.facts.evidence import Trip
 from nanodoc.facts.ops import ParameterFacts
+from nanodoc.heartbeat.last_words import note_failure
 from nanodoc.heartbeat.trail import here
 from nanodoc.loop.engine import Engine
 from nanodoc.loop.observed_step import ObservedStep, ObservedVitals
@@ -98,12 +100,16 @@ class ScriptEngine(Engine):
         return self._stops.failure(capsule, error, self._indices)
 
     def failed_between(self, error: UserCodeError, step: int) -> Stop:
-        """Something raised that is no step: the loader, an evaluation."""
+        """Something raised that is no step: the loader, or what is outside of the training."""
         if self.is_open:
             self._left_alone()
             self._around.close()
         self._over()
-        return self._stops.batch(error, step)
+        if error.phase == "data":
+            return self._stops.batch(error, step)
+        failure = describe_failure(error)
+        note_failure(here(), failure, None)
+        return Stop(failure=failure)
 
     def _judged(self, capsule: StepState, reading: StepReading, began: float) -> Stop | None:
         if self.replays or reading.tripped is None:

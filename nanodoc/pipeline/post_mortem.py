@@ -187,7 +187,7 @@ def report_without(
     """The report on a run whose process is gone."""
     trail, config = ended.trail, job.config
     info = RunInfo(
-        entrypoint=str(job.options.get("entrypoint") or job.target),
+        entrypoint=str(job.options.get("entrypoint") or job.launch or job.target),
         command=job.command,
         config=config.as_dict(),
         device=trail.device or config.device,
@@ -212,6 +212,17 @@ def report_without(
         ),
         artifacts={},
         interrupted=ended.interrupted,
+    )
+
+
+def left_by_itself(job: Job, ended: Ended) -> Report:
+    """A script that called os._exit(0), as its author meant it to end."""
+    why = "the script ended its process by itself (os._exit)"
+    return report_without(
+        job,
+        ended,
+        Evidence(steps_run=ended.trail.finished),
+        [("what is looked at when a run is over", why)],
     )
 
 

@@ -104,7 +104,7 @@ class ScriptRun:
     def watching(self, on_error: Callable[[BaseException], bool]) -> Iterator[None]:
         """Around the training. `on_error` is told what it raised, and says whether that ends
         here."""
-        here().at(None, "setup")
+        here().at(None, "script")
         try:
             self._session.install()
             if not self._built:  # above the session's wrappers: they are taken away in that order
@@ -154,6 +154,11 @@ class ScriptRun:
                 "on unwatched, please report this"
             ) from broken
         return replace(self._report or self._nothing(), script_status=self._status)
+
+    @property
+    def told(self) -> bool:
+        """The report is on stderr already."""
+        return self._raises and self._report is not None
 
     def _shown_and_gone(self, error: BaseException) -> bool:
         """As Python would end."""
@@ -218,12 +223,14 @@ class ScriptRun:
             self._report = replace(report, run=replace(report.run, step_found=found))
         finally:
             engine.end()
-        first = report.findings[0] if report.findings else None
-        if not self._raises or first is None:
+        if not self._raises:
             return ScriptEnded()
         # nobody may be told that the training ends
         self._close()
         print(render(self._report), file=sys.stderr)
+        first = report.findings[0] if report.findings else None
+        if first is None:
+            return ScriptEnded()
         place = first.culprit.location
         where = f" at {place.file}:{place.line}" if place is not None else ""
         return TrainingIsSick(f"{first.severity}[{first.code}]: {first.title}{where}")
@@ -271,7 +278,7 @@ class ScriptRun:
         except ENDED:
             return
         if not known or self._report is None:
-            failure = describe_failure(UserCodeError(error, "setup"))
+            failure = describe_failure(UserCodeError(error, "script"))
             note_failure(here(), failure, None)
             self._report = self._bare(Evidence(failure=failure))
 

@@ -23,6 +23,7 @@ from nanodoc.pipeline.post_mortem import (
     died,
     died_examining,
     failure_noted,
+    left_by_itself,
     outcome_of,
     report_without,
 )
@@ -148,7 +149,7 @@ def _dead(job: Job, ended: Ended, progress: Progress) -> Report:
             else [
                 (
                     "the batches, loaded again without workers",
-                    "it is not done for one of several ranks",
+                    "it is done for a recipe that runs in one process",
                 )
             ]
         )
@@ -181,6 +182,8 @@ def _dead(job: Job, ended: Ended, progress: Progress) -> Report:
             ),
             interrupted=True,
         )
+    if job.launch is not None and ended.status == 0:
+        return left_by_itself(job, ended)
     death = death_of(ended)
     if job.command == "run" and job.alone:
         if death.silent_for is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import sys
 import types
 from collections.abc import Callable, Iterable
@@ -49,6 +50,8 @@ class WholeState:
         self._held: list[Any] = []  # so that no identity is used twice
         self.unsafe: str | None = None
         self._waiting = list(values)
+        environment = dict(os.environ)
+        self._restores.append(lambda: _restore_environment(environment))
         while self._waiting and self.unsafe is None:
             value = self._waiting.pop()
             if id(value) in self._seen or isinstance(value, _PLAIN):
@@ -174,6 +177,12 @@ class WholeState:
             file.truncate()
 
         self._restores.append(restore)
+
+
+def _restore_environment(before: dict[str, str]) -> None:
+    if dict(os.environ) != before:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def _is_of_user(module: str) -> bool:

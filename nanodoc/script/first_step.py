@@ -35,7 +35,7 @@ def run_again(
     """Runs it from its start, under every watcher; the script's own state is left as it was.
     `error` is what the script's own step raised, if anything."""
     limits = recovered.limits
-    now = WholeState(recovered.everything())
+    now = WholeState(value for _, _, value in recovered.reached_variables())
     if now.unsafe is not None:
         return RunAgain(same=False, stop=None, ended_early=True, is_true=False, unsafe=now.unsafe)
     limits.optimizer_steps = max(1, first.optimizer_steps)

@@ -114,16 +114,17 @@ class Outside:
         try:
             value = make()
         except StopIteration:
-            self._keep((True, None, self._random.take()))
+            self._keep(None, ended=True)
             raise
         finally:
             self._depth -= 1
-        self._keep((False, value, self._random.take()) if self.sinks else None)
+        self._keep(value, ended=False)
         return value
 
-    def _keep(self, drawn: Drawn | None) -> None:
-        for sink in self.sinks:
-            if drawn is not None:
+    def _keep(self, value: Any, *, ended: bool) -> None:
+        if self.sinks:
+            drawn = (ended, value, self._random.take())
+            for sink in self.sinks:
                 sink.append(drawn)
 
     def waited(self) -> float:

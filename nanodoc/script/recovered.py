@@ -125,9 +125,7 @@ class RecoveredStep:
         """Runs the iteration again, up to its last optimizer step; returns its last loss."""
         assert self.loop is not None
         assert self.code is not None
-        body = self._bodies.get(self.loop.number)
-        if body is None:
-            body = self._bodies[self.loop.number] = Body(self.loop, self.code)
+        body = self._body(self.loop, self.code)
         if self.undo is not None:
             self.undo.restore()
         outside, before = self._outside, self._outside.given
@@ -136,16 +134,17 @@ class RecoveredStep:
         given = _copied(batch) if self.writes else batch
         variables = {**self.variables, **self._named(given)}
         try:
-            with (
-                muted(),
-                self._counted(),
-                _autocast_as(self.flags),
-            ):
+            with muted(), self._counted(), _autocast_as(self.flags):
                 body(variables, self.namespace)
         except StopReplay:
             pass
         finally:
             outside.given = before
+
+    def _body(self, loop: Loop, code: CodeType) -> Body:
+        if loop.number not in self._bodies:
+            self._bodies[loop.number] = Body(loop, code)
+        return self._bodies[loop.number]
 
     def _named(self, batch: Any) -> dict[str, Any]:
         """The batch by the names of the loop's own variables."""
@@ -175,11 +174,6 @@ class RecoveredStep:
         finally:
             hook.remove()
 
-    def everything(self) -> Iterator[Any]:
-        """The values that the body reads, and the functions that it calls."""
-        for _, _, value in self.reached_variables():
-            yield value
-
     def draws_unseen(self) -> str | None:
         """The name of an iterator that the body draws from otherwise than by `next` or `for`: what
         it gives is not kept."""
@@ -191,9 +185,7 @@ class RecoveredStep:
         """What the body reads, as `recipe.variables` asks: (name, its namespace, value)."""
         if self.loop is None or self.code is None:
             return
-        body = self._bodies.get(self.loop.number)
-        if body is None:
-            body = self._bodies[self.loop.number] = Body(self.loop, self.code)
+        body = self._body(self.loop, self.code)
         if not body.module_level:
             for name, value in list(self.variables.items()):
                 yield name, self.variables, value

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from nanodoc.errors import UserCodeError
+from nanodoc.heartbeat.trail import here
 from nanodoc.loop.outcome import Outcome
 from nanodoc.loop.script_engine import ScriptEngine
 from nanodoc.loop.stop import Stop
@@ -303,6 +304,7 @@ class ScriptSession:
         if number == self.loop.number:
             with self._ours():
                 self._over_with_step()
+                here().at(None, "script")
 
     def _over_with_step(self) -> None:
         if self.state is State.FIRST:
@@ -365,8 +367,7 @@ class ScriptSession:
             self.over(Stop())
 
     def failed(self, error: BaseException) -> bool:
-        """The script raised. False where it was no step of its training, and nothing is known of
-        it."""
+        """The script raised. False where nothing is known of it: it was no step of a training."""
         if self.state in (State.OVER, State.ASLEEP):
             return self.state is State.OVER
         known = False
@@ -384,7 +385,7 @@ class ScriptSession:
                 self._recovered.limits.optimizer_steps = max(1, engine.optimizer_steps + 1)
                 self.over(engine.failed(UserCodeError(error, phase)))
             else:
-                told = UserCodeError(error, "data" if in_batch else phase)
+                told = UserCodeError(error, "data" if in_batch else "script")
                 self.over(engine.failed_between(told, self.steps))
             return True
         candidate = self._first or self._search.failing(error.__traceback__)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers import nanodoc
 from tests.script.styles import HEAD
 from tests.script.test_styles import _our_own_main, bare, watched
 
@@ -113,3 +114,28 @@ open("/nonexistent/file")
     assert report.findings[0].title.startswith("FileNotFoundError")
     assert report.findings[0].culprit.location is not None
     assert report.findings[0].culprit.location.code == 'open("/nonexistent/file")'
+
+
+def test_a_script_that_ends_its_process(tmp_path: Path) -> None:
+    text = HEAD.replace("BAD", "pass") + LOOP.replace("SETUP", "import os").replace("BODY", "pass")
+    end = "open('ran.txt', 'a').write('once\\n')\nos._exit(STATUS)\n"
+    path = tmp_path / "train.py"
+    for status, code in (("0", 0), ("3", 1)):
+        path.write_text(text.replace("SHOWN", "1") + end.replace("STATUS", status))
+        done = nanodoc("run", "train.py", cwd=tmp_path)
+        assert done.returncode == code, done.stderr
+        assert "while the recipe was built" not in done.stderr
+        assert (tmp_path / "ran.txt").read_text() == "once\n"
+        (tmp_path / "ran.txt").unlink()
+
+
+def test_an_error_outside_of_the_steps_is_told_as_such(tmp_path: Path) -> None:
+    text = HEAD.replace("BAD", "pass") + LOOP.replace("SETUP", "").replace("BODY", "pass")
+    path = tmp_path / "train.py"
+    for broken in (text.replace("SHOWN", "missing"), "import torch\nmissing\n"):
+        path.write_text(broken)
+        finding = watched(path).findings[0]
+        assert finding.phase == "script"
+        assert "outside of its training's steps" in finding.explanation
+        assert finding.culprit.location is not None
+        assert "missing" in finding.culprit.location.code

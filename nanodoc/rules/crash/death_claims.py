@@ -59,6 +59,8 @@ def place_of(death: DeathFacts) -> str:
     """ "in the forward of step 3"."""
     if death.phase == "setup":
         return "while the recipe was built"
+    if death.phase == "script":
+        return "outside of its training's steps"
     if death.phase == "data":
         return f"while the batch of step {death.step} was loaded"
     return f"in the {death.phase} of step {death.step}"
@@ -102,7 +104,7 @@ def death_claim(
                 dataset_indices=(death.item,) if death.item is not None else (),
             ),
             phase=death.phase,
-            step=death.step if death.phase != "setup" else None,
+            step=death.step if death.phase not in ("setup", "script") else None,
             evidence=tuple(_seen(death)),
             experiments=_run_again(death),
             fixes=tuple(fixes),

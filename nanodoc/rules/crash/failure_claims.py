@@ -67,7 +67,7 @@ def failure_claim(
                 dataset_indices=_only(evidence),
             ),
             phase=failure.phase,
-            step=evidence.failure_step if failure.phase != "setup" else None,
+            step=evidence.failure_step if failure.phase not in ("setup", "script") else None,
             evidence=(
                 *extra,
                 *_further_lines(failure),

@@ -38,7 +38,7 @@ DTYPE = re.compile(
 def from_torch(failure: Failure, evidence: Evidence) -> bool:
     """A function of torch's raised it: one that the step's calls show, one in a file of torch's, or
     one in C, which raise RuntimeErrors."""
-    if not failure.raised_by_torch or failure.phase in ("setup", "data"):
+    if not failure.raised_by_torch or failure.phase in ("setup", "data", "script"):
         return False
     called = evidence.crash is not None and evidence.crash.call is not None
     return (

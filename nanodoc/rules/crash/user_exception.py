@@ -40,9 +40,11 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     failure = evidence.failure
     if failure is None:
         return
-    where = {"setup": "while the recipe was built", "data": "while a batch was loaded"}.get(
-        failure.phase, f"in the {failure.phase} of step {evidence.failure_step}"
-    )
+    where = {
+        "setup": "while the recipe was built",
+        "data": "while a batch was loaded",
+        "script": "outside of its training's steps",
+    }.get(failure.phase, f"in the {failure.phase} of step {evidence.failure_step}")
     title = f"{failure.type}: {failure.first_line}" if failure.first_line else failure.type
     # what the user's own code raises it words itself; torch's and Python's messages are known
     known = explained(f"{failure.type}: {failure.message}") if failure.raised_by_torch else None
