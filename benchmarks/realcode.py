@@ -74,16 +74,9 @@ def run(script: Script, copy: Path, *, watched: bool) -> Run:
     """The script in the checkout copied to `copy`, bare or watched."""
     with tempfile.TemporaryDirectory() as beside:
         sums, report = Path(beside) / "sums", Path(beside) / "report.json"
-        path = os.pathsep.join([str(_BESIDE), str(Path(__file__).resolve().parent.parent)])
-        environment = {
-            **os.environ,
-            **script.environment,
-            "PYTHONPATH": path,
-            "REALCODE_HASH": str(sums),
-            "REALCODE_STEPS": str(script.steps),
-            "OMP_NUM_THREADS": "1",
-        }
+        environment = {**os.environ, **script.environment, **_environment(script, sums)}
         options = ["--output-format", "json", "--output", str(report), "--fail-on", "never"]
+        options += ["--snapshot-dir", str(copy.parent / "kept")]
         tool = ["-m", "nanodoc", "run", *options] if watched else []
         first, *own = script.command.split()
         command = [first, *(["--"] if watched else []), *own]
@@ -107,6 +100,53 @@ def run(script: Script, copy: Path, *, watched: bool) -> Run:
         )
 
 
+_REPLAY = (sys.executable, "-m", "nanodoc", "replay")
+
+
+def replayed(script: Script, copy: Path, seen: Run) -> str | None:
+    """What `nanodoc replay` of the run's snapshot says: whether it was bitwise the same and named
+    the same line, or why it could not be done."""
+    if seen.report is None or not seen.report["artifacts"].get("snapshot"):
+        return None
+    with tempfile.TemporaryDirectory() as beside:
+        file = Path(beside) / "report.json"
+        before = _contents(copy)
+        options = ["--output-format", "json", "--output", str(file), "--fail-on", "never"]
+        done = subprocess.run(
+            [*_REPLAY, seen.report["artifacts"]["snapshot"], *options],
+            cwd=copy / script.folder,
+            env={**os.environ, **script.environment, **_environment(script, Path(beside) / "sums")},
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+        if not file.exists():
+            return done.stderr.strip()[-300:]
+        report = json.loads(file.read_text())
+    first, then = (
+        [_location(finding).get("line") for finding in found["findings"][:1]]
+        for found in (seen.report, report)
+    )
+    same = "the same line" if first == then else "another line"
+    wrote = "" if _contents(copy) == before else ", files written"
+    return f"{report['run']['reproduced']}, {same}{wrote}"
+
+
+def _contents(folder: Path) -> dict[str, int]:
+    return {str(p): p.stat().st_mtime_ns for p in folder.rglob("*") if p.is_file()}
+
+
+def _environment(script: Script, sums: Path) -> dict[str, str]:
+    root = Path(__file__).resolve().parent.parent
+    return {
+        "PYTHONPATH": os.pathsep.join([str(_BESIDE), str(root)]),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "REALCODE_HASH": str(sums),
+        "REALCODE_STEPS": str(script.steps),
+        "OMP_NUM_THREADS": "1",
+    }
+
+
 def examine(script: Script, checkouts: Path, *, plant: bool) -> dict[str, Any]:
     """One row of the table."""
     with tempfile.TemporaryDirectory() as scratch:
@@ -118,6 +158,7 @@ def examine(script: Script, checkouts: Path, *, plant: bool) -> dict[str, Any]:
             shutil.rmtree(copy)
             _laid_out(script, checkouts, copy, plant=False)
         seen = run(script, copy, watched=True)
+        again = replayed(script, copy, seen) if plant else None
     report = seen.report or {"run": {}, "findings": [], "verdict": None}
     row: dict[str, Any] = {
         "script": script.name,
@@ -131,6 +172,7 @@ def examine(script: Script, checkouts: Path, *, plant: bool) -> dict[str, Any]:
         where = next((_location(finding) for finding in report["findings"]), {})
         row["planted"] = line
         row["found"] = where.get("line") == line and where["file"].endswith(script.plant[0])
+        row["replayed"] = again
     else:
         row["same output"] = bare.out == seen.out if script.seeded else None
         row["same weights"] = bare.weights == seen.weights if script.seeded else None

@@ -64,7 +64,9 @@ class Watched:
 
     def __init__(self, optimizers: list[torch.optim.Optimizer], config: Config) -> None:
         self._loops = Loops()
-        self._run = ScriptRun("a loop in code", _nothing, self._loops, config, Progress())
+        self._run = ScriptRun(
+            "a loop in code", _nothing, self._loops, config, Progress(), in_code=True
+        )
         self._optimizers = optimizers
         self._around: AbstractContextManager[None] | None = None
         self._over = False

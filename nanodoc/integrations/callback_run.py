@@ -32,7 +32,9 @@ class CallbackRun:
         loops = Loops()
         mark_imported(module, loops)
         config = load_config(None, options)
-        self._run = ScriptRun(name, lambda: None, loops, config, Progress(), raises=True)
+        self._run = ScriptRun(
+            name, lambda: None, loops, config, Progress(), in_code=True, raises=True
+        )
         self._around: AbstractContextManager[None] | None = None
         self.report: Report | None = None
         """What was found, when the training is over."""

@@ -16,11 +16,12 @@ from nanodoc.facts.evidence import Evidence
 from nanodoc.loop.settings import seed_everything, with_amp
 from nanodoc.pipeline.common import build_watched, report_of, run_info
 from nanodoc.pipeline.replay_options import ReplayOptions, check
-from nanodoc.pipeline.replayed_step import ReplayedStep
+from nanodoc.pipeline.replayed_step import ReplayedStep, report_of_replay
+from nanodoc.pipeline.script_replay import replay_script
 from nanodoc.pipeline.snapshot_content import mapping_of, trusted_entrypoint
 from nanodoc.progress import Progress
 from nanodoc.recipe.recipe import Recipe
-from nanodoc.replay.snapshot import differences, read_snapshot
+from nanodoc.replay.snapshot import read_snapshot
 from nanodoc.report.fixes import write_patch
 from nanodoc.report.report import Report, VitalSigns
 
@@ -37,6 +38,9 @@ def replay_snapshot(
     options, progress = options or ReplayOptions(), progress or Progress()
     check(options)
     content = read_snapshot(path)
+    if content.get("script") is not None:
+        report = replay_script(path, content, config, entrypoint, options, progress)
+        return write_patch(report, artifact_folder(config)) if config.fix else report
     named = entrypoint or trusted_entrypoint(content)
     device = device_before_import(config.device)
     # the recipe is built as the run built it: what build() was given travels in the snapshot
@@ -78,26 +82,7 @@ def _replayed(
 ) -> Report:
     recipe, amp_dtype = with_amp(recipe, config.amp, device)
     again = ReplayedStep(recipe, device, amp_dtype, content, options, progress, config)
-    evidence = again.differential.examine(again.evidence())
-    info = run_info(named, "replay", config, device, amp_dtype, 1, 1, evidence.reproduced)
-    artifacts: dict[str, str | None] = {"snapshot": str(path)}
-    report = report_of(info, evidence, config, again.vitals, artifacts, [], False)
-    findings = again.differential.treat(report.findings)
-    tried, notes = again.extras(artifacts)
-    differ = (
-        [("bitwise reproduction", "; ".join(found))]
-        if (found := differences(content, str(device)))
-        else []
-    )
-    report = replace(
-        report,
-        findings=findings,
-        tried=tried,
-        ops=again.ops(),
-        artifacts=artifacts,
-        interrupted=again.differential.interrupted,
-        not_checked=(*differ, *notes, *again.differential.notes),
-    )
+    report = report_of_replay(again, path, named, config)
     if options.debug:
-        again.debug(evidence.births)
+        again.debug()
     return write_patch(report, artifact_folder(config)) if config.fix else report

@@ -23,10 +23,12 @@ from nanodoc.facts.evidence import Evidence, Trip
 from nanodoc.facts.ops import Birth
 from nanodoc.measure.gradients import really_nonfinite
 from nanodoc.pipeline.changes import cast, only, with_settings
+from nanodoc.pipeline.common import report_of, run_info
 from nanodoc.pipeline.replay_options import DTYPES, ReplayOptions
 from nanodoc.pipeline.snapshot_content import (
     batches_of,
     first_batches,
+    gradients_of,
     is_one_of,
     mapping_of,
     random_state_of,
@@ -36,12 +38,12 @@ from nanodoc.recipe.recipe import Recipe
 from nanodoc.replay.optimizers import copy_optimizer, rate_of
 from nanodoc.replay.rerun import Rerunner
 from nanodoc.replay.rng import RandomState
-from nanodoc.replay.snapshot import minimal, restore_into, save
+from nanodoc.replay.snapshot import differences, minimal, restore_into, save
 from nanodoc.replay.step import StepRunner
 from nanodoc.replay.step_state import StateKeeper, copy_weights
 from nanodoc.replay.traced_replay import Replay, Replayer
 from nanodoc.replay.weight_history import PastStep
-from nanodoc.report.report import VitalSigns
+from nanodoc.report.report import Report, VitalSigns
 from nanodoc.tensors.nested import move_module
 from nanodoc.trace.stop import stop_here
 
@@ -68,7 +70,7 @@ class ReplayedStep:
         restore_into(recipe, content)
         move_module(recipe.model, device, recipe.optimizers)
         recipe = with_settings(recipe, options.settings)
-        batches = batches_of(content, template)
+        batches = batches_of(content, template, recipe.data)
         others = [batch for batch in drawn if not is_one_of(batch, batches)]
         saved_batches = batches
         if options.dtype is not None:
@@ -81,6 +83,7 @@ class ReplayedStep:
         self.keeper = StateKeeper(recipe, device)
         capsule = self.keeper.take(step, batches)
         capsule.rng = random_state_of(content, device) or capsule.rng
+        capsule.grads = gradients_of(content, list(recipe.model.parameters()))
         self._whole = replace(capsule, batches=saved_batches)
         self.capsule = only(capsule, options.samples)
         self.replayer = Replayer(self.runner, self.keeper)
@@ -88,14 +91,12 @@ class ReplayedStep:
         self.first = self.replayer.replay_and_rewind(self.capsule)
         earlier = [replace(capsule, step=0, weights=fresh)] if step else []
         elsewhere = Elsewhere(
-            other=lambda: _other(others), earlier=earlier, first="the weights that build() gives"
+            other=lambda: _other(others), earlier=earlier, first=_whose_first_weights(content)
         )
-        rows = content.get("indices")
-        indices = [int(row) for row in rows] if isinstance(rows, list) else None
-        self._all_indices = indices
-        self._indices = (
-            _of_rows(indices, options.samples) if indices and options.samples else indices
-        )
+        self._all_indices = indices = _indices_in(content)
+        chosen = indices and options.samples
+        self._indices = _of_rows(indices, options.samples) if chosen else indices
+        self._births: tuple[Birth, ...] = ()
         self.differential = ExperimentRun(
             self.runner,
             self.keeper,
@@ -105,7 +106,10 @@ class ReplayedStep:
             progress.say,
             only=options.experiment,
         )
-        self.loss = _mean(self.first)
+        # of a train_step with several losses the run tells the last
+        self._mean = _mean(self.first)
+        own_step = self.runner.observing and self.first.losses
+        self.loss = self.first.losses[-1] if own_step else self._mean
         self.vitals = VitalSigns(steps=1, losses=(self.loss,), grad_norms=(self.first.grad_norm,))
 
     def evidence(self) -> Evidence:
@@ -119,15 +123,13 @@ class ReplayedStep:
         unhealthy = (
             bool(first.bad_parameters) or not math.isfinite(self.loss) or failure is not None
         )
-        told = (
-            None
-            if failure is not None
-            else self.loss
-            if changed
-            else float(known.get("loss", self.loss))
-        )
+        as_told = changed or _same(known.get("loss", self.loss), self.loss)
+        told = None
+        if failure is None:
+            told = self._mean if as_told else float(known["loss"])
         norm = None if changed else known.get("grad_norm")
         examined = self.examiner.examine(capsule, told, norm, self._indices) if unhealthy else None
+        self._births = examined.births if examined else ()
         trip = None
         if unhealthy and failure is None:
             backward = math.isfinite(self.loss)
@@ -147,7 +149,7 @@ class ReplayedStep:
         return Evidence(
             steps_run=1,
             trip=trip,
-            births=examined.births if examined else (),
+            births=self._births,
             leaves=examined.leaves if examined else (),
             failure=failure,
             failure_step=capsule.step if failure else None,
@@ -167,7 +169,7 @@ class ReplayedStep:
             return "not_run"
         return (
             "bitwise"
-            if self.loss == known["loss"] and self.first.grad_norm == known.get("grad_norm")
+            if _same(self.loss, known["loss"]) and self.first.grad_norm == known.get("grad_norm")
             else "no"
         )
 
@@ -243,19 +245,61 @@ class ReplayedStep:
             "seconds": round(course.seconds, 4),
         }
 
+    def differs(self, reproduced: str) -> list[str]:
+        """What differs between where the snapshot was written and here."""
+        found = differences(self._content, str(self.runner.device))
+        if reproduced == "no":
+            told = mapping_of(self._content, "run").get("loss", math.nan)
+            found.append(
+                f"the loss was {told:.6g} there, {self.loss:.6g} here: the step depends on "
+                "something that the snapshot does not hold"
+            )
+        return found
+
     def ops(self) -> tuple[Any, ...]:
         return self.examiner.ops_of_slice(self.capsule) if self._options.ops else ()
 
-    def debug(self, births: Sequence[Birth]) -> None:
-        """Opens the debugger at the first birth."""
-        if not births:
+    def debug(self) -> None:
+        """Opens the debugger at the first birth that `evidence` met."""
+        if not self._births:
             raise UsageError(
                 "--pdb: the step makes nothing non-finite here, there is nowhere to stop"
             )
-        birth = births[0]
+        birth = self._births[0]
         self.examiner.stop_at_birth(
             self.capsule, birth, lambda: stop_here(f"{birth.site.op} has run")
         )
+
+
+def report_of_replay(
+    again: ReplayedStep,
+    path: Path,
+    named: str,
+    config: Config,
+    more_notes: Sequence[tuple[str, str]] = (),
+) -> Report:
+    """The diagnosis of the step of the snapshot at `path`."""
+    device, amp_dtype = again.runner.device, again.runner.amp_dtype
+    evidence = again.differential.examine(again.evidence())
+    info = run_info(named, "replay", config, device, amp_dtype, 1, 1, evidence.reproduced)
+    artifacts: dict[str, str | None] = {"snapshot": str(path)}
+    report = report_of(info, evidence, config, again.vitals, artifacts, [], False)
+    findings = again.differential.treat(report.findings)
+    tried, notes = again.extras(artifacts)
+    differ = (
+        [("bitwise reproduction", "; ".join(found))]
+        if (found := again.differs(evidence.reproduced))
+        else []
+    )
+    return replace(
+        report,
+        findings=findings,
+        tried=tried,
+        ops=again.ops(),
+        artifacts=artifacts,
+        interrupted=again.differential.interrupted,
+        not_checked=(*more_notes, *differ, *notes, *again.differential.notes),
+    )
 
 
 def _changed_dtype(recipe: Recipe, name: str, device: torch.device) -> torch.dtype:
@@ -269,6 +313,16 @@ def _changed_dtype(recipe: Recipe, name: str, device: torch.device) -> torch.dty
     return dtype
 
 
+def _whose_first_weights(content: Mapping[str, Any]) -> str:
+    who = "build() gives" if content.get("script") is None else "the script begins with"
+    return f"the weights that {who}"
+
+
+def _indices_in(content: Mapping[str, Any]) -> list[int] | None:
+    rows = content.get("indices")
+    return [int(row) for row in rows] if isinstance(rows, list) else None
+
+
 def _of_rows(indices: Sequence[int] | None, rows: Sequence[int]) -> list[int] | None:
     """The data set's indices of these rows of the batch, where they are known."""
     return [indices[row] for row in rows if row < len(indices)] if indices else None
@@ -276,6 +330,10 @@ def _of_rows(indices: Sequence[int] | None, rows: Sequence[int]) -> list[int] | 
 
 def _other(batches: list[Any]) -> tuple[str, list[Any], RandomState | None] | None:
     return ("the first of the data that is another one", [batches[0]], None) if batches else None
+
+
+def _same(a: float, b: float) -> bool:
+    return a == b or (math.isnan(a) and math.isnan(b))
 
 
 def _mean(replay: Replay) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -24,12 +25,14 @@ from nanodoc.pipeline.ranks import rank_facts
 from nanodoc.pipeline.run_plan import Run
 from nanodoc.pipeline.second_run import write_batches
 from nanodoc.progress import Progress
-from nanodoc.recipe.recipe import Recipe
+from nanodoc.replay.sandbox import state_preserved
 from nanodoc.replay.snapshot import write_snapshot
 from nanodoc.report.fixes import write_patch
 from nanodoc.report.report import Report, RunInfo, VitalSigns
 from nanodoc.report.tensorboard import write_tensorboard
 from nanodoc.rules.catalogue import failed_check, unchecked
+from nanodoc.script.recovered import RecoveredStep
+from nanodoc.script.saved_step import step_content
 
 
 def unwatched(
@@ -53,7 +56,7 @@ def reported(
         artifacts["tensorboard"] = str(write_tensorboard(run.history, Path(config.tensorboard)))
     if outcome.trace_files:
         artifacts["traces"] = ", ".join(outcome.trace_files)
-    _snapshot(run, recipe, outcome, not_checked)
+    _snapshot(run, engine, outcome, not_checked)
     differential = _differential(engine, outcome, config, progress)
     evidence = replace(
         outcome.evidence,
@@ -120,33 +123,41 @@ def without_device_report(run: Run, outcome: Outcome) -> Report:
 
 
 def _snapshot(
-    run: Run, recipe: Recipe, outcome: Outcome, not_checked: list[tuple[str, str]]
+    run: Run, engine: Engine, outcome: Outcome, not_checked: list[tuple[str, str]]
 ) -> None:
     """Writes the step that tripped to disk."""
-    trip = outcome.evidence.trip
-    if outcome.capsule is None or trip is None:
+    trip, capsule, recipe = outcome.evidence.trip, outcome.capsule, engine.recipe
+    if capsule is None or trip is None:
         return
-    if run.script:
-        not_checked.append(("snapshot", "a script's step is not written down yet"))
+    if not run.replayable:
+        not_checked.append(("snapshot", "a training that calls nanodoc cannot be started again"))
         return
     told = {
         "loss": trip.loss,
         "grad_norm": trip.grad_norm,
         "amp": str(run.amp_dtype) if run.amp_dtype else None,
     }
-    try:
-        path = write_snapshot(
-            run.folder,
-            recipe,
-            outcome.capsule,
-            run.entrypoint,
-            run.config.as_dict(),
-            told,
-            outcome.indices,
-        )
-        run.artifacts["snapshot"] = str(path)
-    except OSError as error:
-        not_checked.append(("snapshot", f"it could not be written: {error}"))
+    with contextlib.ExitStack() as around:
+        script = None
+        if run.script:
+            assert isinstance(recipe.train_step, RecoveredStep)
+            around.enter_context(state_preserved(engine.runner, engine.keeper))
+            engine.keeper.restore(capsule)
+            script = step_content(recipe.train_step, run.launch)
+        try:
+            path = write_snapshot(
+                run.folder,
+                recipe,
+                capsule,
+                run.entrypoint,
+                run.config.as_dict(),
+                told,
+                outcome.indices,
+                script,
+            )
+            run.artifacts["snapshot"] = str(path)
+        except OSError as error:
+            not_checked.append(("snapshot", f"it could not be written: {error}"))
 
 
 def _differential(

@@ -11,6 +11,7 @@ import torch
 from nanodoc.config import Config
 from nanodoc.pipeline.common import run_info
 from nanodoc.report.report import RunInfo
+from nanodoc.supervise.launch import Launch
 from nanodoc.watchers.requested_steps import LookOptions
 
 DEFAULT_STEPS = 100
@@ -32,6 +33,10 @@ class Run:
     """What was written, by kind."""
     script: bool = False
     """The training is a script's own, run by itself."""
+    launch: Launch | None = None
+    """How the script was started; None for a trainer, and for a training that calls nanodoc."""
+    replayable: bool = True
+    """The training can be started again: it does not call nanodoc itself."""
 
     def info(self, steps_run: int, reproduced: str) -> RunInfo:
         """The head of the report."""

@@ -48,33 +48,39 @@ def run_script(launch: Launch, config: Config, progress: Progress | None = None)
     `UsageError` where there is no such script."""
     loops = Loops()
     program = Program(launch, loops)
-    return ScriptRun(str(launch), program.run, loops, config, progress or Progress()).run()
+    told = progress or Progress()
+    return ScriptRun(str(launch), program.run, loops, config, told, launch=launch).run()
 
 
 def run_trainer(
     entrypoint: str, returned: TrainerReturned, loops: Loops, config: Config, progress: Progress
 ) -> Report:
     """Runs the trainer that an entrypoint returned, whose loops are among `loops`."""
-    run = ScriptRun(entrypoint, returned.train, loops, config, progress, returned.building)
+    run = ScriptRun(entrypoint, returned.train, loops, config, progress, building=returned.building)
     return run.run()
 
 
 class ScriptRun:
     """One run of one script."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - three kinds of training, each with what only it has
         self,
         entrypoint: str,
         program: Callable[[], Any],
         loops: Loops,
         config: Config,
         progress: Progress,
-        building: BuildWatch | None = None,
         *,
+        launch: Launch | None = None,
+        building: BuildWatch | None = None,
+        in_code: bool = False,
         raises: bool = False,
     ) -> None:
-        """`building`: what was seen of the making of what `program` trains, if that is over. With
-        `raises` a sick training is ended by `TrainingIsSick`."""
+        """`launch`: how the script was started. `building`: what was seen of the making of what
+        `program` trains, if that is over. `in_code`: the training calls nanodoc itself; with
+        `raises` it is ended by `TrainingIsSick` where it is sick."""
+        self._launch = launch
+        self._in_code = in_code
         self._raises = raises
         self._entrypoint = entrypoint
         self._config = config
@@ -197,6 +203,8 @@ class ScriptRun:
             history=self._history.path,
             artifacts={"history": str(self._history.path), "snapshot": None},
             script=True,
+            launch=self._launch,
+            replayable=not self._in_code,
         )
         self._before = before_the_run(recipe)
         return ScriptEngine(

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils.data import DataLoader, IterableDataset
 
-from nanodoc.errors import UsageError
+from nanodoc.errors import UsageError, said
 from nanodoc.recipe.loader import split_entrypoint
 from nanodoc.recipe.recipe import Recipe
-from nanodoc.replay.plain_values import like
+from nanodoc.replay.plain_values import holds_dropped, like
 from nanodoc.replay.rng import RandomKeeper, RandomState
 from nanodoc.replay.snapshot import random_state
 from nanodoc.tensors.nested import tensor_leaves
@@ -46,11 +48,36 @@ def is_one_of(batch: Any, batches: list[Any]) -> bool:
     return False
 
 
-def batches_of(content: dict[str, Any], template: Any) -> list[Any]:
-    """The snapshot's batches in the containers the recipe's own data uses."""
+def batches_of(content: dict[str, Any], template: Any, data: Any) -> list[Any]:
+    """The snapshot's batches in the containers the recipe's own data uses. One of a class that a
+    snapshot cannot hold is drawn again from `data`, the recipe's. Raises `UsageError` where that
+    cannot be."""
     if "batches" not in content:
         return [(content["x"], content["y"]) if "y" in content else content["x"]]
+    if holds_dropped(content["batches"]):
+        return [_drawn_again(content, data)]
     return [like(batch, template) for batch in content["batches"]]
+
+
+def _drawn_again(content: dict[str, Any], data: Any) -> Any:
+    rows = content.get("indices")
+    draws = (
+        isinstance(data, DataLoader)
+        and not isinstance(data.dataset, IterableDataset)
+        and data.batch_sampler is not None
+    )
+    if not draws or not isinstance(rows, list) or len(content["batches"]) != 1:
+        raise UsageError(
+            "the snapshot's batch is of a class that a snapshot cannot hold, and the indices of "
+            "its samples are not known: it cannot be replayed"
+        )
+    try:
+        return data.collate_fn([data.dataset[int(row)] for row in rows])
+    except Exception as error:
+        raise UsageError(
+            f"the snapshot's batch was to be drawn again, but sample {rows[0]} and on raised "
+            f"{type(error).__name__}: {said(error)[:200]}"
+        ) from error
 
 
 def random_state_of(content: dict[str, Any], device: torch.device) -> RandomState | None:
@@ -70,6 +97,16 @@ def random_state_of(content: dict[str, Any], device: torch.device) -> RandomStat
     return rng
 
 
+def gradients_of(
+    content: dict[str, Any], parameters: Sequence[torch.nn.Parameter]
+) -> list[torch.Tensor | None] | None:
+    """The gradients that the step began with, None where there were none or they do not fit."""
+    saved = content.get("gradients")
+    if not saved or len(saved) != len(parameters):
+        return None
+    return [None if g is None else g.to(p.device) for g, p in zip(saved, parameters, strict=True)]
+
+
 def mapping_of(content: dict[str, Any], key: str) -> dict[str, Any]:
     """The mapping of that name, empty where the content has none."""
     value = content.get(key)
@@ -85,6 +122,13 @@ def trusted_entrypoint(content: dict[str, Any]) -> str:
             "this snapshot names no entrypoint; give one with --entrypoint FILE.py:NAME"
         )
     path, _ = split_entrypoint(named)
+    trusted_file(path, named, "FILE.py:NAME")
+    return named
+
+
+def trusted_file(path: Path, named: str, form: str) -> None:
+    """Raises `UsageError` unless the file that a snapshot names is there, below the working
+    folder."""
     if not path.resolve().is_relative_to(Path.cwd().resolve()):
         raise UsageError(
             f"the snapshot wants to run {named}, which is outside this folder; allow it with "
@@ -92,7 +136,15 @@ def trusted_entrypoint(content: dict[str, Any]) -> str:
         )
     if not path.exists():
         raise UsageError(
-            f"the snapshot's recipe {named} is not here; say where it is with --entrypoint "
-            "FILE.py:NAME"
+            f"the snapshot's recipe {named} is not here; say where it is with --entrypoint {form}"
         )
-    return named
+
+
+def trusted_module(name: str) -> None:
+    """Raises `UsageError` unless the module that a snapshot names lies below the working folder."""
+    top = Path.cwd() / name.partition(".")[0]
+    if not (top.is_dir() or top.with_suffix(".py").is_file()):
+        raise UsageError(
+            f"the snapshot wants to run -m {name}, which is not in this folder; allow it with "
+            f'--entrypoint "-m {name}"'
+        )

@@ -48,6 +48,13 @@ def plain(value: Any) -> Any:
     return {_DROPPED: type(value).__name__}
 
 
+def holds_dropped(saved: Any) -> bool:
+    """Something in it was of a class that plain values cannot stand for."""
+    if isinstance(saved, Mapping):
+        return _DROPPED in saved or any(holds_dropped(item) for item in saved.values())
+    return isinstance(saved, (list, tuple)) and any(holds_dropped(item) for item in saved)
+
+
 def like(saved: Any, template: Any) -> Any:
     """A saved batch in the containers of a fresh one: dataclasses and named tuples get their types
     back."""

@@ -45,10 +45,11 @@ def write_snapshot(
     config: Mapping[str, Any],
     run: Mapping[str, Any],
     indices: Sequence[int] | None = None,
+    script: Mapping[str, Any] | None = None,
 ) -> Path:
     """Writes the step's start and returns the file; `indices` are the data set's of the batch's
-    samples. Raises `OSError` (the caller keeps its diagnosis)."""
-    rng = capsule.rng
+    samples, `script` what a script's step needs besides. Raises `OSError` (the caller keeps its
+    diagnosis)."""
     content = {
         "nanodoc_snapshot": FORMAT,
         "step": capsule.step,
@@ -56,13 +57,7 @@ def write_snapshot(
         "config": plain(config),
         "run": plain(run),
         "batches": [plain(batch) for batch in capsule.batches],
-        "rng": {
-            "python": plain(rng.python),
-            "numpy": plain(rng.numpy),
-            "cpu": rng.cpu,
-            "device": next(iter(rng.accelerators.values()), None),
-            "devices": {str(device): state for device, state in rng.accelerators.items()},
-        },
+        "rng": random_content(capsule.rng),
         "model": plain(dict(recipe.model.state_dict())),
         "attributes": _attributes(recipe.model, capsule),
         "training": list(capsule.training),
@@ -74,11 +69,24 @@ def write_snapshot(
             if hasattr(scheduler, "state_dict")
         ],
         "indices": list(indices) if indices is not None else None,
+        "gradients": [None if g is None else g.detach() for g in capsule.grads or []],
+        "script": dict(script) if script is not None else None,
         "torch": str(torch.__version__),
         "machine": machine(next((str(p.device) for p in recipe.model.parameters()), "cpu")),
     }
     folder.mkdir(parents=True, exist_ok=True)
     return save(content, free_name(folder, capsule.step))
+
+
+def random_content(rng: RandomState) -> dict[str, Any]:
+    """Random states as plain values; `random_state` reads them."""
+    return {
+        "python": plain(rng.python),
+        "numpy": plain(rng.numpy),
+        "cpu": rng.cpu,
+        "device": next(iter(rng.accelerators.values()), None),
+        "devices": {str(device): state for device, state in rng.accelerators.items()},
+    }
 
 
 def save(content: Mapping[str, Any], path: Path) -> Path:
@@ -227,6 +235,43 @@ def _is_rng(value: object) -> bool:
     return words and arrays and states and named and cpu is not None
 
 
+def _is_script(value: object) -> bool:
+    if value is None:
+        return True
+    if not _is_mapping(value):
+        return False
+    assert isinstance(value, dict)
+    target, arguments, drawn = value.get("target"), value.get("arguments"), value.get("drawn")
+    return (
+        (target is None or (isinstance(target, str) and "\0" not in target))
+        and isinstance(value.get("module"), bool)
+        and isinstance(arguments, list)
+        and all(isinstance(a, str) and "\0" not in a for a in arguments)
+        and type(value.get("line")) is int
+        and type(value.get("optimizer_steps")) is int
+        and isinstance(value.get("source"), str)
+        and _is_mapping(value.get("variables"))
+        and isinstance(state := value.get("state"), list)
+        and all(_is_state(entry) for entry in state)
+        and isinstance(drawn, list)
+        and all(isinstance(d, list) and len(d) == 3 and _is_rng(d[2]) for d in drawn)
+    )
+
+
+def _is_state(value: object) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) == 2
+        and isinstance(value[0], list)
+        and all(type(key) in (str, int) for key in value[0])
+        and isinstance(value[1], (list, dict))
+    )
+
+
+def _are_gradients(value: object) -> bool:
+    return isinstance(value, list) and all(g is None or isinstance(g, torch.Tensor) for g in value)
+
+
 # what every key of a stranger's file must look like before anything of it is used
 _SHAPE: dict[str, tuple[Callable[[Any], bool], str]] = {
     "step": (lambda v: type(v) is int and 0 <= v < 2**53, "a step number"),
@@ -249,6 +294,8 @@ _SHAPE: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda v: v is None or (isinstance(v, list) and all(type(row) is int for row in v)),
         "a list of indices",
     ),
+    "gradients": (_are_gradients, "a list of gradients"),
+    "script": (_is_script, "what a script's step needs"),
     "torch": (lambda v: isinstance(v, str), "a version"),
     "machine": (_is_mapping, "a mapping"),
 }

@@ -244,6 +244,8 @@ def _verdict(report: Report) -> Text:
     out.append(f"verdict: {report.verdict}", style).append(
         f" ({summary} in {report.vitals.steps} step{'' if report.vitals.steps == 1 else 's'})"
     )
+    if report.run.command == "replay" and report.run.reproduced == "no":
+        out.append("; what the run met did not come back")
     if report.interrupted:
         out.append("; interrupted, this report is partial")
     first = next(iter(report.findings), None)

@@ -110,6 +110,14 @@ class Loops:
             if loop.first <= at <= loop.last and loop.runs_in(code)
         ]
 
+    def innermost(self, frame: FrameType | None) -> Loop | None:
+        """The innermost loop that runs in the frame, or in those that called it."""
+        while frame is not None:
+            for loop in self.running_in(frame):
+                return loop
+            frame = frame.f_back
+        return None
+
     def headed_by(self, frame: FrameType, line: int) -> Loop | None:
         """The loop whose header the frame is in: it is drawing its next value."""
         found = self.by_file.get(frame.f_code.co_filename, [])

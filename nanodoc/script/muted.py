@@ -81,6 +81,9 @@ def _replaced() -> Iterator[Replaced]:
         yield os, name, lambda original: _nothing
     yield builtins, "open", _opening
     yield io, "open", _opening
+    archives = sys.modules.get("tarfile")
+    if hasattr(archives, "bltn_open"):  # its own name for open()
+        yield archives, "bltn_open", _opening
     yield os, "open", _opening_by_number
     yield os, "write", lambda original: lambda descriptor, data: len(data)
     yield os, "system", lambda original: _refused

@@ -190,7 +190,8 @@ class ScriptSession:
         if self.state is State.WATCHING:
             assert self.engine is not None
             if not self.engine.is_open:
-                self._note_unseen(sys._getframe(1))
+                unseen = self._loops.innermost(sys._getframe(1))
+                self.unseen |= {f"{unseen.file}:{unseen.line}"} if unseen is not None else set()
             return None
         self._wake()
         frame, changed = sys._getframe(1), None
@@ -222,8 +223,12 @@ class ScriptSession:
         seen = Fingerprint(self._search.losses, gradients_of(optimizer))
         self._first.fingerprints.append(seen)
         self._search.losses = []
-        if not seen.finite:
+        if not seen.finite or self._wants_first():
             self._begin_engine()
+
+    def _wants_first(self) -> bool:
+        """The first step is to be examined before its optimizer has stepped, healthy or not."""
+        return False
 
     def _choose(self, found: Candidate) -> None:
         """The loop is known."""
@@ -334,13 +339,6 @@ class ScriptSession:
             return
         with self._ours():
             self._close_step()
-
-    def _note_unseen(self, frame: FrameType | None) -> None:
-        while frame is not None:
-            for loop in self._loops.running_in(frame):
-                self.unseen.add(f"{loop.file}:{loop.line}")
-                return
-            frame = frame.f_back
 
     # -- the end -----------------------------------------------------------------------------------
 
