@@ -15,6 +15,7 @@ from nanodoc.cli.check_grad_graph import check_grad_graph
 from nanodoc.cli.demo import demo
 from nanodoc.cli.env import env
 from nanodoc.cli.explain import explain
+from nanodoc.cli.init import init
 from nanodoc.cli.net import net
 from nanodoc.cli.replay import replay
 from nanodoc.cli.rules import rules
@@ -30,7 +31,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command(cls=RunCommand)(run)
-for command in (check_grad_graph, replay, explain, rules, demo, env, net):
+for command in (check_grad_graph, replay, explain, init, rules, demo, env, net):
     app.command()(command)
 
 

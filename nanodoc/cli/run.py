@@ -83,7 +83,8 @@ def run(
     if only_defines is not None:
         raise UsageError(
             f"{launch.target} trains nothing when it is run: {only_defines}; give the script that "
-            f"trains, or a function that returns what to train ({launch.target}:NAME)"
+            f"trains, or a function that returns what to train ({launch.target}:NAME); "
+            f"nanodoc init {launch.target} begins one"
         )
     job = Job(command="run", target=launch.target, config=settings, launch=launch, alone=False)
     # stdout is the script's own

@@ -106,10 +106,10 @@ class ReplayedStep:
             progress.say,
             only=options.experiment,
         )
-        # of a train_step with several losses the run tells the last
+        # of a train_step with several losses the run tells the last, or the one that it ended at
         self._mean = _mean(self.first)
         own_step = self.runner.observing and self.first.losses
-        self.loss = self.first.losses[-1] if own_step else self._mean
+        self.loss = self.first.losses[(self.first.bad_since or 0) - 1] if own_step else self._mean
         self.vitals = VitalSigns(steps=1, losses=(self.loss,), grad_norms=(self.first.grad_norm,))
 
     def evidence(self) -> Evidence:

@@ -11,11 +11,13 @@ import torch
 
 _DROPPED = "__nanodoc_dropped__"
 _FIELDS = "__nanodoc_fields__"
+_ARRAY = "__nanodoc_array__"
+_KINDS = ("bool", "int", "uint", "float", "complex")  # of NumPy
 
 
-def plain(value: Any) -> Any:
+def plain(value: Any, *, arrays: bool = False) -> Any:
     """`value` as tensors, numbers, texts, lists, tuples and dicts; named fields keep their names,
-    the rest is marked."""
+    the rest is marked. With `arrays` NumPy's are known from tensors afterwards."""
     if value is None or isinstance(value, (bool, int, float, str, bytes)):
         return (
             value
@@ -25,24 +27,29 @@ def plain(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         tensor = value.detach()
         return tensor.as_subclass(torch.Tensor) if type(tensor) is not torch.Tensor else tensor
+
+    def inner(item: Any) -> Any:
+        return plain(item, arrays=arrays)
+
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return {
-            _FIELDS: {name: plain(item) for name, item in zip(value._fields, value, strict=True)}
+            _FIELDS: {name: inner(item) for name, item in zip(value._fields, value, strict=True)}
         }
     if isinstance(value, tuple):
-        return tuple(plain(item) for item in value)
+        return tuple(inner(item) for item in value)
     if isinstance(value, (list, set, frozenset)):
-        return [plain(item) for item in value]
+        return [inner(item) for item in value]
     if isinstance(value, Mapping):
         return {
-            key if isinstance(key, (str, int, float, bool)) else str(key): plain(item)
+            key if isinstance(key, (str, int, float, bool)) else str(key): inner(item)
             for key, item in value.items()
         }
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {_FIELDS: {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}}
+        return {_FIELDS: {f.name: inner(getattr(value, f.name)) for f in dataclasses.fields(value)}}
     if type(value).__module__ == "numpy" and hasattr(value, "dtype"):
         try:
-            return torch.as_tensor(value.astype("int64") if value.dtype.kind == "u" else value)
+            tensor = torch.as_tensor(value.astype("int64") if value.dtype.kind == "u" else value)
+            return {_ARRAY: tensor, "dtype": str(value.dtype)} if arrays else tensor
         except TypeError:
             pass
     return {_DROPPED: type(value).__name__}
@@ -60,6 +67,8 @@ def like(saved: Any, template: Any) -> Any:
     back."""
     if isinstance(saved, Mapping) and _DROPPED in saved:
         return template
+    if isinstance(saved, Mapping) and _ARRAY in saved:
+        return _array(saved)
     if isinstance(saved, Mapping) and _FIELDS in saved:
         values = saved[_FIELDS]
         if hasattr(template, "_fields"):
@@ -92,6 +101,14 @@ def like(saved: Any, template: Any) -> Any:
         )
         return type(saved)(like(item, part) for item, part in zip(saved, of_items, strict=True))
     return saved
+
+
+def _array(saved: Mapping[str, Any]) -> Any:
+    tensor, kind = saved[_ARRAY], str(saved.get("dtype"))
+    if not isinstance(tensor, torch.Tensor) or kind.rstrip("0123456789") not in _KINDS:
+        return tensor
+    array = tensor.numpy().astype(kind)
+    return array if array.ndim else array[()]
 
 
 def _base_value(value: Any) -> Any:

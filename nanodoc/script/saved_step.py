@@ -38,7 +38,8 @@ def step_content(step: RecoveredStep, launch: Launch | None) -> dict[str, Any]:
         name: saved
         for name, value in step.variables.items()
         if isinstance(value, _NUMBERS) or name in changing
-        if not isinstance(value, torch.nn.Module) and not holds_dropped(saved := plain(value))
+        if not isinstance(value, torch.nn.Module)
+        and not holds_dropped(saved := plain(value, arrays=True))
     }
     if step.undo is not None:
         step.undo.restore()
@@ -52,7 +53,8 @@ def step_content(step: RecoveredStep, launch: Launch | None) -> dict[str, Any]:
         "variables": variables,
         "state": [[path, _numbers(value)] for path, value in _objects(_reached(step))],
         "drawn": [
-            [ended, plain(value), random_content(random)] for ended, value, random in step.recorded
+            [ended, plain(value, arrays=True), random_content(random)]
+            for ended, value, random in step.recorded
         ],
     }
 

@@ -1,0 +1,32 @@
+"""`nanodoc init TRAIN.py`: the beginning of a recipe, from what the file defines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nanodoc.errors import UsageError
+from nanodoc.recipe.outline import outline, recipe_text
+
+
+def init(
+    file: Annotated[Path, typer.Argument(help="The training file.")],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", help="The file to write (default: TRAIN_recipe.py beside it)."),
+    ] = None,
+) -> None:
+    """Write a recipe to fill in, from the models, data sets and functions of a training file."""
+    found = outline(file)
+    path = output or file.with_name(f"{found.module}_recipe.py")
+    try:
+        with path.open("x", encoding="utf-8") as target:
+            target.write(recipe_text(found))
+    except FileExistsError:
+        raise UsageError(f"{path} exists already; name another file with --output") from None
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
+    typer.echo(f"{path} is written: fill in what is marked with ..., then")
+    typer.echo(f"    nanodoc run {path}:build")
