@@ -23,7 +23,7 @@ from nanodoc.tensors.nested import batch_size, tensor_leaves
 from nanodoc.trace.births import Root, RootSearch
 from nanodoc.trace.examine import Request, tensor_facts
 from nanodoc.trace.graph import StepTrace
-from nanodoc.trace.growth import growth_of
+from nanodoc.trace.growth import amplifier_of, growth_of
 from nanodoc.trace.masking import find_mask, gradient_request
 from nanodoc.trace.record import Ref
 
@@ -187,11 +187,12 @@ class Examiner:
         around.update(trace.node_group(root.index) if trace.records[root.index].node else [])
         for ref in trace.records[site].inputs:
             around.update(trace.ancestors(ref, _FARTHEST if root.kind == "inf" else _UPSTREAM))
-        if root.saved_nonfinite or root.inf_inputs:
+        overflows = root.kind == "inf" and root.index != site
+        if root.saved_nonfinite or root.inf_inputs or overflows:
             around.update(
                 i
                 for ref in trace.records[root.index].inputs
-                for i in trace.ancestors(ref, _UPSTREAM)
+                for i in trace.ancestors(ref, _FARTHEST if overflows else _UPSTREAM)
             )
         return around
 
@@ -251,6 +252,7 @@ class Examiner:
             masked_by=masked_by,
             zero_gradient=zero_gradient,
             growth=growth_of(trace, site) if not backward else (),
+            amplified=amplifier_of(trace, root.index),
             inf_inputs=tuple(
                 trace.source_name(trace.records[root.index].inputs[i]) for i in root.inf_inputs
             ),

@@ -13,6 +13,7 @@ import torch
 
 from nanodoc.accelerator import in_widest
 from nanodoc.experiments.trial import Say, StepTrials
+from nanodoc.facts.course import rise
 from nanodoc.facts.plateau import late_loss
 from nanodoc.facts.trials import Growth, RerunFacts, Stretch
 from nanodoc.replay.rerun import Rerun, Rerunner
@@ -30,10 +31,12 @@ _CHANGES: tuple[tuple[float, float | None], ...] = (
     (0.01, None),
     (1e-3, None),
     (1e-4, None),
+    (1e-5, None),
 )
 _SLOWER = (0.1, 0.01)
 _GREW = 2.0  # RULES, ND606: a loss of twice its start
 _FAR = 10.0  # times the first losses; single batches differ by less
+_OUTLIER = 100.0  # times the median loss of the batches
 _SLACK = 0.02  # of the loss, of one and the same batch
 _LONGEST = 300  # steps run again
 
@@ -55,7 +58,7 @@ def growth_of(
         if len(sizes) > 1 and statistics.median(earlier) > 0
         else None
     )
-    total, fastest, ratio = _weights(checkpoints.first, weights)
+    total, fastest, ratio, moved = _weights(checkpoints.first, weights)
     began = (
         next((i for i, loss in enumerate(finite) if loss > _GREW * finite[0]), None)
         if finite
@@ -68,6 +71,7 @@ def growth_of(
         weights=total,
         fastest=fastest,
         fastest_ratio=ratio,
+        moved=moved,
         began=began,
         steps=len(finite),
         rate_given=given,
@@ -101,12 +105,12 @@ def _rates(
 
 def _weights(
     first: StepState | None, now: Sequence[tuple[str, torch.Tensor]]
-) -> tuple[float | None, str | None, float | None]:
-    """(growth of all weights, the parameter that grew most, its growth); biases and
-    zero-initialised parameters don't count alone."""
+) -> tuple[float | None, str | None, float | None, float | None]:
+    """(growth of all weights, the parameter that grew most, its growth, how far all weights have
+    moved relative to their size); biases and zero-initialised parameters don't count alone."""
     if first is None or first.weights is None:
-        return None, None, None
-    before, after = 0.0, 0.0
+        return None, None, None, None
+    before, after, way = 0.0, 0.0, 0.0
     best: tuple[float, str] | None = None
     with torch.no_grad():
         for (name, tensor), old in zip(now, first.weights, strict=True):
@@ -114,11 +118,17 @@ def _weights(
                 continue
             was, is_ = float(in_widest(old).norm()), float(in_widest(tensor).norm())
             before, after = math.hypot(before, was), math.hypot(after, is_)
+            way = math.hypot(way, _distance(tensor, old))
             ratio = _ratio(is_, was)
             if ratio is not None and tensor.dim() >= 2 and (best is None or ratio > best[0]):
                 best = (ratio, name)
     total = _ratio(after, before)
-    return total, best[1] if best else None, best[0] if best else None
+    moved = _ratio(way, before)
+    return total, best[1] if best else None, best[0] if best else None, moved
+
+
+def _distance(tensor: torch.Tensor, old: torch.Tensor) -> float:
+    return float((in_widest(tensor).to(old.device) - in_widest(old)).norm())
 
 
 def _ratio(after: float, before: float) -> float | None:
@@ -182,7 +192,8 @@ class Past:
             if steps is None or len(steps) > _LONGEST:
                 continue
             found = self._from(start, steps, broke)
-            if found is not None and (found.passing() or not found.repeated):
+            # a loss that is high already when the stretch begins does not grow any more
+            if found is not None and (found.passing() or (broke and not found.repeated)):
                 return found
         return found
 
@@ -222,6 +233,8 @@ class Past:
         if control.reason == "time":
             return None
         repeated = not control.complete if broke else _grew(control)
+        still = self._courses.run(start, steps, self._budget.part(0.25), rate=0.0)
+        unmoved = still.losses if _says_enough(still) else []
         stretches: list[Stretch] = []
         for rate, clip in _CHANGES if repeated else ():
             if rate < 0.1 and any(stretch.passes and stretch.clip is None for stretch in stretches):
@@ -237,7 +250,7 @@ class Past:
                 break
             passes = (
                 course.complete
-                and not _spiked(course)
+                and not _spiked(course, unmoved)
                 and (_learned(course) if rate < 0.1 else not _rose(course))
             )
             last = course.losses[-1] if course.losses else None
@@ -259,14 +272,32 @@ class Past:
 def _grew(course: Rerun) -> bool:
     """The last losses are more than twice the first ones."""
     first, last = _ends(course)
-    return not (math.isfinite(first) and math.isfinite(last)) or abs(last) > _GREW * abs(first)
+    if not (math.isfinite(first) and math.isfinite(last)) or abs(last) > _GREW * abs(first):
+        return True
+    return rise(course.losses) is not None
 
 
-def _spiked(course: Rerun) -> bool:
+def _says_enough(still: Rerun) -> bool:
+    """What the batches cost with weights that do not move: they differ, but none is so far off that
+    it explains what happened by itself."""
+    sizes = [abs(loss) for loss in still.losses]
+    return still.complete and max(sizes) <= _OUTLIER * statistics.median(sizes)
+
+
+def _spiked(course: Rerun, unmoved: Sequence[float]) -> bool:
     """Some loss on the way, or the last ones, were far above the first: inputs that grow, or one
-    batch that is far off, do that whatever the learning rate."""
-    first, _ = _ends(course)
-    return _grew(course) or max(map(abs, course.losses)) > _FAR * abs(first)
+    batch that is far off, do that whatever the learning rate. `unmoved`: what each batch costs with
+    weights that do not move, where that is known."""
+    first, last = _ends(course)
+    if not unmoved:
+        return _grew(course) or max(map(abs, course.losses)) > _FAR * abs(first)
+    kept = [abs(loss) for loss in unmoved[-min(_LAST, len(unmoved)) :]]
+    if not math.isfinite(last) or abs(last) > _GREW * max(abs(first), statistics.median(kept)):
+        return True
+    return any(
+        abs(loss) > _FAR * max(abs(first), abs(same))
+        for loss, same in zip(course.losses, unmoved, strict=False)
+    )
 
 
 def _rose(course: Rerun) -> bool:

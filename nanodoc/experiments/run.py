@@ -19,6 +19,7 @@ from nanodoc.experiments.samples import GuiltySamples, Parts, indivisible, share
 from nanodoc.experiments.step import Step
 from nanodoc.experiments.trial import Budget, Say, StepTrials, fails
 from nanodoc.experiments.verdict import read
+from nanodoc.facts.course import rise
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.loop import OverfitFacts
 from nanodoc.facts.plateau import NO_BETTER, late_loss, no_better, stuck_at_chance
@@ -33,6 +34,7 @@ from nanodoc.watchers.skipped_steps import at_scale
 _MOST_FINDINGS = 3  # whose fixes are tried
 _DIVERGING = 10.0  # times the loss at the start: when a finite run is worth being run again
 _LAST = 5
+_FAR = 1e3  # times the loss at the start: it blew up before, and another batch may pass by chance
 
 
 class ExperimentRun:
@@ -112,7 +114,9 @@ class ExperimentRun:
                 evidence = replace(evidence, overfit=self._overfit.facts())
             elif (way := _diverging(evidence.losses)) is not None:
                 self._look_back(evidence, len(evidence.losses) - 1, broke=False, repeat=way == "up")
-            if no_better(evidence) and self._past is not None:
+            course = self.pattern.course
+            cured = course is not None and course.passing()
+            if no_better(evidence) and self._past is not None and not cured:
                 enough = min(late_loss(evidence.losses) / 2, NO_BETTER * evidence.losses[0])
                 slower = self._past.slower(len(evidence.losses) - 1, enough)
                 self.pattern = replace(self.pattern, slower=slower)
@@ -251,7 +255,7 @@ class ExperimentRun:
             not repeat
             or not (growth.seen or evidence.optimizers)
             or until < 1
-            or self.pattern.passes("other-batch")
+            or (self.pattern.passes("other-batch") and (growth.loss or 0) < _FAR)
         ):
             return
         course = past.course(until, broke=broke)
@@ -331,8 +335,10 @@ class ExperimentRun:
 
 
 def _diverging(losses: Sequence[float]) -> str | None:
-    """ "up" where a loss that began above 0 ends ten times as high, "down" where it has fallen far
-    below any likelihood."""
+    """ "up" where the loss ends well above its start, "down" where it has fallen far below any
+    likelihood."""
+    if rise(losses) is not None:
+        return "up"
     if len(losses) < 2 * _LAST or not all(map(math.isfinite, losses)):
         return None
     start, end = losses[0], statistics.median(losses[-_LAST:])

@@ -3,7 +3,16 @@ the environment."""
 
 from __future__ import annotations
 
-from nanodoc.facts.trials import DATA, ENVIRONMENT, MATHEMATICS, PRECISION, WEIGHTS, Growth, Pattern
+from nanodoc.facts.trials import (
+    DATA,
+    ENVIRONMENT,
+    HARDLY_MOVED,
+    MATHEMATICS,
+    PRECISION,
+    WEIGHTS,
+    Growth,
+    Pattern,
+)
 
 
 def read(pattern: Pattern, *, guilty: bool | None = None) -> tuple[str | None, str]:
@@ -16,7 +25,9 @@ def read(pattern: Pattern, *, guilty: bool | None = None) -> tuple[str | None, s
     )
     if again:
         return ENVIRONMENT, "the same step passes when it is run again"
-    grew = pattern.growth is not None and pattern.growth.seen
+    # weights that hardly moved did not go wrong
+    moved = pattern.growth is None or (pattern.growth.moved or 1.0) >= HARDLY_MOVED
+    grew = pattern.growth is not None and pattern.growth.seen and moved
     slower = bool(pattern.course and pattern.course.passing())
     if grew and slower and other is not True and first is not False:
         return WEIGHTS, _growth(pattern.growth)
@@ -34,7 +45,7 @@ def read(pattern: Pattern, *, guilty: bool | None = None) -> tuple[str | None, s
         )
     if exact and not (grew and first):
         return PRECISION, "it passes in float64"
-    if first and other is False:
+    if first and other is False and moved:
         return WEIGHTS, (
             "this batch passes with the weights of step 0, and another batch fails with these "
             "weights"

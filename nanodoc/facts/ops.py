@@ -140,6 +140,9 @@ class Birth:
     """The gradient that arrived at the bad elements was exactly zero (so 0·inf = NaN)."""
     growth: tuple[GrowthPoint, ...] = ()
     """How the largest value grew on its way to the op, following the largest input back."""
+    amplified: OpFacts | None = None
+    """The op before it that had made huge values of modest ones: an exponential, a division by next
+    to nothing."""
     inf_inputs: tuple[str, ...] = ()
     """Labels of the inputs that held a harmless inf."""
     samples: tuple[int, ...] = ()

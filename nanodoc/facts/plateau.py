@@ -8,7 +8,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nanodoc.facts.calls import CLASSIFICATION, REGRESSION, ArgumentFacts, CallFacts
+from nanodoc.facts.calls import CLASSIFICATION, ArgumentFacts, CallFacts
+from nanodoc.facts.course import SUPERVISED
 from nanodoc.facts.evidence import Evidence
 
 NEAR = 0.02
@@ -18,12 +19,6 @@ SHORTEST = 30
 NO_BETTER = 0.9
 """Times its start: less than the 2 of RULES, ND606, since here a smaller learning rate must be
 shown to end far lower."""
-_SUPERVISED = (
-    *CLASSIFICATION,
-    *REGRESSION,
-    "binary_cross_entropy",
-    "binary_cross_entropy_with_logits",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +78,7 @@ def no_better(evidence: Evidence) -> bool:
         return False
     loss = calls.calls[calls.losses[0]]
     if (
-        loss.name not in _SUPERVISED
+        loss.name not in SUPERVISED
         or len(loss.arguments) < 2
         or not all(map(math.isfinite, losses))
     ):

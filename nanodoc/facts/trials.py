@@ -11,6 +11,8 @@ PASSES, FAILS = "passes", "fails too"
 
 UNBOUNDED = 1e4
 """Times the loss at the start, below zero: a loss that fell so far has no lower bound."""
+HARDLY_MOVED = 0.02
+"""Of the weights' own size: what happens then is not theirs."""
 PRECISION, DATA, WEIGHTS, MATHEMATICS, ENVIRONMENT = (
     "precision",
     "data",
@@ -90,6 +92,8 @@ class Growth:
     fastest: str | None = None
     """The parameter that grew most."""
     fastest_ratio: float | None = None
+    moved: float | None = None
+    """How far all weights are from those of step 0, over the norm of those."""
     began: int | None = None
     """The step from which on the loss was more than twice its start."""
     rate_given: float | None = None

@@ -73,7 +73,8 @@ class Rerunner:
                     break
                 self._set(past, rate, options or {})
                 try:
-                    loss, norm, bad = self._step(past)
+                    with self._part_of_the_way(rate):
+                        loss, norm, bad = self._step(past)
                 except (UserCodeError, UsageError, RuntimeError):
                     reason = "exception"
                     break
@@ -88,6 +89,19 @@ class Rerunner:
                 else:
                     again = self._first_again(steps[0], rate, options or {})
         return Rerun(losses, norms, time.perf_counter() - began, not reason, reason, again)
+
+    @contextlib.contextmanager
+    def _part_of_the_way(self, rate: float) -> Iterator[None]:
+        """A step that moves its weights by hand has no rate to change: they go that part of its
+        way, which for a step along the gradient is the same."""
+        if rate == 1 or self._runner.recipe.optimizers:
+            yield
+            return
+        before = [p.detach().clone() for _, p in self._named]
+        yield
+        with torch.no_grad():
+            for (_, parameter), old in zip(self._named, before, strict=True):
+                parameter.data.copy_(old + rate * (parameter.data - old))
 
     def _first_again(self, past: PastStep, rate: float, options: dict[str, Any]) -> float:
         self._set(past, rate, options)

@@ -4,9 +4,10 @@ were examined."""
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from nanodoc.facts.ops import GrowthPoint
+from nanodoc.facts.ops import GrowthPoint, OpFacts
 from nanodoc.trace.graph import StepTrace
 from nanodoc.trace.ops import plain_name
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 _LONGEST = 96
 _SHOWN = 6
 _CASTS = 4
+_AMPLIFIERS = ("exp", "expm1", "exp2", "sinh", "cosh", "div", "reciprocal", "rsqrt")
+_FAR, _HUGE, _MODEST = 1e6, 1e10, 1e4
 _STEP = 2.0  # a point that changes the value by less tells nothing
 
 
@@ -37,6 +40,46 @@ def growth_of(trace: StepTrace, index: int) -> tuple[GrowthPoint, ...]:
         )
         del kept[weakest]
     return tuple(kept) if kept[-1].absmax > 10 * max(kept[0].absmax, 1e-30) else ()
+
+
+def amplifier_of(trace: StepTrace, index: int) -> OpFacts | None:
+    """The op before the one at `index` that made huge values of modest ones, following the largest
+    input back: an exponential, or a division by next to nothing."""
+    best: tuple[float, int] | None = None
+    for current, value, largest in _largest_inputs(trace, index):
+        name = plain_name(trace.records[current].info.name)
+        grew = value / max(largest, 1e-30) if math.isfinite(value) else 0.0
+        if (
+            current != index
+            and name in _AMPLIFIERS
+            and grew >= _FAR
+            and value >= _HUGE
+            and largest <= _MODEST
+            and (best is None or grew > best[0])
+        ):
+            best = grew, current
+    if best is None:
+        return None
+    forward = trace.forward_of(best[1])
+    return trace.facts(best[1] if forward is None else forward)
+
+
+def _largest_inputs(trace: StepTrace, index: int) -> Iterator[tuple[int, float, float]]:
+    """(op, its largest |value|, that of its largest input) from `index` back."""
+    current: int | None = index
+    for _ in range(_LONGEST):
+        detail = trace.details.get(current) if current is not None else None
+        if detail is None or current is None:
+            return
+        record = trace.records[current]
+        sizes = [f.absmax if f.absmax is not None else -1.0 for f in detail.inputs]
+        sizes = sizes[: len(record.inputs)]
+        if not sizes or max(sizes) < 0 or not detail.outputs:
+            return
+        out = detail.outputs[0]
+        yield current, math.inf if out.nonfinite else float(out.absmax or 0.0), max(sizes)
+        writer = next(iter(trace.writers(record.inputs[sizes.index(max(sizes))])), None)
+        current = writer if writer is not None and 0 <= writer < current else None
 
 
 def _walk(trace: StepTrace, index: int) -> list[GrowthPoint]:

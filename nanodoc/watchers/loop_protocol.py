@@ -27,6 +27,7 @@ from nanodoc.facts.loop import (
 )
 from nanodoc.facts.source import SourceSpan
 from nanodoc.trace.spans import Place, resolve
+from nanodoc.watchers.noted_gradient import NotedGradient
 
 _WATCHED = 24
 """Train_steps that are watched at least: what a loop does wrong it does from the start."""
@@ -38,37 +39,6 @@ _CONFIRMED = 3
 _LONGEST = 256
 """but not for ever."""
 _MOST_NAMED = 64
-
-
-class _Gradient:
-    """What is known of one parameter's gradient since it was last noted."""
-
-    __slots__ = ("carried", "cleared", "fresh", "grad", "stepped", "version")
-
-    def __init__(self) -> None:
-        self.grad: Any = None  # weak reference to the gradient tensor
-        self.version = -1
-        self.stepped = False
-        """An optimizer has stepped on it, and nobody has cleared or rewritten it since."""
-        self.carried = False
-        """It was added to without having been cleared since such a step."""
-        self.fresh = False
-        """A backward gave it something that no step has used yet."""
-        self.cleared = False
-        """zero_grad() came since."""
-
-    def same(self, grad: torch.Tensor | None) -> bool:
-        return (
-            grad is not None
-            and self.grad is not None
-            and self.grad() is grad
-            and grad._version == self.version
-        )
-
-    def note(self, grad: torch.Tensor | None) -> None:
-        self.grad, self.version = (
-            (weakref.ref(grad), grad._version) if grad is not None else (None, -1)
-        )
 
 
 class _Count:
@@ -97,7 +67,7 @@ class LoopProtocol:
     def __init__(self, named: Iterable[tuple[str, torch.nn.Parameter]]) -> None:
         named = list(named)
         self._names = {id(p): name for name, p in named}
-        self._known: dict[int, _Gradient] = {}
+        self._known: dict[int, NotedGradient] = {}
         self._parameters: dict[int, torch.Tensor] = {id(p): p for _, p in named}
         """The model's, and those of other optimizers that stay from step to step. By strong
         references: torch refuses to swap tensors that weak ones point to."""
@@ -111,6 +81,8 @@ class LoopProtocol:
         self._any_backward: Place | None = None
         self._any_divided = False
         self._stateless = False
+        self._evaluated = False
+        """The optimizer that steps now has called its closure."""
         self._confirmed = 0
         self._clipped = self._rewritten = False
         """Gradients were clipped in this run; somebody else has written to them after their
@@ -219,7 +191,7 @@ class LoopProtocol:
         for identity, parameter in self._parameters.items():
             known = self._known.get(identity)
             if known is None:
-                known = self._known[identity] = _Gradient()
+                known = self._known[identity] = NotedGradient()
             grad = parameter.grad
             if grad is None:
                 continue
@@ -274,19 +246,7 @@ class LoopProtocol:
         self._stepped_at = place
         own = [p for group in optimizer.param_groups for p in group["params"]]
         known = [(p, self._known[id(p)]) for p in own if id(p) in self._known]
-        carried = [
-            p
-            for p, update in known
-            if update.carried
-            and not update.cleared
-            and p.grad is not None
-            and update.grad is not None
-            and update.grad() is p.grad
-        ]
-        if carried:
-            count = self._count(CARRIED, place, self._backwards[-1][0] if self._backwards else None)
-            for parameter in carried[:_MOST_NAMED]:
-                count.parameters[self._names.get(id(parameter), "")] = None
+        self._note_carried(known, place)
         given = [(p, update) for p, update in known if update.fresh]
         if given and all(
             update.cleared and (p.grad is None or not bool(p.grad.any())) for p, update in given
@@ -301,9 +261,48 @@ class LoopProtocol:
         )
         self._stateless = not optimizer.state and any(id(p) in self._names for p in own)
 
+    def _note_carried(
+        self, known: Iterable[tuple[torch.Tensor, NotedGradient]], place: Place | None
+    ) -> None:
+        """Gradients that are about to be used and still hold those that were used before."""
+        carried = [
+            p
+            for p, update in known
+            if update.carried
+            and not update.cleared
+            and p.grad is not None
+            and update.grad is not None
+            and update.grad() is p.grad
+        ]
+        if carried:
+            count = self._count(CARRIED, place, self._backwards[-1][0] if self._backwards else None)
+            for parameter in carried[:_MOST_NAMED]:
+                count.parameters[self._names.get(id(parameter), "")] = None
+
+    def evaluating(self, optimizer: torch.optim.Optimizer) -> None:
+        """The optimizer is about to call its closure: it has used the gradients of the call before,
+        if there was one in this step."""
+        if not self.active:
+            return
+        if self._evaluated:
+            self._used(optimizer)
+        self._evaluated, self._backwards = True, []
+
+    def _used(self, optimizer: torch.optim.Optimizer) -> None:
+        own = [p for group in optimizer.param_groups for p in group["params"]]
+        known = [(p, self._known[id(p)]) for p in own if id(p) in self._known]
+        self._note_carried(known, self._stepped_at)
+        for parameter, update in known:
+            if parameter.grad is not None:
+                update.note(parameter.grad)
+                update.stepped, update.carried, update.fresh = True, False, False
+
     def after_step(self, optimizer: torch.optim.Optimizer, place: Place | None) -> None:
         if not self.active:
             return
+        if self._evaluated:
+            self._used(optimizer)
+        self._evaluated = False
         if self._stateless and optimizer.state and self.step:
             self._count(FRESH_OPTIMIZER, place, None)
         for group in optimizer.param_groups:

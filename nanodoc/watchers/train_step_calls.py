@@ -24,6 +24,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from nanodoc.trace.optimizer_steps import Closure, around_closure
 from nanodoc.trace.spans import Place, calling_places
 from nanodoc.watchers.loop_protocol import LoopProtocol
 from nanodoc.watchers.scaled_losses import divided, mark_scaled, scaled_by
@@ -265,15 +266,21 @@ class CallWatch:
 
         return backward
 
-    def _before_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    def _before_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
         """Before every `Optimizer.step`, whoever calls it."""
         if not self._active:
-            return
+            return None
         self.taken.append(self.order.position(optimizer))
         place = _here()
         self.loop_protocol.before_step(optimizer, place)
         if not self._inside_step:
             self.order.stepped_by_itself(optimizer, place)
+
+        def evaluated(closure: Closure) -> Any:
+            self.loop_protocol.evaluating(optimizer)
+            return closure()
+
+        return around_closure(args, kwargs, evaluated)
 
     def _after_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if self._active:

@@ -68,8 +68,9 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     for birth in evidence.births:
         if birth.phase != "backward" or birth.saved_nonfinite or is_decomposition(birth):
             continue
-        # finite in float32: the dtype is at fault (ND305), not the derivative
-        if birth.op.upcast_absmax is not None:
+        # finite in float32: the dtype is at fault (ND305), not the derivative; ND204 says which op
+        # made huge values of modest ones
+        if birth.op.upcast_absmax is not None or birth.amplified is not None:
             continue
         site = birth.site
         known = _DERIVATIVES.get(site.short) if birth.forward is not None else None

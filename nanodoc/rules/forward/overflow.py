@@ -25,7 +25,7 @@ from nanodoc.diagnosis.finding import Fix
 from nanodoc.diagnosis.remedy import LogSumExp
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
-from nanodoc.facts.ops import OpFacts
+from nanodoc.facts.ops import Birth, OpFacts
 from nanodoc.rules.base import birth_claim
 from nanodoc.rules.forward.floats import LARGEST
 from nanodoc.rules.forward.guards import guards
@@ -42,6 +42,9 @@ from nanodoc.rules.forward.overflow_claims import bad_dtype, largest_input, over
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     for birth in evidence.births:
+        if birth.amplified is not None and overflowed(birth):
+            yield _amplified(rule, evidence, birth, birth.amplified)
+            continue
         site = birth.site
         dtype, largest = bad_dtype(site), largest_input(site)
         if (
@@ -68,6 +71,26 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             extra=[("largest input", largest), (f"largest {dtype}", limit)],
             fixes=_bounded(site) if not growth else [],
         )
+
+
+def _amplified(rule: Rule, evidence: Evidence, birth: Birth, op: OpFacts) -> Claim:
+    """The values were huge before the op that passed the end: the one that made them so is to
+    blame."""
+    given, made = largest_input(op), max((f.absmax or 0.0 for f in op.outputs), default=0.0)
+    where = "in backward" if birth.phase == "backward" else "further on"
+    return birth_claim(
+        rule,
+        evidence,
+        replace(birth, forward=op),
+        title=f"{op.short} makes values of {made:.3g}, and {birth.op.short} overflows {where}",
+        explanation=f"Inputs of up to {given:.4g} become {made:.4g} here; what is computed from "
+        f"them passes {LARGEST.get(str(bad_dtype(birth.op)), 0.0):.4g}, the largest "
+        f"{bad_dtype(birth.op)}.",
+        exact=1.0,
+        specificity=Specificity.SPECIAL,
+        extra=[("largest input", given), ("largest output", made)],
+        fixes=_bounded(op),
+    )
 
 
 def _bounded(site: OpFacts) -> list[Fix]:

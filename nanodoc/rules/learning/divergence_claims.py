@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 
-from nanodoc.diagnosis.claim import Claim, Specificity, confidence
+from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
 from nanodoc.diagnosis.finding import Culprit, Fix
 from nanodoc.diagnosis.remedy import Clip, LowerRate
 from nanodoc.diagnosis.rule import Rule
+from nanodoc.facts.course import has_fixed_targets, rise, update_by_hand, worse_than_guessing
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.ops import Birth
 from nanodoc.facts.plateau import no_better
 from nanodoc.facts.source import SourceSpan
-from nanodoc.facts.trials import UNBOUNDED, Growth, Pattern, RerunFacts
+from nanodoc.facts.trials import HARDLY_MOVED, UNBOUNDED, Growth, Pattern, RerunFacts
 from nanodoc.rules.base import effects, link, replay_row
 from nanodoc.rules.forward.overflow_claims import overflowed
 from nanodoc.rules.rewrite import number_in_call
@@ -56,6 +58,11 @@ def divergence_claims(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         yield _without_bound(rule, evidence, pattern.growth)
         return
     growth, course = (pattern.growth, pattern.course) if pattern is not None else (None, None)
+    if evidence.trip is None and not evidence.births and not evidence.optimizers:
+        climbed = _climbed(rule, evidence, growth or Growth(), course)
+        if climbed is not None:
+            yield climbed
+            return
     if (
         no_better(evidence)
         and not _lost(evidence, growth or Growth())
@@ -64,6 +71,8 @@ def divergence_claims(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         return  # ND609 says what a smaller rate does
     broke = evidence.trip is not None or bool(evidence.births) or bool(evidence.optimizers)
     overflow = _overflow(evidence.births)
+    if broke and evidence.births and growth is not None and _hardly_moved(growth):
+        return  # an op made that much of next to nothing
     if growth is not None and course is not None and course.repeated:
         lost = not broke and _lost(evidence, growth)
         if not lost and (
@@ -74,6 +83,40 @@ def divergence_claims(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     elif not (_grew_enormously(evidence) and overflow is not None and _not_refuted(evidence)):
         return
     yield _claim(rule, evidence, growth or Growth(), course, overflow, broke=broke)
+
+
+def _climbed(
+    rule: Rule, evidence: Evidence, growth: Growth, course: RerunFacts | None
+) -> Claim | None:
+    """A finite loss that ended well above its start. It has a reason to fall, and with a smaller
+    rate it does not rise; or it ended far above what guessing costs; or the weights grew a
+    hundredfold with it, whatever kind of loss it is."""
+    found = rise(evidence.losses)
+    if found is None or evidence.failure is not None:
+        return None
+    cured = (
+        course is not None
+        and course.repeated
+        and any(s.passes and s.clip is None for s in course.stretches)
+        and has_fixed_targets(evidence)
+    )
+    guessing = worse_than_guessing(evidence, found.end)
+    weights = growth.weights or 0.0
+    blown_up = found.factor > _TENFOLD and weights > _GROWTH and len(evidence.optimizer_sites) < 2
+    if not (cured or blown_up or guessing is not None):
+        return None
+    claim = _claim(
+        rule, evidence, growth, course if course and course.repeated else None, None, broke=False
+    )
+    notes = (("ln C, what guessing costs", guessing),) if guessing is not None else ()
+    finding = replace(
+        claim.finding,
+        severity="critical" if found.factor >= _TENFOLD else "warning",
+        title=f"the run diverged: the loss went from {found.start:.3g} to {found.end:.3g} and did "
+        "not come back",
+        evidence=(*claim.finding.evidence, *notes),
+    )
+    return replace(claim, root=("rate",), stage=Stage.LEARNING, finding=finding)
 
 
 def _rise(evidence: Evidence) -> float:
@@ -109,6 +152,10 @@ def _went_off(evidence: Evidence, growth: Growth, course: RerunFacts) -> bool:
         and growing
         and cured
     )
+
+
+def _hardly_moved(growth: Growth) -> bool:
+    return growth.moved is not None and growth.moved < HARDLY_MOVED
 
 
 def _not_refuted(evidence: Evidence) -> bool:
@@ -279,7 +326,10 @@ def _rate(evidence: Evidence, growth: Growth) -> float | None:
 
 def _site(evidence: Evidence, growth: Growth) -> tuple[SourceSpan | None, bool]:
     """The line that set the learning rate: the optimizer's, or the scheduler's where it had raised
-    the rate."""
+    the rate. In a step without an optimizer, the line that moves the weights."""
+    by_hand = update_by_hand(evidence)
+    if by_hand is not None:
+        return by_hand.site, False
     raised = (
         growth.rate_given is not None
         and growth.rate_highest is not None

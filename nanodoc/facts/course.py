@@ -1,0 +1,141 @@
+"""How a run's loss went, start to end, and whether it is one that has a reason to fall. Pure
+arithmetic on evidence; without torch."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nanodoc.facts.calls import CLASSIFICATION, REGRESSION, ArgumentFacts, CallFacts, StepCalls
+from nanodoc.facts.evidence import Evidence
+
+_FEWEST = 4  # steps
+_ROSE = 2.0  # RULES, ND606: a loss of twice its start
+_SURELY = 0.75  # of the late losses: single batches may differ
+_GUESSING = 3.0  # times ln C: no model that is only bad is so sure of the wrong class
+SUPERVISED = (
+    *CLASSIFICATION,
+    *REGRESSION,
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+)
+_LAYERS = (
+    *("linear", "bilinear", "matmul", "mm", "bmm", "addmm", "baddbmm", "mv", "einsum"),
+    *("conv1d", "conv2d", "conv3d", "embedding", "scaled_dot_product_attention"),
+    *("lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rise:
+    """A loss that ended well above where it began: its first value, or the median of its first
+    steps where that is lower, and the median of its last steps."""
+
+    start: float
+    end: float
+
+    @property
+    def factor(self) -> float:
+        """End over start."""
+        return self.end / self.start
+
+
+def rise(losses: Sequence[float]) -> Rise | None:
+    """None for a loss that came back, that began at zero or below, or of too few steps."""
+    steps = len(losses)
+    if steps < _FEWEST or not all(map(math.isfinite, losses)):
+        return None
+    early = losses[: min(5, max(1, steps // 5))]
+    late = losses[-min(10, max(2, steps // 4)) :]
+    found = Rise(min(losses[0], statistics.median(early)), statistics.median(late))
+    if found.start <= 0 or found.end <= _ROSE * found.start:
+        return None
+    above = sum(loss > _ROSE * found.start for loss in late)
+    return found if above >= _SURELY * len(late) else None
+
+
+def has_fixed_targets(evidence: Evidence) -> bool:
+    """The loss holds one of torch's losses against targets that no network computes, so that it has
+    a reason to fall, and no other optimizer works against it."""
+    calls = _calls(evidence)
+    if calls is None or len(evidence.optimizer_sites) > 1:
+        return False
+    losses = _losses(calls)
+    return bool(losses) and all(_is_fixed(calls, loss) for loss in losses)
+
+
+def worse_than_guessing(evidence: Evidence, end: float) -> float | None:
+    """ln C, where the loss is a mean cross entropy among C classes that ends far above it."""
+    calls = _calls(evidence)
+    if calls is None or len(calls.losses) != 1:
+        return None
+    loss = calls.calls[calls.losses[0]]
+    if loss.name not in CLASSIFICATION or loss.options.get("reduction", "mean") != "mean":
+        return None
+    classes = loss.notes.get("classes", 0)
+    chance = math.log(classes) if classes > 1 else 0.0
+    return chance if chance and end > _GUESSING * chance else None
+
+
+def update_by_hand(evidence: Evidence) -> CallFacts | None:
+    """The call that moves weights in a step without an optimizer."""
+    calls = _calls(evidence)
+    if calls is None or evidence.optimizer_sites:
+        return None
+    reaching = calls.reaching_the_loss()
+    last = max(calls.losses, default=-1)
+    moving = [
+        call
+        for call in calls.calls[last + 1 :]
+        if call.index not in reaching
+        and call.name in ("add", "iadd", "sub", "isub", "copy", "addcmul", "addcdiv")
+        and call.arguments
+        and _is_parameter(calls, call.arguments[0])
+        and call.site is not None
+    ]
+    return moving[-1] if moving else None
+
+
+def _is_parameter(calls: StepCalls, argument: ArgumentFacts) -> bool:
+    """A parameter, or its `.data`."""
+    made = calls.maker(argument)
+    if made is not None and made.name == "get" and made.arguments:
+        argument = made.arguments[0]
+    return (argument.leaf or "").startswith("param:")
+
+
+def _calls(evidence: Evidence) -> StepCalls | None:
+    return evidence.inspection.calls if evidence.inspection is not None else None
+
+
+def _losses(calls: StepCalls) -> list[CallFacts]:
+    reaching = calls.reaching_the_loss()
+    return [
+        call
+        for call in calls.calls
+        if call.index in reaching and call.name in SUPERVISED and len(call.arguments) > 1
+    ]
+
+
+def _is_fixed(calls: StepCalls, loss: CallFacts) -> bool:
+    """One side of it is not computed by a network: labels, or numbers that the batch brings."""
+    return any(not _by_network(calls, side) for side in loss.arguments[:2])
+
+
+def _by_network(calls: StepCalls, argument: ArgumentFacts) -> bool:
+    seen: set[int] = set()
+    waiting = [argument]
+    while waiting:
+        each = waiting.pop()
+        if (each.leaf or "").startswith("param:") or each.requires_grad:
+            return True
+        made = calls.maker(each)
+        if made is None or made.index in seen:
+            continue
+        seen.add(made.index)
+        if made.name in _LAYERS:
+            return True
+        waiting += made.arguments
+    return False
