@@ -1,0 +1,230 @@
+"""How ND601 and ND606 tell of a run that diverged: its course, the line that set the rate, and what
+helps."""
+
+from __future__ import annotations
+
+import math
+
+from nanodoc.diagnosis.claim import Claim, Specificity, confidence
+from nanodoc.diagnosis.finding import Culprit, Fix
+from nanodoc.diagnosis.remedy import Clip, LowerRate
+from nanodoc.diagnosis.rule import Rule
+from nanodoc.facts.course import update_by_hand
+from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.ops import Birth
+from nanodoc.facts.source import SourceSpan
+from nanodoc.facts.trials import Growth, RerunFacts
+from nanodoc.rules.base import effects, link, replay_row
+from nanodoc.rules.rewrite import number_in_call
+
+_RAISED = 1.5  # times the learning rate at the start: the schedule is part of the story
+WEIGHTS_GREW = 5.0
+"""How far the weights of a finite run must have grown: its loss may rise for many reasons."""
+
+
+def diverged_claim(
+    rule: Rule,
+    evidence: Evidence,
+    growth: Growth,
+    course: RerunFacts | None,
+    overflow: tuple[Birth, float] | None,
+    *,
+    broke: bool,
+) -> Claim:
+    losses = [loss for loss in evidence.losses if math.isfinite(loss)]
+    norms = [norm for norm in evidence.grad_norms if math.isfinite(norm)]
+    rate = _rate(evidence, growth)
+    site, raised = _site(evidence, growth)
+    birth = overflow[0] if overflow else next(iter(evidence.births), None)
+    step = evidence.trip.step if evidence.trip else evidence.failure_step
+    return Claim(
+        root=("optimizer", 0),  # however many ops overflowed, the updates are the one root
+        specificity=Specificity.EXACT,
+        position=birth.site.index if birth else 0,
+        finding=rule.finding(
+            confidence=confidence(
+                0.5 if evidence.reproduced == "bitwise" or not broke else 0.2,
+                0.85 if course and course.passing() else 0.6,
+                0.5 if growth.loss and growth.loss > 10 else 0.2,
+                0.4 if len(losses) > 3 else 0.0,
+            ),
+            title=_title(rule, growth, losses, broke=broke),
+            explanation=_explanation(growth, norms, birth, rate, raised=raised),
+            culprit=Culprit(
+                kind="optimizer",
+                op=birth.site.op if birth else None,
+                module=birth.site.module if birth else None,
+                module_type=birth.site.module_type if birth else None,
+                location=site or (birth.site.location if birth else None),
+            ),
+            phase="optimizer",
+            step=step if step is not None else len(evidence.losses) - 1,
+            evidence=(
+                *_course(growth, losses, norms, rate),
+                *((("overflowed at", _place(birth)),) if birth else ()),
+                *((("largest value there", overflow[1]),) if overflow else ()),
+            ),
+            chain=tuple(link(op) for op in birth.chain) if birth else (),
+            effects=effects(evidence),
+            experiments=replay_row(evidence),
+            fixes=tuple(_fixes(growth, course, rate, site, raised=raised)),
+        ),
+    )
+
+
+def _title(rule: Rule, growth: Growth, losses: list[float], *, broke: bool) -> str:
+    """What exploded, from where to where, and how it ended."""
+    sizes = (
+        f"the loss grew from {losses[0]:.3g} to {losses[-1]:.3g}"
+        if len(losses) > 1 and (growth.loss or 3) > 2
+        else _what_grew(growth)
+    )
+    ended = "before the step broke" if broke else "and did not come back"
+    return (
+        f"gradients exploded: {sizes} {ended}"
+        if rule.code == "ND601"
+        else f"the run diverged: {sizes} {ended}"
+    )
+
+
+def _course(
+    growth: Growth, losses: list[float], norms: list[float], rate: float | None
+) -> list[tuple[str, object]]:
+    """The numbers of the run's course that are known."""
+    fastest = growth.fastest if (growth.fastest_ratio or 0) > 2 else None
+    found: list[tuple[str, object]] = [
+        ("loss at the start", losses[0] if losses else None),
+        ("last finite loss", losses[-1] if losses else None),
+        ("growing since step", growth.began),
+        ("learning rate", rate),
+        ("largest gradient norm", max(norms, default=None)),
+        ("weights grew", f"{growth.weights:.3g}-fold" if growth.weights else None),
+        ("most of all", f"{fastest} {growth.fastest_ratio:.3g}-fold" if fastest else None),
+    ]
+    return [(label, value) for label, value in found if value is not None]
+
+
+def _rate(evidence: Evidence, growth: Growth) -> float | None:
+    """The highest learning rate of the run; the first where the highest is unknown."""
+    if growth.rate_highest is not None:
+        return growth.rate_highest
+    return next(iter(evidence.learning_rates), None)
+
+
+def _site(evidence: Evidence, growth: Growth) -> tuple[SourceSpan | None, bool]:
+    """The line that set the learning rate: the optimizer's, or the scheduler's where it had raised
+    the rate. In a step without an optimizer, the line that moves the weights."""
+    by_hand = update_by_hand(evidence)
+    if by_hand is not None:
+        return by_hand.site, False
+    raised = (
+        growth.rate_given is not None
+        and growth.rate_highest is not None
+        and growth.rate_highest > _RAISED * growth.rate_given
+    )
+    scheduler = next(
+        (made for made in reversed(evidence.scheduler_sites) if made is not None), None
+    )
+    if raised and scheduler is not None:
+        return scheduler, True
+    return next((made for made in evidence.optimizer_sites if made is not None), None), False
+
+
+def _what_grew(growth: Growth) -> str:
+    if growth.norm is not None and growth.norm > 10:
+        return f"the gradient norm grew {growth.norm:.3g}-fold"
+    if growth.weights is not None and growth.weights > 3:
+        return f"the weights grew {growth.weights:.3g}-fold"
+    return (
+        f"{growth.fastest} grew {growth.fastest_ratio:.3g}-fold"
+        if growth.fastest
+        else "the loss grew"
+    )
+
+
+def _explanation(
+    growth: Growth, norms: list[float], birth: Birth | None, rate: float | None, *, raised: bool
+) -> str:
+    parts = []
+    if growth.began is not None:
+        parts.append(f"Since step {growth.began} the loss is more than twice its start.")
+    if norms:
+        parts.append(f"The gradient norm reached {max(norms):.3g}.")
+    if growth.weights is not None and growth.weights > WEIGHTS_GREW:
+        parts.append(f"All weights together are {growth.weights:.3g} times as large as at step 0.")
+    if raised:
+        parts.append(
+            f"The schedule had raised the learning rate from {growth.rate_given:.3g} to {rate:.3g}."
+        )
+    if birth is not None:
+        parts.append(f"{_place(birth)} is where it ended; the updates are where it began.")
+    return " ".join(parts) or "The loss kept growing."
+
+
+def _place(birth: Birth) -> str:
+    where = birth.site.location
+    return f"{birth.site.short} at {where.file}:{where.line}" if where else birth.site.short
+
+
+def slower(course: RerunFacts) -> float | None:
+    """The largest factor of the learning rate with which the steps stayed finite."""
+    return max(
+        (stretch.rate for stretch in course.stretches if stretch.passes and stretch.clip is None),
+        default=None,
+    )
+
+
+def _fixes(
+    growth: Growth,
+    course: RerunFacts | None,
+    rate: float | None,
+    site: SourceSpan | None,
+    *,
+    raised: bool,
+) -> list[Fix]:
+    if course is None:
+        return [
+            Fix(
+                title="lower the learning rate, clip the gradient norm, or shrink the initial "
+                "weights",
+                confidence="likely",
+            )
+        ]
+    if not course.passing():
+        title = (
+            "look at the learning rate and its schedule, at the sign of the loss (maximize=True), "
+            "and for gradients that are never cleared"
+        )
+        return [Fix(title=title, confidence="maybe")]
+    found = []
+    factor = slower(course) or 0.1
+    lower = f"{rate * factor:.3g}" if rate is not None and (growth.only_rate or raised) else None
+    patch = (
+        number_in_call(site, "lr", lower)
+        if site is not None and lower is not None and growth.only_rate
+        else None
+    )
+    title = f"multiply every learning rate by {factor:g}"
+    if lower is not None:
+        title = (
+            f"let the schedule raise the learning rate to no more than {lower} here"
+            if raised
+            else f"lower the learning rate to {lower}"
+        )
+    found.append(
+        Fix(
+            title=title,
+            patch=patch,
+            confidence="likely",
+            remedy=LowerRate(factor=factor),
+        )
+    )
+    clip = next((stretch.clip for stretch in course.stretches if stretch.clip is not None), None)
+    if clip is not None:
+        clipping = Fix(
+            title=f"clip the gradient norm to {clip:g} (torch.nn.utils.clip_grad_norm_)",
+            confidence="likely",
+            remedy=Clip(norm=clip),
+        )
+        found.insert(0 if slower(course) is None else 1, clipping)
+    return found
