@@ -235,6 +235,9 @@ class Past:
         repeated = not control.complete if broke else _grew(control)
         still = self._courses.run(start, steps, self._budget.part(0.25), rate=0.0)
         unmoved = still.losses if _says_enough(still) else []
+        # batches that cost as much with weights that do not move are no fault of the steps
+        if still.complete:
+            repeated = repeated and _is_worse(control, still.losses, broke=broke)
         stretches: list[Stretch] = []
         for rate, clip in _CHANGES if repeated else ():
             if rate < 0.1 and any(stretch.passes and stretch.clip is None for stretch in stretches):
@@ -282,6 +285,17 @@ def _says_enough(still: Rerun) -> bool:
     it explains what happened by itself."""
     sizes = [abs(loss) for loss in still.losses]
     return still.complete and max(sizes) <= _OUTLIER * statistics.median(sizes)
+
+
+def _is_worse(control: Rerun, unmoved: Sequence[float], *, broke: bool) -> bool:
+    """The steps made the loss of the same batches far larger."""
+    if broke:
+        return any(
+            not math.isfinite(loss) or abs(loss) > _FAR * abs(same)
+            for loss, same in zip(control.losses, unmoved, strict=False)
+        ) or all(map(math.isfinite, control.losses))
+    kept = statistics.median([abs(loss) for loss in unmoved[-min(_LAST, len(unmoved)) :]])
+    return not math.isfinite(_ends(control)[1]) or abs(_ends(control)[1]) > _GREW * kept
 
 
 def _spiked(course: Rerun, unmoved: Sequence[float]) -> bool:

@@ -84,6 +84,11 @@ class OpFacts:
     """Op-specific counts, for example the number of softmax rows that are all −inf."""
 
     @property
+    def site(self) -> SourceSpan | None:
+        """The user's own line; the library's where no frame of the user's called it."""
+        return self.called_from or self.location
+
+    @property
     def short(self) -> str:
         """The op's plain name: `aten.sqrt.default` is `sqrt`."""
         parts = self.op.split(".")

@@ -135,7 +135,9 @@ class ReachedState:
             return
         self.copies += [(name, partial(_values, tensor)) for name, tensor in tensors]
 
-    def _visit(self, name: str, value: Any, depth: int) -> None:
+    def _visit(self, name: str, value: Any, depth: int, *, library: bool = False) -> None:
+        """`library`: it was reached through an object of an installed package, whose own iterators
+        and threads are no part of the step."""
         if isinstance(value, PLAIN) or id(value) in self._own or depth > self._deepest:
             return
         if id(value) in self._seen or len(self._seen) > _MOST:
@@ -151,12 +153,12 @@ class ReachedState:
             self._bytes += getattr(value, "nbytes", 0)
             self.copies.append((name, partial(copy, value)))
         elif isinstance(value, CONTAINERS):
-            self._container(name, value, depth)
+            self._container(name, value, depth, library=library)
         elif hasattr(type(value), "__next__") and not isinstance(value, io.IOBase):
-            if not self._of_script:
+            if not self._of_script and not library:
                 self.lost.append(f"{name} (a {type(value).__name__})")
-        elif is_stateful(value, libraries=self._of_script):
-            self._object(name, value, depth)
+        elif is_stateful(value, libraries=True):
+            self._object(name, value, depth, library=library or not is_stateful(value))
 
     def _module(self, name: str, module: torch.nn.Module) -> None:
         for tensor in (*module.parameters(), *module.buffers()):
@@ -174,21 +176,23 @@ class ReachedState:
                 if id(parameter) not in self._own:
                     self._tensors[id(parameter)] = (name, parameter)
 
-    def _container(self, name: str, value: Any, depth: int) -> None:
+    def _container(self, name: str, value: Any, depth: int, *, library: bool) -> None:
         if len(value) > LONGEST:
             return
         self.copies.append((name, partial(contents, value)))
         for inner in list(dict.values(value) if isinstance(value, dict) else value):
-            self._visit(f"{name}[…]", inner, depth + 1)
+            self._visit(f"{name}[…]", inner, depth + 1, library=library)
 
-    def _object(self, name: str, value: Any, depth: int) -> None:
+    def _object(self, name: str, value: Any, depth: int, *, library: bool) -> None:
         held = dict(vars(value))
-        if any(isinstance(inner, threading.Thread) for inner in held.values()):
+        if not (library and not self._of_script) and any(
+            isinstance(inner, threading.Thread) for inner in held.values()
+        ):
             self.lost.append(f"{name} (a {type(value).__name__} with a thread)")
             return
         self.copies.append((name, partial(attributes, value)))
         for key, inner in held.items():
-            self._visit(f"{name}.{key}", inner, depth + 1)
+            self._visit(f"{name}.{key}", inner, depth + 1, library=library)
 
 
 def _can_be_written(tensor: torch.Tensor) -> bool:

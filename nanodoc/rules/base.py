@@ -82,7 +82,7 @@ def birth_claim(
             culprit=_blamed(evidence, culprit_of(site, birth)),
             phase=birth.phase,
             step=step,
-            evidence=(*(_growth(birth) if growth else ()), *extra, *_called_from(site)),
+            evidence=(*(_growth(birth) if growth else ()), *extra, *_inside(site)),
             chain=tuple(link(op) for op in birth.chain),
             effects=effects(evidence),
             experiments=replay_row(evidence),
@@ -118,7 +118,7 @@ def culprit_of(
         module_type=site.module_type,
         samples=birth.samples if birth else (),
         dataset_indices=birth.dataset_indices if birth else (),
-        location=site.location,
+        location=site.site,
         **more,
     )
 
@@ -206,13 +206,9 @@ def values(minimum: float | None, maximum: float | None) -> str:
     return f"{minimum:.4g}" if minimum == maximum else f"{minimum:.4g} … {maximum:.4g}"
 
 
-def _called_from(site: OpFacts) -> list[tuple[str, Any]]:
-    if site.called_from is None:
+def _inside(site: OpFacts) -> list[tuple[str, Any]]:
+    """The library's line, where the user's only calls it."""
+    library = site.location
+    if site.called_from is None or library is None:
         return []
-    return [
-        (
-            "called from",
-            f"{site.called_from.file}:{site.called_from.line}: "
-            f"{site.called_from.code.splitlines()[0]}",
-        )
-    ]
+    return [("in the library", f"{library.file}:{library.line}: {library.code.splitlines()[0]}")]

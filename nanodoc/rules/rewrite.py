@@ -251,7 +251,7 @@ def log_softmax(op: OpFacts) -> str | None:
 
 def _expression(op: OpFacts) -> ast.expr | None:
     text = op.location.expression if op.location else None
-    if not text:
+    if not text or op.called_from is not None:  # a library's line is not the user's to change
         return None
     try:
         return ast.parse(text, mode="eval").body

@@ -126,5 +126,5 @@ def _data_culprit(leaf: LeafRoot) -> Culprit:
         batch_path=leaf.name if leaf.kind == "batch" else None,
         samples=leaf.samples,
         dataset_indices=leaf.dataset_indices,
-        location=consumer.location if consumer else None,
+        location=consumer.site if consumer else None,
     )

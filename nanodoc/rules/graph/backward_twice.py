@@ -80,7 +80,7 @@ def _kept_state(rule: Rule, evidence: Evidence, graph: GraphFacts) -> Claim:
     return both_ends(
         rule,
         evidence,
-        carried.kept_at or carried.reader.location,
+        carried.kept_at or carried.reader.site,
         title=f"{name} carries the graph of an earlier step into this one",
         explanation=f"The {what} {name} still hangs on the graph that made it "
         f"({carried.node}). This "
@@ -118,7 +118,7 @@ def _two_calls(rule: Rule, evidence: Evidence, graph: GraphFacts) -> Claim:
     return both_ends(
         rule,
         evidence,
-        shared.location or first,
+        shared.site or first,
         title="two losses share a graph that the first backward() frees",
         explanation="The first loss is computed through ops that the second loss needs as "
         "well. If the first is not meant to train what lies before this line (a "

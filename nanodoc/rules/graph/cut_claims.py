@@ -214,7 +214,7 @@ def cut_claim(
 def blamed(cut: CutFacts) -> SourceSpan | None:
     """The line to change: the one that opened the region, the backward that returns nothing, else
     the op itself."""
-    return cut.region or cut.returned_at or cut.op.location
+    return cut.region or cut.returned_at or cut.op.site
 
 
 def _evidence(
@@ -223,7 +223,7 @@ def _evidence(
     graph = evidence.graph
     assert graph is not None
     found: list[tuple[str, object]] = [("parameters without gradient", len(hurt))]
-    first = cut.op.location
+    first = cut.op.site
     if where is not first and first is not None:
         found.append(
             ("first op inside" if cut.region else "applied at", f"{first.file}:{first.line}")

@@ -42,7 +42,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if graph is None or (evidence.failure is not None and family != "gradient-shape"):
         return
     for mismatch in graph.mismatches[:1]:
-        where = mismatch.returned_at or (mismatch.op.location if mismatch.op else None)
+        where = mismatch.returned_at or (mismatch.op.site if mismatch.op else None)
         yield Claim(
             root=location_key(where) or ("failure",),
             specificity=Specificity.SPECIAL,

@@ -68,7 +68,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     site = graph.loss_site
     off = evidence.grad_switched_off_at
     if evidence.grad_off_since_build or off is not None:
-        where = off or (site.location if site else None)
+        where = off or (site.site if site else None)
         title = "gradients were switched off before training began"
         why = (
             "torch.set_grad_enabled(False) was called outside of any `with`, so it holds for "
@@ -76,7 +76,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         )
         fix = "use `with torch.no_grad():` around the code that needs it"
     else:
-        where = site.location if site else None
+        where = site.site if site else None
         title = "the loss does not depend on any trainable parameter"
         why = "No op on the way to the loss reads a parameter that requires gradient."
         fix = "compute the loss from the model's output"

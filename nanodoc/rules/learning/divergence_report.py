@@ -55,7 +55,7 @@ def diverged_claim(
                 op=birth.site.op if birth else None,
                 module=birth.site.module if birth else None,
                 module_type=birth.site.module_type if birth else None,
-                location=site or (birth.site.location if birth else None),
+                location=site or (birth.site.site if birth else None),
             ),
             phase="optimizer",
             step=step if step is not None else len(evidence.losses) - 1,
@@ -162,7 +162,7 @@ def _explanation(
 
 
 def _place(birth: Birth) -> str:
-    where = birth.site.location
+    where = birth.site.site
     return f"{birth.site.short} at {where.file}:{where.line}" if where else birth.site.short
 
 
