@@ -92,7 +92,13 @@ def _climbed(
     )
     guessing = worse_than_guessing(evidence, found.end)
     weights = growth.weights or 0.0
-    blown_up = found.factor > _TENFOLD and weights > _GROWTH and len(evidence.optimizer_sites) < 2
+    blown_up = (
+        _rise(evidence) > _TENFOLD
+        and weights > _GROWTH
+        and len(evidence.optimizer_sites) < 2
+        # where the same batches cost as much with weights that do not move, it is the data
+        and (course is None or course.repeated)
+    )
     if not (cured or blown_up or guessing is not None):
         return None
     claim = diverged_claim(

@@ -51,10 +51,18 @@ _DEEP = 6  # layers
     },
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
-    layers = _layers(evidence)
     # nets of their own, with a loss and an optimizer each, stand in no row
-    if len(layers) < _DEEP or len(evidence.losses) < SHORTEST or len(evidence.optimizer_sites) > 1:
+    if len(evidence.losses) < SHORTEST or len(evidence.optimizer_sites) > 1:
         return
+    for layers in _rows(evidence, _layers(evidence)):
+        found = list(_in_a_row(rule, evidence, layers)) if len(layers) >= _DEEP else []
+        if found:
+            yield from found
+            return
+
+
+def _in_a_row(rule: Rule, evidence: Evidence, layers: list[ParameterStats]) -> Iterable[Claim]:
+    """Of layers that are computed one from the other, the first first."""
     norms = [p.grad_norm or 0.0 for p in layers]
     quarter = max(len(norms) // 4, 1)
     first, last = statistics.median(norms[:quarter]), statistics.median(norms[-quarter:])
@@ -107,6 +115,25 @@ def _layers(evidence: Evidence) -> list[ParameterStats]:
         p for p in stats.parameters if p.trainable and len(p.shape) >= 2 and p.grad_norm is not None
     ]
     return [p for p in weights if "Embedding" not in p.module_type and math.prod(p.shape[1:]) > 1]
+
+
+def _rows(evidence: Evidence, layers: list[ParameterStats]) -> list[list[ParameterStats]]:
+    """The layers behind each layer that none is computed from: nets beside each other (a policy and
+    its critic) are rows of their own. All of them as one, where the calls do not tell."""
+    calls = calls_of(evidence)
+    modules = {p.name: p.name.rpartition(".")[0] for p in layers}
+    behind: dict[int, frozenset[str]] = {}  # by call: the layers that its output is made of
+    ends: set[frozenset[str]] = set()
+    for call in calls.calls if calls is not None else ():
+        own = {call.module} if call.module and call.module in modules.values() else set()
+        inner = [behind[a.made_by] for a in call.arguments if a.made_by is not None]
+        behind[call.index] = made = frozenset(own).union(*inner)
+        if own:
+            ends.add(made)
+    whole = [row for row in ends if not any(row < other for other in ends)]
+    if frozenset().union(*whole) != set(modules.values()):
+        return [layers]
+    return [[p for p in layers if modules[p.name] in row] for row in whole]
 
 
 def _front(evidence: Evidence, parameter: ParameterStats) -> Culprit:
