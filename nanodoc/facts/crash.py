@@ -23,6 +23,10 @@ class GivenFacts:
     """The user's line of that call; for a parameter, the line that made its layer."""
     module: str | None = None
     """The module that made it."""
+    minimum: float | None = None
+    maximum: float | None = None
+    """Of floating values, those that are finite; None where none is."""
+    nonfinite: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

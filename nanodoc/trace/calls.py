@@ -219,6 +219,7 @@ class CallLog(TorchFunctionMode):
                     if layer
                     else (direct.site if direct else None) or (made.site if made else None),
                     module=(direct or made).module if direct or made else None,  # type: ignore[union-attr]  # one of them is
+                    **_range_of(tensor),
                 )
             )
         return FailedCall(
@@ -320,6 +321,22 @@ def _given(args: Any, kwargs: Any) -> list[torch.Tensor]:
     return found + tensors_in(
         value for key, value in kwargs.items() if key not in (*_WEIGHTS, "out")
     )
+
+
+def _range_of(tensor: torch.Tensor) -> dict[str, Any]:
+    """Of floating values; nothing where they cannot be read: the device may be lost."""
+    if not tensor.is_floating_point() or not tensor.numel():
+        return {}
+    try:
+        with torch.no_grad(), torch._C.DisableTorchFunction():
+            values = tensor.detach()
+            finite = values[torch.isfinite(values)]
+            found: dict[str, Any] = {"nonfinite": values.numel() - finite.numel()}
+            if finite.numel():
+                found |= {"minimum": float(finite.min()), "maximum": float(finite.max())}
+    except (RuntimeError, NotImplementedError):
+        return {}
+    return found
 
 
 def _settings(args: Any, kwargs: Any) -> str:

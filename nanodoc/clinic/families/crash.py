@@ -37,6 +37,13 @@ PATIENTS: tuple[Patient, ...] = (
         line="self.conv(x)",
     ),
     Patient(
+        name="scaled-probability",
+        file="scaled_probability",
+        story="a probability that is multiplied after its sigmoid",
+        expect="probability-range",
+        line="sure = score * sharpen",
+    ),
+    Patient(
         name="broken-recording",
         file="recordings",
         build="worker",

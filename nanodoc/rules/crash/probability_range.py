@@ -1,0 +1,116 @@
+"""## What it checks
+binary_cross_entropy raised because its input or its target is not between 0 and 1. The step is run
+once more with its calls written down: which of the two it is, its range, and the line that made it.
+
+## Why it matters
+torch's message names neither the tensor's line nor its values. Raw outputs of a model, a
+probability that was scaled, and an image of 0 to 255 as the target raise the same.
+
+## Example
+    F.binary_cross_entropy(model(x), target)     # no sigmoid
+
+## Fix
+    F.binary_cross_entropy_with_logits(model(x), target)
+
+## See also
+ND627 not-log-probabilities, ND201 domain-error
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+
+from nanodoc.diagnosis.claim import Claim, Specificity
+from nanodoc.diagnosis.finding import Fix
+from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.crash import GivenFacts
+from nanodoc.facts.evidence import Evidence
+from nanodoc.rules.crash.failure_claims import failure_claim
+from nanodoc.rules.crash.mismatch_claims import from_torch, origin
+
+_MESSAGE = re.compile(r"all elements of (input|target) should be between 0 and 1")
+_PIXELS = 255.0
+_SURE = 1.0
+
+
+@rule(
+    "ND713",
+    "probability-range",
+    "critical",
+    "a binary cross entropy of what is no probability",
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    failure = evidence.failure
+    found = _MESSAGE.search(failure.message) if failure is not None else None
+    if failure is None or found is None or not from_torch(failure, evidence):
+        return
+    side = found[1]
+    call = evidence.crash.call if evidence.crash is not None else None
+    given = call.given[side == "target"] if call is not None and len(call.given) > 1 else None
+    span = _span(given)
+    claim = failure_claim(
+        rule,
+        evidence,
+        title=f"binary_cross_entropy takes probabilities; its {side} is {span}",
+        explanation=f"{_who(side, given)} {_why(side, given)}",
+        fixes=_fixes(side, given),
+        specificity=Specificity.SPECIAL,
+        extra=[(f"the {side}", f"{span}{origin(given)}")] if given is not None else [],
+    )
+    # what made the values is to blame, where that is a line of the user's
+    at = given.made_at if given is not None and side == "input" else None
+    if at is not None and given is not None and given.module is None:
+        culprit = replace(claim.finding.culprit, location=at)
+        claim = replace(claim, finding=replace(claim.finding, culprit=culprit))
+    yield claim
+
+
+def _span(given: GivenFacts | None) -> str:
+    if given is None or given.minimum is None or given.maximum is None:
+        return "not between 0 and 1"
+    wrong = f", and {given.nonfinite} are NaN or inf" if given.nonfinite else ""
+    return f"from {given.minimum:.7g} to {given.maximum:.7g}{wrong}"
+
+
+def _who(side: str, given: GivenFacts | None) -> str:
+    return f"The {side}{origin(given) if given is not None else ''} has values outside of 0 to 1."
+
+
+def _why(side: str, given: GivenFacts | None) -> str:
+    largest = given.maximum if given is not None and given.maximum is not None else 0.0
+    if given is not None and given.nonfinite:
+        return "NaN is outside, too: what made it comes first."
+    if side == "target":
+        return (
+            "Values up to 255 are those of an image that was not divided."
+            if 1 < largest <= _PIXELS
+            else "Targets are probabilities as well."
+        )
+    inside = given is not None and (given.minimum or 0.0) >= 0 and largest < 2 * _SURE
+    return (
+        "A probability was changed after it had been made."
+        if inside
+        else "Raw outputs of a model are no probabilities."
+    )
+
+
+def _fixes(side: str, given: GivenFacts | None) -> list[Fix]:
+    if given is not None and given.nonfinite:
+        return [Fix(title="see what makes the NaN first", confidence="maybe")]
+    if side == "target":
+        largest = given.maximum if given is not None else None
+        title = (
+            "divide the targets by 255, where they are made"
+            if largest is not None and 1 < largest <= _PIXELS
+            else "scale the targets to 0 … 1"
+        )
+        return [Fix(title=title, confidence="likely")]
+    return [
+        Fix(
+            title="give the raw outputs to binary_cross_entropy_with_logits, without a sigmoid; "
+            "change no probability afterwards",
+            confidence="likely",
+        )
+    ]
