@@ -13,6 +13,8 @@ from nanodoc.facts.evidence import Evidence
 
 _FEWEST = 4  # steps
 _ROSE = 2.0  # RULES, ND606: a loss of twice its start
+_ROSE_SOON = 5.0  # in the first steps of a run, which may be rough and come back
+_ROUGH = 30  # steps
 _SURELY = 0.75  # of the late losses: single batches may differ
 _GUESSING = 3.0  # times ln C: no model that is only bad is so sure of the wrong class
 SUPERVISED = (
@@ -50,9 +52,10 @@ def rise(losses: Sequence[float]) -> Rise | None:
     early = losses[: min(5, max(1, steps // 5))]
     late = losses[-min(10, max(2, steps // 4)) :]
     found = Rise(min(losses[0], statistics.median(early)), statistics.median(late))
-    if found.start <= 0 or found.end <= _ROSE * found.start:
+    least = _ROSE if steps >= _ROUGH else _ROSE_SOON
+    if found.start <= 0 or found.end <= least * found.start:
         return None
-    above = sum(loss > _ROSE * found.start for loss in late)
+    above = sum(loss > least * found.start for loss in late)
     return found if above >= _SURELY * len(late) else None
 
 

@@ -6,6 +6,7 @@ Frames of this file are looked through when a user's line is sought (see `trace.
 
 from __future__ import annotations
 
+import gc
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -118,7 +119,10 @@ class BuildWatch(TorchDispatchMode):
         place = caller or mine
         if place is not None:
             table[key] = place
-            self._alive.append(owner)  # an id stays unique only while its object lives
+            # an id stays unique only while its object lives; one optimizer's is told anew by the
+            # next, and one that is thrown away is to go
+            if not isinstance(owner, torch.optim.Optimizer):
+                self._alive.append(owner)
 
     # -- the wrappers ------------------------------------------------------------------------------
 
@@ -296,6 +300,8 @@ class BuildWatch(TorchDispatchMode):
                 if place is not None:
                     places[f"{path}.{name}" if path else name] = place
         modules = {id(module) for module in model.modules()}
+        if len(self._built) > 1:
+            gc.collect()  # an optimizer that was thrown away stands in a cycle with its hooks
         facts = BuildFacts(
             never_written=never,
             parameters=places,

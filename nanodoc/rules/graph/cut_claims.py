@@ -7,11 +7,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
-from nanodoc.diagnosis.finding import Culprit
+from nanodoc.diagnosis.finding import Culprit, Fix
 from nanodoc.diagnosis.rule import Rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.graph import (
     CUT,
+    FROZEN,
     LOST,
     CutFacts,
     GraphFacts,
@@ -93,6 +94,7 @@ def cut_graph(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if rule.name == "cut-graph" and evidence.failure is None:
         for cut in graph.dead_terms:
             yield _dead_term(rule, evidence, cut)
+        yield from _nothing_left(rule, evidence)
     flat = [cut for cut in graph.flat if set(cut.orphans) <= set(evidence.always_zero)]
     for cut in (*placed(graph), *flat):
         region = cut.kind == "region" and _trainable_inside(cut)
@@ -104,6 +106,48 @@ def cut_graph(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         if not hurt or (evidence.failure is None and is_teacher(graph, cut)):
             continue
         yield cut_claim(rule, evidence, cut, hurt)
+
+
+def _nothing_left(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    """Every gradient of every step was exactly zero, and the loss is made of a detached tensor:
+    what else it holds of the parameters is multiplied by zero."""
+    graph, inspection = evidence.graph, evidence.inspection
+    known = {p.name for p in graph.parameters if p.state != FROZEN} if graph is not None else set()
+    if inspection is None or not known or not known <= set(evidence.always_zero):
+        return
+    calls = inspection.calls
+    reaching = calls.reaching_the_loss()
+    cut = next(
+        (
+            call
+            for call in reversed(calls.calls)
+            if call.index in reaching
+            and call.name in ("detach", "get")
+            and not call.requires_grad
+            and call.site is not None
+            and any(argument.requires_grad for argument in call.arguments)
+        ),
+        None,
+    )
+    if cut is None:
+        return
+    yield Claim(
+        root=location_key(cut.site) or ("op", cut.index),
+        specificity=Specificity.EXACT,
+        stage=Stage.WIRING,
+        finding=rule.finding(
+            severity="critical",
+            confidence=confidence(0.8, 0.5 if evidence.steps_run > 2 else 0.0),
+            title="every gradient is exactly zero: the loss is made of a detached tensor",
+            explanation="It depends on the parameters by value, not by gradient. What else leads "
+            "from the parameters to the loss gives a gradient of zero: no step changes anything.",
+            culprit=Culprit(kind="op", op=cut.name, module=cut.module, location=cut.site),
+            phase="forward",
+            step=inspection.step,
+            evidence=(("parameters with a gradient of exactly zero", len(known)),),
+            fixes=(Fix(title="leave the detach() out of the loss", confidence="likely"),),
+        ),
+    )
 
 
 def _dead_term(rule: Rule, evidence: Evidence, cut: CutFacts) -> Claim:
