@@ -303,6 +303,7 @@ def _spiked(course: Rerun, unmoved: Sequence[float]) -> bool:
     batch that is far off, do that whatever the learning rate. `unmoved`: what each batch costs with
     weights that do not move, where that is known."""
     first, last = _ends(course)
+    first = min(abs(first), abs(course.losses[0]))
     if not unmoved:
         return _grew(course) or max(map(abs, course.losses)) > _FAR * abs(first)
     kept = [abs(loss) for loss in unmoved[-min(_LAST, len(unmoved)) :]]

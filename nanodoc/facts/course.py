@@ -10,12 +10,13 @@ from dataclasses import dataclass
 
 from nanodoc.facts.calls import CLASSIFICATION, REGRESSION, ArgumentFacts, CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.source import SourceSpan
 
 _FEWEST = 4  # steps
 _ROSE = 2.0  # RULES, ND606: a loss of twice its start
 _ROSE_SOON = 5.0  # in the first steps of a run, which may be rough and come back
 _ROUGH = 30  # steps
-_SURELY = 0.75  # of the late losses: single batches may differ
+_SURELY = 0.6  # of the late losses: single batches may differ
 _GUESSING = 3.0  # times ln C: no model that is only bad is so sure of the wrong class
 SUPERVISED = (
     *CLASSIFICATION,
@@ -82,11 +83,8 @@ def worse_than_guessing(evidence: Evidence, end: float) -> float | None:
     return chance if chance and end > _GUESSING * chance else None
 
 
-def update_by_hand(evidence: Evidence) -> CallFacts | None:
-    """The call that moves weights in a step without an optimizer."""
-    calls = _calls(evidence)
-    if calls is None or evidence.optimizer_sites:
-        return None
+def update_by_hand(calls: StepCalls) -> SourceSpan | None:
+    """The line that moves weights, in a step without an optimizer."""
     reaching = calls.reaching_the_loss()
     last = max(calls.losses, default=-1)
     moving = [
@@ -98,7 +96,7 @@ def update_by_hand(evidence: Evidence) -> CallFacts | None:
         and _is_parameter(calls, call.arguments[0])
         and call.site is not None
     ]
-    return moving[-1] if moving else None
+    return moving[-1].site if moving else None
 
 
 def _is_parameter(calls: StepCalls, argument: ArgumentFacts) -> bool:

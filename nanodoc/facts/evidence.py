@@ -63,6 +63,8 @@ class Evidence:
     reproduction_note: str = ""
     optimizer_sites: tuple[SourceSpan | None, ...] = ()
     """Where each optimizer was made."""
+    update_site: SourceSpan | None = None
+    """The line that moves the weights, in a step without an optimizer."""
     criterion_site: SourceSpan | None = None
     """Where the recipe's criterion was made: nanodoc itself calls it, so that its ops have no line
     of the user's."""

@@ -121,6 +121,8 @@ class ParameterStats:
     where it isn't known."""
     identical_rows: bool = False
     """All its rows (the weights of its units) are the same, up to rounding."""
+    initialised_at: SourceSpan | None = None
+    """The user's line that gave it its values, where it is all zeros."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -23,6 +23,8 @@ class BuildFacts:
     never_written: set[str] = field(default_factory=set)
     """Parameters and buffers whose memory came from torch.empty and was never filled."""
     parameters: Mapping[str, Place] = field(default_factory=dict)
+    filled: Mapping[str, Place] = field(default_factory=dict)
+    """Where the values of each parameter were last written as a whole."""
     attributes: Mapping[tuple[int, str], Place] = field(default_factory=dict)
     replaced: Mapping[tuple[int, str], Place] = field(default_factory=dict)
     optimizers: Mapping[int, Place] = field(default_factory=dict)
@@ -62,6 +64,10 @@ class BuildFacts:
     def registered_at(self, name: str) -> SourceSpan | None:
         """The user's line that put parameter `name` into its module."""
         return _span(self.parameters.get(name))
+
+    def initialised_at(self, name: str) -> SourceSpan | None:
+        """The user's line that gave parameter `name` its values."""
+        return _span(self.filled.get(name)) or self.registered_at(name)
 
     def assigned_at(self, module: torch.nn.Module, attribute: str) -> SourceSpan | None:
         """The line that gave a module a container, or a container its layer."""

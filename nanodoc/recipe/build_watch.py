@@ -24,6 +24,7 @@ from nanodoc.trace.spans import Place, calling_places
 # Tensor methods through which NumPy and C code get at the memory.
 _EXPORTS = ("numpy", "__array__", "data_ptr", "__dlpack__")
 _CASTS = ("half", "bfloat16", "float", "double", "to", "type")
+_FILLS = ("aten.zero_", "aten.fill_", "aten.normal_", "aten.uniform_")
 _CONTAINERS = (list, tuple, dict, set)
 _ABSENT = object()
 
@@ -38,6 +39,7 @@ class BuildWatch(TorchDispatchMode):
         self._memory = memory
         self._unwritten: dict[int | None, torch.UntypedStorage] = {}
         self._parameters: dict[tuple[int, str], Place] = {}
+        self._filled: dict[int | None, Place] = {}
         self._attributes: dict[tuple[int, str], Place] = {}
         self._replaced: dict[tuple[int, str], Place] = {}
         self._optimizers: dict[int, Place] = {}
@@ -109,10 +111,19 @@ class BuildWatch(TorchDispatchMode):
                 storage = out.untyped_storage()
                 # held, so that its address is not used again
                 self._unwritten[storage._cdata] = storage
-        elif self._unwritten:
+        elif self._unwritten or str(func).startswith(_FILLS):
             for tensor in written_by(describe_op(func), args, kwargs):
                 self._unwritten.pop(_storage(tensor), None)
+                self._note_fill(str(func), tensor)
         return out
+
+    def _note_fill(self, name: str, tensor: torch.Tensor) -> None:
+        """Where memory was filled as a whole: it may be a parameter's, or become one's."""
+        if name.startswith(_FILLS) and tensor.is_floating_point() and tensor.dim() > 1:
+            mine, caller = calling_places(3)
+            place = caller or mine
+            if place is not None:
+                self._filled[_storage(tensor)] = place
 
     def _note(self, table: dict[Any, Place], key: Any, owner: Any) -> None:
         mine, caller = calling_places(2)
@@ -305,6 +316,11 @@ class BuildWatch(TorchDispatchMode):
         facts = BuildFacts(
             never_written=never,
             parameters=places,
+            filled={
+                name: self._filled[key]
+                for name, p in model.named_parameters()
+                if (key := _storage(p)) is not None and key in self._filled
+            },
             attributes={key: place for key, place in self._attributes.items() if key[0] in modules},
             replaced={key: place for key, place in self._replaced.items() if key[0] in modules},
             optimizers=dict(self._optimizers),

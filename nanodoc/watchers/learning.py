@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 
 from nanodoc.examine.last_batches import Inspector
 from nanodoc.facts.calls import InspectionFacts
+from nanodoc.facts.course import update_by_hand
 from nanodoc.facts.loop import DataFacts, LoopFacts, ModeChange, RunStatistics, SchedulerFacts
 from nanodoc.facts.source import SourceSpan
 from nanodoc.measure.data import data_facts
@@ -65,6 +66,7 @@ class LearningWatch(Watch):
         self._told: Any = None
         self.inspection: InspectionFacts | None = None
         self.data: DataFacts | None = None
+        self.update_site: SourceSpan | None = None
         self.stats: RunStatistics | None = None
 
     def around_run(self) -> contextlib.AbstractContextManager[None]:
@@ -154,10 +156,20 @@ class LearningWatch(Watch):
             if reason:
                 self.notes.append(("calls, activations and outputs", reason))
         self.stats = self._stats()
+        if not self._recipe.optimizers:
+            self.update_site = self._update_by_hand()
+
+    def _update_by_hand(self) -> SourceSpan | None:
+        """Told by the first step, where the last can't be run again."""
+        seen, first = self.inspection, self._checkpoints.first
+        if seen is None and first is not None and not self._loop_protocol.writes:
+            seen, _ = self._inspector.inspect(first, [])
+        return update_by_hand(seen.calls) if seen is not None else None
 
     def facts(self) -> dict[str, Any]:
         return {
             "inspection": self.inspection,
+            "update_site": self.update_site,
             "loop": self.loop(),
             "stats": self.stats,
             "data": self.data,
@@ -185,6 +197,7 @@ class LearningWatch(Watch):
             self._checkpoints.first,
             self.inspection,
             self._runner.device,
+            self._build,
         )
 
     def loop(self) -> LoopFacts:

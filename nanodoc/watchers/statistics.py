@@ -16,6 +16,7 @@ from nanodoc.facts.calls import InspectionFacts
 from nanodoc.facts.loop import LayerStats, ParameterStats, RunStatistics
 from nanodoc.measure.gradients import Vitals
 from nanodoc.measure.layers import Sample
+from nanodoc.recipe.build_facts import BuildFacts
 from nanodoc.replay.step_state import StepState
 from nanodoc.tensors.plain import without_values
 
@@ -30,6 +31,7 @@ def course_stats(
     first: StepState | None,
     inspection: InspectionFacts | None,
     device: torch.device,
+    build: BuildFacts,
 ) -> RunStatistics:
     """`norms` are those of the steps that were kept, `samples` of those that were looked at more
     closely; `first` holds the weights of step 0."""
@@ -40,7 +42,7 @@ def course_stats(
     return RunStatistics(
         rates=tuple(rates),
         group_ratios=tuple((sample.step, sample.group_ratios) for sample in samples),
-        parameters=tuple(_parameters(model, by_name, samples, first)),
+        parameters=tuple(_parameters(model, by_name, samples, first, build)),
         layers=tuple(_layers(samples, inspection, by_name)),
         sampled=tuple(sample.step for sample in samples),
         peak_memory=peak_memory(device),
@@ -61,6 +63,7 @@ def _parameters(
     norms: dict[str, list[float]],
     samples: Sequence[Sample],
     first: StepState | None,
+    build: BuildFacts,
 ) -> Iterator[ParameterStats]:
     named = list(model.named_parameters())
     types = {name: type(module).__name__ for name, module in model.named_modules()}
@@ -80,6 +83,7 @@ def _parameters(
             if parameter.itemsize == 1 or not parameter.numel():
                 continue
             weights = parameter.detach()
+            norm = float(weights.float().norm())
             gradient = latest.gradients.get(name) if latest is not None else None
             ratios = [sample.ratios[name] for sample in samples if name in sample.ratios]
             yield ParameterStats(
@@ -87,7 +91,7 @@ def _parameters(
                 shape=tuple(parameter.shape),
                 trainable=parameter.requires_grad,
                 module_type=types.get(name.rpartition(".")[0], ""),
-                norm=float(weights.float().norm()),
+                norm=norm,
                 grad_mean=gradient.mean if gradient else None,
                 grad_std=gradient.std if gradient else None,
                 grad_max=gradient.absmax if gradient else None,
@@ -95,6 +99,7 @@ def _parameters(
                 ratio=statistics.median(ratios) if ratios else None,
                 moved=_moved(weights, old),
                 identical_rows=_identical_rows(weights),
+                initialised_at=build.initialised_at(name) if norm == 0 else None,
             )
 
 

@@ -9,7 +9,6 @@ from nanodoc.diagnosis.claim import Claim, Specificity, confidence
 from nanodoc.diagnosis.finding import Culprit, Fix
 from nanodoc.diagnosis.remedy import Clip, LowerRate
 from nanodoc.diagnosis.rule import Rule
-from nanodoc.facts.course import update_by_hand
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.ops import Birth
 from nanodoc.facts.source import SourceSpan
@@ -114,9 +113,8 @@ def _rate(evidence: Evidence, growth: Growth) -> float | None:
 def _site(evidence: Evidence, growth: Growth) -> tuple[SourceSpan | None, bool]:
     """The line that set the learning rate: the optimizer's, or the scheduler's where it had raised
     the rate. In a step without an optimizer, the line that moves the weights."""
-    by_hand = update_by_hand(evidence)
-    if by_hand is not None:
-        return by_hand.site, False
+    if evidence.update_site is not None:
+        return evidence.update_site, False
     raised = (
         growth.rate_given is not None
         and growth.rate_highest is not None

@@ -1,5 +1,6 @@
 """## What it checks
-Weights whose rows are equal, up to rounding, when the run ends, although they have moved.
+Weights whose rows are equal, up to rounding, when the run ends, although they have moved; and
+weights that are all zeros and get a gradient of exactly zero in every step.
 
 ## Why it matters
 Units that begin alike get equal gradients and stay alike: the layer is as good as one unit.
@@ -25,7 +26,7 @@ from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
 from nanodoc.diagnosis.finding import Culprit
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
-from nanodoc.facts.loop import ParameterStats
+from nanodoc.facts.loop import ParameterStats, RunStatistics
 from nanodoc.rules.base import count
 from nanodoc.rules.learning.claims import (
     SHORTEST,
@@ -45,6 +46,10 @@ from nanodoc.rules.learning.units import shown_names
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     stats = evidence.stats
     if stats is None or len(evidence.losses) < SHORTEST:
+        return
+    zero = [p for p in stats.parameters if _stays_zero(p)]
+    if zero:
+        yield _zero(rule, evidence, zero, stats)
         return
     same = [
         p
@@ -74,6 +79,51 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         notes=[("also", shown_names(same[1:]) if len(same) > 1 else None)],
         fix="initialise with random values (nn.init.kaiming_uniform_, xavier_uniform_); constants "
         "are for biases",
+    )
+
+
+def _stays_zero(parameter: ParameterStats) -> bool:
+    """A weight of zeros that got a gradient of exactly zero all along. A zero that is meant (a
+    residual branch's last layer, LoRA's second matrix) gets a gradient and leaves zero."""
+    return (
+        parameter.trainable
+        and len(parameter.shape) >= 2
+        and parameter.norm == 0
+        and parameter.grad_norm == 0
+    )
+
+
+def _zero(
+    rule: Rule, evidence: Evidence, zero: list[ParameterStats], stats: RunStatistics
+) -> Claim:
+    """Critical where no weight of the model gets a gradient; else some part of it is never used."""
+    first = zero[0]
+    module = first.name.rpartition(".")[0]
+    several = len(zero) > 1
+    return learning_claim(
+        rule,
+        ("init", first.name),
+        title=f"{shown_names(zero)} {'are' if several else 'is'} all zeros and "
+        f"{'get' if several else 'gets'} a gradient of zero: nothing can change that",
+        explanation="A layer of zeros gives zeros, whatever goes in. Its gradient is made of what "
+        "comes in and of what the layers behind it send back, and where those are zero as well, "
+        f"it stays so: in {count(len(evidence.losses), 'step')} it has not moved.",
+        culprit=Culprit(
+            kind="parameter",
+            parameter=first.name,
+            module=module,
+            module_type=first.module_type,
+            location=first.initialised_at,
+        ),
+        phase="setup",
+        step=0,
+        severity="critical"
+        if not any(p.grad_norm for p in stats.parameters if len(p.shape) >= 2)
+        else "warning",
+        weight=confidence(0.7, 0.6 if several else 0.3),
+        standing=Standing(stage=Stage.WIRING, specificity=Specificity.SPECIAL),
+        notes=[("also", shown_names(zero[1:]) if several else None)],
+        fix="initialise with random values (nn.init.kaiming_uniform_, xavier_uniform_)",
     )
 
 
