@@ -89,6 +89,14 @@ REGRESSION = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
 say."""
 
 
+LAYERS = (
+    *("linear", "bilinear", "matmul", "mm", "bmm", "addmm", "baddbmm", "mv", "einsum"),
+    *("conv1d", "conv2d", "conv3d", "embedding", "scaled_dot_product_attention"),
+    *("lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell"),
+)
+"""Functions that layers with weights call."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ArgumentFacts:
     """One tensor argument of a call."""

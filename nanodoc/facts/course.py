@@ -8,7 +8,14 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nanodoc.facts.calls import CLASSIFICATION, REGRESSION, ArgumentFacts, CallFacts, StepCalls
+from nanodoc.facts.calls import (
+    CLASSIFICATION,
+    LAYERS,
+    REGRESSION,
+    ArgumentFacts,
+    CallFacts,
+    StepCalls,
+)
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.source import SourceSpan
 
@@ -23,11 +30,6 @@ SUPERVISED = (
     *REGRESSION,
     "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
-)
-_LAYERS = (
-    *("linear", "bilinear", "matmul", "mm", "bmm", "addmm", "baddbmm", "mv", "einsum"),
-    *("conv1d", "conv2d", "conv3d", "embedding", "scaled_dot_product_attention"),
-    *("lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell"),
 )
 
 
@@ -136,7 +138,7 @@ def _by_network(calls: StepCalls, argument: ArgumentFacts) -> bool:
         if made is None or made.index in seen:
             continue
         seen.add(made.index)
-        if made.name in _LAYERS:
+        if made.name in LAYERS:
             return True
         waiting += made.arguments
     return False

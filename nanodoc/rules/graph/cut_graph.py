@@ -34,6 +34,7 @@ from nanodoc.diagnosis.claim import Claim
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.graph.cut_claims import cut_graph
+from nanodoc.rules.graph.sampled import sampled_claims
 
 
 @rule(
@@ -45,4 +46,5 @@ from nanodoc.rules.graph.cut_claims import cut_graph
     needs=("graph",),
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
-    return cut_graph(rule, evidence)
+    yield from cut_graph(rule, evidence)
+    yield from sampled_claims(rule, evidence)

@@ -1,8 +1,8 @@
 """## What it checks
 Units that ReLU or its kin returns as exactly 0 for every sample. When the run is over its last
 batch and up to three earlier ones are run once more with the weights it ended with. A warning when
-more than half of a layer's units are dead; critical when all are, or when a class of a classifier's
-output is.
+more than half of a layer's units are dead, an information where the loss comes down all the same;
+critical when all are, or when a class of a classifier's output is.
 
 ## Why it matters
 Where ReLU's input is negative its derivative is 0. A unit that is negative for every sample never
@@ -33,7 +33,7 @@ from nanodoc.facts.calls import (
     UnitFacts,
 )
 from nanodoc.facts.evidence import Evidence
-from nanodoc.facts.plateau import late_loss
+from nanodoc.facts.plateau import NO_BETTER, late_loss
 from nanodoc.rules.base import count, location_key
 from nanodoc.rules.learning.claims import (
     SHORTEST,
@@ -83,6 +83,7 @@ def _dead(rule: Rule, evidence: Evidence, layer: UnitFacts) -> Claim | None:
     whole = layer.dead == layer.units
     # a dead branch beside one that learns is no end of the run
     serious = layer.output or (whole and late_loss(evidence.losses) > evidence.losses[0] / 2)
+    learns = late_loss(evidence.losses) < NO_BETTER * evidence.losses[0]
     return learning_claim(
         rule,
         location_key(call.site) or ("units", call.module),
@@ -93,7 +94,7 @@ def _dead(rule: Rule, evidence: Evidence, layer: UnitFacts) -> Claim | None:
         title=title,
         explanation=why,
         culprit=at_call(call, evidence),
-        severity="critical" if serious else "warning",
+        severity="critical" if serious else "info" if not whole and learns else "warning",
         step=inspection.step,
         weight=confidence(
             0.8 if serious else 0.6, 0.4 if inspection.batches > 2 else 0.1, 0.4 if whole else 0.0

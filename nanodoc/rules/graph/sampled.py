@@ -1,0 +1,69 @@
+"""ND501, too: a sample that carries no gradient to the mean it was drawn around."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
+from nanodoc.diagnosis.finding import Culprit, Fix
+from nanodoc.diagnosis.rule import Rule
+from nanodoc.facts.calls import LAYERS, CallFacts, StepCalls
+from nanodoc.facts.evidence import Evidence
+from nanodoc.rules.base import location_key
+
+
+def sampled_claims(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    """A draw of torch.normal around what the model computed goes on into layers and into the loss:
+    what made the mean learns nothing from there. Where the sample is compared with its mean again
+    (a log probability), that is how it learns."""
+    calls = evidence.inspection.calls if evidence.inspection is not None else None
+    for call in calls.calls if calls is not None else ():
+        if call.name != "normal" or not any(a.requires_grad for a in call.arguments):
+            continue
+        assert calls is not None
+        layer = _first_layer(calls, call)
+        if layer is None or call.site is None:
+            continue
+        yield Claim(
+            root=location_key(call.site) or ("op", call.index),
+            specificity=Specificity.EXACT,
+            stage=Stage.WIRING,
+            finding=rule.finding(
+                severity="warning",
+                confidence=confidence(0.8, 0.3 if call.arguments[0].requires_grad else 0.1),
+                title="a sample carries no gradient to the mean and deviation it was drawn with",
+                explanation="torch.normal and Distribution.sample() draw; they are not "
+                "differentiated. The sample goes on into "
+                f"{layer.module or layer.name}, so what made its mean and deviation learns nothing "
+                "from all that follows.",
+                culprit=Culprit(kind="op", op=call.name, module=call.module, location=call.site),
+                phase="forward",
+                step=evidence.inspection.step if evidence.inspection is not None else None,
+                evidence=(("goes on into", layer.module or layer.name),),
+                fixes=(
+                    Fix(
+                        title="mean + deviation * torch.randn_like(deviation), or rsample()",
+                        confidence="likely",
+                    ),
+                ),
+            ),
+        )
+        return
+
+
+def _first_layer(calls: StepCalls, draw: CallFacts) -> CallFacts | None:
+    """The layer that the sample goes into on its way to the loss; None where there is none, or
+    where the sample meets its own mean before."""
+    reaching = calls.reaching_the_loss()
+    mean = {a.made_by for a in draw.arguments if a.made_by is not None}
+    follows = {draw.index}
+    for call in calls.calls[draw.index + 1 :]:
+        made = {a.made_by for a in call.arguments if a.made_by is not None}
+        if not made & follows:
+            continue
+        if made & mean:
+            return None
+        if call.name in LAYERS:
+            return call if call.index in reaching else None
+        follows.add(call.index)
+    return None
