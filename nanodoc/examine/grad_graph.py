@@ -264,19 +264,21 @@ class GraphExaminer:
         return None
 
     def _second_backward(self, replay: FollowedStep) -> dict[str, Any]:
-        """With two backward calls: what the first loss used of the graph that the second needs."""
+        """With several backward calls: what an earlier loss used of the graph that the last needs,
+        and which of them it was."""
         if len(replay.losses) < 2:
             return {}
         flow, trace = replay.flow, replay.trace
         marks = [flow.marks[name] for name in replay.losses]
         if marks[0].producer == marks[-1].producer:
             return {"same_loss": True}
-        first = GradFlow(trace, flow, replay.losses[:1]).live
-        second = GradFlow(trace, flow, replay.losses[-1:]).live
-        for index in sorted(first - second):
-            for source in flow.sources[index]:
-                if source.carries and source.producer is not None and source.producer in second:
-                    return {"shared_reader": trace.facts(index)}
+        last = GradFlow(trace, flow, replay.losses[-1:]).live
+        for number, name in enumerate(replay.losses[:-1]):
+            earlier = GradFlow(trace, flow, [name]).live
+            for index in sorted(earlier - last):
+                for source in flow.sources[index]:
+                    if source.carries and source.producer is not None and source.producer in last:
+                        return {"shared_reader": trace.facts(index), "freed_by": number}
         return {}
 
     # -- remedies ----------------------------------------------------------------------------------

@@ -145,8 +145,10 @@ class GraphFacts:
     loss_site: OpFacts | None = None
     carried: tuple[CarriedFacts, ...] = ()
     shared_reader: OpFacts | None = None
-    """With two backward calls: the op through which the first loss used what the second needs
+    """With several backward calls: the op through which an earlier loss used what the last needs
     too."""
+    freed_by: int = 0
+    """Which of `backward_calls` freed what that op reads."""
     backward_calls: tuple[SourceSpan | None, ...] = ()
     same_loss: bool = False
     overwrite: OverwriteFacts | None = None

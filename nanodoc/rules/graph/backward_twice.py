@@ -103,7 +103,8 @@ def _kept_state(rule: Rule, evidence: Evidence, graph: GraphFacts) -> Claim:
 
 def _two_calls(rule: Rule, evidence: Evidence, graph: GraphFacts) -> Claim:
     """Two backward() calls of one step, on one loss or on two that share a graph."""
-    shared, first, last = graph.shared_reader, graph.backward_calls[0], graph.backward_calls[-1]
+    shared, last = graph.shared_reader, graph.backward_calls[-1]
+    first = graph.backward_calls[min(graph.freed_by, len(graph.backward_calls) - 1)]
     if graph.same_loss or shared is None:
         return both_ends(
             rule,
