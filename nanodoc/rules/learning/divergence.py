@@ -1,9 +1,14 @@
 """## What it checks
 A run whose loss, gradients or weights had grown out of all proportion before a step broke, or whose
-finite loss kept growing more than tenfold. The steps since an earlier checkpoint are run again as
-they were, with a tenth of the learning rate and with clipped gradients: only where they stay finite
-then is the learning rate blamed, and not the op that finally overflowed. Where they can't be run
-again, only a hundredfold loss and enormous values count.
+finite loss ended at twice its start and more (five times in the first thirty steps). The steps
+since an earlier checkpoint are run again on the same batches: as they were, with weights that do
+not move, with smaller and smaller learning rates, and with clipped gradients. The learning rate is
+blamed where a smaller one cures, and the batches alone would not have cost as much; not the op that
+finally overflowed. An op that made it of weights that hardly moved is ND204's.
+
+A finite loss must have a reason to fall: one of torch's losses against targets that no network
+computes, and one optimizer or none. Without that, only weights that grew a hundredfold with the
+loss count, or a cross entropy of three times ln C, which is worse than guessing.
 
 ## Why it matters
 Each update makes the next gradient larger, until some op passes the end of the dtype. Guarding that
