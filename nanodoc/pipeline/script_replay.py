@@ -16,7 +16,7 @@ from nanodoc.errors import UsageError, UserCodeError, said
 from nanodoc.pipeline.common import build_watched
 from nanodoc.pipeline.replay_options import ReplayOptions
 from nanodoc.pipeline.replayed_step import ReplayedStep, report_of_replay
-from nanodoc.pipeline.snapshot_content import trusted_file, trusted_module
+from nanodoc.pipeline.snapshot_content import trusted_entrypoint, trusted_file, trusted_module
 from nanodoc.progress import Progress
 from nanodoc.recipe.trainers import TrainerReturned
 from nanodoc.replay.step_state import StateKeeper
@@ -81,8 +81,6 @@ def _trainer(
     content: dict[str, Any], config: Config, entrypoint: str | None
 ) -> tuple[Loops, Callable[[], Any], str]:
     """The loops and the training of the trainer that an entrypoint returns, and its name."""
-    from nanodoc.pipeline.snapshot_content import trusted_entrypoint
-
     named = entrypoint or trusted_entrypoint(content)
     loops = marked_trainers()
     try:

@@ -142,8 +142,10 @@ def trusted_file(path: Path, named: str, form: str) -> None:
 
 def trusted_module(name: str) -> None:
     """Raises `UsageError` unless the module that a snapshot names lies below the working folder."""
-    top = Path.cwd() / name.partition(".")[0]
-    if not (top.is_dir() or top.with_suffix(".py").is_file()):
+    parts = name.split(".")
+    top = Path.cwd() / parts[0]
+    here = top.is_dir() or top.with_suffix(".py").is_file()
+    if not here or not all(part.isidentifier() for part in parts):
         raise UsageError(
             f"the snapshot wants to run -m {name}, which is not in this folder; allow it with "
             f'--entrypoint "-m {name}"'

@@ -151,7 +151,7 @@ class LearningWatch(Watch):
             )
         if end.whole and last is not None:
             self.inspection, reason = self._inspector.inspect(
-                last, [] if self._loop_protocol.writes else past
+                last, [] if self._writes_files() else past
             )
             if reason:
                 self.notes.append(("calls, activations and outputs", reason))
@@ -162,9 +162,14 @@ class LearningWatch(Watch):
     def _update_by_hand(self) -> SourceSpan | None:
         """Told by the first step, where the last can't be run again."""
         seen, first = self.inspection, self._checkpoints.first
-        if seen is None and first is not None and not self._loop_protocol.writes:
+        if seen is None and first is not None and not self._writes_files():
             seen, _ = self._inspector.inspect(first, [])
         return update_by_hand(seen.calls) if seen is not None else None
+
+    def _writes_files(self) -> bool:
+        """A step that is run again would write over what it wrote; a script's is mute then."""
+        mute = getattr(self._recipe.train_step, "of_script", False)
+        return self._loop_protocol.writes and not mute
 
     def facts(self) -> dict[str, Any]:
         return {
@@ -209,7 +214,7 @@ class LearningWatch(Watch):
             training_at=tuple(self._training),
             observed=self._runner.observing,
             optimizer_steps=self._loop_protocol.ever_stepped if self._runner.observing else None,
-            writes_files=self._loop_protocol.writes,
+            writes_files=self._writes_files(),
         )
 
     def _schedulers(self) -> Iterator[SchedulerFacts]:

@@ -139,3 +139,16 @@ def test_an_error_outside_of_the_steps_is_told_as_such(tmp_path: Path) -> None:
         assert "outside of its training's steps" in finding.explanation
         assert finding.culprit.location is not None
         assert "missing" in finding.culprit.location.code
+
+
+def test_a_script_that_saves_in_its_steps_is_run_again_all_the_same(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What it writes is mute then: its steps are run again with a smaller rate."""
+    text = (HEAD.replace("BAD", "pass") + LOOP).replace("SETUP", "pass")
+    text = text.replace("BODY", "__import__('pathlib').Path('best.txt').write_text(str(number))")
+    path = tmp_path / "train.py"
+    path.write_text(text.replace("lr=0.1", "lr=3e4").replace("SHOWN", "number"))
+    report = watched(path)
+    assert not any("writes files" in why for _, why in report.not_checked)
+    assert report.findings[0].name == "divergence"

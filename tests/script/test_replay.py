@@ -151,6 +151,10 @@ def test_a_strangers_snapshot_picks_no_file_elsewhere(counting: Path, tmp_path: 
     torch.save(content, "other.pt")
     with pytest.raises(UsageError, match='not in this folder; allow it with --entrypoint "-m pip"'):
         replay_snapshot(Path("other.pt"), Config(device="cpu"))
+    content["script"]["target"] = "../elsewhere"
+    torch.save(content, "other.pt")
+    with pytest.raises(UsageError, match="not in this folder"):
+        replay_snapshot(Path("other.pt"), Config(device="cpu"))
     # the user may
     assert replay_snapshot(snapshot, Config(device="cpu"), str(counting)).findings
 
