@@ -23,7 +23,7 @@ def init(
     path = output or file.with_name(f"{found.module}_recipe.py")
     try:
         with path.open("x", encoding="utf-8") as target:
-            target.write(recipe_text(found))
+            target.write(recipe_text(found, path, file))
     except FileExistsError:
         raise UsageError(f"{path} exists already; name another file with --output") from None
     except OSError as error:

@@ -128,6 +128,8 @@ def _weights(
 
 
 def _distance(tensor: torch.Tensor, old: torch.Tensor) -> float:
+    if tensor.shape != old.shape:  # a net that grew
+        return float(in_widest(tensor).norm())
     return float((in_widest(tensor).to(old.device) - in_widest(old)).norm())
 
 

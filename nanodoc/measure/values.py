@@ -14,6 +14,9 @@ from nanodoc.facts.calls import CLASSIFICATION, REGRESSION, ArgumentFacts
 
 RECTIFIERS = frozenset(("relu", "relu6", "hardtanh", "threshold", "clamp_min"))
 SQUASHERS = frozenset(("sigmoid", "tanh"))
+ATTENTION = ("scaled_dot_product_attention", "multi_head_attention_forward")
+_BLOCKS = -1e4
+"""A number added to a score that leaves nothing of it."""
 _LAST_DIMENSION = frozenset(("linear", "layer_norm", "matmul", "rms_norm"))
 _FLAT = 0.01
 """A derivative below this is flat: sigmoid beyond 0.01 … 0.99, tanh beyond ±0.995."""
@@ -90,6 +93,8 @@ class ValueProbe:
                 }
             if name in ("softmax", "log_softmax"):
                 return self._softmax(tensors[0], options)
+            if name in ATTENTION:
+                return _mask(name, tensors)
             if name == "embedding" and len(tensors) > 1:
                 return {"rows": tensors[1].shape[0], **_range("id", tensors[0])}
             if (
@@ -135,6 +140,25 @@ class ValueProbe:
                 return 2
             argument = made[1]
         return 2
+
+
+def _mask(name: str, tensors: list[torch.Tensor]) -> dict[str, float]:
+    """Whether an attention mask lets each position see exactly what comes after it."""
+    for tensor in tensors:
+        square = tensor.dim() >= 2 and tensor.shape[-1] == tensor.shape[-2] > 2
+        if not square or tensor.requires_grad or tensor.numel() > _MOST:
+            continue
+        if tensor.dtype == torch.bool:
+            # the two functions mean the opposite by True
+            blocked = ~tensor if name == ATTENTION[0] else tensor
+        elif tensor.is_floating_point() and bool(((tensor == 0) | (tensor <= _BLOCKS)).all()):
+            blocked = tensor <= _BLOCKS
+        else:
+            continue
+        past = torch.ones_like(blocked).tril()
+        if bool((blocked == past).all()):
+            return {"sees_only_later": float(tensor.shape[-1])}
+    return {}
 
 
 def _classification(

@@ -38,13 +38,16 @@ def replay_snapshot(
     options, progress = options or ReplayOptions(), progress or Progress()
     check(options)
     content = read_snapshot(path)
+    # the recipe is built as the run built it: what build() was given travels in the snapshot
+    saved = mapping_of(content, "config")
     if content.get("script") is not None:
+        config = replace(config, recipe=config.recipe or saved.get("recipe") or {})
+        if isinstance(seed := config.seed if config.seed is not None else saved.get("seed"), int):
+            seed_everything(seed)
         report = replay_script(path, content, config, entrypoint, options, progress)
         return write_patch(report, artifact_folder(config)) if config.fix else report
     named = entrypoint or trusted_entrypoint(content)
     device = device_before_import(config.device)
-    # the recipe is built as the run built it: what build() was given travels in the snapshot
-    saved = mapping_of(content, "config")
     config = replace(
         config,
         recipe=config.recipe or saved.get("recipe") or {},

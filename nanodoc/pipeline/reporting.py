@@ -9,6 +9,7 @@ from pathlib import Path
 
 from nanodoc.config import Config
 from nanodoc.diagnosis.preflight import preflight
+from nanodoc.errors import said
 from nanodoc.experiments.experiments import Elsewhere
 from nanodoc.experiments.run import ExperimentRun
 from nanodoc.experiments.step import Step
@@ -140,11 +141,11 @@ def _snapshot(
     with contextlib.ExitStack() as around:
         script = None
         if run.script:
-            assert isinstance(recipe.train_step, RecoveredStep)
             around.enter_context(state_preserved(engine.runner, engine.keeper))
             engine.keeper.restore(capsule)
-            script = step_content(recipe.train_step, run.launch)
         try:
+            if isinstance(recipe.train_step, RecoveredStep):
+                script = step_content(recipe.train_step, run.launch)
             path = write_snapshot(
                 run.folder,
                 recipe,
@@ -156,8 +157,8 @@ def _snapshot(
                 script,
             )
             run.artifacts["snapshot"] = str(path)
-        except OSError as error:
-            not_checked.append(("snapshot", f"it could not be written: {error}"))
+        except Exception as error:  # whatever a script's variables hold, the report is to be made
+            not_checked.append(("snapshot", f"it could not be written: {said(error)[:200]}"))
 
 
 def _differential(

@@ -16,7 +16,12 @@ from nanodoc.errors import UsageError, UserCodeError, said
 from nanodoc.pipeline.common import build_watched
 from nanodoc.pipeline.replay_options import ReplayOptions
 from nanodoc.pipeline.replayed_step import ReplayedStep, report_of_replay
-from nanodoc.pipeline.snapshot_content import trusted_entrypoint, trusted_file, trusted_module
+from nanodoc.pipeline.snapshot_content import (
+    UNFIT,
+    trusted_entrypoint,
+    trusted_file,
+    trusted_module,
+)
 from nanodoc.progress import Progress
 from nanodoc.recipe.trainers import TrainerReturned
 from nanodoc.replay.step_state import StateKeeper
@@ -149,8 +154,8 @@ class _ScriptReplay:
         StateKeeper(recipe, trained.device).restore(first.capsule)
         try:
             put_back(step, self._content)
-        except ValueError as error:
-            raise UsageError(f"{self._path}: {error}") from error
+        except UNFIT as error:
+            raise UsageError(f"{self._path}: {said(error)[:200]}") from error
         again = ReplayedStep(
             recipe,
             trained.device,

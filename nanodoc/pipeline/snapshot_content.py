@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from nanodoc.replay.rng import RandomKeeper, RandomState
 from nanodoc.replay.snapshot import random_state
 from nanodoc.tensors.nested import tensor_leaves
 
+UNFIT = (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError)
 _MOST_BATCHES = 3  # of the recipe's data, looked through for one that is not the snapshot's
 
 
@@ -56,7 +59,10 @@ def batches_of(content: dict[str, Any], template: Any, data: Any) -> list[Any]:
         return [(content["x"], content["y"]) if "y" in content else content["x"]]
     if holds_dropped(content["batches"]):
         return [_drawn_again(content, data)]
-    return [like(batch, template) for batch in content["batches"]]
+    try:
+        return [like(batch, template) for batch in content["batches"]]
+    except UNFIT as error:
+        raise UsageError(f"the snapshot's batch is of no use: {said(error)[:100]}") from error
 
 
 def _drawn_again(content: dict[str, Any], data: Any) -> Any:
@@ -127,26 +133,48 @@ def trusted_entrypoint(content: dict[str, Any]) -> str:
 
 
 def trusted_file(path: Path, named: str, form: str) -> None:
-    """Raises `UsageError` unless the file that a snapshot names is there, below the working
-    folder."""
-    if not path.resolve().is_relative_to(Path.cwd().resolve()):
+    """Raises `UsageError` unless the file that a snapshot names is there, below the working folder,
+    and is no part of an environment that lies there, too."""
+    try:
+        there, inside = path.exists(), is_own_code(path)
+    except OSError as error:
+        raise UsageError(f"the snapshot's recipe is no path: {error.strerror}") from error
+    if not inside:
         raise UsageError(
             f"the snapshot wants to run {named}, which is outside this folder; allow it with "
             f"--entrypoint {named}"
         )
-    if not path.exists():
+    if not there:
         raise UsageError(
             f"the snapshot's recipe {named} is not here; say where it is with --entrypoint {form}"
         )
 
 
 def trusted_module(name: str) -> None:
-    """Raises `UsageError` unless the module that a snapshot names lies below the working folder."""
+    """Raises `UsageError` unless what `python -m name` would run here is a file of the working
+    folder's own. Imports nothing."""
     parts = name.split(".")
-    top = Path.cwd() / parts[0]
-    here = top.is_dir() or top.with_suffix(".py").is_file()
-    if not here or not all(part.isidentifier() for part in parts):
+    places: list[str] | None = [str(Path.cwd()), *sys.path]
+    spec = None
+    for number in range(len(parts)) if all(part.isidentifier() for part in parts) else ():
+        spec = PathFinder.find_spec(".".join(parts[: number + 1]), places)
+        places = list(spec.submodule_search_locations or ()) if spec is not None else []
+    if spec is not None and spec.submodule_search_locations is not None:
+        spec = PathFinder.find_spec(f"{name}.__main__", places)
+    if spec is None or spec.origin is None or not is_own_code(Path(spec.origin)):
         raise UsageError(
             f"the snapshot wants to run -m {name}, which is not in this folder; allow it with "
             f'--entrypoint "-m {name}"'
         )
+
+
+def is_own_code(path: Path) -> bool:
+    """A file below the working folder that belongs to no environment of installed packages."""
+    here, file = Path.cwd().resolve(), path.resolve()
+    if not file.is_relative_to(here):
+        return False
+    installed = {"site-packages", "dist-packages"} & set(file.parts)
+    around = [folder for folder in file.parents if folder.is_relative_to(here) and folder != here]
+    marked = any((f / "pyvenv.cfg").exists() or (f / "conda-meta").exists() for f in around)
+    below = bool({Path(sys.prefix).resolve(), Path(sys.base_prefix).resolve()} & set(around))
+    return not (installed or marked or below)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.parameter import is_lazy
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -39,7 +40,7 @@ class BuildWatch(TorchDispatchMode):
         self._memory = memory
         self._unwritten: dict[int | None, torch.UntypedStorage] = {}
         self._parameters: dict[tuple[int, str], Place] = {}
-        self._filled: dict[int | None, Place] = {}
+        self._filled: dict[int | None, tuple[StorageWeakRef, Place]] = {}
         self._attributes: dict[tuple[int, str], Place] = {}
         self._replaced: dict[tuple[int, str], Place] = {}
         self._optimizers: dict[int, Place] = {}
@@ -123,7 +124,7 @@ class BuildWatch(TorchDispatchMode):
             mine, caller = calling_places(3)
             place = caller or mine
             if place is not None:
-                self._filled[_storage(tensor)] = place
+                self._filled[_storage(tensor)] = StorageWeakRef(tensor.untyped_storage()), place
 
     def _note(self, table: dict[Any, Place], key: Any, owner: Any) -> None:
         mine, caller = calling_places(2)
@@ -317,9 +318,10 @@ class BuildWatch(TorchDispatchMode):
             never_written=never,
             parameters=places,
             filled={
-                name: self._filled[key]
+                name: self._filled[key][1]
                 for name, p in model.named_parameters()
-                if (key := _storage(p)) is not None and key in self._filled
+                # the memory of one that is gone may have been given out again
+                if (key := _storage(p)) in self._filled and not self._filled[key][0].expired()
             },
             attributes={key: place for key, place in self._attributes.items() if key[0] in modules},
             replaced={key: place for key, place in self._replaced.items() if key[0] in modules},

@@ -60,29 +60,28 @@ def outline(path: Path) -> Outline:
             _class(node, found)
         elif isinstance(node, ast.FunctionDef):
             found.functions.append(Defined(node.name, _signature(node), node.lineno))
-    found.guarded = not any(
-        isinstance(node, (ast.For, ast.While, ast.With, ast.Expr))
-        and not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
-        for node in tree.body
-    )
+    found.guarded = not any(_runs(node, {d.name for d in found.functions}) for node in tree.body)
     found.optimizer = _first(tree, _is_optimizer)
     found.loader = _first(tree, lambda call: _name(call.func) == "DataLoader")
     found.loss = _loss(tree)
     return found
 
 
-def recipe_text(found: Outline) -> str:
-    """The file to fill in: `build()` with what was found, and `...` where nothing was."""
+def recipe_text(found: Outline, written: Path, file: Path) -> str:
+    """The file to fill in, which will be `written`: `build()` with what was found in `file`, and
+    `...` where nothing was."""
+    elsewhere = written.resolve().parent != file.resolve().parent
     model = found.models[0] if len(found.models) == 1 else None
     names = [d.name for d in (*found.models, *found.datasets)]
     lines = [
         f'"""A recipe for nanodoc, begun from {found.file}. Fill in each `...`, then',
         "",
-        f"    nanodoc run {found.module}_recipe.py:build",
+        f"    nanodoc run {written.name}:build",
         '"""',
         "",
         "import torch",
         *([f"from {found.module} import {', '.join(names)}"] if names else []),
+        *(["# the folder of that file has to be on sys.path"] if elsewhere and names else []),
         *([] if found.guarded else [f"# importing {found.file} runs it: put what trains there"]),
         *([] if found.guarded else ['# under `if __name__ == "__main__":`']),
         "",
@@ -106,6 +105,19 @@ def recipe_text(found: Outline) -> str:
         '    return {"model": model, "data": data, "loss_fn": loss_fn, "optimizer": optimizer}',
     ]
     return "\n".join(lines) + "\n"
+
+
+def _runs(node: ast.stmt, functions: set[str]) -> bool:
+    """The statement does something when the file is imported."""
+    if isinstance(node, ast.Expr):
+        return not isinstance(node.value, ast.Constant)
+    if isinstance(node, ast.If):
+        return "__name__" not in ast.unparse(node.test) and any(
+            _runs(inner, functions) for inner in (*node.body, *node.orelse)
+        )
+    if isinstance(node, ast.Assign):
+        return isinstance(node.value, ast.Call) and _name(node.value.func) in functions
+    return isinstance(node, (ast.For, ast.While, ast.With, ast.Try))
 
 
 def _notes(kind: str, found: list[Defined], file: str) -> list[str]:

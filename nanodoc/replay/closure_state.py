@@ -37,6 +37,7 @@ _LARGEST = 1 << 30  # bytes
 _DEEPEST = 4  # objects inside objects
 _DEEPEST_OF_SCRIPT = 7  # a trainer keeps its counters deep inside
 _MOST = 20_000  # objects
+_MOST_OF_LIBRARY = 2000  # of an installed package's; of a recipe's step the first are enough
 
 
 def reachable(recipe: Recipe) -> list[Any]:
@@ -113,6 +114,7 @@ class ReachedState:
         self._tensors: dict[int, tuple[str, torch.Tensor]] = {}
         self.copies: list[tuple[str, Callable[[], Restore]]] = []
         self._seen: set[int] = set()
+        self._of_library = 0
         self._bytes = 0
         self.lost: list[str] = []
         # the step of a script: what it draws from iterators is kept, and it may be a library's loop
@@ -142,6 +144,8 @@ class ReachedState:
             return
         if id(value) in self._seen or len(self._seen) > _MOST:
             return
+        if library and not self._of_script and not self._is_looked_into(value):
+            return
         self._seen.add(id(value))
         if isinstance(value, torch.Tensor):
             self._tensors[id(value)] = (name, value)
@@ -159,6 +163,15 @@ class ReachedState:
                 self.lost.append(f"{name} (a {type(value).__name__})")
         elif is_stateful(value, libraries=True):
             self._object(name, value, depth, library=library or not is_stateful(value))
+
+    def _is_looked_into(self, value: Any) -> bool:
+        """An installed package's object is looked into for what a step changes, counters and flags;
+        its data is its own, and so is what is beyond the first few thousand objects."""
+        self._of_library += 1
+        data = (torch.Tensor, torch.nn.Module, torch.optim.Optimizer)
+        return self._of_library <= _MOST_OF_LIBRARY and not (
+            isinstance(value, data) or hasattr(value, "nbytes")
+        )
 
     def _module(self, name: str, module: torch.nn.Module) -> None:
         for tensor in (*module.parameters(), *module.buffers()):

@@ -12,7 +12,10 @@ import torch
 _DROPPED = "__nanodoc_dropped__"
 _FIELDS = "__nanodoc_fields__"
 _ARRAY = "__nanodoc_array__"
-_KINDS = ("bool", "int", "uint", "float", "complex")  # of NumPy
+_KINDS = (  # of NumPy
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64", "complex64", "complex128"),
+)
 
 
 def plain(value: Any, *, arrays: bool = False) -> Any:
@@ -48,9 +51,12 @@ def plain(value: Any, *, arrays: bool = False) -> Any:
         return {_FIELDS: {f.name: inner(getattr(value, f.name)) for f in dataclasses.fields(value)}}
     if type(value).__module__ == "numpy" and hasattr(value, "dtype"):
         try:
-            tensor = torch.as_tensor(value.astype("int64") if value.dtype.kind == "u" else value)
-            return {_ARRAY: tensor, "dtype": str(value.dtype)} if arrays else tensor
-        except TypeError:
+            # in one piece and in this machine's order of bytes, as torch asks for
+            kind = value.dtype.newbyteorder("=")
+            whole = value.astype("int64" if kind.kind == "u" else kind).copy()
+            tensor = torch.as_tensor(whole)
+            return {_ARRAY: tensor, "dtype": str(kind)} if arrays else tensor
+        except (TypeError, ValueError, RuntimeError):
             pass
     return {_DROPPED: type(value).__name__}
 
@@ -71,6 +77,8 @@ def like(saved: Any, template: Any) -> Any:
         return _array(saved)
     if isinstance(saved, Mapping) and _FIELDS in saved:
         values = saved[_FIELDS]
+        if not isinstance(values, dict):
+            raise ValueError("fields without names")
         if hasattr(template, "_fields"):
             return type(template)(
                 **{name: like(values[name], getattr(template, name)) for name in template._fields}
@@ -105,8 +113,8 @@ def like(saved: Any, template: Any) -> Any:
 
 def _array(saved: Mapping[str, Any]) -> Any:
     tensor, kind = saved[_ARRAY], str(saved.get("dtype"))
-    if not isinstance(tensor, torch.Tensor) or kind.rstrip("0123456789") not in _KINDS:
-        return tensor
+    if not isinstance(tensor, torch.Tensor) or kind not in _KINDS:
+        raise ValueError("an array of no known kind")
     array = tensor.numpy().astype(kind)
     return array if array.ndim else array[()]
 

@@ -87,7 +87,22 @@ def build():
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     return {"model": model, "loss_fn": loss, "data": BATCHES, "optimizer": optimizer}
 """
+JUDGED = """
+def loss(model, batch):
+    policy, critic = model["policy"], model["critic"]
+    drawn = torch.distributions.Normal(policy(batch[0]), torch.ones(16, 1))
+    action = drawn.sample()
+    value = critic(torch.cat([batch[0], action], 1))
+    gain = -(action - batch[0][:, :1]).pow(2)
+    return -(drawn.log_prob(action) * value.detach()).mean() + F.mse_loss(value, gain)
+
+def build():
+    model = nn.ModuleDict({"policy": nn.Linear(8, 1), "critic": nn.Linear(9, 1)})
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    return {"model": model, "loss_fn": loss, "data": BATCHES, "optimizer": optimizer}
+"""
 CASES = {
+    "a critic that judges the sample before its log probability": (JUDGED, None),
     "a latent drawn by torch.normal": (
         CODER.replace("DRAWN", "code = torch.normal(mean, std)  # here"),
         "cut-graph",
@@ -128,3 +143,11 @@ def test_what_is_found(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert found[0].name == name, [finding.title for finding in found]
     assert found[0].culprit.location is not None
     assert found[0].culprit.location.line == line_of(tmp_path / "train.py", "# here")
+
+
+def test_a_margin_that_always_holds_is_no_detached_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = "return F.relu((output - output.detach().mean(0)).pow(2).sum(1) - 100).mean() + 1"
+    report = examined(tmp_path, DETACHED.replace("DETACHED", held), monkeypatch)
+    assert [finding.name for finding in report.findings][:1] == ["zero-loss"]

@@ -131,8 +131,8 @@ def test_a_script_that_ends_its_process(tmp_path: Path) -> None:
 
 def test_an_error_outside_of_the_steps_is_told_as_such(tmp_path: Path) -> None:
     text = HEAD.replace("BAD", "pass") + LOOP.replace("SETUP", "").replace("BODY", "pass")
-    path = tmp_path / "train.py"
-    for broken in (text.replace("SHOWN", "missing"), "import torch\nmissing\n"):
+    for number, broken in enumerate((text.replace("SHOWN", "missing"), "import torch\nmissing\n")):
+        path = tmp_path / f"train{number}.py"
         path.write_text(broken)
         finding = watched(path).findings[0]
         assert finding.phase == "script"

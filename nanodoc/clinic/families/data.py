@@ -13,6 +13,13 @@ PATIENTS: tuple[Patient, ...] = (
         line="",
     ),
     Patient(
+        name="backward-reader",
+        file="backward_reader",
+        story="a causal mask that shows the future and hides the past",
+        expect="inverted-mask",
+        line="F.scaled_dot_product_attention(q, k, v, attn_mask=mask)",
+    ),
+    Patient(
         name="ignored-targets",
         file="ignored_targets",
         story="a batch in which every target is ignored",

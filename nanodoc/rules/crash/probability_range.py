@@ -32,6 +32,7 @@ from nanodoc.rules.crash.mismatch_claims import from_torch, origin
 
 _MESSAGE = re.compile(r"all elements of (input|target) should be between 0 and 1")
 _PIXELS = 255.0
+_FEW_CLASSES = 16.0
 _SURE = 1.0
 
 
@@ -85,8 +86,9 @@ def _why(side: str, given: GivenFacts | None) -> str:
     if side == "target":
         return (
             "Values up to 255 are those of an image that was not divided."
-            if 1 < largest <= _PIXELS
-            else "Targets are probabilities as well."
+            if _FEW_CLASSES < largest <= _PIXELS
+            else "Targets are probabilities as well; labels of several classes belong to "
+            "cross_entropy."
         )
     inside = given is not None and (given.minimum or 0.0) >= 0 and largest < 2 * _SURE
     return (
@@ -103,8 +105,8 @@ def _fixes(side: str, given: GivenFacts | None) -> list[Fix]:
         largest = given.maximum if given is not None else None
         title = (
             "divide the targets by 255, where they are made"
-            if largest is not None and 1 < largest <= _PIXELS
-            else "scale the targets to 0 … 1"
+            if largest is not None and _FEW_CLASSES < largest <= _PIXELS
+            else "scale the targets to 0 … 1, or give class labels to cross_entropy"
         )
         return [Fix(title=title, confidence="likely")]
     return [

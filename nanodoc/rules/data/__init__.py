@@ -8,6 +8,7 @@ from nanodoc.rules.data import (
     constant_batch,
     empty_reduction,
     index_out_of_range,
+    inverted_mask,
     label_out_of_range,
     non_finite_input,
     padding_dominated,
@@ -33,6 +34,7 @@ RULES = tuple(
         broadcast_loss,
         slow_loader,
         all_ones_mask,
+        inverted_mask,
         single_class_batches,
     )
 )

@@ -75,8 +75,16 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             ),
             exact=at.zeros / at.count if at.count else 0.0,
             extra=[("zero divisors at the bad elements", at.zeros), ("bad elements", at.count)],
-            fixes=[*guards(site, "keep the divisor away from zero"), *_at_the_root(birth)],
+            fixes=[*guards(site, "keep the divisor away from zero"), *_at_the_root(birth)]
+            if len(site.inputs) > position
+            else [_OF_A_NUMBER],
         )
+
+
+_OF_A_NUMBER = Fix(
+    title="the divisor is a Python number: see why it is 0, or take max(divisor, 1e-12)",
+    confidence="maybe",
+)
 
 
 def _at_the_root(birth: Birth) -> list[Fix]:

@@ -27,6 +27,9 @@ from nanodoc.text import ranges
 _SHOWN = 4
 
 
+_SAME = 1e-6  # of the loss: rounding
+
+
 def names(parameters: Iterable[str], most: int = _SHOWN) -> str:
     """The first few names, and how many more there are."""
     listed = list(parameters)
@@ -114,6 +117,11 @@ def _nothing_left(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     graph, inspection = evidence.graph, evidence.inspection
     known = {p.name for p in graph.parameters if p.state != FROZEN} if graph is not None else set()
     if inspection is None or not known or not known <= set(evidence.always_zero):
+        return
+    # a margin that always holds has no gradient either; a loss that goes up and down should
+    if len(evidence.losses) < 2 or max(evidence.losses) - min(evidence.losses) <= _SAME * max(
+        map(abs, evidence.losses)
+    ):
         return
     calls = inspection.calls
     reaching = calls.reaching_the_loss()

@@ -11,6 +11,8 @@ from nanodoc.facts.calls import LAYERS, CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 
+_EXPANDING = ("expand", "broadcast_tensors", "broadcast_to", "expand_as")
+
 
 def sampled_claims(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     """A draw of torch.normal around what the model computed goes on into layers and into the loss:
@@ -55,15 +57,23 @@ def _first_layer(calls: StepCalls, draw: CallFacts) -> CallFacts | None:
     """The layer that the sample goes into on its way to the loss; None where there is none, or
     where the sample meets its own mean before."""
     reaching = calls.reaching_the_loss()
-    mean = {a.made_by for a in draw.arguments if a.made_by is not None}
-    follows = {draw.index}
+    mean: set[int] = set()
+    waiting = [a.made_by for a in draw.arguments if a.made_by is not None]
+    while waiting:  # Normal.sample() expands its mean first
+        made = calls.calls[waiting.pop()]
+        mean.add(made.index)
+        if made.view or made.same_values or made.name in _EXPANDING:
+            waiting += [a.made_by for a in made.arguments if a.made_by is not None]
+    follows, found = {draw.index}, None
     for call in calls.calls[draw.index + 1 :]:
-        made = {a.made_by for a in call.arguments if a.made_by is not None}
-        if not made & follows:
+        used = {a.made_by for a in call.arguments if a.made_by is not None}
+        if not used & follows:
             continue
-        if made & mean:
+        if used & mean:
             return None
         if call.name in LAYERS:
-            return call if call.index in reaching else None
+            if call.index in reaching:
+                found = found or call
+            continue
         follows.add(call.index)
-    return None
+    return found

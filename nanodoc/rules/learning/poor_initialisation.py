@@ -96,18 +96,24 @@ def _stays_zero(parameter: ParameterStats) -> bool:
 def _zero(
     rule: Rule, evidence: Evidence, zero: list[ParameterStats], stats: RunStatistics
 ) -> Claim:
-    """Critical where no weight of the model gets a gradient; else some part of it is never used."""
+    """Critical where no weight of the model gets a gradient. A single layer of zeros beside others
+    that learn is not used yet, which a coefficient in front of it may be the reason of."""
     first = zero[0]
     module = first.name.rpartition(".")[0]
     several = len(zero) > 1
+    dead = not any(p.grad_norm for p in stats.parameters if len(p.shape) >= 2)
+    why = (
+        "A layer of zeros gives zeros, whatever goes in. Its gradient is made of what comes in and "
+        "of what the layers behind it send back, and where those are zero as well, it stays so."
+        if several or dead
+        else "Nothing that is computed from it gets a gradient: it is not used yet."
+    )
     return learning_claim(
         rule,
         ("init", first.name),
         title=f"{shown_names(zero)} {'are' if several else 'is'} all zeros and "
-        f"{'get' if several else 'gets'} a gradient of zero: nothing can change that",
-        explanation="A layer of zeros gives zeros, whatever goes in. Its gradient is made of what "
-        "comes in and of what the layers behind it send back, and where those are zero as well, "
-        f"it stays so: in {count(len(evidence.losses), 'step')} it has not moved.",
+        f"{'get' if several else 'gets'} a gradient of zero",
+        explanation=f"{why} In {count(len(evidence.losses), 'step')} it has not moved.",
         culprit=Culprit(
             kind="parameter",
             parameter=first.name,
@@ -117,13 +123,13 @@ def _zero(
         ),
         phase="setup",
         step=0,
-        severity="critical"
-        if not any(p.grad_norm for p in stats.parameters if len(p.shape) >= 2)
-        else "warning",
+        severity="critical" if dead else "warning" if several else "info",
         weight=confidence(0.7, 0.6 if several else 0.3),
         standing=Standing(stage=Stage.WIRING, specificity=Specificity.SPECIAL),
         notes=[("also", shown_names(zero[1:]) if several else None)],
-        fix="initialise with random values (nn.init.kaiming_uniform_, xavier_uniform_)",
+        fix="initialise with random values (nn.init.kaiming_uniform_, xavier_uniform_)"
+        if several or dead
+        else "see what stands between it and the loss",
     )
 
 
