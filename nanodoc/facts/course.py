@@ -74,15 +74,21 @@ def has_fixed_targets(evidence: Evidence) -> bool:
 
 def worse_than_guessing(evidence: Evidence, end: float) -> float | None:
     """ln C, where the loss is a mean cross entropy among C classes that ends far above it."""
+    found = mean_cross_entropy(evidence)
+    chance = math.log(found[1]) if found is not None else 0.0
+    return chance if chance and end > _GUESSING * chance else None
+
+
+def mean_cross_entropy(evidence: Evidence) -> tuple[CallFacts, int] | None:
+    """(the call that makes the only loss, its classes); None where it is something else."""
     calls = _calls(evidence)
     if calls is None or len(calls.losses) != 1:
         return None
     loss = calls.calls[calls.losses[0]]
     if loss.name not in CLASSIFICATION or loss.options.get("reduction", "mean") != "mean":
         return None
-    classes = loss.notes.get("classes", 0)
-    chance = math.log(classes) if classes > 1 else 0.0
-    return chance if chance and end > _GUESSING * chance else None
+    classes = int(loss.notes.get("classes", 0))
+    return (loss, classes) if classes > 1 else None
 
 
 def update_by_hand(calls: StepCalls) -> SourceSpan | None:

@@ -8,8 +8,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nanodoc.facts.calls import CLASSIFICATION, ArgumentFacts, CallFacts
-from nanodoc.facts.course import SUPERVISED
+from nanodoc.facts.calls import ArgumentFacts, CallFacts
+from nanodoc.facts.course import SUPERVISED, mean_cross_entropy
 from nanodoc.facts.evidence import Evidence
 
 NEAR = 0.02
@@ -35,30 +35,21 @@ class Plateau:
 def stuck_at_chance(evidence: Evidence) -> Plateau | None:
     """None where the loss is no mean cross entropy, has moved away from ln C, or is still in a
     warm-up."""
-    calls = evidence.inspection.calls if evidence.inspection is not None else None
-    losses, stats = evidence.losses, evidence.stats
-    if calls is None or stats is None or len(losses) < SHORTEST or len(calls.losses) != 1:
+    found, losses, stats = mean_cross_entropy(evidence), evidence.losses, evidence.stats
+    if found is None or stats is None or len(losses) < SHORTEST:
         return None
-    loss = calls.calls[calls.losses[0]]
-    if loss.name not in CLASSIFICATION or loss.options.get("reduction", "mean") != "mean":
-        return None
-    classes = loss.notes.get("classes", 0)
-    chance = math.log(classes) if classes > 1 else 0.0
+    loss, classes = found
+    chance = math.log(classes)
     quarter = len(losses) // 4
     early, late = statistics.median(losses[:quarter]), statistics.median(losses[-quarter:])
     rates = [max(rate) for rate in stats.rates if rate]
-    if (
-        not chance
-        or not rates
-        or rates[-1] < 0.5 * max(rates)
-        or rates[-1] > 1.5 * statistics.median(rates)
-    ):
+    if not rates or rates[-1] < 0.5 * max(rates) or rates[-1] > 1.5 * statistics.median(rates):
         return None
     near = (
         abs(early - chance) <= 5 * NEAR * chance
         and (1 - NEAR) * chance <= late <= (1 + 5 * NEAR) * chance
     )
-    return Plateau(loss, int(classes), chance, late) if near else None
+    return Plateau(loss, classes, chance, late) if near else None
 
 
 def no_better(evidence: Evidence) -> bool:

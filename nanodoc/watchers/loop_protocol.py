@@ -80,7 +80,8 @@ class LoopProtocol:
         self._stepped = 0
         self._any_backward: Place | None = None
         self._any_divided = False
-        self._stateless = False
+        self._stateless: set[int] = set()
+        """Optimizers (by identity) that had no state when they began to step."""
         self._evaluated = False
         """The optimizer that steps now has called its closure."""
         self._confirmed = 0
@@ -259,7 +260,10 @@ class LoopProtocol:
             )
             and not self._clipped
         )
-        self._stateless = not optimizer.state and any(id(p) in self._names for p in own)
+        # by optimizer: one that wraps another steps it inside of its own step
+        self._stateless.discard(id(optimizer))
+        if not optimizer.state and any(id(p) in self._names for p in own):
+            self._stateless.add(id(optimizer))
 
     def _note_carried(
         self, known: Iterable[tuple[torch.Tensor, NotedGradient]], place: Place | None
@@ -303,7 +307,7 @@ class LoopProtocol:
         if self._evaluated:
             self._used(optimizer)
         self._evaluated = False
-        if self._stateless and optimizer.state and self.step:
+        if id(optimizer) in self._stateless and optimizer.state and self.step:
             self._count(FRESH_OPTIMIZER, place, None)
         for group in optimizer.param_groups:
             for parameter in group["params"]:
