@@ -270,7 +270,11 @@ class Past:
                 )
             )
         return RerunFacts(
-            start=start.step, until=steps[-1].step, repeated=repeated, stretches=tuple(stretches)
+            start=start.step,
+            until=steps[-1].step,
+            repeated=repeated,
+            stretches=tuple(stretches),
+            alike=bool(unmoved),
         )
 
 

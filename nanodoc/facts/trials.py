@@ -74,6 +74,8 @@ class RerunFacts:
     repeated: bool
     """Run again as it was, the stretch ended as the run had."""
     stretches: tuple[Stretch, ...] = ()
+    alike: bool = False
+    """With weights that do not move, no batch costs far more than the others."""
 
     def passing(self) -> tuple[Stretch, ...]:
         return tuple(stretch for stretch in self.stretches if stretch.passes)

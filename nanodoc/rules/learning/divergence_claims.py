@@ -64,7 +64,7 @@ def divergence_claims(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if broke and evidence.births and growth is not None and _hardly_moved(growth):
         return  # an op made that much of next to nothing
     if growth is not None and course is not None and course.repeated:
-        lost = not broke and _lost(evidence, growth)
+        lost = _blew_up(growth, course) if broke else _lost(evidence, growth)
         if not lost and (
             not course.passing()
             or not (growth.seen if broke else _went_off(evidence, growth, course))
@@ -148,6 +148,13 @@ def _went_off(evidence: Evidence, growth: Growth, course: RerunFacts) -> bool:
         and growing
         and cured
     )
+
+
+def _blew_up(growth: Growth, course: RerunFacts) -> bool:
+    """Weights a million times as large when the step broke, by batches that are alike: no op did
+    that, whether or not some other rate keeps so few steps from it."""
+    grew = (growth.weights or 0.0) > _LOST and (growth.loss or 0.0) > _GROWTH
+    return course.alike and grew
 
 
 def _hardly_moved(growth: Growth) -> bool:
