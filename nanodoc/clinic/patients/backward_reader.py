@@ -19,7 +19,8 @@ class Reader(nn.Module):
 
     def forward(self, ids: Any) -> Any:
         x = self.embed(ids)
-        later = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool).triu(1)
+        length = ids.shape[1]
+        later = torch.ones(length, length, dtype=torch.bool, device=ids.device).triu(1)
         mask = later if self.sick else ~later  # True means: may be seen
         q, k, v = self.query(x), self.key(x), self.value(x)
         seen = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
