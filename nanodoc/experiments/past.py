@@ -295,7 +295,7 @@ def _says_enough(still: Rerun) -> bool:
 
 def _is_worse(control: Rerun, unmoved: Sequence[float], *, broke: bool) -> bool:
     """The steps made the loss of the same batches far larger."""
-    if broke:
+    if broke:  # where every loss was finite, it was a gradient that broke the step
         return any(
             not math.isfinite(loss) or abs(loss) > _FAR * abs(same)
             for loss, same in zip(control.losses, unmoved, strict=False)

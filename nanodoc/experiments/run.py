@@ -91,6 +91,10 @@ class ExperimentRun:
         if evidence.loop is not None and evidence.loop.writes_files:
             self._past = self._overfit = None
             self.notes.append(("the run's steps, run again", "the train_step writes files"))
+        if getattr(self._recipe.train_step, "draws", False):
+            self._past = self._overfit = None
+            why = "the loop draws inside of its steps, and only what the last one drew is kept"
+            self.notes.append(("the run's steps, run again", why))
         try:
             if (
                 evidence.trip is not None

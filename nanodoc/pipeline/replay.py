@@ -40,24 +40,17 @@ def replay_snapshot(
     content = read_snapshot(path)
     # the recipe is built as the run built it: what build() was given travels in the snapshot
     saved = mapping_of(content, "config")
+    config = replace(config, recipe=config.recipe or saved.get("recipe") or {})
+    seed = config.seed if config.seed is not None else saved.get("seed")
+    if isinstance(seed, int):
+        seed_everything(seed)
     if content.get("script") is not None:
-        config = replace(config, recipe=config.recipe or saved.get("recipe") or {})
-        if isinstance(seed := config.seed if config.seed is not None else saved.get("seed"), int):
-            seed_everything(seed)
         report = replay_script(path, content, config, entrypoint, options, progress)
         return write_patch(report, artifact_folder(config)) if config.fix else report
     named = entrypoint or trusted_entrypoint(content)
     device = device_before_import(config.device)
-    config = replace(
-        config,
-        recipe=config.recipe or saved.get("recipe") or {},
-        amp=config.amp or saved.get("amp"),
-    )
-    if options.dtype is not None:
-        config = replace(config, amp="off")
-    seed = config.seed if config.seed is not None else saved.get("seed")
-    if isinstance(seed, int):
-        seed_everything(seed)
+    amp = "off" if options.dtype is not None else config.amp or saved.get("amp")
+    config = replace(config, amp=amp)
     try:
         recipe, _ = build_watched(named, config)
     except UserCodeError as error:

@@ -107,15 +107,16 @@ class BuildWatch(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        if describe_op(func).silent:
+        op = describe_op(func)
+        if op.silent:
             if isinstance(out, torch.Tensor) and out.device.type != "meta":
                 storage = out.untyped_storage()
                 # held, so that its address is not used again
                 self._unwritten[storage._cdata] = storage
-        elif self._unwritten or str(func).startswith(_FILLS):
-            for tensor in written_by(describe_op(func), args, kwargs):
+        elif self._unwritten or op.name.startswith(_FILLS):
+            for tensor in written_by(op, args, kwargs):
                 self._unwritten.pop(_storage(tensor), None)
-                self._note_fill(str(func), tensor)
+                self._note_fill(op.name, tensor)
         return out
 
     def _note_fill(self, name: str, tensor: torch.Tensor) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ast
 import keyword
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,8 +15,8 @@ _OPTIMIZERS = (
     *("SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "RMSprop"),
     *("Rprop", "ASGD", "LBFGS", "SparseAdam", "Adafactor"),
 )
-_BASES = {"Module": "model", "LightningModule": "model", "PreTrainedModel": "model"}
-_DATA = {"Dataset": "dataset", "IterableDataset": "dataset", "TensorDataset": "dataset"}
+_MODELS = {"Module", "LightningModule", "PreTrainedModel"}
+_DATASETS = {"Dataset", "IterableDataset", "TensorDataset"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +132,9 @@ def _class(node: ast.ClassDef, found: Outline) -> None:
     )
     defined = Defined(node.name, _signature(made) if made is not None else "()", node.lineno)
     known = {d.name for d in found.models}
-    if bases & (_BASES.keys() | known):
+    if bases & (_MODELS | known):
         found.models.append(defined)
-    elif bases & _DATA.keys():
+    elif bases & _DATASETS:
         found.datasets.append(defined)
 
 
@@ -147,8 +147,7 @@ def _calls(tree: ast.AST) -> Iterator[ast.Call]:
     return (node for node in ast.walk(tree) if isinstance(node, ast.Call))
 
 
-def _first(tree: ast.AST, wanted: object) -> str | None:
-    assert callable(wanted)
+def _first(tree: ast.AST, wanted: Callable[[ast.Call], bool]) -> str | None:
     return next((_on_a_line(call) for call in _calls(tree) if wanted(call)), None)
 
 

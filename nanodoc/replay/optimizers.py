@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from nanodoc.facts.crash import StateFacts
 from nanodoc.recipe.recipe import Recipe
@@ -54,6 +60,44 @@ def rate_of(group: dict[str, Any]) -> float | None:
     """A group's learning rate; None where it has none, or finds it by itself (Adafactor)."""
     rate = group.get("lr")
     return float(rate) if isinstance(rate, (int, float, torch.Tensor)) else None
+
+
+@contextlib.contextmanager
+def scaled_rates(factor: float) -> Iterator[None]:
+    """Every learning rate times `factor` while an optimizer steps, and as it was behind it. An
+    optimizer that steps another inside of its own step may share its groups."""
+    scaled: dict[int, tuple[dict[str, Any], Any, int]] = {}  # group: itself, its rate, who did it
+
+    def before(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        for group in optimizer.param_groups:
+            rate = group.get("lr")
+            if id(group) in scaled or not isinstance(rate, (int, float, torch.Tensor)):
+                continue
+            scaled[id(group)] = group, copied(rate), id(optimizer)
+            _set_rate(group, rate * factor)
+
+    def after(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        for key, (group, rate, by) in list(scaled.items()):
+            if by == id(optimizer):
+                _set_rate(group, rate)
+                del scaled[key]
+
+    hooks = (register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after))
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for group, rate, _ in scaled.values():  # a step that raised
+            _set_rate(group, rate)
+
+
+def _set_rate(group: dict[str, Any], rate: Any) -> None:
+    if isinstance(group["lr"], torch.Tensor):
+        # a compiled step reads it: the same tensor must stay
+        group["lr"].detach().copy_(torch.as_tensor(rate))
+    else:
+        group["lr"] = rate
 
 
 def copy_tensor(tensor: torch.Tensor, host: bool) -> torch.Tensor:

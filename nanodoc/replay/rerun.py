@@ -14,6 +14,7 @@ import torch
 
 from nanodoc.errors import UsageError, UserCodeError
 from nanodoc.measure.gradients import packed_vitals, really_nonfinite
+from nanodoc.replay.optimizers import scaled_rates
 from nanodoc.replay.sandbox import state_preserved, warnings_unsaid
 from nanodoc.replay.step import StepResult, StepRunner, run_step
 from nanodoc.replay.step_state import StateKeeper, StepState
@@ -71,9 +72,9 @@ class Rerunner:
                 if time.monotonic() > deadline:
                     reason = "time"
                     break
-                self._set(past, rate, options or {})
+                self._set(past, options or {})
                 try:
-                    with self._part_of_the_way(rate):
+                    with self._at_rate(rate):
                         loss, norm, bad = self._step(past)
                 except (UserCodeError, UsageError, RuntimeError):
                     reason = "exception"
@@ -91,11 +92,16 @@ class Rerunner:
         return Rerun(losses, norms, time.perf_counter() - began, not reason, reason, again)
 
     @contextlib.contextmanager
-    def _part_of_the_way(self, rate: float) -> Iterator[None]:
-        """A step that moves its weights by hand has no rate to change: they go that part of its
-        way, which for a step along the gradient is the same."""
-        if rate == 1 or self._runner.recipe.optimizers:
+    def _at_rate(self, rate: float) -> Iterator[None]:
+        """Every learning rate times `rate`, at the moment an optimizer steps: many loops set their
+        rates themselves, in each step. One that moves its weights by hand has no rate to change:
+        they go that part of its way, which for a step along the gradient is the same."""
+        if rate == 1:
             yield
+            return
+        if self._runner.recipe.optimizers:
+            with scaled_rates(rate):
+                yield
             return
         before = [p.detach().clone() for _, p in self._named]
         yield
@@ -104,13 +110,14 @@ class Rerunner:
                 parameter.data.copy_(old + rate * (parameter.data - old))
 
     def _first_again(self, past: PastStep, rate: float, options: dict[str, Any]) -> float:
-        self._set(past, rate, options)
+        self._set(past, options)
         try:
-            return self._step(past)[0]
+            with self._at_rate(rate):
+                return self._step(past)[0]
         except (UserCodeError, UsageError, RuntimeError):
             return math.nan
 
-    def _set(self, past: PastStep, rate: float, options: dict[str, Any]) -> None:
+    def _set(self, past: PastStep, options: dict[str, Any]) -> None:
         past.rng.restore(self._runner.device)
         for number, optimizer in enumerate(self._runner.recipe.optimizers):
             rates, known_options = past.rates[number], past.options[number] if past.options else []
@@ -122,9 +129,9 @@ class Rerunner:
                 if known is None:
                     continue
                 if isinstance(group["lr"], torch.Tensor):
-                    group["lr"].fill_(known * rate)
+                    group["lr"].fill_(known)
                 else:
-                    group["lr"] = float(known) * rate
+                    group["lr"] = float(known)
 
     @contextlib.contextmanager
     def _clipping(self, limit: float | None) -> Iterator[None]:

@@ -141,6 +141,11 @@ class RecoveredStep:
         finally:
             outside.given = before
 
+    @property
+    def draws(self) -> bool:
+        """The iteration drew values from outside of it, such as its batch by `next`."""
+        return bool(self.recorded)
+
     def _body(self, loop: Loop, code: CodeType) -> Body:
         if loop.number not in self._bodies:
             self._bodies[loop.number] = Body(loop, code)

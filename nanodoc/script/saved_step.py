@@ -23,7 +23,7 @@ _NUMBERS = (bool, int, float, str, bytes, type(None))
 _DEEPEST = 4  # objects inside objects
 _MOST = 500  # objects
 
-Path_ = list[str | int]
+Route = list[str | int]
 """A variable's name, and the keys, positions and attributes behind it."""
 
 
@@ -33,6 +33,8 @@ def step_content(step: RecoveredStep, launch: Launch | None) -> dict[str, Any]:
     drew. `launch` is None for a trainer that `build()` returned."""
     loop = step.loop
     assert loop is not None
+    if step.undo is not None:
+        step.undo.restore()
     changing = {*loop.rebound, *loop.carried, *loop.targets}
     variables = {
         name: saved
@@ -41,8 +43,6 @@ def step_content(step: RecoveredStep, launch: Launch | None) -> dict[str, Any]:
         if not isinstance(value, torch.nn.Module)
         and not holds_dropped(saved := plain(value, arrays=True))
     }
-    if step.undo is not None:
-        step.undo.restore()
     return {
         "target": launch.target if launch is not None else None,
         "module": launch.module if launch is not None else False,
@@ -90,10 +90,10 @@ def _reached(step: RecoveredStep) -> dict[str, Any]:
     return {name: value for name, _, value in step.reached_variables()} | step.variables
 
 
-def _objects(values: Mapping[str, Any]) -> Iterator[tuple[Path_, Any]]:
+def _objects(values: Mapping[str, Any]) -> Iterator[tuple[Route, Any]]:
     """Containers and objects that may count or remember, in the same order each time."""
     seen: set[int] = set()
-    waiting: deque[tuple[Path_, Any]] = deque(([name], values[name]) for name in sorted(values))
+    waiting: deque[tuple[Route, Any]] = deque(([name], values[name]) for name in sorted(values))
     while waiting and len(seen) < _MOST:
         path, value = waiting.popleft()
         if id(value) in seen or isinstance(value, (torch.Tensor, torch.nn.Module, *PLAIN)):

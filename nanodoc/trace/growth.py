@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nanodoc.facts.ops import GrowthPoint, OpFacts
@@ -46,82 +47,85 @@ def amplifier_of(trace: StepTrace, index: int) -> OpFacts | None:
     """The op before the one at `index` that made huge values of modest ones, following the largest
     input back: an exponential, or a division by next to nothing."""
     best: tuple[float, int] | None = None
-    for current, value, largest in _largest_inputs(trace, index):
-        name = plain_name(trace.records[current].info.name)
-        grew = value / max(largest, 1e-30) if math.isfinite(value) else 0.0
+    for point in _back(trace, index):
+        name = plain_name(trace.records[point.index].info.name)
+        finite = math.isfinite(point.value) and point.position is not None
+        grew = point.value / max(point.largest, 1e-30) if finite else 0.0
         if (
-            current != index
+            point.index != index
             and name in _AMPLIFIERS
             and grew >= _FAR
-            and value >= _HUGE
-            and largest <= _MODEST
+            and point.value >= _HUGE
+            and point.largest <= _MODEST
             and (best is None or grew > best[0])
         ):
-            best = grew, current
+            best = grew, point.index
     if best is None:
         return None
     forward = trace.forward_of(best[1])
     return trace.facts(best[1] if forward is None else forward)
 
 
-def _largest_inputs(trace: StepTrace, index: int) -> Iterator[tuple[int, float, float]]:
-    """(op, its largest |value|, that of its largest input) from `index` back."""
+@dataclass(frozen=True, slots=True)
+class _Point:
+    """One op on the way back, and the largest of its inputs that says something."""
+
+    index: int
+    value: float
+    """The op's largest |value|; inf where it is not finite."""
+    position: int | None
+    """Of the largest input; None where there is none, or where it is no magnitude (token ids)."""
+    largest: float
+
+
+def _back(trace: StepTrace, index: int) -> Iterator[_Point]:
+    """The op at `index`, and those that made its largest input, as far as they were examined."""
     current: int | None = index
     for _ in range(_LONGEST):
         detail = trace.details.get(current) if current is not None else None
-        if detail is None or current is None:
+        out = next(iter(detail.outputs), None) if detail is not None else None
+        if detail is None or current is None or out is None:
+            return
+        if out.absmax is None and not out.nonfinite:
             return
         record = trace.records[current]
-        sizes = [f.absmax if f.absmax is not None else -1.0 for f in detail.inputs]
+        sizes = [-1.0 if f.absmax is None else f.absmax for f in detail.inputs]
         sizes = sizes[: len(record.inputs)]
-        if not sizes or max(sizes) < 0 or not detail.outputs:
-            return
-        out = detail.outputs[0]
-        yield current, math.inf if out.nonfinite else float(out.absmax or 0.0), max(sizes)
-        writer = next(iter(trace.writers(record.inputs[sizes.index(max(sizes))])), None)
-        current = writer if writer is not None and 0 <= writer < current else None
-
-
-def _walk(trace: StepTrace, index: int) -> list[GrowthPoint]:
-    points: list[GrowthPoint] = []
-    current: int | None = index
-    for _ in range(_LONGEST):
-        detail = trace.details.get(current) if current is not None else None
-        if detail is None or current is None:
-            break
-        record = trace.records[current]
-        out = next((facts for facts in detail.outputs), None)
-        if out is None or (out.absmax is None and not out.nonfinite):
-            break
-        value = math.inf if out.nonfinite else float(out.absmax or 0.0)
-        points.append(
-            GrowthPoint(
-                what=_where(trace, record.module) or plain_name(record.info.name), absmax=value
-            )
-        )
-        sizes = [
-            facts.absmax if facts.absmax is not None else -1.0
-            for facts in detail.inputs[: len(record.inputs)]
-        ]
         computed = [
             -1.0 if _is_weight(trace, ref) else size
             for ref, size in zip(record.inputs, sizes, strict=False)
         ]
         # activations grow; weights are what they are
         sizes = computed if max(computed, default=-1.0) >= 0 else sizes
-        if not sizes or max(sizes) < 0:
-            break
-        largest = sizes.index(max(sizes))
-        # token ids are no magnitudes
-        if "int" in detail.inputs[largest].dtype or detail.inputs[largest].dtype == "bool":
-            break
-        writer = next(iter(trace.writers(record.inputs[largest])), None)
-        if writer is None or writer < 0 or writer >= current:
-            points.append(
-                GrowthPoint(what=trace.source_name(record.inputs[largest]), absmax=sizes[largest])
-            )
-            break
-        current = writer
+        largest = max(sizes, default=-1.0)
+        position = sizes.index(largest) if largest >= 0 else None
+        if position is not None and _is_index(detail.inputs[position].dtype):
+            position = None
+        value = math.inf if out.nonfinite else float(out.absmax or 0.0)
+        yield _Point(current, value, position, largest)
+        if position is None:
+            return
+        writer = next(iter(trace.writers(record.inputs[position])), None)
+        current = writer if writer is not None and 0 <= writer < current else None
+
+
+def _is_index(dtype: str) -> bool:
+    return "int" in dtype or dtype == "bool"
+
+
+def _walk(trace: StepTrace, index: int) -> list[GrowthPoint]:
+    """The values on the way, from afar to the op, and what they began with."""
+    points: list[GrowthPoint] = []
+    last: _Point | None = None
+    for last in _back(trace, index):
+        record = trace.records[last.index]
+        name = _where(trace, record.module) or plain_name(record.info.name)
+        points.append(GrowthPoint(what=name, absmax=last.value))
+    if last is not None and last.position is not None:
+        ref = trace.records[last.index].inputs[last.position]
+        writer = next(iter(trace.writers(ref)), None)
+        if writer is None or writer < 0 or writer >= last.index:
+            points.append(GrowthPoint(what=trace.source_name(ref), absmax=last.largest))
     return points[::-1]
 
 

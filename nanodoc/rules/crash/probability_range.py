@@ -33,7 +33,6 @@ from nanodoc.rules.crash.mismatch_claims import from_torch, origin
 _MESSAGE = re.compile(r"all elements of (input|target) should be between 0 and 1")
 _PIXELS = 255.0
 _FEW_CLASSES = 16.0
-_SURE = 1.0
 
 
 @rule(
@@ -90,7 +89,7 @@ def _why(side: str, given: GivenFacts | None) -> str:
             else "Targets are probabilities as well; labels of several classes belong to "
             "cross_entropy."
         )
-    inside = given is not None and (given.minimum or 0.0) >= 0 and largest < 2 * _SURE
+    inside = given is not None and (given.minimum or 0.0) >= 0 and largest < 2
     return (
         "A probability was changed after it had been made."
         if inside

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
-from nanodoc.diagnosis.finding import Culprit, Fix
+from nanodoc.diagnosis.finding import Culprit
 from nanodoc.diagnosis.rule import Rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.graph import (
@@ -22,6 +22,7 @@ from nanodoc.facts.source import SourceSpan
 from nanodoc.rules.base import count, effects, location_key
 from nanodoc.rules.graph.graph_fixes import fixes_for
 from nanodoc.rules.graph.graph_texts import EXPLANATIONS, TITLES
+from nanodoc.rules.learning.claims import Standing, at_call, learning_claim
 from nanodoc.text import ranges
 
 _SHOWN = 4
@@ -139,22 +140,19 @@ def _nothing_left(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     )
     if cut is None:
         return
-    yield Claim(
-        root=location_key(cut.site) or ("op", cut.index),
-        specificity=Specificity.EXACT,
-        stage=Stage.WIRING,
-        finding=rule.finding(
-            severity="critical",
-            confidence=confidence(0.8, 0.5 if evidence.steps_run > 2 else 0.0),
-            title="every gradient is exactly zero: the loss is made of a detached tensor",
-            explanation="It depends on the parameters by value, not by gradient. What else leads "
-            "from the parameters to the loss gives a gradient of zero: no step changes anything.",
-            culprit=Culprit(kind="op", op=cut.name, module=cut.module, location=cut.site),
-            phase="forward",
-            step=inspection.step,
-            evidence=(("parameters with a gradient of exactly zero", len(known)),),
-            fixes=(Fix(title="leave the detach() out of the loss", confidence="likely"),),
-        ),
+    yield learning_claim(
+        rule,
+        location_key(cut.site) or ("op", cut.index),
+        standing=Standing(stage=Stage.WIRING, specificity=Specificity.EXACT),
+        severity="critical",
+        weight=confidence(0.8, 0.5 if evidence.steps_run > 2 else 0.0),
+        title="every gradient is exactly zero: the loss is made of a detached tensor",
+        explanation="It depends on the parameters by value, not by gradient. What else leads from "
+        "the parameters to the loss gives a gradient of zero: no step changes anything.",
+        culprit=at_call(cut, evidence),
+        step=inspection.step,
+        notes=[("parameters with a gradient of exactly zero", len(known))],
+        fix="leave the detach() out of the loss",
     )
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
-from nanodoc.diagnosis.finding import Culprit, Fix
 from nanodoc.diagnosis.rule import Rule
 from nanodoc.facts.calls import LAYERS, CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
+from nanodoc.rules.learning.claims import Standing, at_call, learning_claim
 
 _EXPANDING = ("expand", "broadcast_tensors", "broadcast_to", "expand_as")
 
@@ -26,29 +26,20 @@ def sampled_claims(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         layer = _first_layer(calls, call)
         if layer is None or call.site is None:
             continue
-        yield Claim(
-            root=location_key(call.site) or ("op", call.index),
-            specificity=Specificity.EXACT,
-            stage=Stage.WIRING,
-            finding=rule.finding(
-                severity="warning",
-                confidence=confidence(0.8, 0.3 if call.arguments[0].requires_grad else 0.1),
-                title="a sample carries no gradient to the mean and deviation it was drawn with",
-                explanation="torch.normal and Distribution.sample() draw; they are not "
-                "differentiated. The sample goes on into "
-                f"{layer.module or layer.name}, so what made its mean and deviation learns nothing "
-                "from all that follows.",
-                culprit=Culprit(kind="op", op=call.name, module=call.module, location=call.site),
-                phase="forward",
-                step=evidence.inspection.step if evidence.inspection is not None else None,
-                evidence=(("goes on into", layer.module or layer.name),),
-                fixes=(
-                    Fix(
-                        title="mean + deviation * torch.randn_like(deviation), or rsample()",
-                        confidence="likely",
-                    ),
-                ),
-            ),
+        yield learning_claim(
+            rule,
+            location_key(call.site) or ("op", call.index),
+            standing=Standing(stage=Stage.WIRING, specificity=Specificity.EXACT),
+            severity="warning",
+            weight=confidence(0.8, 0.3 if call.arguments[0].requires_grad else 0.1),
+            title="a sample carries no gradient to the mean and deviation it was drawn with",
+            explanation="torch.normal and Distribution.sample() draw; they are not differentiated. "
+            f"The sample goes on into {layer.module or layer.name}, so what made its mean and "
+            "deviation learns nothing from all that follows.",
+            culprit=at_call(call, evidence),
+            step=evidence.inspection.step if evidence.inspection is not None else None,
+            notes=[("goes on into", layer.module or layer.name)],
+            fix="mean + deviation * torch.randn_like(deviation), or rsample()",
         )
         return
 
