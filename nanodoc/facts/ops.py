@@ -161,6 +161,17 @@ class Birth:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Making:
+    """The line of the user's code after which bad values of a batch were first there."""
+
+    line: SourceSpan
+    name: str
+    """The variable that held them."""
+    stage: Literal["sample", "build"]
+    """"sample": they are made anew each time the sample is drawn; "build": they lie in the data."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class LeafRoot:
     """A tensor that was non-finite before the step's first op: batch, parameter, buffer or
     uninitialised memory."""
@@ -173,6 +184,7 @@ class LeafRoot:
     samples: tuple[int, ...] = ()
     dataset_indices: tuple[int, ...] = ()
     chain: tuple[OpFacts, ...] = ()
+    making: Making | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

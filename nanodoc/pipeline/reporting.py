@@ -10,6 +10,7 @@ from pathlib import Path
 from nanodoc.config import Config
 from nanodoc.diagnosis.preflight import preflight
 from nanodoc.errors import said
+from nanodoc.examine.making import MakingSearch, Source, with_makings
 from nanodoc.experiments.experiments import Elsewhere
 from nanodoc.experiments.run import ExperimentRun
 from nanodoc.experiments.step import Step
@@ -34,6 +35,7 @@ from nanodoc.report.tensorboard import write_tensorboard
 from nanodoc.rules.catalogue import failed_check, unchecked
 from nanodoc.script.recovered import RecoveredStep
 from nanodoc.script.saved_step import step_content
+from nanodoc.watchers.learning import loader_of
 
 
 def unwatched(
@@ -63,6 +65,9 @@ def reported(
         outcome.evidence,
         default_length=config.steps is None and recipe.max_steps is None and not run.script,
     )
+    if evidence.leaves and not outcome.interrupted:
+        with kept_going("the making of the data", not_checked):
+            evidence = _with_makings(run, engine, evidence, progress)
     if differential is not None:
         with kept_going("experiments", not_checked):
             evidence = differential.examine(evidence)
@@ -91,6 +96,17 @@ def reported(
         interrupted=interrupted,
     )
     return write_patch(report, run.folder) if config.fix else report
+
+
+def _with_makings(run: Run, engine: Engine, evidence: Evidence, progress: Progress) -> Evidence:
+    """The evidence with the lines that made bad values of the batch."""
+    progress.say("following the bad values into the making of the batch …")
+    source = run.data() if run.data is not None else None
+    if source is None:
+        source = Source.of_loader(loader_of(engine.recipe.data) or engine.recipe.data)
+    search = MakingSearch(engine.runner, engine.keeper, source, run.rebuilt)
+    step = evidence.trip.step if evidence.trip is not None else evidence.failure_step or 0
+    return replace(evidence, leaves=with_makings(search, evidence.leaves, step))
 
 
 def without_device_report(run: Run, outcome: Outcome) -> Report:

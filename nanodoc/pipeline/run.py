@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +26,7 @@ from nanodoc.pipeline.common import (
     run_info,
 )
 from nanodoc.pipeline.ranks import before_the_run
+from nanodoc.pipeline.rebuilt import can_be_repeated, data_of
 from nanodoc.pipeline.reporting import reported, unwatched, without_device_report
 from nanodoc.pipeline.run_plan import DEFAULT_STEPS, Run, engine_options
 from nanodoc.pipeline.script import run_trainer
@@ -62,7 +65,7 @@ def run_training(
     device = device_before_import(config.device)
     if config.seed is not None:
         seed_everything(config.seed)
-    loops = marked_trainers()
+    loops, began = marked_trainers(), time.monotonic()
     try:
         recipe, facts = build_watched(entrypoint, config)
     except TrainerReturned as returned:
@@ -71,7 +74,8 @@ def run_training(
         note_failure(here(), describe_failure(error), None)
         info = run_info(entrypoint, "run", config, device, None, config.steps or 0, 0, "not_run")
         return unwatched(info, Evidence(failure=describe_failure(error)), config)
-    return run_recipe(entrypoint, recipe, facts, config, progress, again)
+    took = time.monotonic() - began
+    return run_recipe(entrypoint, recipe, facts, config, progress, again, took)
 
 
 def run_recipe(
@@ -81,8 +85,10 @@ def run_recipe(
     config: Config,
     progress: Progress,
     again: SecondRun | None = None,
+    took: float = math.inf,
 ) -> Report:
-    """Runs a recipe that was built, and returns what was found. Raises `UsageError`."""
+    """Runs a recipe that was built, in `took` seconds, and returns what was found. Raises
+    `UsageError`."""
     device = device_of(recipe.model, config.device)
     here().of_model(
         {id(module): (path, type(module).__name__) for path, module in recipe.model.named_modules()}
@@ -102,7 +108,10 @@ def run_recipe(
     folder = artifact_folder(config)
     history = History(folder)
     artifacts: dict[str, str | None] = {"history": str(history.path), "snapshot": None}
-    run = Run(entrypoint, config, device, amp_dtype, steps, folder, history.path, artifacts)
+    run = Run(
+        *(entrypoint, config, device, amp_dtype, steps, folder, history.path, artifacts),
+        rebuilt=(lambda: data_of(entrypoint, config)) if can_be_repeated(took) else None,
+    )
     return _watched(run, recipe, facts, history, progress, again)
 
 

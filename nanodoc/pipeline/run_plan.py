@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import torch
 
 from nanodoc.config import Config
+from nanodoc.examine.making import Source
 from nanodoc.pipeline.common import run_info
 from nanodoc.report.report import RunInfo
 from nanodoc.supervise.launch import Launch
@@ -35,6 +38,10 @@ class Run:
     """The training is a script's own, run by itself."""
     launch: Launch | None = None
     """How the script was started; None for a trainer, and for a training that calls nanodoc."""
+    data: Callable[[], Source] | None = None
+    """What a script's batches come from."""
+    rebuilt: Callable[[], contextlib.AbstractContextManager[Source | None]] | None = None
+    """Makes the data anew, as the training did."""
     replayable: bool = True
     """The training can be started again: it does not call nanodoc itself."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -14,6 +15,7 @@ import torch
 
 from nanodoc.config import Config, artifact_folder
 from nanodoc.errors import InternalError, UserCodeError
+from nanodoc.examine.making import Source
 from nanodoc.examine.traceback import describe_failure
 from nanodoc.facts.evidence import Evidence
 from nanodoc.heartbeat.last_words import note_failure
@@ -23,6 +25,7 @@ from nanodoc.loop.outcome import Outcome
 from nanodoc.loop.script_engine import ScriptEngine
 from nanodoc.pipeline.common import device_name, run_info
 from nanodoc.pipeline.ranks import before_the_run
+from nanodoc.pipeline.rebuilt import Rebuilt, can_be_repeated, data_of_script
 from nanodoc.pipeline.reporting import reported, unwatched
 from nanodoc.pipeline.run_plan import DEFAULT_STEPS, Run, engine_options
 from nanodoc.progress import Progress
@@ -79,6 +82,7 @@ class ScriptRun:
         """`launch`: how the script was started. `building`: what was seen of the making of what
         `program` trains, if that is over. `in_code`: the training calls nanodoc itself; with
         `raises` it is ended by `TrainingIsSick` where it is sick."""
+        self._began = 0.0
         self._launch = launch
         self._in_code = in_code
         self._raises = raises
@@ -111,6 +115,7 @@ class ScriptRun:
         """Around the training. `on_error` is told what it raised, and says whether that ends
         here."""
         here().at(None, "script")
+        self._began = time.monotonic()
         try:
             self._session.install()
             if not self._built:  # above the session's wrappers: they are taken away in that order
@@ -205,6 +210,8 @@ class ScriptRun:
             script=True,
             launch=self._launch,
             replayable=not self._in_code,
+            data=lambda: Source.of_iterator(self._outside.iterator),
+            rebuilt=self._rebuilt(),
         )
         self._before = before_the_run(recipe)
         return ScriptEngine(
@@ -242,6 +249,13 @@ class ScriptRun:
         place = first.culprit.location
         where = f" at {place.file}:{place.line}" if place is not None else ""
         return TrainingIsSick(f"{first.severity}[{first.code}]: {first.title}{where}")
+
+    def _rebuilt(self) -> Rebuilt | None:
+        """How the script's data are made anew; None where that takes long, or can't be done."""
+        launch = self._launch
+        if launch is None or not can_be_repeated(time.monotonic() - self._began):
+            return None
+        return lambda: data_of_script(launch)
 
     def _found(self, loop: Loop | None) -> str:
         if loop is None:

@@ -50,6 +50,8 @@ class Outside:
         """What is given instead, in an iteration that is run again."""
         self.last: tuple[Any, list[int] | None] | None = None
         """The batch that a loader yielded last, and the indices of its samples."""
+        self.iterator: Any = None
+        """The loader's iterator that yielded it."""
 
     def install(self) -> None:
         """Puts the wrappers in place."""
@@ -65,6 +67,7 @@ class Outside:
             queue = vars(iterator).get("_nanodoc_indices")
             if outside.given is None and not outside._depth:
                 outside.last = (value, queue.popleft() if queue else None)
+                outside.iterator = iterator
             return value
 
         def index(iterator: Any) -> Any:

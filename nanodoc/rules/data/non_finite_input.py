@@ -48,7 +48,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             continue
         facts = leaf.facts
         what = _what(facts)
-        name = leaf.name if leaf.kind == "batch" else "a tensor made outside the step"
+        name = leaf.name if leaf.kind == "batch" else _outside(leaf)
         yield Claim(
             root=("leaf", leaf.name),
             specificity=Specificity.SPECIAL,
@@ -61,7 +61,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 ),
                 title=f"{name} holds {what or 'non-finite values'}",
                 explanation=f"{name} ({facts.dtype}, shape {list(facts.shape)}) comes in with "
-                f"{what} among {facts.numel} elements, and they reach the loss.{_who(leaf)}",
+                f"{what} among {facts.numel} elements, and they reach the loss.{_who(leaf)}"
+                f"{_made(leaf)}",
                 culprit=_data_culprit(leaf),
                 phase="data" if leaf.kind == "batch" else "forward",
                 step=evidence.trip.step if evidence.trip else evidence.failure_step,
@@ -71,6 +72,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                     ("elements", facts.numel),
                     ("finite minimum", facts.minimum),
                     ("finite maximum", facts.maximum),
+                    *_reader(leaf),
                 ),
                 chain=tuple(link(op) for op in leaf.chain),
                 effects=effects(evidence),
@@ -89,6 +91,11 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         )
 
 
+def _outside(leaf: LeafRoot) -> str:
+    """A tensor that is no batch's, by the name that the step reads it by where that is known."""
+    return f"`{leaf.making.name}`" if leaf.making else "a tensor made outside the step"
+
+
 def _what(facts: TensorFacts) -> str:
     """ "2 NaN and 1 inf"."""
     return " and ".join(
@@ -99,6 +106,14 @@ def _what(facts: TensorFacts) -> str:
         )
         if part
     )
+
+
+def _reader(leaf: LeafRoot) -> tuple[tuple[str, str], ...]:
+    """The line that read the values first, where another one made them."""
+    read = leaf.consumer.site if leaf.consumer is not None else None
+    if leaf.making is None or read is None:
+        return ()
+    return (("first read at", f"{read.file}:{read.line}: {read.code}"),)
 
 
 def _who(leaf: LeafRoot) -> str:
@@ -116,8 +131,24 @@ def _who(leaf: LeafRoot) -> str:
     return f"{who} {'hold' if several else 'holds'} them."
 
 
+def _made(leaf: LeafRoot) -> str:
+    """The sentence about the line that made the values."""
+    making = leaf.making
+    if making is None:
+        return ""
+    line = f"{making.line.file}:{making.line.line}"
+    if leaf.kind != "batch":
+        return f" They are there since {line}."
+    if making.stage == "sample":
+        return (
+            f" They are made each time the sample is drawn: after {line}, {making.name} holds them."
+        )
+    return f" They lie in the data since {line}, after which {making.name} holds them."
+
+
 def _data_culprit(leaf: LeafRoot) -> Culprit:
-    consumer = leaf.consumer
+    consumer, making = leaf.consumer, leaf.making
+    read = consumer.site if consumer else None
     return Culprit(
         kind="data",
         op=consumer.op if consumer else None,
@@ -126,5 +157,5 @@ def _data_culprit(leaf: LeafRoot) -> Culprit:
         batch_path=leaf.name if leaf.kind == "batch" else None,
         samples=leaf.samples,
         dataset_indices=leaf.dataset_indices,
-        location=consumer.site if consumer else None,
+        location=making.line if making is not None else read,
     )

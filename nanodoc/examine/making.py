@@ -1,0 +1,276 @@
+"""Where the bad values of a batch were made: the sample is drawn again, and if it lay there bad
+already, what built the data runs again; each time the user's code is followed line by line."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch.utils.data import IterableDataset, default_collate
+
+from nanodoc.errors import UsageError, UserCodeError, is_users
+from nanodoc.facts.ops import LeafRoot, Making
+from nanodoc.replay.sandbox import state_preserved, warnings_unsaid
+from nanodoc.replay.step import StepRunner
+from nanodoc.replay.step_state import StateKeeper
+from nanodoc.tensors.nested import tensor_leaves
+from nanodoc.trace.first_lines import FirstLine, FirstLines, OutOfTime
+
+_SECONDS = 20.0
+_LARGEST = 1 << 30  # bytes of an array that is read
+_MOST_HOLDERS = 200
+_PART = re.compile(r"\[(\d+)\]|\['([^']*)'\]|\.(\w+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a run's batches come from: the data set of a loader, or `data`, which yields them."""
+
+    data: Any
+    dataset: Any = None
+    collate: Callable[[list[Any]], Any] | None = None
+    step: Callable[[], object] | None = None
+    """Runs a step, where that is not done yet when the data are there."""
+
+    @classmethod
+    def of_loader(cls, loader: Any) -> Source:
+        """Of a DataLoader."""
+        dataset = getattr(loader, "dataset", None)
+        drawn = None if isinstance(dataset, IterableDataset) else dataset
+        return cls(loader, drawn, getattr(loader, "collate_fn", None))
+
+    @classmethod
+    def of_iterator(cls, iterator: Any) -> Source:
+        """Of what a DataLoader's `iter` gives; nothing for anything else."""
+        dataset = getattr(iterator, "_dataset", None)
+        drawn = None if isinstance(dataset, IterableDataset) else dataset
+        return cls((), drawn, getattr(iterator, "_collate_fn", None))
+
+
+class MakingSearch:
+    """Looks for the making of the bad values of one step's batches, when the run is over.
+
+    `build` makes the data anew as the training did; None where that can't be done.
+    """
+
+    def __init__(
+        self,
+        runner: StepRunner,
+        keeper: StateKeeper,
+        source: Source,
+        build: Callable[[], contextlib.AbstractContextManager[Source | None]] | None,
+    ) -> None:
+        self._runner = runner
+        self._keeper = keeper
+        self._source = source
+        self._build = build
+
+    def of(self, leaf: LeafRoot, step: int) -> Making | None:
+        """The line that made the values of a leaf of the batch that are not finite; None where that
+        did not show."""
+        if leaf.kind == "unknown":
+            return self._outside(leaf)
+        index = leaf.dataset_indices[0] if leaf.dataset_indices else None
+        if leaf.kind != "batch" or (index is None and self._source.dataset is not None):
+            return None
+        with state_preserved(self._runner, self._keeper), warnings_unsaid():
+            found = self._drawn_again(leaf.name, index)
+            if found is None and self._build is not None:
+                found = self._built_again(leaf.name, index, step)
+        return found
+
+    def _outside(self, leaf: LeafRoot) -> Making | None:
+        """Of a tensor that the step found made: what the line that reads it first reads."""
+        place = leaf.consumer.site if leaf.consumer is not None else None
+        if self._build is None or place is None:
+            return None
+        with (
+            state_preserved(self._runner, self._keeper),
+            warnings_unsaid(),
+            _following() as lines,
+            self._build() as source,
+        ):
+            if source is not None and source.step is not None:
+                source.step()
+            read = lines.read_at(place)
+            made = _making(read[0], "build") if read is not None else None
+            return replace(made, name=read[1]) if made is not None and read is not None else None
+        return None
+
+    def _drawn_again(self, path: str, index: int | None) -> Making | None:
+        if self._source.dataset is None or index is None:
+            return None
+        with _following() as lines:
+            line = _of_sample(lines, self._source, index, path)
+            return _making(line, "sample")
+        return None
+
+    def _built_again(self, path: str, index: int | None, step: int) -> Making | None:
+        assert self._build is not None
+        with _following() as lines, self._build() as source:
+            if source is None:
+                return None
+            if source.dataset is not None and index is not None:
+                line = _of_sample(lines, source, index, path) or _held(
+                    lines, source.dataset, index, path
+                )
+            else:
+                line = _of_batch(lines, source.data, step, path)
+            return _making(line, "build")
+        return None
+
+
+@contextlib.contextmanager
+def _following() -> Iterator[FirstLines]:
+    """The user's code is followed. Whatever it raises, asked at another time than it expects, ends
+    the search."""
+    lines = FirstLines(not_finite, _SECONDS)
+    try:
+        with lines:
+            yield lines
+    except (OutOfTime, UserCodeError, UsageError, SystemExit):
+        pass
+    except Exception as error:
+        if not is_users(error):
+            raise
+
+
+def _making(line: FirstLine | None, stage: Literal["sample", "build"]) -> Making | None:
+    if line is None or line.line is None:
+        return None
+    return Making(line=line.line, name=line.name, stage=stage)
+
+
+def _of_sample(lines: FirstLines, source: Source, index: int, path: str) -> FirstLine | None:
+    sample = source.dataset[index]
+    if source.collate is not None and source.collate is not default_collate:
+        batch = source.collate([sample])
+        value = _at(batch, path)
+        if not_finite(value) and (line := lines.of(value)) is not None:
+            return line
+    value = _at(sample, path)
+    if value is None:  # a script's own names for what it takes out of the batch
+        value = sample
+    if not _any_bad(value):
+        return None
+    return lines.of(value) or lines.of(sample)
+
+
+def _held(lines: FirstLines, dataset: Any, index: int, path: str) -> FirstLine | None:
+    """The line of what the data set holds, where its own code made no copy: the tensors of a
+    TensorDataset."""
+    drawn = _at(dataset[index], path)
+    found: list[FirstLine] = []
+    for held in _holders(dataset):
+        line = lines.of(held)
+        if line is None:
+            continue
+        found.append(line)
+        with contextlib.suppress(Exception):  # any object's own indexing
+            row = torch.as_tensor(held[index])
+            if drawn is not None and _same(row, torch.as_tensor(drawn)):
+                return line
+    return found[0] if len(set(found)) == 1 else None
+
+
+def _holders(dataset: Any) -> Iterator[Any]:
+    """What a data set holds, and the data sets in it."""
+    seen: set[int] = set()
+    waiting = [dataset]
+    while waiting and len(seen) < _MOST_HOLDERS:
+        value = waiting.pop(0)
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        yield value
+        if isinstance(value, (list, tuple)):
+            waiting += value[:_MOST_HOLDERS]
+        elif isinstance(value, dict):
+            waiting += list(value.values())[:_MOST_HOLDERS]
+        elif hasattr(value, "__getitem__") and hasattr(value, "__dict__"):
+            waiting += list(vars(value).values())
+
+
+def _of_batch(lines: FirstLines, data: Any, step: int, path: str) -> FirstLine | None:
+    for number, batch in enumerate(data):
+        if number == step:
+            value = dict(tensor_leaves(batch, "batch")).get(path)
+            if value is not None and not_finite(value):
+                return lines.of(value) or lines.of(batch) or lines.of(data)
+            return None
+    return None
+
+
+def _at(value: Any, path: str) -> Any:
+    """What lies at the path of a batch, as `batch['x'][0]`, in a sample; None where there is
+    nothing."""
+    rest = path.partition("batch")[2]
+    for number, key, attribute in _PART.findall(rest):
+        try:
+            if number:
+                value = value[int(number)]
+            elif key:
+                value = value[key]
+            else:
+                value = getattr(value, attribute)
+        except (TypeError, KeyError, IndexError, AttributeError):
+            return None
+    return value
+
+
+def _any_bad(value: Any) -> bool:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        return any(_any_bad(item) for item in value)
+    return not_finite(value) > 0
+
+
+def _same(first: torch.Tensor, other: torch.Tensor) -> bool:
+    return first.shape == other.shape and torch.equal(
+        first.double().nan_to_num(), other.double().nan_to_num()
+    )
+
+
+def not_finite(value: Any) -> int:
+    """How many elements of a tensor, an array, a table or a number are NaN or inf; 0 for anything
+    else."""
+    if isinstance(value, float):
+        return int(value != value or value in (float("inf"), float("-inf")))
+    if isinstance(value, torch.Tensor):
+        plain = (
+            value.layout is torch.strided and not value.is_nested and value.device.type != "meta"
+        )
+        floating = value.is_floating_point() or value.is_complex()
+        if not (plain and floating) or value.numel() * value.element_size() > _LARGEST:
+            return 0
+        return int((~torch.isfinite(value.detach())).sum())
+    return _not_finite_array(value)
+
+
+def _not_finite_array(value: Any) -> int:
+    """Of NumPy's arrays and numbers, and of Pandas' tables, without importing either."""
+    root = type(value).__module__.partition(".")[0]
+    if root == "pandas" and hasattr(value, "select_dtypes"):
+        value = value.select_dtypes("number")
+    if root == "pandas" and hasattr(value, "to_numpy"):
+        value = value.to_numpy()
+    elif root != "numpy":
+        return 0
+    dtype = getattr(value, "dtype", None)
+    if getattr(dtype, "kind", " ") not in "fc" or value.nbytes > _LARGEST:
+        return 0
+    import numpy as np
+
+    return int((~np.isfinite(value)).sum())
+
+
+def with_makings(
+    search: MakingSearch, leaves: Sequence[LeafRoot], step: int
+) -> tuple[LeafRoot, ...]:
+    """The leaves with where their values were made."""
+    return tuple(replace(leaf, making=search.of(leaf, step)) for leaf in leaves)
