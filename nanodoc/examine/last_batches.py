@@ -4,6 +4,7 @@ Silent bugs show there and nowhere else."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Sequence
@@ -13,6 +14,8 @@ from typing import Any
 import torch
 
 from nanodoc.errors import UsageError, UserCodeError
+from nanodoc.examine.labels import labels_at
+from nanodoc.examine.sequence_look import SequenceLook
 from nanodoc.facts.calls import (
     CLASSIFICATION,
     CallFacts,
@@ -20,6 +23,7 @@ from nanodoc.facts.calls import (
     LabelFacts,
     ModeFacts,
     OutputFacts,
+    SequenceFacts,
     StepCalls,
     UnitFacts,
 )
@@ -99,7 +103,23 @@ class Inspector:
             output=watch.output,
             modes=tuple(watch.modes),
             training=watch.training,
+            sequence=self._sequence(last, calls),
         ), ""
+
+    def _sequence(self, last: StepState, calls: StepCalls) -> SequenceFacts | None:
+        """Of a step that looks up ids and has class labels."""
+        names = {call.name for call in calls.calls}
+        if "embedding" not in names or not names & set(CLASSIFICATION):
+            return None
+        look = SequenceLook()
+        with state_preserved(self._runner, self._keeper), warnings_unsaid(), run_eagerly():
+            self._keeper.restore(last)
+            batches = [self._runner.moved(batch) for batch in last.batches]
+            with contextlib.suppress(UserCodeError, UsageError), look:
+                run_step(self._runner, batches)
+        if look.facts is None:
+            return None
+        return replace(look.facts, labels_at=labels_at(self._runner.recipe, calls))
 
     def _run(self, capsule: StepState, probe: ValueProbe, watch: _ModelWatch | None) -> StepCalls:
         self._keeper.restore(capsule)

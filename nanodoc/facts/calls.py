@@ -283,6 +283,28 @@ class InspectionFacts:
     """The model as a whole was in training mode when such a layer ran."""
     labels: tuple[LabelFacts, ...] = ()
     """Of each step looked at whose loss takes class labels."""
+    sequence: SequenceFacts | None = None
+    """Of a step whose labels are tokens of its inputs."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SequenceFacts:
+    """Labels that are tokens of their own inputs."""
+
+    distance: int
+    """How many positions after its own the input lies that each label is: 1 for the next token, 0
+    where the label is the very token that is read there."""
+    positions: int
+    """Of a sequence."""
+    labels: int
+    """How many were compared."""
+    reads_later: int
+    """At how many of two positions the scores depend on an input after their own; -1 where that
+    could not be told."""
+    at: SourceSpan | None = None
+    """The loss's line."""
+    labels_at: SourceSpan | None = None
+    """The line that makes the labels."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

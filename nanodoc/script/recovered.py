@@ -151,6 +151,12 @@ class RecoveredStep:
             self._bodies[loop.number] = Body(loop, code)
         return self._bodies[loop.number]
 
+    @property
+    def batch_name(self) -> str:
+        """The variable that holds the batch; "" where several hold parts of it."""
+        names = batch_names(self.loop, self.variables) if self.loop is not None else []
+        return names[0] if len(names) == 1 else ""
+
     def _named(self, batch: Any) -> dict[str, Any]:
         """The batch by the names of the loop's own variables."""
         if isinstance(batch, ScriptBatch):

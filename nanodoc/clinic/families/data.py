@@ -122,4 +122,21 @@ PATIENTS: tuple[Patient, ...] = (
         line="DataLoader(",
         severity="warning",
     ),
+    Patient(
+        name="copied-tunes",
+        file="next_tokens",
+        build="unshifted",
+        story="labels of a language model that are not shifted",
+        expect="unshifted-labels",
+        line="following = tune[",
+        severity="warning",
+    ),
+    Patient(
+        name="foreseen-tunes",
+        file="next_tokens",
+        build="unmasked",
+        story="a causal mask filled with a number next to nothing",
+        expect="missing-causal-mask",
+        line="scores.masked_fill(later",
+    ),
 )

@@ -10,12 +10,14 @@ from nanodoc.rules.data import (
     index_out_of_range,
     inverted_mask,
     label_out_of_range,
+    missing_causal_mask,
     non_finite_input,
     padding_dominated,
     ragged_batch,
     single_class_batches,
     slow_loader,
     unnormalised_input,
+    unshifted_labels,
 )
 
 RULES = tuple(
@@ -36,5 +38,7 @@ RULES = tuple(
         all_ones_mask,
         inverted_mask,
         single_class_batches,
+        unshifted_labels,
+        missing_causal_mask,
     )
 )

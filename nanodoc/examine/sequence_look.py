@@ -1,0 +1,201 @@
+"""Next tokens: whether the labels of a step are its inputs one position later, and whether what is
+predicted at a position reads that later one already.
+
+The step is run once more. Its labels are compared with the ids that its embeddings look up; the
+gradient of a position's scores with respect to the embedded ids says which of them it read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from nanodoc.facts.calls import CLASSIFICATION, SequenceFacts
+from nanodoc.trace.calls import plain_name
+from nanodoc.trace.spans import Place, calling_places, resolve
+
+_SHORTEST = 4
+"""Positions of a sequence."""
+_FEWEST = 32
+"""Labels that are compared."""
+_SAME = 0.99
+"""Of the labels that are the inputs so many positions later."""
+_OTHERS = 0.9
+"""At most so many may be the inputs at any other distance: sequences of one token are all of
+them."""
+_DISTANCES = (0, 1, 2, -1, 3, 4)
+_TOLD = (0, 1, 2, -1)
+_LEAKS = 1e-4
+"""Times the largest gradient of the positions that may be read."""
+_MOST_LOOKUPS = 8
+_MOST_ELEMENTS = 50_000_000
+
+
+@dataclass(slots=True)
+class _Lookup:
+    """One lookup in an embedding."""
+
+    ids: torch.Tensor
+    """As sequences: (sequences, positions)."""
+    embedded: torch.Tensor
+    time_first: bool
+
+    def rows(self, gradient: torch.Tensor) -> torch.Tensor:
+        """Size of the gradient by sequence and position."""
+        sizes: torch.Tensor = gradient.detach().float().norm(dim=-1)
+        return sizes.t() if self.time_first else sizes
+
+
+class SequenceLook(TorchFunctionMode):
+    """A context manager around a step that is run again; `facts` then says what was seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lookups: list[_Lookup] = []
+        self.facts: SequenceFacts | None = None
+
+    def __exit__(self, *exc: Any) -> None:
+        super().__exit__(*exc)
+        self._lookups = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        if not torch.is_grad_enabled() or torch._C._current_autograd_node() is not None:
+            return out
+        name = plain_name(func)
+        if name == "embedding" and len(self._lookups) < _MOST_LOOKUPS:
+            self._lookups += _lookups(args, kwargs, out)
+        elif name in CLASSIFICATION and self.facts is None:
+            own, caller = calling_places(2)
+            scores = kwargs.get("input", args[0] if args else None)
+            labels = kwargs.get("target", args[1] if len(args) > 1 else None)
+            ignored = kwargs.get("ignore_index", -100)
+            if _comparable(scores, labels):
+                with torch.enable_grad():
+                    self.facts = self._compared(scores, labels, ignored, caller or own)
+        return out
+
+    def _compared(
+        self, scores: torch.Tensor, labels: torch.Tensor, ignored: int, place: Place | None
+    ) -> SequenceFacts | None:
+        found = [
+            (lookup, distance, grid)
+            for lookup in self._lookups
+            if (grid := _as_rows(labels, lookup)) is not None
+            for distance in [_distance(lookup.ids, grid, grid != ignored)]
+            if distance is not None
+        ]
+        # a decoder that is given the tokens before: an encoder may read the answer itself
+        shifted = [(lookup, distance, grid) for lookup, distance, grid in found if distance > 0]
+        if not found:
+            return None
+        lookup, distance, grid = (shifted or found)[0]
+        later = _reads_later(scores, lookup, grid) if distance > 0 else 0
+        return SequenceFacts(
+            distance=distance,
+            positions=grid.shape[1],
+            labels=int((grid != ignored).sum()),
+            reads_later=later,
+            at=resolve(*place) if place is not None else None,
+        )
+
+
+def _lookups(args: Any, kwargs: Any, out: Any) -> Iterator[_Lookup]:
+    ids = kwargs.get("input", args[0] if args else None)
+    if not isinstance(ids, torch.Tensor) or not isinstance(out, torch.Tensor) or ids.dim() != 2:
+        return
+    if out.numel() > _MOST_ELEMENTS or not out.requires_grad or out.shape[:2] != ids.shape:
+        return
+    if ids.shape[1] >= _SHORTEST:
+        yield _Lookup(ids.detach(), out, time_first=False)
+    if ids.shape[0] >= _SHORTEST:
+        yield _Lookup(ids.detach().t(), out, time_first=True)
+
+
+def _comparable(scores: Any, labels: Any) -> bool:
+    return (
+        isinstance(scores, torch.Tensor)
+        and isinstance(labels, torch.Tensor)
+        and scores.requires_grad
+        and not labels.is_floating_point()
+        and labels.numel() >= _FEWEST
+    )
+
+
+def _as_rows(labels: torch.Tensor, lookup: _Lookup) -> torch.Tensor | None:
+    """The labels by sequence and position, of as many positions as the ids or one less."""
+    count, length = lookup.ids.shape
+    if not count or labels.numel() % count or labels.numel() // count not in (length, length - 1):
+        return None
+    positions = labels.numel() // count
+    if lookup.time_first:
+        return labels.detach().reshape(positions, count).t()
+    return labels.detach().reshape(count, positions)
+
+
+def _distance(ids: torch.Tensor, labels: torch.Tensor, counted: torch.Tensor) -> int | None:
+    """How many positions after its own the input lies that each label is; None where they are not
+    the inputs, or the inputs at several distances."""
+    shares = {
+        d: share for d in _DISTANCES if (share := _share(ids, labels, counted, d)) is not None
+    }
+    best = max(shares, key=lambda d: shares[d], default=None)
+    if best is None or best not in _TOLD or shares[best] < _SAME:
+        return None
+    return best if all(s <= _OTHERS for d, s in shares.items() if d != best) else None
+
+
+def _share(
+    ids: torch.Tensor, labels: torch.Tensor, counted: torch.Tensor, distance: int
+) -> float | None:
+    first, skipped = max(distance, 0), max(-distance, 0)
+    length = min(labels.shape[1] - skipped, ids.shape[1] - first)
+    if length < 2:
+        return None
+    chosen = slice(skipped, skipped + length)
+    kept = counted[:, chosen]
+    if int(kept.sum()) < _FEWEST:
+        return None
+    same = labels[:, chosen] == ids[:, first : first + length].to(labels.device)
+    return float(same[kept].float().mean())
+
+
+def _reads_later(scores: torch.Tensor, lookup: _Lookup, labels: torch.Tensor) -> int:
+    """At how many of a few positions the scores depend on an input after their own; -1 where that
+    can't be told."""
+    count, length = labels.shape
+    leaking = 0
+    for sequence, position in ((0, 0), (count - 1, length // 2)):
+        row = _scores_at(scores, lookup, sequence, position, count, length)
+        if row is None:
+            return -1
+        weights = torch.linspace(-1.0, 1.5, row.numel(), device=row.device, dtype=row.dtype)
+        try:
+            (gradient,) = torch.autograd.grad(
+                (row * weights).sum(), lookup.embedded, retain_graph=True, allow_unused=True
+            )
+        except RuntimeError:  # a graph that cannot be walked twice
+            return -1
+        if gradient is None:
+            return -1
+        sizes = lookup.rows(gradient)[sequence]
+        own, later = sizes[: position + 1].max(), sizes[position + 1 :].max()
+        leaking += bool(later > _LEAKS * torch.maximum(own, later))
+    return leaking
+
+
+def _scores_at(
+    scores: torch.Tensor, lookup: _Lookup, sequence: int, position: int, count: int, length: int
+) -> torch.Tensor | None:
+    """The scores of one position."""
+    if scores.dim() == 2 and scores.shape[0] == count * length:
+        flat = position * count + sequence if lookup.time_first else sequence * length + position
+        return scores[flat]
+    if scores.dim() == 3 and scores.shape[0] == count and scores.shape[2] == length:
+        return scores[sequence, :, position]
+    return None

@@ -1,0 +1,81 @@
+"""## What it checks
+The class labels of the last step, beside the token ids that its embeddings look up. A model that
+predicts the next token has labels that are its inputs one position later. Here they are the inputs
+of the same position, of an earlier one, or of two positions later.
+
+Silent where an embedding of the same step looks up the ids one position earlier (the decoder of a
+translation), and where less than 99 % of the labels agree (a masked language model replaces the
+tokens that it asks for).
+
+## Why it matters
+With labels that are not shifted, the answer stands in the input: the loss falls to nothing, and the
+model copies. Shifted twice, by the data and by a model that shifts by itself, it learns to skip a
+token.
+
+## Example
+    inputs, labels = ids[:, :-1], ids[:, :-1]
+
+## Fix
+    inputs, labels = ids[:, :-1], ids[:, 1:]
+
+Models of transformers shift by themselves: give them `labels=ids`.
+
+## See also
+ND118 missing-causal-mask
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
+from nanodoc.diagnosis.finding import Culprit
+from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.evidence import Evidence
+from nanodoc.rules.base import location_key
+from nanodoc.rules.learning.claims import Standing, learning_claim
+
+
+@rule(
+    "ND117",
+    "unshifted-labels",
+    "warning",
+    "labels of a language model that are not its next tokens",
+    needs=("inspection",),
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    inspection = evidence.inspection
+    seen = inspection.sequence if inspection is not None else None
+    if inspection is None or seen is None or seen.distance == 1:
+        return
+    twice = seen.distance > 1
+    where = (
+        "two positions later"
+        if twice
+        else "of the same position"
+        if seen.distance == 0
+        else "one position earlier"
+    )
+    place = seen.labels_at or seen.at
+    yield learning_claim(
+        rule,
+        location_key(place) or ("labels",),
+        standing=Standing(stage=Stage.WIRING, specificity=Specificity.EXACT),
+        title=f"the labels are the input tokens {where}",
+        explanation=f"Of {seen.labels} labels at least 99 % are the tokens that the model reads "
+        + (
+            "two positions later: they are shifted twice, and the next token is never asked for."
+            if twice
+            else f"{where}: the answer stands in the input, and there is nothing to predict."
+        ),
+        culprit=Culprit(kind="data", location=place),
+        step=inspection.step,
+        weight=confidence(0.9, 0.3 if seen.labels >= 256 else 0.0),
+        notes=[
+            ("labels compared", seen.labels),
+            ("positions of a sequence", seen.positions),
+            ("compared at", f"{seen.at.file}:{seen.at.line}" if seen.at is not None else None),
+        ],
+        fix="shift the labels by one: inputs ids[:, :-1], labels ids[:, 1:]; once, in the data or "
+        "in the model",
+    )

@@ -1,0 +1,245 @@
+"""Which line of the user's source makes a part of what a function returns, or a variable: read from
+the source, where running it would not tell."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import linecache
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import CodeType, FunctionType
+from typing import Any
+
+from nanodoc.facts.source import SourceSpan
+from nanodoc.trace.files import USER, frame_kind, line_span
+
+Key = int | str
+_DEEPEST = 8
+# methods that give their object's values in another place, dtype or shape
+_SAME = frozenset(
+    ("to", "cuda", "cpu", "long", "int", "float", "contiguous", "pin_memory", "clone", "detach")
+) | {"view", "reshape", "flatten", "requires_grad_", "numpy", "squeeze", "unsqueeze"}
+_AROUND = frozenset(("enumerate", "tqdm", "iter", "track"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Scope:
+    """The statements of one function or module, and the names outside of it."""
+
+    file: str
+    function: str
+    body: tuple[ast.stmt, ...]
+    names: Mapping[str, Any]
+
+    def span(self, node: ast.stmt) -> SourceSpan:
+        return line_span(self.file, node.lineno, self.function)
+
+    def statements(self) -> Iterator[ast.stmt]:
+        """Those of nested blocks too, not those of nested functions."""
+        waiting = list(self.body)
+        while waiting:
+            node = waiting.pop(0)
+            yield node
+            if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                waiting += [n for n in ast.iter_child_nodes(node) if isinstance(n, ast.stmt)]
+                for handler in getattr(node, "handlers", []):
+                    waiting += handler.body
+
+
+def line_of_part(function: Any, path: Sequence[Key]) -> SourceSpan | None:
+    """The line that makes the part at `path` of what a function of the user's returns or yields:
+    `(1,)` for the second item, `("labels",)` for that key. None where the source does not tell."""
+    scope = _scope_of(function)
+    return _of_function(scope, tuple(path), _DEEPEST) if scope is not None else None
+
+
+def line_of_variable(
+    code: CodeType, names: Mapping[str, Any], variable: str, path: Sequence[Key] = ()
+) -> SourceSpan | None:
+    """The line that makes what a variable of a running function or module holds. `names` are its
+    variables and globals."""
+    if frame_kind(code.co_filename) != USER:
+        return None
+    try:
+        tree = ast.parse("".join(linecache.getlines(code.co_filename)))
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+    body: Sequence[ast.stmt] = tree.body
+    if code.co_name != "<module>":
+        body = next(
+            (
+                node.body
+                for node in ast.walk(tree)
+                if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+                and node.name == code.co_name
+                and min(node.lineno, *(d.lineno for d in node.decorator_list), node.lineno)
+                <= code.co_firstlineno
+                <= node.lineno
+            ),
+            [],
+        )
+    scope = _Scope(code.co_filename, code.co_qualname, tuple(body), names)
+    return _of_name(scope, variable, tuple(path), 1 << 30, _DEEPEST)
+
+
+def _scope_of(function: Any) -> _Scope | None:
+    function = inspect.unwrap(getattr(function, "__func__", function))
+    if not isinstance(function, FunctionType):
+        return None
+    code = function.__code__
+    if frame_kind(code.co_filename) != USER:
+        return None
+    try:
+        tree = ast.parse("".join(linecache.getlines(code.co_filename)))
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and node.name == code.co_name:
+            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+            if first == code.co_firstlineno:
+                closed = inspect.getclosurevars(function)
+                names = {**function.__globals__, **closed.nonlocals}
+                return _Scope(code.co_filename, code.co_qualname, tuple(node.body), names)
+    return None
+
+
+def _of_function(scope: _Scope, path: tuple[Key, ...], depth: int) -> SourceSpan | None:
+    found: SourceSpan | None = None
+    for node in scope.statements():
+        value = _given_back(node)
+        if value is not None:
+            found = _of_expression(scope, value, path, node, depth) or found
+    return found
+
+
+def _given_back(node: ast.stmt) -> ast.expr | None:
+    if isinstance(node, ast.Return):
+        return node.value
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Yield):
+        return node.value.value
+    return None
+
+
+def _of_expression(
+    scope: _Scope, value: ast.expr, path: tuple[Key, ...], node: ast.stmt, depth: int
+) -> SourceSpan | None:
+    """The line that makes the part at `path` of an expression of the statement `node`."""
+    if depth == 0:
+        return scope.span(node)
+    if isinstance(value, ast.Name):
+        return _of_name(scope, value.id, path, node.lineno, depth - 1) or scope.span(node)
+    if path:
+        inner = _part(value, path[0])
+        if inner is not None:
+            return _of_expression(scope, inner, path[1:], node, depth - 1)
+    if isinstance(value, ast.Call):
+        if isinstance(value.func, ast.Attribute) and value.func.attr in _SAME:
+            return _of_expression(scope, value.func.value, path, node, depth - 1)
+        called = scope.names.get(value.func.id) if isinstance(value.func, ast.Name) else None
+        other = _scope_of(called) if called is not None else None
+        if other is not None:
+            return _of_function(other, path, depth - 1) or scope.span(node)
+    return scope.span(node)
+
+
+def _part(value: ast.expr, key: Key) -> ast.expr | None:
+    if isinstance(value, (ast.Tuple, ast.List)) and isinstance(key, int):
+        return value.elts[key] if key < len(value.elts) else None
+    if isinstance(value, ast.Dict):
+        for name, item in zip(value.keys, value.values, strict=True):
+            if isinstance(name, ast.Constant) and name.value == key:
+                return item
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
+        return next((k.value for k in value.keywords if k.arg == key and key), None)
+    return None
+
+
+def _of_name(
+    scope: _Scope, name: str, path: tuple[Key, ...], before: int, depth: int
+) -> SourceSpan | None:
+    """The last statement above the line `before` that binds the name, moves looked through."""
+    bound = [
+        (node, position, value)
+        for node in scope.statements()
+        for position, value in _bindings(node, name)
+        if node.lineno < before
+    ]
+    bound.sort(key=lambda found: found[0].lineno)
+    while bound:
+        node, position, value = bound.pop()
+        inner = _part(value, position[0]) if position else value
+        whole = inner if inner is not None else value
+        rest = path if inner is not None else (*position, *path)
+        if _moves(whole, name):
+            continue
+        if isinstance(node, ast.For):
+            return _of_loop(scope, node, rest, depth)
+        return _of_expression(scope, whole, rest, node, depth)
+    return None
+
+
+def _bindings(node: ast.stmt, name: str) -> Iterator[tuple[tuple[int, ...], ast.expr]]:
+    """(position among the targets, value) of each binding of the name."""
+    if isinstance(node, ast.Assign):
+        targets, value = node.targets, node.value
+    elif isinstance(node, ast.For):
+        targets, value = [node.target], node.iter
+    elif isinstance(node, ast.AnnAssign) and node.value is not None:
+        targets, value = [node.target], node.value
+    else:
+        return
+    for target in targets:
+        position = _position(target, name)
+        if position is not None:
+            yield position, value
+
+
+def _position(target: ast.expr, name: str) -> tuple[int, ...] | None:
+    if isinstance(target, ast.Name):
+        return () if target.id == name else None
+    if isinstance(target, (ast.Tuple, ast.List)):
+        for number, item in enumerate(target.elts):
+            inner = _position(item, name)
+            if inner is not None:
+                return (number, *inner)
+    return None
+
+
+def _moves(value: ast.expr, name: str) -> bool:
+    """`x.to(device)` of x itself."""
+    while (
+        isinstance(value, ast.Call)
+        and isinstance(value.func, ast.Attribute)
+        and value.func.attr in _SAME
+    ):
+        value = value.func.value
+    return isinstance(value, ast.Name) and value.id == name
+
+
+def _of_loop(scope: _Scope, node: ast.For, path: tuple[Key, ...], depth: int) -> SourceSpan | None:
+    """Of what a loop draws from a loader that a variable holds."""
+    source = node.iter
+    while isinstance(source, ast.Call) and isinstance(source.func, ast.Name) and source.args:
+        if source.func.id not in _AROUND:
+            break
+        if source.func.id == "enumerate":
+            path = path[1:]
+        source = source.args[0]
+    held = scope.names.get(source.id) if isinstance(source, ast.Name) else None
+    return line_in_data(held, path) if held is not None else None
+
+
+def line_in_data(data: Any, path: Sequence[Key]) -> SourceSpan | None:
+    """The line that makes the part at `path` of the batches of a loader or of another iterable: in
+    its collate function, its data set, or its own `__iter__`. None for what no code of the user's
+    makes."""
+    dataset = getattr(data, "dataset", None)
+    collated = line_of_part(getattr(data, "collate_fn", None), path)
+    while dataset is not None and getattr(dataset, "dataset", None) is not None:
+        dataset = dataset.dataset  # a Subset's
+    item = getattr(type(dataset), "__getitem__", None) or getattr(type(dataset), "__iter__", None)
+    own = None
+    if dataset is None and not hasattr(data, "gi_code"):
+        own = line_of_part(getattr(type(data), "__iter__", None), path)
+    return collated or line_of_part(item, path) or own
