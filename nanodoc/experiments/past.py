@@ -146,9 +146,9 @@ class Past:
         self._checkpoints = checkpoints
         self._say = say
 
-    def slower(self, until: int, enough: float) -> RerunFacts | None:
-        """All steps from step 0 with smaller and smaller learning rates, in a run that stayed
-        finite and came no lower, until one ends at a loss of `enough`; None where they can't be run
+    def slower(self, until: int, enough: Callable[[float], bool]) -> RerunFacts | None:
+        """The steps from step 0 with smaller and smaller learning rates, in a run that stayed
+        finite, until one ends at a late loss that is `enough`; None where they can't be run
         again."""
         start = self._checkpoints.first
         steps = (
@@ -174,7 +174,7 @@ class Past:
                     seconds=round(course.seconds, 4),
                 )
             )
-            if course.complete and late_loss(course.losses) <= enough:
+            if course.complete and enough(late_loss(course.losses)):
                 break
         return (
             RerunFacts(start=0, until=until, repeated=True, stretches=tuple(stretches))

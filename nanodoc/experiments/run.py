@@ -22,7 +22,8 @@ from nanodoc.experiments.verdict import read
 from nanodoc.facts.course import rise
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.loop import OverfitFacts
-from nanodoc.facts.plateau import NO_BETTER, late_loss, no_better, stuck_at_chance
+from nanodoc.facts.plateau import stuck_at_chance
+from nanodoc.facts.rates import compared, far_lower, worth_smaller_rates
 from nanodoc.facts.trials import FAILS, PASSES, UNBOUNDED, Experiment, Pattern
 from nanodoc.replay.closure_state import ReachedState
 from nanodoc.replay.step import StepRunner
@@ -34,6 +35,9 @@ from nanodoc.watchers.skipped_steps import at_scale
 _MOST_FINDINGS = 3  # whose fixes are tried
 _DIVERGING = 10.0  # times the loss at the start: when a finite run is worth being run again
 _LAST = 5
+_ADAPTIVE = {"betas", "alpha", "rho", "lr_decay"}  # options of Adam, RMSprop, Adadelta, Adagrad
+_HOT_ADAPTIVE = 5e-3  # torch's own default is 1e-3
+_HOT = 1.0
 _FAR = 1e3  # times the loss at the start: it blew up before, and another batch may pass by chance
 
 
@@ -120,13 +124,25 @@ class ExperimentRun:
                 self._look_back(evidence, len(evidence.losses) - 1, broke=False, repeat=way == "up")
             course = self.pattern.course
             cured = course is not None and course.passing()
-            if no_better(evidence) and self._past is not None and not cured:
-                enough = min(late_loss(evidence.losses) / 2, NO_BETTER * evidence.losses[0])
-                slower = self._past.slower(len(evidence.losses) - 1, enough)
-                self.pattern = replace(self.pattern, slower=slower)
+            if self._past is not None and not cured and evidence.trip is None:
+                self._smaller_rates(evidence, self._past)
         except KeyboardInterrupt:
             self._stopped()
         return replace(evidence, pattern=self.pattern)
+
+    def _smaller_rates(self, evidence: Evidence, past: Past) -> None:
+        """Whether the run would have done far better with a smaller learning rate."""
+        if not worth_smaller_rates(evidence, hot=self._hot(evidence)):
+            return
+        losses = compared(evidence)
+        slower = past.slower(len(losses) - 1, lambda late: far_lower(losses, late))
+        self.pattern = replace(self.pattern, slower=slower)
+
+    def _hot(self, evidence: Evidence) -> bool:
+        """The learning rate is high for its kind of optimizer: worth a look, and no more."""
+        rates = [rate for step in (evidence.stats.rates if evidence.stats else ()) for rate in step]
+        adaptive = any(_ADAPTIVE & o.defaults.keys() for o in self._recipe.optimizers)
+        return bool(rates) and max(rates) >= (_HOT_ADAPTIVE if adaptive else _HOT)
 
     def overfit(self, evidence: Evidence) -> Evidence:
         """The evidence of a run on one batch alone, with its control."""

@@ -128,8 +128,7 @@ class Pattern:
     growth: Growth | None = None
     course: RerunFacts | None = None
     slower: RerunFacts | None = None
-    """All steps with smaller learning rates, in a finite run whose supervised loss came no
-    lower."""
+    """The steps from the first one on with smaller learning rates, in a finite run."""
 
     def passes(self, key: str) -> bool | None:
         """Whether the step passed with this change; None where it was not run."""

@@ -90,6 +90,8 @@ class Limits:
 
     optimizer_steps: int = 1
     """After so many the step is over: what the body does then is not run again."""
+    draws: bool = False
+    """The last iteration that was run again drew values from outside of it."""
     fingerprints: list[Fingerprint] | None = None
     """Where those of the next run go."""
 
@@ -139,12 +141,14 @@ class RecoveredStep:
         except StopReplay:
             pass
         finally:
+            self.limits.draws = len(outside.given) < len(self.recorded)
             outside.given = before
 
     @property
     def draws(self) -> bool:
-        """The iteration drew values from outside of it, such as its batch by `next`."""
-        return bool(self.recorded)
+        """Run again, the iteration draws values from outside of it, such as its batch by `next`.
+        What comes after its optimizer's step, the next batch of a loader among it, is not drawn."""
+        return self.limits.draws
 
     def _body(self, loop: Loop, code: CodeType) -> Body:
         if loop.number not in self._bodies:

@@ -15,6 +15,7 @@ from nanodoc.facts.ops import Birth
 from nanodoc.facts.plateau import no_better
 from nanodoc.facts.trials import HARDLY_MOVED, UNBOUNDED, Growth, Pattern, RerunFacts
 from nanodoc.rules.forward.overflow_claims import overflowed
+from nanodoc.rules.learning.claims import at_call
 from nanodoc.rules.learning.divergence_report import WEIGHTS_GREW, diverged_claim, slower
 
 # Without an experiment: far beyond any healthy spike, a loss a hundred times its start and values
@@ -44,10 +45,10 @@ def by_clipping_alone(pattern: Pattern | None) -> bool:
 
 def divergence_claims(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     pattern = evidence.pattern
-    if pattern is not None and pattern.growth is not None and _unbounded(evidence, pattern.growth):
-        yield _without_bound(rule, evidence, pattern.growth)
-        return
     growth, course = (pattern.growth, pattern.course) if pattern is not None else (None, None)
+    if _unbounded(evidence, growth or Growth()):
+        yield _without_bound(rule, evidence, growth or Growth())
+        return
     if evidence.trip is None and not evidence.births and not evidence.optimizers:
         climbed = _climbed(rule, evidence, growth or Growth(), course)
         if climbed is not None:
@@ -192,18 +193,23 @@ def _unbounded(evidence: Evidence, growth: Growth) -> bool:
     """The loss fell further and further below zero, and the weights grew all the while: it is
     minimised, and has no minimum."""
     losses, norms = evidence.losses, evidence.grad_norms
-    if (
-        len(losses) < 2
-        or evidence.trip is not None
-        or (growth.weights or 0) < WEIGHTS_GREW
-        or norms[-1] < 10 * norms[0]
-    ):
+    if len(losses) < 2 or evidence.trip is not None:
         return False
-    return losses[-1] < -UNBOUNDED * max(abs(losses[0]), 1.0)
+    fell = -losses[-1] / max(abs(losses[0]), 1.0)
+    grew = (growth.weights or 0) >= WEIGHTS_GREW and norms[-1] >= 10 * norms[0]
+    return fell > _LOST or (fell > UNBOUNDED and grew)
 
 
 def _without_bound(rule: Rule, evidence: Evidence, growth: Growth) -> Claim:
+    calls = evidence.inspection.calls if evidence.inspection is not None else None
+    loss = calls.calls[calls.losses[0]] if calls is not None and calls.losses else None
     site = next((made for made in evidence.optimizer_sites if made is not None), None)
+    grew = f"{growth.weights:.3g}-fold" if growth.weights else None
+    notes = (
+        ("loss at the start", evidence.losses[0]),
+        ("last loss", evidence.losses[-1]),
+        ("weights grew", grew),
+    )
     return Claim(
         root=("optimizer", 0),
         specificity=Specificity.EXACT,
@@ -215,18 +221,15 @@ def _without_bound(rule: Rule, evidence: Evidence, growth: Growth) -> Claim:
             ),
             title=f"the loss falls without bound: from {evidence.losses[0]:.3g} to "
             f"{evidence.losses[-1]:.3g}",
-            explanation="The optimizer does what it is asked: the loss keeps falling while the "
-            "weights "
-            f"grew {growth.weights:.3g}-fold and the gradient "
-            "norm grows with them. Some term of the loss has no lower bound.",
-            culprit=Culprit(kind="optimizer", location=site),
+            explanation="The optimizer does what it is asked, and the loss keeps falling"
+            + (f" while the weights grew {grew}" if grew else "")
+            + ". Some term of the loss has no lower bound.",
+            culprit=at_call(loss, evidence)
+            if loss is not None and loss.site is not None
+            else Culprit(kind="optimizer", location=site),
             phase="optimizer",
             step=len(evidence.losses) - 1,
-            evidence=(
-                ("loss at the start", evidence.losses[0]),
-                ("last loss", evidence.losses[-1]),
-                ("weights grew", f"{growth.weights:.3g}-fold"),
-            ),
+            evidence=tuple((label, value) for label, value in notes if value is not None),
             fixes=(
                 Fix(
                     title="look at the signs of the loss's terms: a penalty that is subtracted "

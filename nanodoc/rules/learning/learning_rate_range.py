@@ -34,7 +34,8 @@ from nanodoc.diagnosis.finding import Culprit, Fix
 from nanodoc.diagnosis.rule import Rule, Threshold, rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.loop import SchedulerFacts
-from nanodoc.facts.plateau import NO_BETTER, late_loss, no_better
+from nanodoc.facts.plateau import NO_BETTER, late_loss
+from nanodoc.facts.rates import compared, far_lower
 from nanodoc.facts.source import SourceSpan
 from nanodoc.rules.base import Told
 from nanodoc.rules.rewrite import number_in_call
@@ -126,19 +127,19 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
 
 
 def _too_high(rule: Rule, evidence: Evidence) -> Claim | None:
-    """A supervised loss that came no lower, and with a smaller learning rate ends at half of it on
-    the same batches."""
+    """A loss that ends far above where a smaller learning rate ends on the same batches."""
     course = evidence.pattern.slower if evidence.pattern is not None else None
-    if course is None or not no_better(evidence):
+    if course is None:
         return None
-    late = late_loss(evidence.losses)
+    losses = compared(evidence)
+    late = late_loss(losses)
     slower = next(
         (
             stretch
             for stretch in course.stretches
             if stretch.passes
             and stretch.last_loss is not None
-            and stretch.last_loss <= min(late / 2, NO_BETTER * evidence.losses[0])
+            and far_lower(losses, stretch.last_loss)
         ),
         None,
     )
@@ -149,12 +150,12 @@ def _too_high(rule: Rule, evidence: Evidence) -> Claim | None:
     lower = f"{rate * slower.rate:.3g}" if rate else None
     patch = number_in_call(site, "lr", lower) if site is not None and lower is not None else None
     told = (
-        f"the same {len(evidence.losses)} steps end at a loss of {slower.last_loss:.3g} instead of "
+        f"the same {len(losses)} steps end at a loss of {slower.last_loss:.3g} instead of "
         f"{late:.3g}"
     )
     claim = _claim(
         rule,
-        severity="critical",
+        severity="critical" if late > NO_BETTER * losses[0] else "warning",
         weight=0.85,
         title=f"the learning rate is too high: the loss went from {evidence.losses[0]:.3g} to "
         f"{late:.3g}",
