@@ -30,6 +30,22 @@ SUPERVISED = (
     *REGRESSION,
     "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
+    "kl_div",
+    "ctc_loss",
+    "soft_margin_loss",
+    "multi_margin_loss",
+    "multilabel_soft_margin_loss",
+    "gaussian_nll_loss",
+    "poisson_nll_loss",
+)
+_ARITHMETIC = frozenset(
+    ("mean", "sum", "add", "sub", "neg", "div", "truediv", "squeeze", "unsqueeze", "view")
+) | {"reshape", "flatten", "getitem", "sqrt", "float", "masked_select", "stack", "nanmean"}
+_MASKING = frozenset(("masked_fill", "where"))
+_SIZES = frozenset(("abs", "pow", "square", "norm"))
+_SCORES = frozenset(("log_softmax", "logsigmoid", "logsumexp", "log", "exp", "max", "amax"))
+_OVERWRITING = frozenset(
+    ("fill", "zero", "full_like", "zeros_like", "ones_like", "empty_like", "argmax")
 )
 
 
@@ -69,7 +85,52 @@ def has_fixed_targets(evidence: Evidence) -> bool:
     if calls is None or len(evidence.optimizer_sites) > 1:
         return False
     losses = _losses(calls)
-    return bool(losses) and all(_is_fixed(calls, loss) for loss in losses)
+    if not losses:
+        return _by_hand(calls)
+    return all(_is_fixed(calls, loss) for loss in losses)
+
+
+def _by_hand(calls: StepCalls) -> bool:
+    """The only loss is made of a distance between what a network computes and what it doesn't, or
+    of log-probabilities picked by labels; nothing else weighs its terms, as advantages do."""
+    if len(calls.losses) != 1:
+        return False
+    told, waiting, seen = False, [calls.calls[calls.losses[0]]], set()
+    while waiting:
+        call = waiting.pop()
+        if call.index in seen:
+            continue
+        seen.add(call.index)
+        inner = [made for a in call.arguments if (made := calls.maker(a)) is not None]
+        scaled = call.name in ("mul", "div", "truediv") and all(
+            _is_scale(calls, argument) for argument in call.arguments[1:]
+        )
+        if scaled or call.name in _MASKING:
+            waiting += [made for made in inner if _by_network(calls, call.arguments[0])][:1]
+        elif call.name in _SIZES:
+            if not any(_is_distance(calls, made) for made in inner):
+                return False
+            told = True
+        elif call.name == "gather":
+            told = True
+        elif call.name in _ARITHMETIC:
+            waiting += inner
+        elif call.name not in _SCORES:
+            return False
+    return told
+
+
+def _is_scale(calls: StepCalls, argument: ArgumentFacts) -> bool:
+    """A number, or a mask; values of a policy's steps are neither."""
+    mask = argument.dtype == "bool" or argument.dtype.startswith("int")
+    return (mask or not argument.shape) and not _by_network(calls, argument)
+
+
+def _is_distance(calls: StepCalls, call: CallFacts) -> bool:
+    if call.name not in ("sub", "rsub") or len(call.arguments) < 2:
+        return False
+    sides = [_by_network(calls, side) for side in call.arguments[:2]]
+    return sides[0] != sides[1]
 
 
 def worse_than_guessing(evidence: Evidence, end: float) -> float | None:
@@ -146,5 +207,6 @@ def _by_network(calls: StepCalls, argument: ArgumentFacts) -> bool:
         seen.add(made.index)
         if made.name in LAYERS:
             return True
-        waiting += made.arguments
+        if made.name not in _OVERWRITING:
+            waiting += made.arguments
     return False
