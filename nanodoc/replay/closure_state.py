@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import random
 import threading
 import types
 from collections.abc import Callable, Iterator
@@ -24,12 +23,12 @@ from nanodoc.replay.objects import (
     CONTAINERS,
     LONGEST,
     PLAIN,
-    Restore,
     attributes,
     contents,
     is_stateful,
 )
 from nanodoc.replay.optimizers import copy_optimizer, restore_optimizer
+from nanodoc.replay.random_sources import Restore, copy_of_source
 from nanodoc.tensors.plain import without_values
 from nanodoc.trace.files import LIBRARY, USER, frame_kind
 
@@ -233,41 +232,9 @@ def _binding(name: str, holder: Any, value: Any) -> Restore:
 
 def _copy_of(value: Any) -> Callable[[Any], Restore] | None:
     """How to copy a source of random numbers, or an array; None for anything else."""
-    if isinstance(value, torch.Generator):
-        return _torch_generator
-    if isinstance(value, random.Random):
-        return _python_generator
-    kind = f"{type(value).__module__}.{type(value).__qualname__}"
-    if kind == "numpy.ndarray":
+    if f"{type(value).__module__}.{type(value).__qualname__}" == "numpy.ndarray":
         return _array if value.nbytes <= _LARGEST and value.flags.writeable else None
-    return {
-        "numpy.random._generator.Generator": _numpy_generator,
-        "numpy.random.mtrand.RandomState": _numpy_state,
-    }.get(kind)
-
-
-def _torch_generator(value: torch.Generator) -> Restore:
-    before = value.get_state()
-
-    def restore() -> None:
-        value.set_state(before)
-
-    return restore
-
-
-def _python_generator(value: random.Random) -> Restore:
-    before = value.getstate()
-    return lambda: value.setstate(before)
-
-
-def _numpy_generator(value: Any) -> Restore:
-    before = value.bit_generator.state
-    return lambda: setattr(value.bit_generator, "state", before)
-
-
-def _numpy_state(value: Any) -> Restore:
-    before = value.get_state()
-    return lambda: value.set_state(before)
+    return copy_of_source(value)
 
 
 def _array(value: Any) -> Restore:

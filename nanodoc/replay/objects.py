@@ -7,12 +7,13 @@ import contextlib
 import sys
 import types
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
+from nanodoc.replay.random_sources import Restore, copy_of_source
 from nanodoc.trace.files import LIBRARY, USER, frame_kind
 
 CONTAINERS = (list, deque, dict, set)
@@ -22,8 +23,6 @@ _DATA = (torch.utils.data.DataLoader, torch.utils.data.Dataset)
 _FUNCTIONS = (types.FunctionType, types.MethodType)
 _DEEPEST = 7  # objects inside objects
 _MOST = 5000  # objects
-
-Restore = Callable[[], None]
 
 
 def is_stateful(value: Any, *, libraries: bool = False) -> bool:
@@ -77,6 +76,7 @@ class PlainState:
     def __init__(self, values: Iterable[Any], known: Sequence[Any] | None = None) -> None:
         self._kept: list[tuple[Any, Any, Restore]] = []
         self._seen: set[int] = set()
+        self._sources: list[tuple[Any, Restore]] = []
         for value in known or ():
             self._visit(value, _DEEPEST)
         for value in values:
@@ -84,13 +84,15 @@ class PlainState:
 
     def restore(self) -> None:
         """Puts all of it back."""
-        for _, _, restore in self._kept:
+        for restore in [*(r for _, _, r in self._kept), *(r for _, r in self._sources)]:
             with contextlib.suppress(Exception):
                 restore()
 
     def changed(self) -> list[Any]:
-        """Those that are not as they were."""
-        return [value for value, before, _ in self._kept if not _same(_copy(value), before)]
+        """Those that are not as they were, and all sources of random numbers."""
+        kept = [value for value, before, _ in self._kept if not _same(_copy(value), before)]
+        # a source of random numbers may be drawn from in any step
+        return [*kept, *(source for source, _ in self._sources)]
 
     def _visit(self, value: Any, depth: int) -> None:
         # an object may answer any question by an exception
@@ -103,6 +105,10 @@ class PlainState:
         if depth > _DEEPEST or len(self._seen) > _MOST:
             return
         self._seen.add(id(value))
+        source = copy_of_source(value)
+        if source is not None:
+            self._sources.append((value, source(value)))
+            return
         if isinstance(value, CONTAINERS):
             if len(value) > LONGEST:
                 return

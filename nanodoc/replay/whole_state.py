@@ -15,7 +15,8 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 from nanodoc.recipe.variables import globals_of
-from nanodoc.replay.objects import CONTAINERS, LONGEST, Restore, attributes, contents, is_stateful
+from nanodoc.replay.objects import CONTAINERS, LONGEST, attributes, contents, is_stateful
+from nanodoc.replay.random_sources import Restore, copy_of_source
 from nanodoc.trace.files import USER, frame_kind
 
 _MOST = 50_000  # objects
@@ -72,7 +73,10 @@ class WholeState:
 
     def _look(self, value: Any) -> None:  # noqa: C901 - one branch a kind of object
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
-        if kind in _LASTING:
+        source = copy_of_source(value)
+        if source is not None:
+            self._restores.append(source(value))
+        elif kind in _LASTING:
             self.unsafe = f"a {type(value).__name__}"
         elif isinstance(value, CONTAINERS):
             self._container(value)

@@ -64,6 +64,11 @@ STATE = {
         "q.get()",
         "q.qsize()",
     ),
+    "a generator in an object of an installed package": (
+        "import numpy as np\nfrom sklearn.model_selection import ShuffleSplit\nsplit = ShuffleSplit(1, random_state=np.random.RandomState(3))",
+        "list(split.split(X))",
+        "split.random_state.rand()",
+    ),
     "an error that is caught": (
         "import random; random.seed(0)",
         "\n    try:\n        1 / (number - 2)\n    except ZeroDivisionError:\n        continue",

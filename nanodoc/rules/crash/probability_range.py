@@ -56,7 +56,10 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         title=f"binary_cross_entropy takes probabilities; its {side} is {span}",
         explanation=f"{_who(side, given)} {_why(side, given)}",
         fixes=_fixes(side, given),
-        specificity=Specificity.SPECIAL,
+        # what made the NaN comes first, where that is known
+        specificity=Specificity.FALLBACK
+        if given is not None and given.nonfinite
+        else Specificity.SPECIAL,
         extra=[(f"the {side}", f"{span}{origin(given)}")] if given is not None else [],
     )
     # what made the values is to blame, where that is a line of the user's

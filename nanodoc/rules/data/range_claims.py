@@ -42,7 +42,10 @@ def range_claim(
             title=title,
             explanation=explanation,
             fixes=[Fix(title=fix, confidence="likely")],
-            specificity=Specificity.EXACT,
+            # an index that was computed of NaN is any number
+            specificity=Specificity.FALLBACK
+            if any(leaf.kind == "batch" for leaf in evidence.leaves)
+            else Specificity.EXACT,
             extra=notes,
         )
         finding = replace(

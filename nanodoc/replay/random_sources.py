@@ -1,0 +1,48 @@
+"""Sources of random numbers that a training holds itself: their states, and putting them back."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+Restore = Callable[[], None]
+
+
+def copy_of_source(value: Any) -> Callable[[Any], Restore] | None:
+    """What keeps the state of a source of random numbers, torch's, Python's or NumPy's; None for
+    anything else."""
+    if isinstance(value, torch.Generator):
+        return _torch_generator
+    if isinstance(value, random.Random):
+        return _python_generator
+    return {
+        "numpy.random._generator.Generator": _numpy_generator,
+        "numpy.random.mtrand.RandomState": _numpy_state,
+    }.get(f"{type(value).__module__}.{type(value).__qualname__}")
+
+
+def _torch_generator(value: torch.Generator) -> Restore:
+    before = value.get_state()
+
+    def restore() -> None:
+        value.set_state(before)
+
+    return restore
+
+
+def _python_generator(value: random.Random) -> Restore:
+    before = value.getstate()
+    return lambda: value.setstate(before)
+
+
+def _numpy_generator(value: Any) -> Restore:
+    before = value.bit_generator.state
+    return lambda: setattr(value.bit_generator, "state", before)
+
+
+def _numpy_state(value: Any) -> Restore:
+    before = value.get_state()
+    return lambda: value.set_state(before)
