@@ -65,8 +65,8 @@ STATE = {
         "q.qsize()",
     ),
     "a generator in an object of an installed package": (
-        "import numpy as np\nfrom sklearn.model_selection import ShuffleSplit\nsplit = ShuffleSplit(1, random_state=np.random.RandomState(3))",
-        "list(split.split(X))",
+        "import numpy as np\nfrom sklearn.model_selection import ShuffleSplit\nmany = [[[] for _ in range(900)] for _ in range(8)]\nsplit = ShuffleSplit(1, random_state=np.random.RandomState(3))",
+        "len(many), list(split.split(X))",
         "split.random_state.rand()",
     ),
     "an error that is caught": (
