@@ -91,6 +91,9 @@ class ValueProbe:
                     **_range("input", tensors[0]),
                     **_range("target", tensors[1]),
                 }
+            if name == "ctc_loss" and tensors[0].is_floating_point():
+                sums = in_widest(tensors[0].detach()).logsumexp(-1)
+                return {"value": _number(out), **_range("log_of_sum", sums)}
             if name in ("softmax", "log_softmax"):
                 return self._softmax(tensors[0], options)
             if name in ATTENTION:

@@ -1,5 +1,7 @@
 """## What it checks
-nll_loss whose first argument holds values above 0.1: no probability has a positive logarithm.
+nll_loss whose first argument holds values above 0.1: no probability has a positive logarithm. And
+ctc_loss whose frames hold no distribution over the symbols: the logarithm of their sum is more than
+0.1 away from 0.
 
 ## Why it matters
 nll_loss applies no softmax. On raw outputs it has no lower bound; the outputs grow and the loss
@@ -17,12 +19,13 @@ ND612 double-softmax, ND606 divergence
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
 from nanodoc.diagnosis.finding import Fix
 from nanodoc.diagnosis.rule import Rule, rule
-from nanodoc.facts.calls import CallFacts
+from nanodoc.facts.calls import CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import at_call, calls_into_the_loss
@@ -37,12 +40,15 @@ finite, does."""
     "ND627",
     "not-log-probabilities",
     "critical",
-    "nll_loss of values that are no log-probabilities",
+    "nll_loss or ctc_loss of values that are no log-probabilities",
     needs=("inspection",),
     preflight="loss",
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     for calls, call in calls_into_the_loss(evidence):
+        if call.name == "ctc_loss" and call.arguments[0].requires_grad and _off(call) > _PROBABLE:
+            yield _frames(rule, evidence, calls, call)
+            return
         if call.name != "nll_loss" or not call.arguments[0].requires_grad:
             continue
         largest = call.notes.get("input_max")
@@ -76,3 +82,39 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             ),
         )
         return
+
+
+def _off(call: CallFacts) -> float:
+    """How far the logarithm of the sum of a frame's probabilities is from 0, at the most."""
+    return max(
+        abs(call.notes.get("log_of_sum_min", 0.0)), abs(call.notes.get("log_of_sum_max", 0.0))
+    )
+
+
+def _frames(rule: Rule, evidence: Evidence, calls: StepCalls, call: CallFacts) -> Claim:
+    """CTC of what is no distribution over the symbols, frame by frame."""
+    made = calls.origin(call.arguments[0])
+    normalised = isinstance(made, CallFacts) and made.name in NORMALISERS
+    low, high = (math.exp(min(call.notes[f"log_of_sum_{end}"], 99.0)) for end in ("min", "max"))
+    site = made if isinstance(made, CallFacts) and normalised else call
+    return Claim(
+        root=location_key(call.site) or ("logs", call.index),
+        specificity=Specificity.SPECIAL,
+        stage=Stage.WIRING,
+        finding=rule.finding(
+            confidence=confidence(0.8, 0.5 if call.notes.get("value", 0.0) < 0 else 0.0),
+            title="ctc_loss is given no log-probabilities: those of a frame add up to "
+            f"{low:.3g} … {high:.3g}",
+            explanation="ctc_loss applies no softmax. "
+            + (
+                f"{site.name} ran over another dimension than that of the symbols, the last one."
+                if normalised
+                else "On raw outputs it has no lower bound: they grow for ever, right or wrong."
+            ),
+            culprit=at_call(site, evidence),
+            phase="forward",
+            step=evidence.inspection.step if evidence.inspection else None,
+            evidence=(("its value", call.notes.get("value")),),
+            fixes=(Fix(title="log_softmax over the last dimension first", confidence="likely"),),
+        ),
+    )
