@@ -4,7 +4,11 @@ already, what built the data runs again; each time the user's code is followed l
 from __future__ import annotations
 
 import contextlib
+import itertools
+import random
 import re
+import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -21,6 +25,8 @@ from nanodoc.tensors.nested import tensor_leaves
 from nanodoc.trace.first_lines import FirstLine, FirstLines, OutOfTime
 
 _SECONDS = 20.0
+_SCANNED = 5.0  # seconds
+_DRAWS = 8  # of one sample
 _LARGEST = 1 << 30  # bytes of an array that is read
 _MOST_HOLDERS = 200
 _PART = re.compile(r"\[(\d+)\]|\['([^']*)'\]|\.(\w+)")
@@ -74,11 +80,17 @@ class MakingSearch:
         did not show."""
         if leaf.kind == "unknown":
             return self._outside(leaf)
-        index = leaf.dataset_indices[0] if leaf.dataset_indices else None
-        if leaf.kind != "batch" or (index is None and self._source.dataset is not None):
+        if leaf.kind != "batch":
             return None
+        index = leaf.dataset_indices[0] if leaf.dataset_indices else None
         with state_preserved(self._runner, self._keeper), warnings_unsaid():
-            found = self._drawn_again(leaf.name, index)
+            seeds: Sequence[int] = range(_DRAWS)
+            if index is None and self._source.dataset is not None:
+                bad = _bad_sample(self._source.dataset, leaf.name)
+                if bad is None:
+                    return None
+                index, seeds = bad[0], bad[1:]
+            found = self._drawn_again(leaf.name, index, seeds)
             if found is None and self._build is not None:
                 found = self._built_again(leaf.name, index, step)
         return found
@@ -101,12 +113,15 @@ class MakingSearch:
             return replace(made, name=read[1]) if made is not None and read is not None else None
         return None
 
-    def _drawn_again(self, path: str, index: int | None) -> Making | None:
+    def _drawn_again(self, path: str, index: int | None, seeds: Sequence[int]) -> Making | None:
         if self._source.dataset is None or index is None:
             return None
-        with _following() as lines:
-            line = _of_sample(lines, self._source, index, path)
-            return _making(line, "sample")
+        for seed in seeds:
+            with _following() as lines:
+                _seed(seed)
+                found = _making(_of_sample(lines, self._source, index, path), "sample")
+                if found is not None or lines.of_any():
+                    return found
         return None
 
     def _built_again(self, path: str, index: int | None, step: int) -> Making | None:
@@ -122,6 +137,30 @@ class MakingSearch:
                 line = _of_batch(lines, source.data, step, path)
             return _making(line, "build")
         return None
+
+
+def _seed(seed: int) -> None:
+    """A sample that is drawn by chance may be bad by chance."""
+    random.seed(seed)
+    torch.manual_seed(seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed)
+
+
+def _bad_sample(dataset: Any, path: str) -> tuple[int, int] | None:
+    """The first sample that holds such a value, and the seed that it was drawn with, where nothing
+    tells which ones the batch was made of."""
+    until = time.monotonic() + _SCANNED
+    with contextlib.suppress(Exception):  # the user's data set, asked at another time than theirs
+        for seed, index in itertools.product(range(_DRAWS), range(len(dataset))):
+            _seed(seed)
+            sample = dataset[index]
+            value = _at(sample, path)
+            if _any_bad(sample if value is None else value):
+                return index, seed
+            if time.monotonic() > until:
+                return None
+    return None
 
 
 @contextlib.contextmanager

@@ -65,9 +65,10 @@ class Outside:
             value = outside.draw(lambda: drawing(iterator))
             outside._seconds += time.perf_counter() - at
             queue = vars(iterator).get("_nanodoc_indices")
+            if outside.given is None:
+                outside.iterator = iterator
             if outside.given is None and not outside._depth:
                 outside.last = (value, queue.popleft() if queue else None)
-                outside.iterator = iterator
             return value
 
         def index(iterator: Any) -> Any:

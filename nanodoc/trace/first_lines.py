@@ -97,6 +97,10 @@ class FirstLines:
         known = self._lines.get(id(value))
         return known[1] if known is not None else None
 
+    def of_any(self) -> bool:
+        """Anything bad was met."""
+        return bool(self._lines)
+
     def read_at(self, place: SourceSpan) -> tuple[FirstLine, str] | None:
         """The first line of the bad value that a statement read, and the name it read it by; None
         where it read none."""
@@ -153,6 +157,8 @@ class FirstLines:
             if not bad:
                 continue
             line = self.of(value)
+            if line is None and isinstance(value, float):
+                continue  # NaN by its name: whoever writes it makes it
             if line is None:
                 line = FirstLine(None, name)
                 self._note(value, line)
