@@ -31,6 +31,8 @@ class ScriptEngine(Engine):
     replays: bool = True
     """A step that is run again says what the script's own said."""
     _observed: ObservedVitals | None = None
+    _before: StepState | None = None
+    """The start of the step before the open one."""
 
     def first(self, capsule: StepState, indices: list[int] | None) -> Stop | str | None:
         """Runs the script's first step once more from its start. Leaves everything where that
@@ -55,6 +57,7 @@ class ScriptEngine(Engine):
         assert isinstance(self._driver, ObservedStep)
         self._indices = indices
         self.learning.loaded(waited)
+        self._before = self._last
         capsule = self._capsule(step, [batch])
         self._tell_begun(capsule)
         self._around, self._within = ExitStack(), ExitStack()
@@ -76,6 +79,14 @@ class ScriptEngine(Engine):
         """How many the open step has made."""
         return self._observed.observer.optimizer_steps if self._observed is not None else 0
 
+    @property
+    def trained(self) -> bool:
+        """The open step has differentiated a loss, or an optimizer has stepped."""
+        observed = self._observed
+        return observed is not None and bool(
+            observed.observer.losses or observed.observer.optimizer_steps
+        )
+
     def close(self) -> Stop | None:
         """The step is over."""
         observed, capsule = self._left_alone()
@@ -87,10 +98,11 @@ class ScriptEngine(Engine):
         return trouble
 
     def abandon(self) -> None:
-        """Nothing is watched any more: an error of nanodoc's own."""
+        """The open step was none, or nothing is watched any more: an error of nanodoc's own."""
         if self.is_open:
             self._left_alone()
             self._around.close()
+            self._last = self._before
 
     def failed(self, error: UserCodeError) -> Stop:
         """The step raised."""

@@ -320,7 +320,9 @@ class ScriptSession:
         engine = self.engine
         if engine is None or not engine.is_open:
             return
-        if self._leaving is not None:  # an exception left the step, and the script caught it
+        # an exception left the step, and the script caught it; or the iteration only acted, waited or
+        # skipped what it was given
+        if self._leaving is not None or not engine.trained:
             self._leaving = None
             self._outside.sinks = []
             engine.abandon()

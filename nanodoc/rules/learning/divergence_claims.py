@@ -32,6 +32,9 @@ _TENFOLD = 10.0  # times the loss at the start
 _LOST = 1e6  # times the loss at the start
 
 
+_BEYOND = 1e8  # times the loss at the start, or 1
+
+
 def by_clipping_alone(pattern: Pattern | None) -> bool:
     """Clipped gradients keep the run finite and a tenth of the learning rate doesn't: single
     gradients are at fault."""
@@ -100,7 +103,9 @@ def _climbed(
         # where the same batches cost as much with weights that do not move, it is the data
         and (course is None or course.repeated)
     )
-    if not (cured or blown_up or guessing is not None):
+    # no return and no critic's target grows as far in health
+    beyond = _rise(evidence) > _BEYOND and len(evidence.optimizer_sites) < 2
+    if not (cured or blown_up or beyond or guessing is not None):
         return None
     claim = diverged_claim(
         rule, evidence, growth, course if course and course.repeated else None, None, broke=False
