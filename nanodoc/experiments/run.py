@@ -96,9 +96,7 @@ class ExperimentRun:
             self._past = self._overfit = None
             self.notes.append(("the run's steps, run again", "the train_step writes files"))
         if getattr(self._recipe.train_step, "draws", False):
-            self._past = self._overfit = None
-            why = "the loop draws inside of its steps, and only what the last one drew is kept"
-            self.notes.append(("the run's steps, run again", why))
+            self._overfit = None  # one batch again and again: only what the step drew is there
         try:
             if (
                 evidence.trip is not None

@@ -119,6 +119,8 @@ class Rerunner:
 
     def _set(self, past: PastStep, options: dict[str, Any]) -> None:
         past.rng.restore(self._runner.device)
+        if past.drawn is not None:
+            self._runner.recipe.train_step.recorded = past.drawn  # type: ignore[union-attr]  # a script's step
         for number, optimizer in enumerate(self._runner.recipe.optimizers):
             rates, known_options = past.rates[number], past.options[number] if past.options else []
             for index, (group, known) in enumerate(

@@ -56,6 +56,9 @@ class PastStep:
     """(address, bytes) of every piece of memory that the batches keep alive."""
     on_device: int = 0
     shared: int = 0
+    drawn: deque[Any] | None = None
+    """What a script's step draws from outside of it, such as its batch by `next`; complete when the
+    next step begins."""
 
     @property
     def intact(self) -> bool:
@@ -150,6 +153,7 @@ class WeightHistory:
     # -- keeping -----------------------------------------------------------------------------------
 
     def _remember(self, capsule: StepState) -> None:
+        self._weigh_drawn()
         leaves = [tensor for _, tensor in tensor_leaves(capsule.batches)]
         rates = [[_rate(group) for group in o.param_groups] for o in self._runner.recipe.optimizers]
         memory = [_memory(tensor) for tensor in leaves]
@@ -176,6 +180,7 @@ class WeightHistory:
             memory,
             on_device,
             sum(map(_is_shared, leaves)),
+            getattr(self._runner.recipe.train_step, "recorded", None),
         )
         self.past.append(past)
         self._weigh(past, 1)
@@ -187,6 +192,22 @@ class WeightHistory:
             or self._past_shared > _MOST_SHARED
         ):
             self._weigh(self.past.popleft(), -1)
+
+    def _weigh_drawn(self) -> None:
+        """The step before has drawn all that it draws."""
+        last = self.past[-1] if self.past else None
+        if last is None or not last.drawn:
+            return
+        leaves = [tensor for _, tensor in tensor_leaves([value for _, value, _ in last.drawn])]
+        on_device = sum(t.numel() * t.element_size() for t in leaves if t.device.type != "cpu")
+        self._weigh(last, -1)
+        self.past[-1] = last = replace(
+            last,
+            memory=[*last.memory, *map(_memory, leaves)],
+            on_device=last.on_device + on_device,
+            shared=last.shared + sum(map(_is_shared, leaves)),
+        )
+        self._weigh(last, 1)
 
     def _weigh(self, past: PastStep, sign: int) -> None:
         """Memory that several batches are views of counts once."""

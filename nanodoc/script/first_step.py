@@ -9,7 +9,8 @@ from nanodoc.loop.script_engine import ScriptEngine
 from nanodoc.loop.stop import Stop
 from nanodoc.replay.sandbox import state_preserved
 from nanodoc.replay.whole_state import WholeState
-from nanodoc.script.recovered import Fingerprint, RecoveredStep
+from nanodoc.script.fingerprint import Fingerprint
+from nanodoc.script.recovered import RecoveredStep
 from nanodoc.script.search import Candidate
 
 

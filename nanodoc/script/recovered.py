@@ -21,6 +21,8 @@ from nanodoc import accelerator
 from nanodoc.recipe.variables import globals_of
 from nanodoc.replay.objects import PlainState
 from nanodoc.script.body import Body
+from nanodoc.script.fingerprint import Fingerprint, gradients_of
+from nanodoc.script.left_loop import LeftLoop
 from nanodoc.script.loops import Loop
 from nanodoc.script.muted import muted
 from nanodoc.script.outside import Drawn, Outside, StopReplay
@@ -30,58 +32,6 @@ from nanodoc.trace.optimizer_steps import Closure, around_closure
 _LEARNT_FROM = 3  # iterations
 AutocastFlags = tuple[tuple[str, bool, torch.dtype], ...]
 """(type of device, whether autocast is on, its dtype)"""
-
-
-@dataclass(slots=True)
-class Fingerprint:
-    """A step's losses and gradients at its optimizer's door, to be compared bit by bit."""
-
-    losses: list[torch.Tensor] = field(default_factory=list)
-    gradients: list[torch.Tensor | None] = field(default_factory=list)
-
-    @property
-    def finite(self) -> bool:
-        """Neither a loss nor a gradient holds NaN or inf."""
-        tensors = [*self.losses, *(g for g in self.gradients if g is not None)]
-        return all(bool(t.isfinite().all()) for t in tensors if t.layout is torch.strided)
-
-    def same_as(self, other: Fingerprint) -> bool:
-        """Bit by bit."""
-        return (
-            len(self.losses) == len(other.losses)
-            and len(self.gradients) == len(other.gradients)
-            and all(
-                _same_bits(a, b)
-                for mine, theirs in (
-                    (self.losses, other.losses),
-                    (self.gradients, other.gradients),
-                )
-                for a, b in zip(mine, theirs, strict=True)
-            )
-        )
-
-
-def gradients_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor | None]:
-    """Copies of the gradients that an optimizer is about to use."""
-    return [
-        None if p.grad is None else p.grad.detach().clone()
-        for group in optimizer.param_groups
-        for p in group["params"]
-    ]
-
-
-def _same_bits(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
-    if a is None or b is None:
-        return a is b
-    if a.shape != b.shape or a.dtype != b.dtype or a.layout != b.layout:
-        return False
-    if a.layout is not torch.strided:
-        a, b = a.to_dense(), b.to_dense()
-    # NaN is the same as NaN here
-    return bool(
-        torch.equal(a, b)
-        or (torch.equal(a.isnan(), b.isnan()) and torch.equal(a.nan_to_num(), b.nan_to_num()))
-    )
 
 
 @dataclass(slots=True)
@@ -114,6 +64,7 @@ class RecoveredStep:
         self.recorded: deque[Drawn] = deque()
         self.undo: PlainState | None = None
         self.writes = False
+        self.left = LeftLoop()
         self.flags: AutocastFlags = _autocast_flags()
 
     def begin(self, start: IterationStart) -> None:

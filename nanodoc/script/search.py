@@ -13,10 +13,10 @@ import torch
 
 from nanodoc.replay.optimizers import copy_optimizer
 from nanodoc.replay.step_state import StateKeeper, StepState, copy_weights
+from nanodoc.script.fingerprint import Fingerprint
 from nanodoc.script.loops import Loop, Loops
 from nanodoc.script.outside import Drawn, Outside
 from nanodoc.script.recovered import (
-    Fingerprint,
     IterationStart,
     RecoveredStep,
     scalars_of,

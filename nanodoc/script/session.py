@@ -21,6 +21,7 @@ from nanodoc.heartbeat.trail import here
 from nanodoc.loop.outcome import Outcome
 from nanodoc.loop.script_engine import ScriptEngine
 from nanodoc.loop.stop import Stop
+from nanodoc.script.fingerprint import Fingerprint, gradients_of
 from nanodoc.script.first_step import run_again
 from nanodoc.script.hooks import installed
 from nanodoc.script.loops import Loop, Loops
@@ -28,10 +29,8 @@ from nanodoc.script.marks import listen
 from nanodoc.script.outside import Outside
 from nanodoc.script.recovered import (
     Changing,
-    Fingerprint,
     IterationStart,
     RecoveredStep,
-    gradients_of,
     start_of,
 )
 from nanodoc.script.search import Candidate, Search
@@ -309,6 +308,7 @@ class ScriptSession:
         if number == self.loop.number:
             with self._ours():
                 self._over_with_step()
+                self._recovered.left.note(self._recovered)
                 here().at(None, "script")
 
     def _over_with_step(self) -> None:
@@ -320,8 +320,7 @@ class ScriptSession:
         engine = self.engine
         if engine is None or not engine.is_open:
             return
-        # an exception left the step, and the script caught it; or the iteration only acted, waited or
-        # skipped what it was given
+        # an exception left the step, and the script caught it; or the iteration did not train
         if self._leaving is not None or not engine.trained:
             self._leaving = None
             self._outside.sinks = []
@@ -362,17 +361,16 @@ class ScriptSession:
         """The script has come to its end."""
         if self.state is State.OVER:
             return
-        with self._ours():
+        with self._ours(), self._recovered.left.again(self._recovered):
             self._over_with_step()
             self.over(Stop())
 
     def failed(self, error: BaseException) -> bool:
         """The script raised. False where nothing is known of it: it was no step of a training."""
-        if self.state in (State.OVER, State.ASLEEP):
-            return self.state is State.OVER
-        known = False
-        with self._ours():
-            known = self._judged_failure(error)
+        known = self.state is State.OVER
+        if self.state not in (State.OVER, State.ASLEEP):
+            with self._ours():
+                known = self._judged_failure(error)
         return known
 
     def _judged_failure(self, error: BaseException) -> bool:

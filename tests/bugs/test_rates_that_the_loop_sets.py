@@ -1,6 +1,6 @@
 """Many loops set the learning rate of each step themselves, in its body: a smaller rate, tried on
 the run's steps, was set back by them and changed nothing. And a loop that draws its batches by
-`next` would have run every one of these steps on the batch of the last."""
+`next` would have run every one of these steps on the batch of the last: each has its own."""
 
 from __future__ import annotations
 
@@ -50,8 +50,4 @@ def test_a_smaller_rate_is_one(
     assert first.culprit.location is not None
     assert first.culprit.location.line == line_of(path, "# made")
     tried = {row["name"]: row["outcome"] for row in first.experiments}
-    if batch == NEXT:
-        assert tried == {}
-        assert any("only what the last one drew" in why for _, why in report.not_checked)
-    else:
-        assert "passes" in tried.values(), tried
+    assert "passes" in tried.values(), tried
