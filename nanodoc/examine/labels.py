@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from nanodoc.facts.calls import CLASSIFICATION, REGRESSION, ArgumentFacts, CallFacts, StepCalls
 from nanodoc.facts.source import SourceSpan
 from nanodoc.recipe.recipe import Recipe
+from nanodoc.tensors.nested import tensor_leaves
 from nanodoc.trace.returned import Key, line_in_data, line_of_variable
 
 _LOSSES = (*CLASSIFICATION, *REGRESSION)
@@ -28,6 +30,17 @@ def _made_at(recipe: Recipe, origin: CallFacts | ArgumentFacts) -> SourceSpan | 
     return line_of_leaf(recipe, origin.leaf) if origin.leaf is not None else None
 
 
+def mask_at(recipe: Recipe, batches: list[Any]) -> SourceSpan | None:
+    """Of the part of the batch that holds only 0 and 1, and both, in the shape of ids beside it."""
+    leaves = dict(tensor_leaves(batches[0], "batch")) if len(batches) == 1 else {}
+    flat = [t for t in leaves.values() if t.dim() == 2 and not t.is_floating_point()]
+    for path, tensor in leaves.items():
+        beside = any(t is not tensor and t.shape == tensor.shape and int(t.max()) > 1 for t in flat)
+        if beside and tensor.dim() == 2 and bool(((tensor == 0) | (tensor == 1)).all()):
+            return line_of_leaf(recipe, path)
+    return None
+
+
 def line_of_leaf(recipe: Recipe, leaf: str) -> SourceSpan | None:
     """The line that makes a part of the batch, such as `batch['labels']`."""
     if not leaf.startswith("batch"):
@@ -36,10 +49,13 @@ def line_of_leaf(recipe: Recipe, leaf: str) -> SourceSpan | None:
         int(number) if number else key or attribute
         for number, key, attribute in _PART.findall(leaf.removeprefix("batch"))
     ]
-    step = recipe.train_step
-    code = getattr(step, "code", None)
-    if getattr(step, "of_script", False) and code is not None:
-        names = {**step.namespace, **step.variables}  # type: ignore[union-attr]  # a script's step
-        variable = str(path.pop(0)) if path and path[0] in names else step.batch_name  # type: ignore[union-attr]  # a script's step
-        return line_of_variable(code, names, variable, path) if variable else None
-    return line_in_data(recipe.data, path)
+    step: Any = recipe.train_step
+    if not getattr(step, "of_script", False):
+        return line_in_data(recipe.data, path)
+    names = {**step.namespace, **step.variables}
+    rest = list(path)
+    variable = str(rest.pop(0)) if rest and rest[0] in names else step.batch_name
+    found = line_of_variable(step.code, names, variable, rest) if step.code and variable else None
+    # a trainer's loop is no code of the user's: the part has the same key in their data
+    loader = step.loader
+    return found or (line_in_data(loader, path[-1:]) if loader is not None and path else None)

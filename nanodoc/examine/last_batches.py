@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from nanodoc.errors import UsageError, UserCodeError
-from nanodoc.examine.labels import labels_at
+from nanodoc.examine.labels import labels_at, mask_at
 from nanodoc.examine.sequence_look import SequenceLook
 from nanodoc.facts.calls import (
     CLASSIFICATION,
@@ -23,7 +23,6 @@ from nanodoc.facts.calls import (
     LabelFacts,
     ModeFacts,
     OutputFacts,
-    SequenceFacts,
     StepCalls,
     UnitFacts,
 )
@@ -103,23 +102,22 @@ class Inspector:
             output=watch.output,
             modes=tuple(watch.modes),
             training=watch.training,
-            sequence=self._sequence(last, calls),
+            labels_at=labels_at(self._runner.recipe, calls),
+            **self._sequences(last, calls),
         ), ""
 
-    def _sequence(self, last: StepState, calls: StepCalls) -> SequenceFacts | None:
-        """Of a step that looks up ids and has class labels."""
-        names = {call.name for call in calls.calls}
-        if "embedding" not in names or not names & set(CLASSIFICATION):
-            return None
+    def _sequences(self, last: StepState, calls: StepCalls) -> dict[str, Any]:
+        """Of a step that looks up ids."""
+        if not any(call.name == "embedding" for call in calls.calls):
+            return {}
         look = SequenceLook()
         with state_preserved(self._runner, self._keeper), warnings_unsaid(), run_eagerly():
             self._keeper.restore(last)
             batches = [self._runner.moved(batch) for batch in last.batches]
             with contextlib.suppress(UserCodeError, UsageError), look:
                 run_step(self._runner, batches)
-        if look.facts is None:
-            return None
-        return replace(look.facts, labels_at=labels_at(self._runner.recipe, calls))
+        mask = mask_at(self._runner.recipe, last.batches) if look.padding is not None else None
+        return {"sequence": look.facts, "padding": look.padding, "mask_at": mask}
 
     def _run(self, capsule: StepState, probe: ValueProbe, watch: _ModelWatch | None) -> StepCalls:
         self._keeper.restore(capsule)

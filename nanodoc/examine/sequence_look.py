@@ -1,8 +1,8 @@
-"""Next tokens: whether the labels of a step are its inputs one position later, and whether what is
-predicted at a position reads that later one already.
+"""Sequences of ids: next tokens, and paddings.
 
 The step is run once more. Its labels are compared with the ids that its embeddings look up; the
-gradient of a position's scores with respect to the embedded ids says which of them it read.
+gradient of a position's scores with respect to the embedded ids says which of them it read: a later
+one, which it is to predict, or padding.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from nanodoc.facts.calls import CLASSIFICATION, SequenceFacts
+from nanodoc.examine.padding_read import padding_facts
+from nanodoc.facts.calls import CLASSIFICATION, PaddingFacts, SequenceFacts
 from nanodoc.trace.calls import plain_name
 from nanodoc.trace.spans import Place, calling_places, resolve
 
@@ -32,6 +33,7 @@ _TOLD = (0, 1, 2, -1)
 _LEAKS = 1e-4
 """Times the largest gradient of the positions that may be read."""
 _MOST_LOOKUPS = 8
+_LOSSES = (*CLASSIFICATION, "binary_cross_entropy_with_logits")
 _MOST_ELEMENTS = 50_000_000
 
 
@@ -57,6 +59,7 @@ class SequenceLook(TorchFunctionMode):
         super().__init__()
         self._lookups: list[_Lookup] = []
         self.facts: SequenceFacts | None = None
+        self.padding: PaddingFacts | None = None
 
     def __exit__(self, *exc: Any) -> None:
         super().__exit__(*exc)
@@ -70,15 +73,25 @@ class SequenceLook(TorchFunctionMode):
         name = plain_name(func)
         if name == "embedding" and len(self._lookups) < _MOST_LOOKUPS:
             self._lookups += _lookups(args, kwargs, out)
-        elif name in CLASSIFICATION and self.facts is None:
+        elif name in _LOSSES and self.facts is None and self.padding is None:
             own, caller = calling_places(2)
             scores = kwargs.get("input", args[0] if args else None)
             labels = kwargs.get("target", args[1] if len(args) > 1 else None)
             ignored = kwargs.get("ignore_index", -100)
-            if _comparable(scores, labels):
-                with torch.enable_grad():
+            with torch.enable_grad():
+                if name in CLASSIFICATION and _comparable(scores, labels):
                     self.facts = self._compared(scores, labels, ignored, caller or own)
+                if isinstance(scores, torch.Tensor) and scores.requires_grad:
+                    self.padding = self._padded(scores)
         return out
+
+    def _padded(self, scores: torch.Tensor) -> PaddingFacts | None:
+        for lookup in self._lookups:
+            if not lookup.time_first:
+                found = padding_facts(scores, lookup.ids, lookup.embedded)
+                if found is not None:
+                    return found
+        return None
 
     def _compared(
         self, scores: torch.Tensor, labels: torch.Tensor, ignored: int, place: Place | None
@@ -94,8 +107,8 @@ class SequenceLook(TorchFunctionMode):
         shifted = [(lookup, distance, grid) for lookup, distance, grid in found if distance > 0]
         if not found:
             return None
-        lookup, distance, grid = (shifted or found)[0]
-        later = _reads_later(scores, lookup, grid) if distance > 0 else 0
+        _, distance, grid = (shifted or found)[0]
+        later = min((_reads_later(scores, lookup, rows) for lookup, _, rows in shifted), default=0)
         return SequenceFacts(
             distance=distance,
             positions=grid.shape[1],

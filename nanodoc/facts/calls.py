@@ -285,6 +285,12 @@ class InspectionFacts:
     """Of each step looked at whose loss takes class labels."""
     sequence: SequenceFacts | None = None
     """Of a step whose labels are tokens of its inputs."""
+    padding: PaddingFacts | None = None
+    """Of a step with padded sequences."""
+    labels_at: SourceSpan | None = None
+    """The line that makes what the first loss compares with."""
+    mask_at: SourceSpan | None = None
+    """The line that makes the part of the batch that is a mask of padded ids."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -303,8 +309,22 @@ class SequenceFacts:
     could not be told."""
     at: SourceSpan | None = None
     """The loss's line."""
-    labels_at: SourceSpan | None = None
-    """The line that makes the labels."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PaddingFacts:
+    """What predictions of padded sequences depend on."""
+
+    value: int
+    """The id that stands for padding."""
+    share: float
+    """Of all ids."""
+    rows: int
+    """How many sequences were looked at."""
+    reads_padding: int
+    """At how many of them the prediction depends on the padding."""
+    ignores_tokens: int
+    """At how many of them it depends on no token but the first, the last and its own."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

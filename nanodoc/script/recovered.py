@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import types
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -105,6 +106,15 @@ class RecoveredStep:
         if loop.number not in self._bodies:
             self._bodies[loop.number] = Body(loop, code)
         return self._bodies[loop.number]
+
+    @property
+    def loader(self) -> Any:
+        """The data set and collate function of the loader that was drawn from last, by the names
+        that a DataLoader has for them."""
+        iterator = self._outside.iterator
+        if iterator is None:
+            return None
+        return types.SimpleNamespace(dataset=iterator._dataset, collate_fn=iterator._collate_fn)
 
     @property
     def batch_name(self) -> str:

@@ -1,6 +1,7 @@
 """## What it checks
 The mask of an attention call in the last step, where each position may see every later one, and
-neither itself nor an earlier one.
+neither itself nor an earlier one. And padded sequences whose predictions depend on the padding, and
+on no token but the first, the last and the predicted one's own.
 
 ## Why it matters
 It is a causal mask upside down: True means "may be seen" for scaled_dot_product_attention and
@@ -23,20 +24,34 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
+from nanodoc.diagnosis.finding import Culprit
 from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.calls import CallFacts, PaddingFacts
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
-from nanodoc.rules.learning.claims import Standing, at_call, calls_into_the_loss, learning_claim
+from nanodoc.rules.learning.claims import (
+    Standing,
+    at_call,
+    calls_into_the_loss,
+    is_attention,
+    learning_claim,
+)
 
 
 @rule(
     "ND116",
     "inverted-mask",
     "critical",
-    "a causal mask upside down: every position sees only what comes after it",
+    "a mask upside down: what should be seen is hidden, and what should be hidden is seen",
     needs=("inspection",),
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    padding = evidence.inspection.padding if evidence.inspection is not None else None
+    if padding is not None and padding.ignores_tokens == padding.rows:
+        calls = [call for _, call in calls_into_the_loss(evidence) if is_attention(call)]
+        if calls:
+            yield _of_padding(rule, evidence, padding, calls[0])
+        return
     found = [call for _, call in calls_into_the_loss(evidence) if call.notes.get("sees_only_later")]
     if not found:
         return
@@ -56,4 +71,30 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         fix="hide the later positions: torch.full((n, n), float('-inf')).triu(1), or "
         "is_causal=True; a mask of bools means the opposite in scaled_dot_product_attention and "
         "in MultiheadAttention",
+    )
+
+
+def _of_padding(
+    rule: Rule, evidence: Evidence, padding: PaddingFacts, attention: CallFacts
+) -> Claim:
+    inspection = evidence.inspection
+    culprit = at_call(attention, evidence)
+    if inspection is not None and inspection.mask_at is not None:
+        culprit = Culprit(kind="data", location=inspection.mask_at)
+    read = padding.reads_padding > 0
+    return learning_claim(
+        rule,
+        location_key(culprit.location) or ("mask", "padding"),
+        standing=Standing(stage=Stage.WIRING, specificity=Specificity.EXACT),
+        title="the padding mask is upside down: "
+        + ("the padding is read, and the tokens are not" if read else "no token sees the others"),
+        explanation=f"In all of {padding.rows} sequences that end in padding (id {padding.value}) "
+        f"the prediction depends on {'the padding, and on ' if read else ''}no token but the "
+        "first, the last and its own.",
+        culprit=culprit,
+        step=inspection.step if inspection is not None else None,
+        weight=confidence(0.9, 0.3 if padding.rows > 1 else 0.0),
+        notes=[("padding id", padding.value), ("share of padding", round(padding.share, 3))],
+        fix="mask = ids != padding where True means: may be seen (Hugging Face's attention_mask); "
+        "key_padding_mask of torch's own layers means the opposite",
     )

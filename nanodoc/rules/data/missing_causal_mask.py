@@ -28,9 +28,14 @@ from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.calls import CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
-from nanodoc.rules.learning.claims import Standing, at_call, calls_into_the_loss, learning_claim
+from nanodoc.rules.learning.claims import (
+    Standing,
+    at_call,
+    calls_into_the_loss,
+    is_attention,
+    learning_claim,
+)
 
-_ATTENTION = ("scaled_dot_product_attention", "multi_head_attention_forward")
 _MASKING = ("masked_fill", "where", "add", "sub")
 _RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 
@@ -77,10 +82,10 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
 def _leak(evidence: Evidence) -> CallFacts | None:
     """The call that should have hidden the later positions."""
     for calls, call in calls_into_the_loss(evidence):
-        if call.name in _ATTENTION or call.name in _RECURRENT:
+        if call.name in _RECURRENT:
             return call
-        if call.name == "softmax" and len(call.shape) > 2 and call.shape[-1] == call.shape[-2]:
-            return _mask(calls, call) or call
+        if is_attention(call):
+            return (_mask(calls, call) if call.name == "softmax" else None) or call
     return None
 
 

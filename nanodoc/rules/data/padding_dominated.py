@@ -71,19 +71,22 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         ),
         None,
     )
+    labels = _labels(calls, loss, data.leaves) if loss is not None else None
+    if loss is not None and labels is not None:
+        share = loss.notes["top_count"] / max(loss.notes["targets"] - loss.notes["ignored"], 1)
+        of_ids = any(leaf.top_value == labels.top_value for leaf in ids)
+        if (
+            of_ids
+            and share > check.limit(evidence, "share")
+            # models that shift by themselves ignore one label a row
+            and loss.notes["ignored"] <= labels.shape[0]
+            and loss.notes["top_class"] == labels.top_value
+            and labels.ragged
+            and loss.notes["targets"] > labels.shape[0]
+        ):
+            yield _counted(rule, evidence, labels, share, loss)
+            return
     for leaf in ids:
-        if loss is not None and leaf.top_value is not None:
-            share = loss.notes["top_count"] / max(loss.notes["targets"] - loss.notes["ignored"], 1)
-            if (
-                share > check.limit(evidence, "share")
-                and not loss.notes["ignored"]
-                and _is_its_own_target(calls, loss, leaf)
-                and loss.notes["top_class"] == leaf.top_value
-                and leaf.ragged
-                and loss.notes["targets"] > leaf.shape[0]
-            ):
-                yield _counted(rule, evidence, leaf, share, loss)
-                return
         if (
             leaf.top_share <= check.limit(evidence, "share")
             or not leaf.ragged
@@ -109,10 +112,11 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         return
 
 
-def _is_its_own_target(calls: StepCalls, loss: CallFacts, ids: BatchLeaf) -> bool:
-    """The loss compares with the ids themselves: only there a class is a token."""
+def _labels(calls: StepCalls, loss: CallFacts, leaves: tuple[BatchLeaf, ...]) -> BatchLeaf | None:
+    """The part of the batch that the loss compares with."""
     made = calls.origin(loss.arguments[1]) if len(loss.arguments) > 1 else None
-    return isinstance(made, ArgumentFacts) and made.leaf == ids.path
+    path = made.leaf if isinstance(made, ArgumentFacts) else None
+    return next((leaf for leaf in leaves if leaf.path == path), None)
 
 
 def _counted(
@@ -143,7 +147,7 @@ def _counted(
         module=loss.module,
         module_type=loss.module_type,
         batch_path=leaf.path,
-        location=loss.site,
+        location=(evidence.inspection.labels_at if evidence.inspection else None) or loss.site,
     )
     return replace(claim, finding=replace(claim.finding, culprit=culprit, phase="forward"))
 

@@ -56,7 +56,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         if seen.distance == 0
         else "one position earlier"
     )
-    place = seen.labels_at or seen.at
+    place = inspection.labels_at or seen.at
     yield learning_claim(
         rule,
         location_key(place) or ("labels",),
