@@ -115,7 +115,8 @@ class CallWatch:
         self._wrap(builtins, "open", self._opening)
         self._wrap(torch, "save", self._saving)
         self._wrap(LRScheduler, "step", self._scheduling)
-        self._wrap(torch.nn.Module, "train", self._changing_mode)
+        # a validation between two steps may leave the model in eval mode
+        self._wrap(torch.nn.Module, "train", self._changing_mode, between=True)
         self._hooks = [
             register_optimizer_step_pre_hook(self._before_optimizer),
             register_optimizer_step_post_hook(self._after_optimizer),
@@ -129,14 +130,18 @@ class CallWatch:
             hook.remove()
         self._hooks = []
 
-    def _wrap(self, owner: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
+    def _wrap(
+        self, owner: Any, name: str, wrapper: Callable[[Any], Any], *, between: bool = False
+    ) -> None:
+        """`between`: it is watched between the steps, too."""
         original = getattr(owner, name, None)
         if original is None:
             return
         watched = wrapper(original)
 
         def wrapped(*args: Any, **kwargs: Any) -> Any:
-            return watched(*args, **kwargs) if self._active else original(*args, **kwargs)
+            watching = self._active or between
+            return watched(*args, **kwargs) if watching else original(*args, **kwargs)
 
         self._originals.append((owner, name, original))
         setattr(owner, name, functools.update_wrapper(wrapped, original))
