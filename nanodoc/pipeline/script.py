@@ -92,8 +92,9 @@ class ScriptRun:
         self._loops = loops
         self._program = program
         self._outside = Outside(self._loops, torch.device("cpu"))
-        self._building = building or BuildWatch(memory=False)
-        self._built = building is not None
+        self._earlier = building
+        self._building = BuildWatch(memory=False)
+        self._built = False
         most = config.steps if building is None else config.steps or DEFAULT_STEPS
         self._history: History | None = None
         self._before: tuple[tuple[str, str], ...] = ()
@@ -118,8 +119,8 @@ class ScriptRun:
         self._began = time.monotonic()
         try:
             self._session.install()
-            if not self._built:  # above the session's wrappers: they are taken away in that order
-                self._building.__enter__()
+            # above the session's wrappers: they are taken away in that order
+            self._building.__enter__()
             try:
                 yield
                 self._session.ended()
@@ -187,6 +188,8 @@ class ScriptRun:
         config, recipe = self._config, trained.recipe
         self._end_of_building()
         facts = self._building.settle(recipe.model)
+        if self._earlier is not None:  # a trainer makes its optimizers when it trains
+            facts = self._earlier.settle(recipe.model).and_later(facts)
         here().of_model(
             {
                 id(module): (path, type(module).__name__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -60,6 +60,18 @@ class BuildFacts:
     def is_compiled(self, model: torch.nn.Module) -> bool:
         """Some of the training runs through torch.compile."""
         return self.compiled or any(hasattr(module, "_orig_mod") for module in model.modules())
+
+    def and_later(self, later: BuildFacts) -> BuildFacts:
+        """With what was seen of optimizers, schedulers, loaders and modes afterwards."""
+        return replace(
+            self,
+            optimizers={**self.optimizers, **later.optimizers},
+            schedulers={**self.schedulers, **later.schedulers},
+            loaders={**self.loaders, **later.loaders},
+            eval_at={**self.eval_at, **later.eval_at},
+            frozen={**self.frozen, **later.frozen},
+            built=[*self.built, *later.built],
+        )
 
     def registered_at(self, name: str) -> SourceSpan | None:
         """The user's line that put parameter `name` into its module."""
