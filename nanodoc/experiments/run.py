@@ -36,7 +36,7 @@ _MOST_FINDINGS = 3  # whose fixes are tried
 _DIVERGING = 10.0  # times the loss at the start: when a finite run is worth being run again
 _LAST = 5
 _ADAPTIVE = {"betas", "alpha", "rho", "lr_decay"}  # options of Adam, RMSprop, Adadelta, Adagrad
-_HOT_ADAPTIVE = 5e-3  # torch's own default is 1e-3
+_HOT_ADAPTIVE = 0.05  # torch's own default is 1e-3, and graph networks are given ten times that
 _HOT = 1.0
 _FAR = 1e3  # times the loss at the start: it blew up before, and another batch may pass by chance
 

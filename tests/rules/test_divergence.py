@@ -57,6 +57,29 @@ def build():
 """,
         "divergence",
     ),
+    "a term that is maximised": (
+        """
+def away(m, b):
+    out = m(b[0])
+    return F.cross_entropy(out, b[1]) - out.square().mean()  # here
+
+def build():
+    model = Net()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    return {"model": model, "loss_fn": away, "data": BATCHES, "optimizer": optimizer}
+""",
+        "divergence",
+    ),
+    "Adam that leaps up and stays where guessing is": (
+        """
+def build():
+    layers = [m for _ in range(6) for m in (nn.Linear(32, 32), nn.Tanh())]
+    model = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), *layers, nn.Linear(32, 2))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.3)  # here
+    return {"model": model, "loss_fn": classes, "data": BATCHES, "optimizer": optimizer}
+""",
+        "learning-rate-range",
+    ),
     "no optimizer": (
         """
 def step(model, batch, optimizer, scaler):

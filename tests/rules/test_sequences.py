@@ -1,0 +1,150 @@
+"""Next tokens and paddings: what a step of ids says by itself, and what looks alike and is well."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from nanodoc.recipe.recipe import Recipe
+from tests.helpers import diagnose
+
+PAD = 0
+
+
+def _ids(length: int = 12) -> torch.Tensor:
+    return torch.randint(1, 30, (16, length), generator=torch.Generator().manual_seed(1))
+
+
+class Reader(nn.Module):
+    """One layer of attention; `mask` says by (query, key) or by key what may be seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.places = nn.Embedding(30, 16), nn.Embedding(16, 16)
+        self.projected = nn.Linear(16, 48)
+        self.head = nn.Linear(16, 30)
+
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        x = self.embed(ids) + self.places(torch.arange(ids.shape[1]))
+        q, k, v = self.projected(x).chunk(3, -1)
+        out: torch.Tensor = self.head(x + F.scaled_dot_product_attention(q, k, v, attn_mask=mask))
+        return out
+
+
+def _causal(length: int) -> torch.Tensor:
+    return torch.ones(length, length, dtype=torch.bool).tril()
+
+
+def _found(model: nn.Module, loss_fn: Any, data: list[Any]) -> set[str]:
+    recipe = Recipe(
+        model=model,
+        data=data,
+        loss_fn=loss_fn,
+        optimizer=torch.optim.Adam(model.parameters(), lr=1e-3),
+    )
+    return {f.name for f in diagnose(recipe, 4) if f.severity != "info"}
+
+
+def _language_model(labels: Any, *, time_first: bool = False, mask: Any = _causal) -> set[str]:
+    model = Reader()
+
+    def loss_fn(model: Any, ids: torch.Tensor) -> torch.Tensor:
+        read = ids[:, :-2]
+        scores = model(read, mask(read.shape[1]))
+        target = labels(ids)
+        if time_first:
+            return F.cross_entropy(scores.transpose(0, 1).flatten(0, 1), target.t().flatten())
+        return F.cross_entropy(scores.transpose(1, 2), target)
+
+    return _found(model, loss_fn, [_ids() for _ in range(4)])
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        (lambda ids: ids[:, 1:-1], set()),
+        (lambda ids: ids[:, :-2], {"unshifted-labels"}),
+        (lambda ids: ids[:, 2:], {"unshifted-labels"}),
+        (lambda ids: ids[:, :-2].flip(0), set()),  # some other labels
+        (lambda ids: torch.where(ids[:, :-2] % 7 == 0, 3, ids[:, :-2]), set()),  # masked ones
+    ],
+)
+def test_labels_and_inputs(labels: Any, expected: set[str]) -> None:
+    assert _language_model(labels) == expected
+
+
+def test_what_is_read_of_the_answer() -> None:
+    everything = lambda length: torch.ones(length, length, dtype=torch.bool)  # noqa: E731
+    assert _language_model(lambda ids: ids[:, 1:-1], mask=everything) == {"missing-causal-mask"}
+
+
+class Translator(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.source, self.target = Reader(), Reader()
+
+    def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        seen = self.source(source, None).mean(1, keepdim=True)
+        out: torch.Tensor = self.target(target, _causal(target.shape[1])) + seen
+        return out
+
+
+@pytest.mark.parametrize("begin", [0, 1])
+def test_an_encoder_may_read_what_the_decoder_is_to_say(begin: int) -> None:
+    """A copying task: the source holds every answer, at the same place or one later."""
+    model = Translator()
+
+    def loss_fn(model: Any, ids: torch.Tensor) -> torch.Tensor:
+        scores = model(ids[:, 1 - begin : -1 - begin or None], ids[:, :-2])
+        return F.cross_entropy(scores.flatten(0, 1), ids[:, 1:-1].flatten())
+
+    assert _found(model, loss_fn, [_ids() for _ in range(4)]) == set()
+
+
+def _padded(*, left: bool) -> torch.Tensor:
+    ids = _ids()
+    lengths = torch.arange(16) % 5 + 7
+    places = torch.arange(12).expand(16, 12)
+    hidden = places < 12 - lengths[:, None] if left else places >= lengths[:, None]
+    return ids.masked_fill(hidden, PAD)
+
+
+class Tagger(Reader):
+    def __init__(self, visible: Any) -> None:
+        super().__init__()
+        self.visible = visible
+
+    def forward(self, ids: torch.Tensor, mask: Any = None) -> torch.Tensor:
+        return super().forward(ids, self.visible(ids))
+
+
+def _keys(seen: torch.Tensor) -> torch.Tensor:
+    return seen[:, None, :].expand(-1, seen.shape[1], -1)
+
+
+@pytest.mark.parametrize(
+    ("visible", "left", "expected"),
+    [
+        (lambda ids: _keys(ids != PAD), False, set()),
+        (lambda ids: _keys(ids != PAD), True, set()),
+        (lambda ids: _keys(ids == PAD), False, {"inverted-mask"}),
+        (lambda ids: _keys(ids == PAD), True, {"inverted-mask"}),
+        (lambda ids: None, False, set()),  # nothing masks it, and nothing is upside down
+        (lambda ids: _causal(ids.shape[1]), True, set()),
+        (lambda ids: _causal(ids.shape[1]), False, set()),
+    ],
+)
+def test_masks_of_padding(visible: Any, left: bool, expected: set[str]) -> None:
+    model = Tagger(visible)
+    tags = torch.randint(0, 5, (16, 12), generator=torch.Generator().manual_seed(2))
+
+    def loss_fn(model: Any, ids: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(model(ids).transpose(1, 2), tags.masked_fill(ids == PAD, -100))
+
+    found = _found(model, loss_fn, [_padded(left=left) for _ in range(4)])
+    assert found & {"inverted-mask", "missing-causal-mask", "unshifted-labels"} == expected
