@@ -200,6 +200,8 @@ class ParameterFacts:
     registered_at: SourceSpan | None
     never_written: bool = False
     """Its memory came from torch.empty and nothing wrote to it during build()."""
+    trained: bool = False
+    """Steps that nobody watched had trained it already."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 from nanodoc.errors import UserCodeError
@@ -34,11 +35,15 @@ class ScriptEngine(Engine):
     _before: StepState | None = None
     """The start of the step before the open one."""
 
-    def first(self, capsule: StepState, indices: list[int] | None) -> Stop | str | None:
+    def first(
+        self, capsule: StepState, indices: list[int] | None, *, trained: bool = False
+    ) -> Stop | str | None:
         """Runs the script's first step once more from its start. Leaves everything where that
-        step's end left it; whoever calls puts it back."""
+        step's end left it; whoever calls puts it back. `trained`: steps before it had trained the
+        model, unwatched."""
         self.keeper.restore(capsule)
-        self.sick = tuple(sick_before_start(self.recipe.model, self._build))
+        found = sick_before_start(self.recipe.model, self._build)
+        self.sick = tuple(replace(sick, trained=trained) for sick in found)
         self._indices = indices
         self._tell_begun(capsule)
         return self._begun(capsule, time.perf_counter(), None)

@@ -44,7 +44,7 @@ def run_again(
     limits.fingerprints = prints
     try:
         with state_preserved(engine.runner, engine.keeper):
-            ended = engine.first(first.capsule, first.indices)
+            ended = engine.first(first.capsule, first.indices, trained=first.backwards > 0)
     finally:
         limits.fingerprints = None
         now.restore()

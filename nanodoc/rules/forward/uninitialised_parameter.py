@@ -31,7 +31,7 @@ from nanodoc.diagnosis.remedy import Initialise
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.ops import LeafRoot, ParameterFacts
-from nanodoc.rules.base import effects, link, replay_row, values
+from nanodoc.rules.base import count, effects, link, replay_row, values
 
 
 @rule(
@@ -43,6 +43,10 @@ from nanodoc.rules.base import effects, link, replay_row, values
     trials=("values",),
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    late = [sick for sick in evidence.sick_parameters if sick.trained and sick.facts.nonfinite]
+    if late:
+        yield _trained_before(rule, evidence, late)
+        return
     for position, sick in enumerate(evidence.sick_parameters):
         yield _before_start(
             rule,
@@ -60,6 +64,41 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             leaf.kind in ("parameter", "buffer") and leaf.name not in hurt
         ):
             yield _during_step(rule, evidence, leaf)
+
+
+def _trained_before(rule: Rule, evidence: Evidence, sick: list[ParameterFacts]) -> Claim:
+    """Steps that nobody watched made them so: their initial values are not to blame."""
+    site = next((made for made in evidence.optimizer_sites if made is not None), None)
+    first = sick[0]
+    return Claim(
+        root=("sick", first.name),
+        specificity=Specificity.SPECIAL,
+        stage=Stage.WEIGHTS,
+        finding=rule.finding(
+            confidence=confidence(0.6),
+            title=f"{count(len(sick), 'parameter')} held non-finite values when the watching began",
+            explanation="The loop had trained before, in iterations that were not watched, because "
+            "it had run for long without a backward pass. One of their updates made "
+            f"{first.name} non-finite.",
+            culprit=Culprit(
+                kind="optimizer",
+                module=first.module,
+                module_type=first.module_type,
+                parameter=first.name,
+                location=site,
+            ),
+            phase="optimizer",
+            step=None,
+            evidence=tuple((p.name, f"{p.facts.nonfinite} of {p.facts.numel}") for p in sick[:4]),
+            fixes=(
+                Fix(
+                    title="let the training begin within the loop's first iterations (a smaller "
+                    "warm-up of the replay buffer), so that its first step is watched",
+                    confidence="maybe",
+                ),
+            ),
+        ),
+    )
 
 
 def _before_start(rule: Rule, sick: ParameterFacts, position: int, every: tuple[str, ...]) -> Claim:
