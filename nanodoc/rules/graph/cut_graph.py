@@ -4,7 +4,8 @@ depends on them. Values are followed from the parameters to the loss through eve
 Python numbers and NumPy arrays too; the first op whose input carries gradient and whose output
 should but doesn't is named: detach, .data, .item(), float(), tolist(), .numpy(), torch.tensor or
 torch.as_tensor of tensors, argmax, comparisons, integer casts, rounding, in-place writes behind
-autograd's back, a custom autograd function that returns None.
+autograd's back, a custom autograd function that returns None. And terms of the loss that have no
+gradient by themselves: samples, and derivatives taken without create_graph=True.
 
 ## Why it matters
 The parameters stay at their initial values, often without any error: the loss even falls, as far as
@@ -34,6 +35,7 @@ from nanodoc.diagnosis.claim import Claim
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.graph.cut_claims import cut_graph
+from nanodoc.rules.graph.derivative import derivative_claims
 from nanodoc.rules.graph.sampled import sampled_claims
 
 
@@ -48,3 +50,4 @@ from nanodoc.rules.graph.sampled import sampled_claims
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     yield from cut_graph(rule, evidence)
     yield from sampled_claims(rule, evidence)
+    yield from derivative_claims(rule, evidence)
