@@ -25,7 +25,7 @@ from nanodoc.tensors.nested import tensor_leaves
 from nanodoc.trace.first_lines import FirstLine, FirstLines, OutOfTime
 
 _SECONDS = 20.0
-_SCANNED = 5.0  # seconds
+_SCANNED = 10.0  # seconds
 _DRAWS = 8  # of one sample
 _LARGEST = 1 << 30  # bytes of an array that is read
 _MOST_HOLDERS = 200

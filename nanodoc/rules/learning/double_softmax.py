@@ -74,6 +74,10 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         if call.name in (*_WANTS_LOGS, "cross_entropy") and _over_the_batch(made, call):
             yield _wrong_dimension(rule, evidence, call, made)
             return
+        # a distribution normalises its logits
+        if call.name == "logsumexp" and made.name == "softmax":
+            yield _normalised_twice(rule, evidence, call, made, "softmax")
+            return
         if (
             call.name == "log_softmax"
             and made.name == "softmax"
@@ -87,6 +91,7 @@ def _normalised_twice(
     rule: Rule, evidence: Evidence, call: CallFacts, made: CallFacts, applies: str
 ) -> Claim:
     classes = call.notes.get("classes")
+    taker = "a distribution of logits" if call.name == "logsumexp" else call.name
     floor = None
     if classes and made.name == "softmax" and classes > 1:
         floor = math.log(classes - 1 + math.e) - 1  # all probability on the right class
@@ -112,8 +117,9 @@ def _normalised_twice(
         evidence,
         call,
         made,
-        title=f"{made.name} before {call.name}, which applies {applies} itself",
-        explanation=f"{call.name} takes the model's raw outputs (logits). Given probabilities "
+        title=f"{made.name} before {taker}, which applies {applies} itself",
+        explanation=f"{'It' if call.name == 'logsumexp' else call.name} takes the model's raw "
+        "outputs (logits). Given probabilities "
         "between 0 "
         "and 1 it sees almost no difference between classes, and gradients pass through two "
         f"of them.{cap}",
