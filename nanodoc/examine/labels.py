@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import Any
 
@@ -20,7 +21,8 @@ def labels_at(recipe: Recipe, calls: StepCalls) -> SourceSpan | None:
     reaching = calls.reaching_the_loss()
     for call in calls.calls:
         if call.name in _LOSSES and call.index in reaching and len(call.arguments) > 1:
-            return _made_at(recipe, calls.origin(call.arguments[1]))
+            with contextlib.suppress(Exception):  # functions and objects of any kind
+                return _made_at(recipe, calls.origin(call.arguments[1]))
     return None
 
 
@@ -37,7 +39,8 @@ def mask_at(recipe: Recipe, batches: list[Any]) -> SourceSpan | None:
     for path, tensor in leaves.items():
         beside = any(t is not tensor and t.shape == tensor.shape and int(t.max()) > 1 for t in flat)
         if beside and tensor.dim() == 2 and bool(((tensor == 0) | (tensor == 1)).all()):
-            return line_of_leaf(recipe, path)
+            with contextlib.suppress(Exception):  # functions and objects of any kind
+                return line_of_leaf(recipe, path)
     return None
 
 

@@ -25,7 +25,6 @@ from nanodoc.tensors.nested import tensor_leaves
 from nanodoc.trace.first_lines import FirstLine, FirstLines, OutOfTime
 
 _SECONDS = 20.0
-_SCANNED = 10.0  # seconds
 _DRAWS = 8  # of one sample
 _LARGEST = 1 << 30  # bytes of an array that is read
 _MOST_HOLDERS = 200
@@ -69,11 +68,14 @@ class MakingSearch:
         keeper: StateKeeper,
         source: Source,
         build: Callable[[], contextlib.AbstractContextManager[Source | None]] | None,
+        *,
+        seconds: float = _SECONDS,
     ) -> None:
         self._runner = runner
         self._keeper = keeper
         self._source = source
         self._build = build
+        self._seconds = min(seconds, _SECONDS)
 
     def of(self, leaf: LeafRoot, step: int) -> Making | None:
         """The line that made the values of a leaf of the batch that are not finite; None where that
@@ -86,7 +88,7 @@ class MakingSearch:
         with state_preserved(self._runner, self._keeper), warnings_unsaid():
             seeds: Sequence[int] = range(_DRAWS)
             if index is None and self._source.dataset is not None:
-                bad = _bad_sample(self._source.dataset, leaf.name)
+                bad = _bad_sample(self._source.dataset, leaf.name, self._seconds / 2)
                 if bad is None:
                     return None
                 index, seeds = bad[0], bad[1:]
@@ -103,7 +105,7 @@ class MakingSearch:
         with (
             state_preserved(self._runner, self._keeper),
             warnings_unsaid(),
-            _following() as lines,
+            _following(self._seconds) as lines,
             self._build() as source,
         ):
             if source is not None and source.step is not None:
@@ -117,7 +119,7 @@ class MakingSearch:
         if self._source.dataset is None or index is None:
             return None
         for seed in seeds:
-            with _following() as lines:
+            with _following(self._seconds) as lines:
                 _seed(seed)
                 found = _making(_of_sample(lines, self._source, index, path), "sample")
                 if found is not None or lines.of_any():
@@ -126,7 +128,7 @@ class MakingSearch:
 
     def _built_again(self, path: str, index: int | None, step: int) -> Making | None:
         assert self._build is not None
-        with _following() as lines, self._build() as source:
+        with _following(self._seconds) as lines, self._build() as source:
             if source is None:
                 return None
             if source.dataset is not None and index is not None:
@@ -147,10 +149,10 @@ def _seed(seed: int) -> None:
         sys.modules["numpy"].random.seed(seed)
 
 
-def _bad_sample(dataset: Any, path: str) -> tuple[int, int] | None:
+def _bad_sample(dataset: Any, path: str, seconds: float) -> tuple[int, int] | None:
     """The first sample that holds such a value, and the seed that it was drawn with, where nothing
     tells which ones the batch was made of."""
-    until = time.monotonic() + _SCANNED
+    until = time.monotonic() + seconds
     with contextlib.suppress(Exception):  # the user's data set, asked at another time than theirs
         for seed, index in itertools.product(range(_DRAWS), range(len(dataset))):
             _seed(seed)
@@ -164,10 +166,10 @@ def _bad_sample(dataset: Any, path: str) -> tuple[int, int] | None:
 
 
 @contextlib.contextmanager
-def _following() -> Iterator[FirstLines]:
+def _following(seconds: float) -> Iterator[FirstLines]:
     """The user's code is followed. Whatever it raises, asked at another time than it expects, ends
     the search."""
-    lines = FirstLines(not_finite, _SECONDS)
+    lines = FirstLines(not_finite, seconds)
     try:
         with lines:
             yield lines

@@ -3,6 +3,7 @@ it."""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import sys
@@ -92,9 +93,12 @@ def _own_modules(launch: Launch) -> Iterator[None]:
             installed = f"{os.sep}site-packages{os.sep}" in file
             if not (installed or name.partition(".")[0] == "nanodoc"):
                 del sys.modules[name]
+    register = atexit.register
+    atexit.register = lambda function, *args, **kwargs: function  # type: ignore[assignment]  # put back below
     try:
         yield
     finally:
+        atexit.register = register
         for name in [name for name in sys.modules if name not in modules]:
             file = getattr(sys.modules[name], "__file__", None)
             if isinstance(file, str) and os.path.realpath(file).startswith(inside):

@@ -67,7 +67,7 @@ def reported(
     )
     if evidence.leaves and not outcome.interrupted:
         with kept_going("the making of the data", not_checked):
-            evidence = _with_makings(run, engine, evidence, progress)
+            evidence = _with_makings(run, engine, evidence, progress, not_checked)
     if differential is not None:
         with kept_going("experiments", not_checked):
             evidence = differential.examine(evidence)
@@ -98,15 +98,27 @@ def reported(
     return write_patch(report, run.folder) if config.fix else report
 
 
-def _with_makings(run: Run, engine: Engine, evidence: Evidence, progress: Progress) -> Evidence:
-    """The evidence with the lines that made bad values of the batch."""
+def _with_makings(
+    run: Run,
+    engine: Engine,
+    evidence: Evidence,
+    progress: Progress,
+    not_checked: list[tuple[str, str]],
+) -> Evidence:
+    """The evidence with the lines that made bad values of the batch. Ctrl-C ends the search."""
     progress.say("following the bad values into the making of the batch …")
     source = run.data() if run.data is not None else None
     if source is None:
         source = Source.of_loader(loader_of(engine.recipe.data) or engine.recipe.data)
-    search = MakingSearch(engine.runner, engine.keeper, source, run.rebuilt)
+    search = MakingSearch(
+        engine.runner, engine.keeper, source, run.rebuilt, seconds=run.config.budget
+    )
     step = evidence.trip.step if evidence.trip is not None else evidence.failure_step or 0
-    return replace(evidence, leaves=with_makings(search, evidence.leaves, step))
+    try:
+        return replace(evidence, leaves=with_makings(search, evidence.leaves, step))
+    except KeyboardInterrupt:
+        not_checked.append(("the making of the data", "it was interrupted"))
+        return evidence
 
 
 def without_device_report(run: Run, outcome: Outcome) -> Report:
