@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from typing import Any
 
 from nanodoc.facts.calls import CLASSIFICATION, REGRESSION, ArgumentFacts, CallFacts, StepCalls
 from nanodoc.facts.source import SourceSpan
 from nanodoc.recipe.recipe import Recipe
-from nanodoc.tensors.nested import tensor_leaves
+from nanodoc.tensors.nested import keys_of, tensor_leaves
 from nanodoc.trace.returned import Key, line_in_data, line_of_variable
 
 _LOSSES = (*CLASSIFICATION, *REGRESSION)
-_PART = re.compile(r"\[(\d+)\]|\['([^']*)'\]|\.(\w+)")
 
 
 def labels_at(recipe: Recipe, calls: StepCalls) -> SourceSpan | None:
@@ -48,10 +46,7 @@ def line_of_leaf(recipe: Recipe, leaf: str) -> SourceSpan | None:
     """The line that makes a part of the batch, such as `batch['labels']`."""
     if not leaf.startswith("batch"):
         return None
-    path: list[Key] = [
-        int(number) if number else key or attribute
-        for number, key, attribute in _PART.findall(leaf.removeprefix("batch"))
-    ]
+    path: list[Key] = keys_of(leaf)
     step: Any = recipe.train_step
     if not getattr(step, "of_script", False):
         return line_in_data(recipe.data, path)

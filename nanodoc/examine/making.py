@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import random
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,14 +20,13 @@ from nanodoc.facts.ops import LeafRoot, Making
 from nanodoc.replay.sandbox import state_preserved, warnings_unsaid
 from nanodoc.replay.step import StepRunner
 from nanodoc.replay.step_state import StateKeeper
-from nanodoc.tensors.nested import tensor_leaves
+from nanodoc.tensors.nested import keys_of, tensor_leaves
 from nanodoc.trace.first_lines import FirstLine, FirstLines, OutOfTime
 
 _SECONDS = 20.0
 _DRAWS = 8  # of one sample
 _LARGEST = 1 << 30  # bytes of an array that is read
 _MOST_HOLDERS = 200
-_PART = re.compile(r"\[(\d+)\]|\['([^']*)'\]|\.(\w+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,15 +247,9 @@ def _of_batch(lines: FirstLines, data: Any, step: int, path: str) -> FirstLine |
 def _at(value: Any, path: str) -> Any:
     """What lies at the path of a batch, as `batch['x'][0]`, in a sample; None where there is
     nothing."""
-    rest = path.partition("batch")[2]
-    for number, key, attribute in _PART.findall(rest):
+    for key in keys_of(path):
         try:
-            if number:
-                value = value[int(number)]
-            elif key:
-                value = value[key]
-            else:
-                value = getattr(value, attribute)
+            value = getattr(value, key) if f".{key}" in path else value[key]  # type: ignore[arg-type]  # a name
         except (TypeError, KeyError, IndexError, AttributeError):
             return None
     return value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 
 # containers in each other: what lies deeper is nobody's batch, and Python's stack is short
 _DEEPEST = 40
+_PART = re.compile(r"\[(\d+)\]|\['([^']*)'\]|\.(\w+)")
 
 
 def map_tensors(
@@ -155,6 +157,12 @@ def tensor_leaves(
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         for field in dataclasses.fields(value):
             yield from tensor_leaves(getattr(value, field.name), f"{path}.{field.name}", depth - 1)
+
+
+def keys_of(path: str) -> list[int | str]:
+    """The keys of a path that `tensor_leaves` gave: `batch['x'][0].y` is "x", 0, "y"."""
+    parts = _PART.findall(path.partition("batch")[2])
+    return [int(number) if number else key or attribute for number, key, attribute in parts]
 
 
 def leading_size(value: Any) -> int:

@@ -61,9 +61,8 @@ def line_of_variable(
     variables and globals."""
     if frame_kind(code.co_filename) != USER:
         return None
-    try:
-        tree = ast.parse("".join(linecache.getlines(code.co_filename)))
-    except (SyntaxError, ValueError, RecursionError):
+    tree = _tree(code.co_filename)
+    if tree is None:
         return None
     body: Sequence[ast.stmt] = tree.body
     if code.co_name != "<module>":
@@ -83,6 +82,13 @@ def line_of_variable(
     return _of_name(scope, variable, tuple(path), 1 << 30, _DEEPEST)
 
 
+def _tree(file: str) -> ast.Module | None:
+    try:
+        return ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+
+
 def _scope_of(function: Any) -> _Scope | None:
     function = inspect.unwrap(getattr(function, "__func__", function))
     if not isinstance(function, FunctionType):
@@ -90,9 +96,8 @@ def _scope_of(function: Any) -> _Scope | None:
     code = function.__code__
     if frame_kind(code.co_filename) != USER:
         return None
-    try:
-        tree = ast.parse("".join(linecache.getlines(code.co_filename)))
-    except (SyntaxError, ValueError, RecursionError):
+    tree = _tree(code.co_filename)
+    if tree is None:
         return None
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and node.name == code.co_name:
