@@ -25,6 +25,7 @@ from nanodoc.recipe.build_facts import BuildFacts
 from nanodoc.report.report import Report
 from nanodoc.report.terminal import render
 from nanodoc.script.loops import Loop, Loops
+from nanodoc.script.marking import marked
 
 
 def examine(recipe: Any, steps: int | None = None, **options: Any) -> Report:
@@ -146,7 +147,7 @@ class Steps:
         file = frame.f_code.co_filename
         if file not in self._loops.by_file:
             try:
-                self._loops.marked("".join(linecache.getlines(file)), file)
+                marked(self._loops, "".join(linecache.getlines(file)), file)
             except SyntaxError:
                 self._loops.by_file[file] = []
         found = self._loops.headed_by(frame, frame.f_lineno)

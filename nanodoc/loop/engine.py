@@ -16,7 +16,7 @@ from nanodoc.examine.initial_state import sick_before_start
 from nanodoc.examine.non_finite import Examiner
 from nanodoc.facts.calls import RangeFacts
 from nanodoc.facts.failure_kinds import says_device_is_lost
-from nanodoc.facts.ops import GrowthPoint, ParameterFacts
+from nanodoc.facts.ops import GrowthPoint, OptimizerFacts, ParameterFacts
 from nanodoc.heartbeat.trail import here
 from nanodoc.loop.driven_step import DrivenStep
 from nanodoc.loop.history import History
@@ -295,7 +295,7 @@ class Engine:
         was skipped."""
         clean = trouble.trip is None and trouble.failure is None and steps > 0
         if clean:
-            trouble.optimizers = self._stops.hurt_by_optimizer()
+            trouble.optimizers = self._hurt()
         end = RunEnd(
             last=self._last,
             steps=steps,
@@ -311,6 +311,9 @@ class Engine:
             if end.sick_skip is not None and trouble.trip is None:
                 trouble = self._stops.skip(end.sick_skip)
         return trouble
+
+    def _hurt(self) -> tuple[OptimizerFacts, ...]:
+        return self._stops.hurt_by_optimizer()
 
     # -- parts of a step ---------------------------------------------------------------------------
 

@@ -18,10 +18,12 @@ class History:
     """Appends one line a step to `history.jsonl`; a file of that name which nanodoc did not write
     is never touched."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, training: int = 1) -> None:
+        """`training` counts those of a script that makes several; each has a file of its own."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self.path = _free_path(folder)
+            stem = "history" if training == 1 else f"history-training{training}"
+            self.path = _free_path(folder, stem)
             self._file: TextIO | None = self.path.open("w", encoding="utf-8")
         except OSError as error:
             raise UsageError(
@@ -61,11 +63,11 @@ class History:
             self._file = None
 
 
-def _free_path(folder: Path) -> Path:
-    """`history.jsonl`, or with a number behind it where a file of that name is not an earlier
+def _free_path(folder: Path, stem: str) -> Path:
+    """`stem.jsonl`, or with a number behind it where a file of that name is not an earlier
     history of ours."""
     for number in range(1, 10_000):
-        path = folder / ("history.jsonl" if number == 1 else f"history-{number}.jsonl")
+        path = folder / (f"{stem}.jsonl" if number == 1 else f"{stem}-{number}.jsonl")
         if not path.exists():
             return path
         try:

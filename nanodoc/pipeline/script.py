@@ -33,16 +33,19 @@ from nanodoc.recipe.build_watch import BuildWatch
 from nanodoc.recipe.trainers import TrainerReturned
 from nanodoc.report.report import Report
 from nanodoc.report.terminal import render
+from nanodoc.report.trainings import of_all_trainings
 from nanodoc.script.launcher import Program
 from nanodoc.script.loops import Loop, Loops
 from nanodoc.script.outside import Outside
 from nanodoc.script.recovered import RecoveredStep
 from nanodoc.script.session import ScriptSession
 from nanodoc.script.states import ENDED, ScriptEnded, TrainingIsSick
+from nanodoc.script.succession import Successor
 from nanodoc.script.trained import Trained
 from nanodoc.supervise.launch import Launch
 from nanodoc.trace.files import shown_path
 
+_MOST_TRAININGS = 8  # of one script, that are watched
 _NO_STEP = "no loop of the script made an optimizer step, as far as could be seen"
 
 
@@ -96,13 +99,44 @@ class ScriptRun:
         self._building = BuildWatch(memory=False)
         self._built = False
         most = config.steps if building is None else config.steps or DEFAULT_STEPS
-        self._history: History | None = None
         self._before: tuple[tuple[str, str], ...] = ()
         self._report: Report | None = None
         self._status = 0
-        self.session = self._session = ScriptSession(
-            self._loops, self._outside, self._engine, self._conclude, most
+        self._history: History | None = None
+        self._most = most
+        self._earlier_reports: list[Report] = []
+        self.session = self._session = self._new_session(
+            most, 0 if in_code else _MOST_TRAININGS - 1
         )
+
+    def _new_session(
+        self, most: int | None, successors: int, around: Loop | None = None
+    ) -> ScriptSession:
+        return ScriptSession(
+            self._loops,
+            self._outside,
+            self._engine,
+            self._conclude,
+            most,
+            successor=None if self._in_code else self._successor,
+            most_successors=successors,
+            wanted=None if around is None else lambda loop: loop is around,
+        )
+
+    def _successor(self, found: Successor) -> ScriptSession:
+        """The session of the training that follows the one that is over."""
+        self._session.close()
+        if self._report is not None:
+            self._earlier_reports.append(self._report)
+            self._report = None
+        done = sum(report.vitals.steps for report in self._earlier_reports)
+        left = _MOST_TRAININGS - 1 - len(self._earlier_reports)
+        self.session = self._session = self._new_session(
+            None if self._most is None else max(self._most - done, 1), left, found.around
+        )
+        self._session.install()
+        here().at(None, "script")
+        return self._session
 
     def run(self) -> Report:
         """Runs the program. Raises `UsageError`, `InternalError`, and `KeyboardInterrupt` where it
@@ -165,7 +199,10 @@ class ScriptRun:
                 f"{type(broken).__name__}: {' '.join(str(broken).split())[:200]}; the script ran "
                 "on unwatched, please report this"
             ) from broken
-        return replace(self._report or self._nothing(), script_status=self._status)
+        report = self._report or self._nothing()
+        if self._earlier_reports:
+            report = of_all_trainings([*self._earlier_reports, report])
+        return replace(report, script_status=self._status)
 
     @property
     def told(self) -> bool:
@@ -200,7 +237,7 @@ class ScriptRun:
         folder = artifact_folder(config)
         if self._history is not None:  # of an engine that ran the first step in vain
             self._history.close()
-        self._history = History(folder)
+        self._history = History(folder, len(self._earlier_reports) + 1)
         self._run = Run(
             entrypoint=self._entrypoint,
             config=config,

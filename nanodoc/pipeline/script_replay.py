@@ -27,7 +27,7 @@ from nanodoc.recipe.trainers import TrainerReturned
 from nanodoc.replay.step_state import StateKeeper
 from nanodoc.report.report import Report
 from nanodoc.script.launcher import Program, marked_trainers
-from nanodoc.script.loops import Loops
+from nanodoc.script.loops import Loop, Loops
 from nanodoc.script.muted import muted
 from nanodoc.script.outside import Outside
 from nanodoc.script.recovered import RecoveredStep
@@ -117,7 +117,7 @@ class _ScriptReplay:
     def report(self, loops: Loops, run: Callable[[], Any]) -> Report:
         """Runs the script, and gives what the step showed. Raises `UsageError`."""
         outside = Outside(loops, torch.device("cpu"))
-        session = ReplaySession(loops, outside, self._examine)
+        session = ReplaySession(loops, outside, self._examine, self._is_the_loop(loops))
         raised: BaseException | None = None
         with self._silence:
             self._silence.enter_context(muted())
@@ -139,6 +139,18 @@ class _ScriptReplay:
             f"{self._named} did not come to a step of its training: {why or 'it made none'} (in a "
             "replay it can neither write files nor start other programs)"
         )
+
+    def _is_the_loop(self, loops: Loops) -> Callable[[Loop], bool]:
+        """Whether a loop is the snapshot's; of a script that has changed since, every loop is."""
+        saved = self._content["script"]
+        files: dict[str, str] = {}
+
+        def same(loop: Loop) -> bool:
+            if loop.file not in files:
+                files[loop.file] = source_of(loop.file)
+            return bool(saved["line"] == loop.line and saved["source"] == files[loop.file])
+
+        return lambda loop: same(loop) or not any(same(other) for other in loops.all)
 
     def _examine(self, first: Candidate, step: RecoveredStep) -> None:
         """The step, where the script stands before its first optimizer step."""

@@ -41,6 +41,8 @@ class RunInfo:
     world_size: int = 1
     step_found: str = ""
     """Where a script's step was found, and whether it can be run again."""
+    trainings: tuple[str, ...] = ()
+    """What came of each training of a script that makes several, in their order."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -131,6 +131,8 @@ def _vitals(report: Report) -> Text:
     losses, norms = vitals.losses, vitals.grad_norms
     if run.step_found:
         out.append(f"  {clean(run.step_found)}\n")
+    for position, training in enumerate(run.trainings):
+        out.append(f"  training {position + 1:<5} {clean(training)}\n")
     out.append(f"  steps          {vitals.steps} of {run.steps_requested}\n")
     if losses:
         out.append(

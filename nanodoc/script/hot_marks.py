@@ -8,7 +8,8 @@ import types
 from collections.abc import Iterator
 
 from nanodoc.script import marks
-from nanodoc.script.loops import BEGIN, EACH, LEFT, Loops
+from nanodoc.script.loops import Loops
+from nanodoc.script.marking import BEGIN, EACH, LEFT, marked
 
 
 def mark_imported(module: types.ModuleType, loops: Loops) -> bool:
@@ -19,11 +20,11 @@ def mark_imported(module: types.ModuleType, loops: Loops) -> bool:
         return file is not None
     try:
         source = inspect.getsource(module)
-        marked = loops.marked(source, file)
+        code = marked(loops, source, file, of_library=True)
     except (OSError, TypeError, SyntaxError):
         return False
     vars(module).update({BEGIN: marks.begin, LEFT: marks.left, EACH: marks.each})
-    codes = {(c.co_qualname, c.co_firstlineno): c for c in _codes(marked)}
+    codes = {(c.co_qualname, c.co_firstlineno): c for c in _codes(code)}
     found = False
     for function in _functions(module):
         old = function.__code__

@@ -16,6 +16,7 @@ from typing import Any
 
 from nanodoc.errors import UsageError
 from nanodoc.script.loops import Loops
+from nanodoc.script.marking import marked
 from nanodoc.supervise.launch import Launch
 
 # the loops of trainers, whose iterations are a training's steps
@@ -24,6 +25,12 @@ TRAINERS = frozenset(
         "transformers.trainer",
         "lightning.pytorch.loops.training_epoch_loop",
         "pytorch_lightning.loops.training_epoch_loop",
+        "ignite.engine",
+        "skorch.net",
+        *(
+            f"stable_baselines3.{name}.{name}"
+            for name in ("a2c", "ddpg", "dqn", "ppo", "sac", "td3")
+        ),
     }
 )
 _OURS = str(Path(__file__).resolve().parent.parent.parent)
@@ -68,7 +75,7 @@ class Program:
             __doc__=None,
         )
         sys.modules["__main__"] = self.module
-        exec(_code(self._loops, self._source, self._path), vars(self.module))
+        exec(_code(self._loops, self._source, self._path, False), vars(self.module))
 
 
 def marked_trainers() -> Loops:
@@ -96,10 +103,10 @@ def _module_spec(name: str) -> importlib.machinery.ModuleSpec:
     return spec
 
 
-def _code(loops: Loops, source: bytes, path: str) -> Any:
+def _code(loops: Loops, source: bytes, path: str, of_library: bool) -> Any:
     """The marked code; as it is where it cannot be marked. Raises as compile() does."""
     try:
-        return loops.marked(source, path)
+        return marked(loops, source, path, of_library=of_library)
     except (RecursionError, ValueError):
         return compile(source, path, "exec", dont_inherit=True)
 
@@ -113,7 +120,7 @@ class _Loader(importlib.machinery.SourceFileLoader):
 
     def get_code(self, fullname: str) -> Any:
         path = self.get_filename(fullname)
-        return _code(self._loops, self.get_data(path), path)
+        return _code(self._loops, self.get_data(path), path, fullname in TRAINERS)
 
 
 class _Finder:

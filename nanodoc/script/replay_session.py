@@ -5,24 +5,28 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 
-from nanodoc.loop.script_engine import ScriptEngine
-from nanodoc.script.loops import Loops
+from nanodoc.script.loops import Loop, Loops
 from nanodoc.script.outside import Outside
 from nanodoc.script.recovered import RecoveredStep
 from nanodoc.script.search import Candidate
-from nanodoc.script.session import ScriptSession
+from nanodoc.script.search_session import SearchSession
 from nanodoc.script.states import ScriptEnded, State
-from nanodoc.script.trained import Trained
 
 
-class ReplaySession(ScriptSession):
+class ReplaySession(SearchSession):
     """`examine` gets the first iteration of the training's loop, before its optimizer has stepped;
     the script is ended then. What went wrong in it is in `trouble`."""
 
+    wants_first = True
+
     def __init__(
-        self, loops: Loops, outside: Outside, examine: Callable[[Candidate, RecoveredStep], None]
+        self,
+        loops: Loops,
+        outside: Outside,
+        examine: Callable[[Candidate, RecoveredStep], None],
+        wanted: Callable[[Loop], bool] | None = None,
     ) -> None:
-        super().__init__(loops, outside, _no_engine, lambda engine, outcome: ScriptEnded())
+        super().__init__(loops, outside, wanted)
         self._examine = examine
         self.trouble: Exception | None = None
         self.reached = False
@@ -39,17 +43,10 @@ class ReplaySession(ScriptSession):
         finally:
             self._busy = False
 
-    def _wants_first(self) -> bool:
-        return True
-
-    def _begin_engine(self, error: BaseException | None = None) -> None:
+    def _first_complete(self) -> None:
         first = self._first
         assert first is not None
         self.state, self.reached = State.OVER, True
         self._recovered.begin(first.start)
         self._examine(first, self._recovered)
         raise ScriptEnded
-
-
-def _no_engine(trained: Trained, step: RecoveredStep) -> ScriptEngine:
-    raise NotImplementedError

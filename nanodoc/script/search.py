@@ -4,7 +4,7 @@ with, and which of them runs when an optimizer steps."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import FrameType, TracebackType
 from typing import Any
@@ -51,7 +51,15 @@ class Candidate:
 class Search:
     """Told of every mark, backward pass and optimizer until the loop is known."""
 
-    def __init__(self, loops: Loops, outside: Outside, recovered: RecoveredStep) -> None:
+    def __init__(
+        self,
+        loops: Loops,
+        outside: Outside,
+        recovered: RecoveredStep,
+        wanted: Callable[[Loop], bool] | None = None,
+    ) -> None:
+        """`wanted` says whether a loop may be the one, where that is known."""
+        self._wanted = wanted
         self._loops = loops
         self._outside = outside
         self._recovered = recovered
@@ -72,7 +80,7 @@ class Search:
         before = self._candidates.get(loop.number)
         if before is not None and self._trains_by_hand(before):
             return before
-        if self._is_idle(loop):
+        if (self._wanted is not None and not self._wanted(loop)) or self._is_idle(loop):
             self.left(loop.number)
             return None
         start = start_of(frame, loop, self._outside, bound=bound)
@@ -116,8 +124,10 @@ class Search:
 
     def running(self, frame: FrameType | None, by_closure: bool) -> Candidate | None:
         """The innermost loop that runs and whose iteration has seen a backward pass, or is about to
-        (`by_closure`); the loop around it, where that makes backward passes of its own."""
+        (`by_closure`); the loop around it, where that makes backward passes of its own. Where no
+        loop is to be seen, the step function that runs."""
         found: Candidate | None = None
+        whole: Candidate | None = None
         while frame is not None:
             for loop in self._loops.running_in(frame):
                 candidate = self._candidates.get(loop.number)
@@ -125,19 +135,22 @@ class Search:
                     continue
                 if self.made.optimizers() and not candidate.trained.recipe.optimizers:
                     continue  # its optimizer has only turned up now: from the next iteration on
-                if found is None:
+                if loop.whole:
+                    whole = whole or (candidate if self._backwards > candidate.backwards else None)
+                elif found is None:
                     if by_closure or self._backwards > candidate.backwards:
                         found = candidate
                 elif loop.backward_outside(found.start.loop):
                     found = candidate
             frame = frame.f_back
-        return found
+        return found or whole
 
     def failing(self, trace: TracebackType | None) -> Candidate | None:
         """The innermost loop that an error left, as its iteration began."""
         found: Candidate | None = None
         while trace is not None:
-            for loop in self._loops.running_in(trace.tb_frame, trace.tb_lineno)[:1]:
+            running = self._loops.running_in(trace.tb_frame, trace.tb_lineno)
+            for loop in [loop for loop in running if not loop.whole or found is None][:1]:
                 found = self._candidates.get(loop.number, found)
             trace = trace.tb_next
         return found
@@ -166,6 +179,7 @@ class Search:
     def close(self) -> None:
         """Lets go of everything."""
         self._candidates, self._keeper, self._trained, self.losses = {}, None, None, []
+        self._recovered = RecoveredStep(self._outside)
 
     def _sinks(self) -> list[deque[Drawn]]:
         return [candidate.start.recorded for candidate in self._candidates.values()]

@@ -4,12 +4,9 @@ another order."""
 
 from __future__ import annotations
 
-import contextlib
-import os
+import gc
 import sys
-import threading
-import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from types import FrameType
 from typing import Any
@@ -21,11 +18,9 @@ from nanodoc.heartbeat.trail import here
 from nanodoc.loop.outcome import Outcome
 from nanodoc.loop.script_engine import ScriptEngine
 from nanodoc.loop.stop import Stop
-from nanodoc.script.fingerprint import Fingerprint, gradients_of
+from nanodoc.script.fingerprint import Fingerprint
 from nanodoc.script.first_step import run_again
-from nanodoc.script.hooks import installed
 from nanodoc.script.loops import Loop, Loops
-from nanodoc.script.marks import listen
 from nanodoc.script.outside import Outside
 from nanodoc.script.recovered import (
     Changing,
@@ -33,27 +28,19 @@ from nanodoc.script.recovered import (
     RecoveredStep,
     start_of,
 )
-from nanodoc.script.search import Candidate, Search
-from nanodoc.script.states import ENDED, ScriptEnded, State, TrainingIsSick
+from nanodoc.script.search import Candidate
+from nanodoc.script.search_session import SearchSession
+from nanodoc.script.states import ENDED, ScriptEnded, State
+from nanodoc.script.succession import Succession, Successor, end_of_training
 from nanodoc.script.trained import Trained
-from nanodoc.trace.optimizer_steps import Closure, around_closure
-
-_SESSIONS: weakref.WeakSet[ScriptSession] = weakref.WeakSet()
 
 
-def _forked() -> None:
-    """A loader's worker trains nothing."""
-    for session in list(_SESSIONS):
-        session.state = State.OVER
-
-
-os.register_at_fork(after_in_child=_forked)
-
-
-class ScriptSession:
+class ScriptSession(SearchSession):
     """`make_engine` gets what is trained and its recovered step; `conclude` the engine and how the
     run ended, makes the report of it right there, where the script stands, and returns what the
-    script is ended with. `steps`: after so many it is."""
+    script is ended with. `steps`: after so many it is. `successor` makes the session of the next
+    training, in the place of this one; `wanted` says whether a loop may be the step's,
+    where that is known."""
 
     def __init__(
         self,
@@ -62,186 +49,111 @@ class ScriptSession:
         make_engine: Callable[[Trained, RecoveredStep], ScriptEngine],
         conclude: Callable[[ScriptEngine, Outcome], BaseException],
         steps: int | None = None,
+        *,
+        successor: Callable[[Successor], ScriptSession] | None = None,
+        most_successors: int = 0,
+        wanted: Callable[[Loop], bool] | None = None,
     ) -> None:
-        self._loops = loops
-        self._outside = outside
+        super().__init__(loops, outside, wanted)
         self._make_engine = make_engine
         self._conclude = conclude
         self._most = steps
-        self._recovered = RecoveredStep(outside)
-        self._thread = threading.get_ident()
         self._around = ExitStack()
-        self._undo: list[Callable[[], None]] = []
-        self._search = Search(loops, outside, self._recovered)
-        self._first: Candidate | None = None
-        self._busy = False
+        self._succession = Succession(loops)
+        self._make_successor, self._most_successors = successor, most_successors
+        self._pending: Successor | None = None
+        self._successor: ScriptSession | None = None
         self._changing = Changing()
         self._start: IterationStart | None = None
         self._leaving: BaseException | None = None
-        self.state = State.ASLEEP
         self.engine: ScriptEngine | None = None
-        self.loop: Loop | None = None
         self.same: bool | None = None  # the first step, run again; None where it was not
         self.unsafe = ""  # what kept the first step from being run again
         self.steps = 0
-        self.broken: Exception | None = None  # of nanodoc's own, which ended the watching
         self.unseen: set[str] = set()  # loops that trained and were not watched, as file:line
-
-    # -- in and out --------------------------------------------------------------------------------
-
-    def install(self) -> None:
-        """Puts marks and hooks in place; `close` takes them away."""
-        listen(self)
-        self._undo.append(
-            installed(
-                made=self.made,
-                stepping=self._stepping,
-                by_scaler=lambda optimizer: self._stepping(optimizer, (), {}, by_scaler=True),
-                backward=self._before_backward,
-            )
-        )
-        self._outside.install()
-        self._undo.append(self._outside.close)
-        _SESSIONS.add(self)
 
     def close(self) -> None:
         """Takes everything away; the marks stay, and do nothing."""
-        self.state = State.OVER
-        listen(None)
         self._around.close()
-        while self._undo:
-            self._undo.pop()()
-        self._search.close()
-        self._first = None
+        super().close()
 
-    def each(self, values: Any) -> Any:
-        return self._outside.each(values) if self.state is not State.OVER else values
+    def _given_up(self) -> None:
+        if self.engine is not None:
+            self.engine.abandon()
+        self._around.close()
 
-    @contextlib.contextmanager
-    def _ours(self) -> Iterator[None]:
-        """While nanodoc's own code runs: the marks and hooks that it meets are not the script's. An
-        error of its own ends the watching, and the script goes on."""
-        self._busy = True
-        try:
-            yield
-        except TrainingIsSick:
-            raise
-        except Exception as error:
-            if os.environ.get("NANODOC_DEBUG"):
-                raise
-            self.broken = error
-            self.state = State.OVER
-            with contextlib.suppress(Exception):
-                if self.engine is not None:
-                    self.engine.abandon()
-                self._around.close()
-        finally:
-            self._busy = False
+    # -- from one training to the next -------------------------------------------------------------
 
-    def _deaf(self) -> bool:
-        return self._busy or self.state is State.OVER or threading.get_ident() != self._thread
-
-    # -- the search --------------------------------------------------------------------------------
-
-    def made(self, made: Any) -> None:
-        """There is an optimizer or a loss scaler."""
-        self._search.made.note(made)
-        if isinstance(made, torch.optim.Optimizer):
-            self._wake()
-
-    def _wake(self) -> None:
-        if self.state is State.ASLEEP and not self._deaf():
-            self.state = State.SEARCHING
-
-    def begin(self, number: int, frame: FrameType, bound: Mapping[str, Any] | None = None) -> None:
-        """The mark at the start of an iteration; `bound` are variables that the loop is about to
-        bind."""
-        if self.state is State.ASLEEP and self._loops.all[number].backwards:
-            self._wake()
-        if self.state is State.ASLEEP or self._deaf():
-            return
+    def _begun(self, number: int, frame: FrameType, bound: Mapping[str, Any] | None) -> None:
         loop = self.loop
-        if loop is not None and number != loop.number:
-            return
-        with self._ours():
-            if loop is None:
-                loop = self._loops.all[number]
-                by_hand = self._search.begin(frame, loop, bound)
-                if by_hand is not None:  # no optimizer moves its weights
-                    self._choose(by_hand)
-                    self._next(frame, loop, bound)
-            else:
-                self._next(frame, loop, bound)
-
-    def _before_backward(self, tensors: Any) -> None:
-        if self.state in (State.WATCHING, State.OVER) or self._deaf():
-            return
-        self._wake()
-        self._search.before_backward(tensors)
-
-    def _stepping(
-        self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any, *, by_scaler: bool = False
-    ) -> Any:
-        """An optimizer is about to step; `by_scaler`: unless its GradScaler leaves that out."""
-        if self._deaf():
-            return None
-        self._search.made.note(optimizer)
-        if self.state is State.WATCHING:
-            assert self.engine is not None
-            if not self.engine.is_open:
-                unseen = self._loops.innermost(sys._getframe(1))
-                self.unseen |= {f"{unseen.file}:{unseen.line}"} if unseen is not None else set()
-            return None
-        self._wake()
-        frame, changed = sys._getframe(1), None
-        with self._ours():
-            if self._first is None:
-                found = self._search.running(frame, "closure" in kwargs or len(args) > 1)
-                if found is None:
-                    return None
-                self._choose(found)
-            if by_scaler or self._first is None:
-                return None
-            self._first.optimizer_steps += 1
-            changed = around_closure(args, kwargs, lambda closure: self._closed(optimizer, closure))
-            if changed is None:
-                self._gradients_complete(optimizer)
-        return changed
-
-    def _closed(self, optimizer: torch.optim.Optimizer, closure: Closure) -> Any:
-        """The closure that the optimizer was given."""
-        loss = closure()
-        if self.state is State.FIRST and not self._deaf():
+        if self._pending is not None:
             with self._ours():
-                self._gradients_complete(optimizer)
-        return loss
+                self._succeed(self._pending)
+        elif loop is None:
+            super()._begun(number, frame, bound)
+        elif number != loop.number:
+            self._succession.other_loop_began(number, self.steps)
+        else:
+            with self._ours():
+                self._next(frame, loop, bound)
+        if self._successor is not None:
+            self._successor.begin(number, frame, bound)
 
-    def _gradients_complete(self, optimizer: torch.optim.Optimizer) -> None:
-        """Of the first step, as it ran: what it has to come to when it is run again."""
-        assert self._first is not None
-        seen = Fingerprint(self._search.losses, gradients_of(optimizer))
-        self._first.fingerprints.append(seen)
-        self._search.losses = []
-        if not seen.finite or self._wants_first():
-            self._begin_engine()
+    def _by_hand(self, frame: FrameType, loop: Loop, bound: Mapping[str, Any] | None) -> None:
+        self._next(frame, loop, bound)
 
-    def _wants_first(self) -> bool:
-        """The first step is to be examined before its optimizer has stepped, healthy or not."""
-        return False
+    def _stepping_while_watching(self, optimizer: torch.optim.Optimizer, frame: FrameType) -> None:
+        engine = self.engine
+        assert engine is not None
+        if engine.is_open:
+            self._succession.stepped_inside(optimizer, engine.recipe.optimizers)
+            return
+        unseen = self._loops.innermost(frame)
+        if unseen is None:
+            return
+        engine.moved_elsewhere = True
+        found = self._succession.stepped_elsewhere(frame, self.steps)
+        if found is not None and self._most_successors:
+            self._pending = found
+        else:
+            self.unseen.add(f"{unseen.file}:{unseen.line}")
 
-    def _choose(self, found: Candidate) -> None:
-        """The loop is known."""
-        self._first, self.loop, self.state = found, found.start.loop, State.FIRST
-        self._search.chosen(found)
+    def _succeed(self, found: Successor) -> None:
+        """The training is over; another session takes this one's place, if there may be one."""
+        engine, self._pending = self.engine, None
+        assert engine is not None
+        if found.around is None:
+            if self._most_successors:
+                self.unseen.clear()
+            elif self.loop is not None:
+                self.unseen.add(f"{self.loop.file}:{self.loop.line}")
+            end_of_training(engine, self._recovered, lambda: self.over(Stop()))
+        else:  # its steps were parts of one
+            engine.abandon()
+            engine.end()
+        self.state = State.OVER
+        if self._make_successor is not None and self._most_successors:
+            self._successor = self._make_successor(found)
+            # the optimizer of a training that is over must not be taken for one of the next
+            self.engine = self._start = None
+            self._recovered = RecoveredStep(self._outside)
+            self._changing = Changing()
+            del engine
+            gc.collect()
+            self._successor.take_over(self._search.made)
 
     # -- the steps ---------------------------------------------------------------------------------
 
     def _open_engine(self, trained: Trained) -> ScriptEngine:
         self.engine = engine = self._make_engine(trained, self._recovered)
         engine.keeper.more_scalers = trained.more_scalers
+        self._succession.of_model(trained.recipe.model.parameters())
         self._around.enter_context(engine.watching())
         self.state = State.WATCHING
         return engine
+
+    def _first_complete(self) -> None:
+        self._begin_engine()
 
     def _begin_engine(self, error: BaseException | None = None) -> None:
         """Runs the first step again, under every watcher, compares the two, and goes on where the
@@ -274,8 +186,11 @@ class ScriptSession:
     def _next(self, frame: FrameType, loop: Loop, bound: Mapping[str, Any] | None) -> None:
         """An iteration of the training begins; the one before is over."""
         self._over_with_step()
+        self._succession.iteration()
         engine = self.engine
         assert engine is not None
+        if self.state is State.OVER:
+            return
         if self._most is not None and self.steps >= self._most:
             self._end(Stop())
         start = start_of(frame, loop, self._outside, self._changing, bound)
@@ -308,7 +223,8 @@ class ScriptSession:
         if number == self.loop.number:
             with self._ours():
                 self._over_with_step()
-                self._recovered.left.note(self._recovered)
+                if not self.loop.whole:
+                    self._recovered.left.note(self._recovered)
                 here().at(None, "script")
 
     def _over_with_step(self) -> None:
@@ -326,6 +242,10 @@ class ScriptSession:
             self._outside.sinks = []
             engine.abandon()
             return
+        if self._succession.of_another_model and self._make_successor is not None:
+            engine.abandon()
+            self._succeed(Successor())
+            return
         self._recovered.limits.optimizer_steps = max(1, engine.optimizer_steps)
         self._outside.sinks = []
         self._changing.learn(self._start)
@@ -336,7 +256,7 @@ class ScriptSession:
 
     def _tripped(self) -> None:
         """The step is sick, and its optimizer has not moved the weights yet."""
-        if self._deaf():
+        if self._deaf() or self._succession.of_another_model:
             return
         with self._ours():
             self._close_step()

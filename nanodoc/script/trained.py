@@ -14,6 +14,7 @@ from torch.amp.grad_scaler import GradScaler
 
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.script.recovered import RecoveredStep
+from nanodoc.tensors.nested import tensor_leaves
 
 _OUR_OWN = "nanodoc."
 
@@ -70,10 +71,12 @@ class Made:
 def what_is_trained(names: Mapping[str, Any], made: Made, step: RecoveredStep) -> Trained:
     """The modules that own what the optimizers train, as one model; `names` are the script's
     variables, which name them. Without optimizers, the modules with trainable parameters among the
-    variables."""
+    variables. Tensors that belong to no module (`W = torch.randn(…, requires_grad=True)`) are
+    parameters of that model."""
     optimizers, scalers = made.optimizers(), made.scalers()
     roots = _roots(gc.get_objects() if optimizers else list(names.values()), optimizers)
-    model = roots[0] if len(roots) == 1 else _together(roots, names)
+    loose = _loose(names, optimizers, roots)
+    model = roots[0] if len(roots) == 1 and not loose else _together(roots, loose, names)
     parameters = list(model.parameters())
     device = parameters[0].device if parameters else torch.device("cpu")
     recipe = Recipe(
@@ -104,6 +107,35 @@ def _roots(alive: list[Any], optimizers: list[torch.optim.Optimizer]) -> list[to
     ]
 
 
+def _loose(
+    names: Mapping[str, Any],
+    optimizers: list[torch.optim.Optimizer],
+    roots: list[torch.nn.Module],
+) -> dict[str, torch.Tensor]:
+    """Trained tensors that belong to none of the modules, by the names of the variables that hold
+    them: what the optimizers hold, or, without one, the leaves that want a gradient."""
+    owned = {id(parameter) for root in roots for parameter in root.parameters()}
+    stepped = {id(p): p for o in optimizers for group in o.param_groups for p in group["params"]}
+    found: dict[str, torch.Tensor] = {}
+    # a variable of its own names a tensor better than its place in a list
+    direct = {n: value for n, value in names.items() if isinstance(value, torch.Tensor)}
+    for name, tensor in (
+        *direct.items(),
+        *(
+            (path, tensor)
+            for variable, value in names.items()
+            if isinstance(value, (list, tuple, dict))
+            for path, tensor in tensor_leaves(value, variable)
+        ),
+        *((f"tensor{position}", tensor) for position, tensor in enumerate(stepped.values())),
+    ):
+        trained = id(tensor) in stepped if optimizers else tensor.is_leaf and tensor.requires_grad
+        if trained and id(tensor) not in owned:
+            owned.add(id(tensor))
+            found[name.replace(".", "_")] = tensor
+    return found
+
+
 def _is_ours(module: torch.nn.Module) -> bool:
     return isinstance(module, _Several)
 
@@ -112,11 +144,14 @@ class _Several(torch.nn.ModuleDict):
     """Modules that are trained together, by the names of the script's variables."""
 
 
-def _together(roots: list[torch.nn.Module], names: Mapping[str, Any]) -> torch.nn.Module:
+def _together(
+    roots: list[torch.nn.Module], loose: Mapping[str, torch.Tensor], names: Mapping[str, Any]
+) -> torch.nn.Module:
     called = {id(value): name for name, value in reversed(list(names.items())) if "." not in name}
     several = _Several()
     for position, root in enumerate(roots):
         name = called.get(id(root), f"module{position}")
         # written past __setattr__ and add_module: nothing of the user's is told of it
         several._modules[name if name not in several._modules else f"module{position}"] = root
+    several._parameters.update(loose)  # type: ignore[arg-type]  # parameters() gives any tensor
     return several

@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 import weakref
 from collections.abc import Callable, Iterable
-from functools import cache
 from typing import Any
 
 import torch
@@ -269,11 +268,14 @@ class CallLog(TorchFunctionMode):
         return StepCalls(calls=tuple(calls), losses=tuple(self._losses))
 
 
+# a function may hold a whole training in its closure: the cache must not keep it alive
+_SIGNATURES: weakref.WeakKeyDictionary[Any, tuple[str, ...] | None] = weakref.WeakKeyDictionary()
+
+
 def _span(place: Place | None) -> Any:
     return resolve(*place) if place is not None else None
 
 
-@cache
 def plain_name(func: Any) -> str:
     """`__rsub__` and `relu_` are `sub` and `relu` to a reader."""
     name = str(getattr(func, "__name__", func)).strip("_")
@@ -288,12 +290,13 @@ def plain_name(func: Any) -> str:
     }.get(name, name)
 
 
-@cache
 def _signature(func: Any) -> tuple[str, ...] | None:
-    try:
-        return tuple(inspect.signature(func).parameters)
-    except (TypeError, ValueError):
-        return None
+    if func not in _SIGNATURES:
+        try:
+            _SIGNATURES[func] = tuple(inspect.signature(func).parameters)
+        except (TypeError, ValueError):
+            _SIGNATURES[func] = None
+    return _SIGNATURES[func]
 
 
 def _options(func: Any, name: str, args: Any, kwargs: Any) -> dict[str, Any]:

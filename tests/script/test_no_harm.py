@@ -47,7 +47,7 @@ STATE = {
     "a file that is open": (
         "log = open('log.txt', 'a')",
         "log.write(f'{number}\\n'); log.flush()",
-        "__import__('pathlib').Path('log.txt').read_text()",
+        "log.close(), __import__('pathlib').Path('log.txt').read_text()",
     ),
     "folders": (
         "import pathlib, os",

@@ -1,0 +1,53 @@
+"""The reports of the trainings that one script makes, as one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from nanodoc.diagnosis.finding import SEVERITIES
+from nanodoc.report.report import Report
+
+
+def of_all_trainings(reports: Sequence[Report]) -> Report:
+    """One report: the head is that of the training with the worst finding, the last of several; the
+    findings of the others follow. `reports` are in the order of the trainings."""
+    watched = [r for r in reports if r.vitals.steps or r.findings]
+    if not watched:
+        return reports[-1]
+    worst = min(_badness(report) for report in watched)
+    base = [report for report in watched if _badness(report) == worst][-1]
+    findings = {finding.fingerprint: finding for finding in base.findings}
+    for report in watched:
+        for finding in report.findings:
+            findings.setdefault(finding.fingerprint, finding)
+    not_checked = dict.fromkeys(pair for report in watched for pair in report.not_checked)
+    if reports[-1] not in watched:
+        not_checked["a later training", "it was over before it could be watched"] = None
+    of_base = {finding.fingerprint for finding in base.findings}
+    others = [f for f in findings.values() if f.fingerprint not in of_base]
+    others.sort(key=lambda finding: SEVERITIES.index(finding.severity))
+    return replace(
+        base,
+        findings=(*base.findings, *others),
+        not_checked=tuple(not_checked),
+        interrupted=any(report.interrupted for report in reports),
+        run=replace(
+            base.run,
+            trainings=tuple(_line(report, report is base) for report in watched)
+            if len(watched) > 1
+            else (),
+        ),
+    )
+
+
+def _badness(report: Report) -> int:
+    return min((SEVERITIES.index(f.severity) for f in report.findings), default=len(SEVERITIES))
+
+
+def _line(report: Report, shown: bool) -> str:
+    losses = report.vitals.losses
+    place = report.run.step_found.removeprefix("step ").split(", ")[0]
+    loss = f", loss {losses[0]:.4g} → {losses[-1]:.4g}" if losses else ""
+    this = " (this one)" if shown else ""
+    return f"{place}, {report.vitals.steps} steps{loss}: {report.verdict}{this}"

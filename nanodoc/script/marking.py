@@ -1,0 +1,321 @@
+"""A source compiled with a mark at the start of every loop's body and one behind every loop, and
+around the body of every function that is a step by itself. Line and column numbers stay as they
+are; nothing is written to disk."""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from types import CodeType
+from typing import Any
+
+from nanodoc.script.loops import Loop, Loops
+
+BEGIN, LEFT, EACH = "__nanodoc_begin__", "__nanodoc_left__", "__nanodoc_each__"
+"""The names of the marks: at the start of an iteration, behind a loop, around an inner loop's
+iterable."""
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_Loop = ast.For | ast.While
+_SUSPENDING = (ast.Yield, ast.YieldFrom, ast.Await, ast.AsyncFor, ast.AsyncWith)
+_TRAINING_CALLS = {"backward", "step", "zero_grad"}
+# they draw from an iterator in C code
+_CONSUMERS = {
+    *("list", "tuple", "set", "dict", "frozenset", "sorted", "sum", "min", "max", "any", "all"),
+    *("zip", "map", "filter", "enumerate", "islice", "chain", "from_iterable", "cycle", "deque"),
+    *("takewhile", "dropwhile", "stack", "cat", "array", "fromiter", "join", "extend", "update"),
+}
+# a compiler traces into functions decorated by these, and into what they call
+_COMPILERS = ("compile", "jit", "script")
+
+
+def marked(loops: Loops, source: str | bytes, file: str, *, of_library: bool = False) -> CodeType:
+    """The source compiled with marks; `loops` learns of its loops. `of_library`: it is a trainer's,
+    whose class may look like a module's. Raises `SyntaxError` as compile() does."""
+    tree = ast.parse(source, file)
+    marker = _Marker(loops, file, of_library)
+    tree.body = _with_marks_imported(marker.statements(tree.body))
+    loops.by_file[file] = marker.found
+    return compile(tree, file, "exec", dont_inherit=True)
+
+
+class _Marker:
+    """Marks the statements of one file."""
+
+    def __init__(self, loops: Loops, file: str, of_library: bool) -> None:
+        self._loops = loops
+        self._file = file
+        self._of_library = of_library
+        self._scope: list[ast.AST] = []
+        self._inside = 0
+        self.found: list[Loop] = []
+
+    def statements(self, body: list[ast.stmt]) -> list[ast.stmt]:
+        marked: list[ast.stmt] = []
+        for statement in body:
+            if isinstance(statement, (ast.For, ast.While)) and self._wanted(statement):
+                marked += self._loop(statement)
+            else:
+                self._within(statement)
+                marked.append(statement)
+        return marked
+
+    def _within(self, statement: ast.AST) -> None:
+        scoped = isinstance(statement, (*_FUNCTIONS, ast.ClassDef))
+        step: _Draft | None = None
+        if scoped:
+            self._scope.append(statement)
+            outside, self._inside = self._inside, 0
+        if isinstance(statement, ast.FunctionDef) and _is_step(statement):
+            step = self._draft(statement, statement.body)
+        for name in ("body", "orelse", "finalbody"):
+            inner = getattr(statement, name, None)
+            if isinstance(inner, list) and inner and isinstance(inner[0], ast.stmt):
+                setattr(statement, name, self.statements(inner))
+        for handler in (*getattr(statement, "handlers", ()), *getattr(statement, "cases", ())):
+            handler.body = self.statements(handler.body)
+        if scoped:
+            self._scope.pop()
+            self._inside = outside
+        if step is not None and isinstance(statement, ast.FunctionDef):
+            self._done(step, statement.body)
+            statement.body = _between_marks(statement.body, step.number)
+
+    def _wanted(self, loop: _Loop) -> bool:
+        """Loops in forward() and in compiled functions are the model's. A helper of a module's may
+        be called from there: only what trains is marked in such a class."""
+        function = next((n for n in reversed(self._scope) if isinstance(n, _FUNCTIONS)), None)
+        if any(isinstance(node, _SUSPENDING) for node in ast.walk(loop)):
+            return False  # a body that is suspended halfway is no function
+        if function is None:
+            return True
+        if _is_the_models(function):
+            return False
+        of_module = any(
+            isinstance(node, ast.ClassDef)
+            and any(
+                isinstance(inner, _FUNCTIONS) and inner.name == "forward" for inner in node.body
+            )
+            for node in self._scope
+        )
+        return not of_module or self._of_library or _trains(loop)
+
+    def _loop(self, loop: _Loop) -> list[ast.stmt]:
+        draft = self._draft(loop, loop.body)
+        if self._inside and isinstance(loop, ast.For):
+            loop.iter = _at(
+                ast.Call(_at(ast.Name(EACH, ast.Load()), loop.iter), [loop.iter], []), loop.iter
+            )
+        self._inside += 1
+        loop.body = self.statements(loop.body)
+        self._inside -= 1
+        loop.orelse = self.statements(loop.orelse)
+        self._done(draft, loop.body)
+        loop.body.insert(0, _mark(BEGIN, draft.number, loop.body[0]))
+        return [_left_behind([loop], draft.number, loop)]
+
+    def _draft(self, marked: _Loop | ast.FunctionDef, body: list[ast.stmt]) -> _Draft:
+        """Takes a number, before those of the loops inside of it are taken."""
+        number = len(self._loops.all)
+        plain = copy.deepcopy(body)
+        rebound, carried = _order_of_names(plain)
+        target = marked.target if isinstance(marked, ast.For) else None
+        if isinstance(marked, ast.FunctionDef):
+            targets = [
+                argument.arg for argument in ast.walk(marked.args) if isinstance(argument, ast.arg)
+            ]
+        else:
+            targets = list(_names(target)) if target is not None else []
+        found = Loop(
+            number=number,
+            file=self._file,
+            line=marked.lineno,
+            first=body[0].lineno,
+            last=max(statement.end_lineno or statement.lineno for statement in body),
+            body=(),
+            targets=tuple(targets),
+            target=target,
+            iterable=marked.iter if isinstance(marked, ast.For) else None,
+            scope=tuple(self._scope),
+            names=frozenset(n.id for n in ast.walk(marked) if isinstance(n, ast.Name)),
+            rebound=frozenset(rebound),
+            carried=frozenset(carried),
+            drawn=frozenset(_drawn_unseen(plain)),
+            backwards=tuple(_calls_of("backward", _every(plain))),
+            whole=isinstance(marked, ast.FunctionDef),
+        )
+        self._loops.all.append(found)
+        self.found.append(found)
+        return _Draft(number, len(self.found) - 1)
+
+    def _done(self, draft: _Draft, body: list[ast.stmt]) -> None:
+        """The loops inside of it are marked, too."""
+        done = replace(self.found[draft.place], body=tuple(copy.deepcopy(body)))
+        self._loops.all[draft.number] = self.found[draft.place] = done
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """A loop whose body is not marked yet."""
+
+    number: int
+    place: int
+    """Among the loops of its file."""
+
+
+def _is_the_models(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    return function.name == "forward" or any(
+        word in ast.unparse(node) for node in function.decorator_list for word in _COMPILERS
+    )
+
+
+def _is_step(function: ast.FunctionDef) -> bool:
+    """It makes a backward pass, and calls `step` outside of its own loops: whoever calls it may be
+    the loop of a library."""
+    if _is_the_models(function) or any(isinstance(n, _SUSPENDING) for n in _own(function.body)):
+        return False
+    return bool(_calls_of("backward", _own(function.body))) and bool(
+        _calls_of("step", _own(function.body, loops=False))
+    )
+
+
+def _own(body: Iterable[ast.AST], *, loops: bool = True) -> Iterator[ast.AST]:
+    """The nodes of a function's body, without those of functions and classes inside of it; without
+    `loops`, without those of its loops, too."""
+    for node in body:
+        if isinstance(node, (*_FUNCTIONS, ast.ClassDef, ast.Lambda)):
+            continue
+        if not loops and isinstance(node, (ast.For, ast.While)):
+            continue
+        yield node
+        yield from _own(ast.iter_child_nodes(node), loops=loops)
+
+
+def _every(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    for node in body:
+        yield from ast.walk(node)
+
+
+def _calls_of(method: str, nodes: Iterable[ast.AST]) -> list[int]:
+    """The lines where a method of that name is called."""
+    return [
+        node.lineno
+        for node in nodes
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == method
+    ]
+
+
+def _with_marks_imported(body: list[ast.stmt]) -> list[ast.stmt]:
+    """The import stands behind the docstring and what is imported from __future__. The names are
+    the module's own, so that a function that is sent to another process finds them there."""
+    place = 0
+    for statement in body:
+        docstring = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+        if not docstring and getattr(statement, "module", "") != "__future__":
+            break
+        place += 1
+    names = [ast.alias(n, m) for n, m in (("begin", BEGIN), ("left", LEFT), ("each", EACH))]
+    imported = ast.ImportFrom(module="nanodoc.script.marks", names=names, level=0)
+    for node in ast.walk(imported):
+        node.lineno = node.end_lineno = 1  # type: ignore[attr-defined]  # of statements and aliases
+        node.col_offset = node.end_col_offset = 0  # type: ignore[attr-defined]  # as above
+    return [*body[:place], imported, *body[place:]]
+
+
+def _mark(name: str, number: int, where: ast.stmt) -> ast.stmt:
+    call = ast.Call(ast.Name(name, ast.Load()), [ast.Constant(number)], [])
+    marked = ast.Expr(call)
+    for node in ast.walk(marked):
+        _at(node, where)
+    # a statement of many lines would make the mark's line its first, which is what is wanted
+    marked.end_lineno, marked.end_col_offset = where.lineno, where.col_offset
+    return marked
+
+
+def _between_marks(body: list[ast.stmt], number: int) -> list[ast.stmt]:
+    """A function's body between its two marks; its docstring stays in front of them."""
+    documented = isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant)
+    docstring, rest = (body[:1], body[1:]) if documented else ([], body)
+    if not rest:
+        return body
+    return [*docstring, _left_behind([_mark(BEGIN, number, rest[0]), *rest], number, rest[0])]
+
+
+def _left_behind(body: list[ast.stmt], number: int, where: ast.stmt) -> ast.stmt:
+    """The statements, and the mark that they are left by, whatever way."""
+    mark = _mark(LEFT, number, where)
+    around = ast.Try(body=body, handlers=[], orelse=[], finalbody=[mark])
+    return ast.copy_location(around, where)
+
+
+def _at(node: Any, where: ast.AST) -> Any:
+    return ast.copy_location(node, where)
+
+
+def _names(target: ast.AST) -> Iterator[str]:
+    for node in ast.walk(target):
+        if isinstance(node, ast.Name):
+            yield node.id
+
+
+def _trains(loop: ast.AST) -> bool:
+    return any(
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in _TRAINING_CALLS
+        for node in ast.walk(loop)
+    )
+
+
+def _drawn_unseen(body: list[ast.stmt]) -> set[str]:
+    """Names that are drawn from where no mark is: in C code (`list(name)`, `islice(name, 4)`), in a
+    comprehension, by an unpacking, by a method of the iterator's own."""
+    found: set[str] = set()
+    for statement in body:
+        for node in ast.walk(statement):
+            drawn: list[ast.AST] = []
+            if isinstance(node, ast.comprehension):
+                drawn = [node.iter]
+            elif isinstance(node, ast.Starred) or (
+                isinstance(node, ast.Attribute) and node.attr in ("send", "throw", "__next__")
+            ):
+                drawn = [node.value]
+            elif isinstance(node, ast.Call):
+                called = getattr(node.func, "id", getattr(node.func, "attr", ""))
+                drawn = list(node.args) if called in _CONSUMERS else []
+            found.update(inner.id for inner in drawn if isinstance(inner, ast.Name))
+    return found
+
+
+def _order_of_names(body: list[ast.stmt]) -> tuple[set[str], set[str]]:
+    """(names bound before they are read, names read first and bound later), as far as the body's
+    own statements tell: what a branch binds is not bound for sure."""
+    read: set[str] = set()
+    bound: set[str] = set()
+    maybe: set[str] = set()
+    for statement in body:
+        loads = {
+            n.id
+            for n in ast.walk(statement)
+            if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
+        }
+        stores = {
+            n.id
+            for n in ast.walk(statement)
+            if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+        }
+        if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name):
+            loads.add(statement.target.id)
+        sure = isinstance(statement, (ast.Assign, ast.AnnAssign, ast.With))
+        if isinstance(statement, ast.With):
+            inner, _ = _order_of_names(statement.body)
+            loads -= inner
+        read |= loads - bound
+        if sure:
+            bound |= stores - read
+        maybe |= stores
+    return bound, read & maybe

@@ -1,0 +1,225 @@
+"""A session that looks for the loop that is a script's training, until its first step is over."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from types import FrameType
+from typing import Any
+
+import torch
+
+from nanodoc.script.fingerprint import Fingerprint, gradients_of
+from nanodoc.script.hooks import installed
+from nanodoc.script.loops import Loop, Loops
+from nanodoc.script.marks import listen
+from nanodoc.script.outside import Outside
+from nanodoc.script.recovered import RecoveredStep
+from nanodoc.script.search import Candidate, Search
+from nanodoc.script.states import State, TrainingIsSick
+from nanodoc.script.trained import Made
+from nanodoc.trace.optimizer_steps import Closure, around_closure
+
+_SESSIONS: weakref.WeakSet[SearchSession] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    """A loader's worker trains nothing."""
+    for session in list(_SESSIONS):
+        session.state = State.OVER
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+class SearchSession:
+    """Marks and hooks, asleep until the script makes an optimizer. `wanted` says whether a loop may
+    be the one, where that is known."""
+
+    wants_first: bool = False
+    """The first step is to be examined before its optimizer has stepped, healthy or not."""
+
+    def __init__(
+        self, loops: Loops, outside: Outside, wanted: Callable[[Loop], bool] | None = None
+    ) -> None:
+        self._loops = loops
+        self._outside = outside
+        self._recovered = RecoveredStep(outside)
+        self._thread = threading.get_ident()
+        self._undo: list[Callable[[], None]] = []
+        self._search = Search(loops, outside, self._recovered, wanted)
+        self._first: Candidate | None = None
+        self._busy = False
+        self.state = State.ASLEEP
+        self.loop: Loop | None = None
+        self.broken: Exception | None = None  # of nanodoc's own, which ended the watching
+
+    # -- in and out --------------------------------------------------------------------------------
+
+    def install(self) -> None:
+        """Puts marks and hooks in place; `close` takes them away."""
+        listen(self)
+        self._undo.append(
+            installed(
+                made=self.made,
+                stepping=self._stepping,
+                by_scaler=lambda optimizer: self._stepping(optimizer, (), {}, by_scaler=True),
+                backward=self._before_backward,
+            )
+        )
+        self._outside.install()
+        self._undo.append(self._outside.close)
+        _SESSIONS.add(self)
+
+    def close(self) -> None:
+        """Takes everything away; the marks stay, and do nothing."""
+        self.state = State.OVER
+        listen(None)
+        while self._undo:
+            self._undo.pop()()
+        self._search.close()
+        self._first = None
+
+    def each(self, values: Any) -> Any:
+        return self._outside.each(values) if self.state is not State.OVER else values
+
+    @contextlib.contextmanager
+    def _ours(self) -> Iterator[None]:
+        """While nanodoc's own code runs: the marks and hooks that it meets are not the script's. An
+        error of its own ends the watching, and the script goes on."""
+        self._busy = True
+        try:
+            yield
+        except TrainingIsSick:
+            raise
+        except Exception as error:
+            if os.environ.get("NANODOC_DEBUG"):
+                raise
+            self.broken = error
+            self.state = State.OVER
+            with contextlib.suppress(Exception):
+                self._given_up()
+        finally:
+            self._busy = False
+
+    def _deaf(self) -> bool:
+        return self._busy or self.state is State.OVER or threading.get_ident() != self._thread
+
+    def _given_up(self) -> None:
+        """An error of nanodoc's own ends the watching."""
+
+    # -- the search --------------------------------------------------------------------------------
+
+    def made(self, made: Any) -> None:
+        """There is an optimizer or a loss scaler."""
+        self._search.made.note(made)
+        if isinstance(made, torch.optim.Optimizer):
+            self._wake()
+
+    def _wake(self) -> None:
+        if self.state is State.ASLEEP and not self._deaf():
+            self.state = State.SEARCHING
+
+    def begin(self, number: int, frame: FrameType, bound: Mapping[str, Any] | None = None) -> None:
+        """The mark at the start of an iteration; `bound` are variables that the loop is about to
+        bind."""
+        if self.state is State.ASLEEP and self._loops.all[number].backwards:
+            self._wake()
+        if self.state is State.ASLEEP or self._deaf():
+            return
+        self._begun(number, frame, bound)
+
+    def _begun(self, number: int, frame: FrameType, bound: Mapping[str, Any] | None) -> None:
+        """An iteration of a loop begins, and somebody listens."""
+        if self.loop is not None:
+            return
+        with self._ours():
+            loop = self._loops.all[number]
+            by_hand = self._search.begin(frame, loop, bound)
+            if by_hand is not None:  # no optimizer moves its weights
+                self._choose(by_hand)
+                self._by_hand(frame, loop, bound)
+
+    def _by_hand(self, frame: FrameType, loop: Loop, bound: Mapping[str, Any] | None) -> None:
+        """The step that is over was the first of a loop without an optimizer."""
+        self._first_complete()
+
+    def leave(self, number: int, frame: FrameType | None = None) -> None:
+        """The mark behind a loop, in `frame`."""
+        if self.state is State.ASLEEP or self._deaf():
+            return
+        if self.loop is None:
+            self._search.left(number)
+        elif number == self.loop.number and self._first is not None:
+            with self._ours():
+                self._first_complete()
+
+    def _before_backward(self, tensors: Any) -> None:
+        if self.state in (State.WATCHING, State.OVER) or self._deaf():
+            return
+        self._wake()
+        self._search.before_backward(tensors)
+
+    def _stepping(
+        self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any, *, by_scaler: bool = False
+    ) -> Any:
+        """An optimizer is about to step; `by_scaler`: unless its GradScaler leaves that out."""
+        if self._deaf():
+            return None
+        self._search.made.note(optimizer)
+        frame, changed = sys._getframe(1), None
+        if self.state is State.WATCHING:
+            with self._ours():
+                self._stepping_while_watching(optimizer, frame)
+            return None
+        self._wake()
+        with self._ours():
+            if self._first is None:
+                found = self._search.running(frame, "closure" in kwargs or len(args) > 1)
+                if found is None:
+                    return None
+                self._choose(found)
+            if by_scaler or self._first is None:
+                return None
+            self._first.optimizer_steps += 1
+            changed = around_closure(args, kwargs, lambda closure: self._closed(optimizer, closure))
+            if changed is None:
+                self._gradients_complete(optimizer)
+        return changed
+
+    def _stepping_while_watching(self, optimizer: torch.optim.Optimizer, frame: FrameType) -> None:
+        """An optimizer is about to step, and the loop is known."""
+
+    def take_over(self, made: Made) -> None:
+        """The optimizers of the session before this one are known."""
+        self._search.made, self.state = made, State.SEARCHING
+
+    def _closed(self, optimizer: torch.optim.Optimizer, closure: Closure) -> Any:
+        """The closure that the optimizer was given."""
+        loss = closure()
+        if self.state is State.FIRST and not self._deaf():
+            with self._ours():
+                self._gradients_complete(optimizer)
+        return loss
+
+    def _gradients_complete(self, optimizer: torch.optim.Optimizer) -> None:
+        """Of the first step, as it ran: what it has to come to when it is run again."""
+        assert self._first is not None
+        seen = Fingerprint(self._search.losses, gradients_of(optimizer))
+        self._first.fingerprints.append(seen)
+        self._search.losses = []
+        if not seen.finite or self.wants_first:
+            self._first_complete()
+
+    def _first_complete(self) -> None:
+        """The first step is over, or its gradients are there, as `wants_first` says."""
+        raise NotImplementedError
+
+    def _choose(self, found: Candidate) -> None:
+        """The loop is known."""
+        self._first, self.loop, self.state = found, found.start.loop, State.FIRST
+        self._search.chosen(found)

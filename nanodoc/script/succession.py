@@ -1,0 +1,107 @@
+"""Notices that a script has gone on to another training: in another loop, or in the same one with
+another model; or that what was taken for the training is a part of a larger step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from types import FrameType
+
+import torch
+
+from nanodoc.loop.script_engine import ScriptEngine
+from nanodoc.replay.sandbox import state_preserved
+from nanodoc.replay.whole_state import WholeState
+from nanodoc.script.loops import Loop, Loops
+from nanodoc.script.recovered import RecoveredStep
+
+_STEPS_ELSEWHERE = 8
+"""So many optimizer steps in a row in other loops are another training; fewer may be a calibration
+between two epochs."""
+_MOST_INSIDE = 16
+"""A loop whose iteration holds at most so many watched steps, and other steps, too, is a step as a
+whole: critic steps in one function, and the generator's in another. More are an epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Successor:
+    """What is to be watched from now on."""
+
+    around: Loop | None = None
+    """The loop whose iteration is the step; None where that is still to be found."""
+
+
+class Succession:
+    """Told of every optimizer step while a training is watched."""
+
+    def __init__(self, loops: Loops) -> None:
+        self._loops = loops
+        self._begun: dict[int, int] = {}
+        self._model: set[int] = set()
+        self._own = self._strange = False
+        self.elsewhere = 0
+        """Optimizer steps outside of the watched loop, since its last iteration."""
+
+    def of_model(self, parameters: Iterable[torch.Tensor]) -> None:
+        """The parameters of the training that is watched."""
+        self._model = {id(parameter) for parameter in parameters}
+
+    def other_loop_began(self, number: int, steps: int) -> None:
+        """An iteration of a loop that is not watched, after so many watched steps."""
+        self._begun[number] = steps
+
+    def iteration(self) -> None:
+        """The watched loop begins an iteration."""
+        self._own = self._strange = False
+        self.elsewhere = 0
+
+    def stepped_inside(
+        self, optimizer: torch.optim.Optimizer, known: list[torch.optim.Optimizer]
+    ) -> None:
+        """An optimizer steps in the watched loop."""
+        if any(optimizer is one for one in known) or any(
+            id(p) in self._model for group in optimizer.param_groups for p in group["params"]
+        ):
+            self._own = True
+        else:
+            self._strange = True
+
+    @property
+    def of_another_model(self) -> bool:
+        """The iteration has trained a model that is none of the watched one's."""
+        return self._strange and not self._own
+
+    def stepped_elsewhere(self, frame: FrameType, steps: int) -> Successor | None:
+        """An optimizer steps outside of the watched loop, after so many watched steps."""
+        self.elsewhere += 1
+        around = self._around(frame, steps)
+        if around is not None:
+            return Successor(around)
+        return Successor() if self.elsewhere >= _STEPS_ELSEWHERE else None
+
+    def _around(self, frame: FrameType | None, steps: int) -> Loop | None:
+        """A running loop whose iteration has held a few steps of the watched loop."""
+        while frame is not None:
+            for loop in self._loops.running_in(frame):
+                inside = steps - self._begun.get(loop.number, steps)
+                if not loop.whole and 0 < inside <= _MOST_INSIDE:
+                    return loop
+            frame = frame.f_back
+        return None
+
+
+def end_of_training(
+    engine: ScriptEngine, recovered: RecoveredStep, conclude: Callable[[], object]
+) -> None:
+    """Calls `conclude`, which looks at the last steps of a training that is over, and leaves
+    everything as it was: the script goes on."""
+    now = WholeState(value for _, _, value in recovered.reached_variables())
+    engine.replays = engine.replays and now.unsafe is None
+    try:
+        with (
+            state_preserved(engine.runner, engine.keeper),
+            recovered.left.again(recovered),
+        ):
+            conclude()
+    finally:
+        now.restore()
