@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from nanodoc.experiments.call_site import Applied, raised
+from nanodoc.replay.closure_state import ReachedState
 from nanodoc.replay.step import StepRunner
 from nanodoc.replay.step_state import StepState
 from nanodoc.tensors.nested import map_tensors, tensor_leaves
@@ -93,8 +94,8 @@ def _swap(tensor: torch.Tensor, other: torch.Tensor) -> None:
 def converted(
     runner: StepRunner, capsule: StepState, change: Callable[[torch.Tensor], torch.Tensor]
 ) -> Iterator[StepState]:
-    """Parameters, buffers, optimizer states and batches as `change` gives them (a dtype, a device),
-    and the capsule that goes with them.
+    """Parameters, buffers, optimizer states, batches and what tensors a script's step reaches, as
+    `change` gives them (a dtype, a device), and the capsule that goes with them.
 
     The parameters stay the same objects, since optimizers and the user's own code hold them.
     Autocast must be switched off separately. Everything is put back.
@@ -104,7 +105,8 @@ def converted(
     swapped: list[tuple[torch.Tensor, torch.Tensor]] = []
     default = torch.get_default_dtype()
     try:
-        for tensor in (*model.parameters(), *model.buffers()):
+        reached = ReachedState(runner.recipe).floating if runner.observing else []
+        for tensor in (*model.parameters(), *model.buffers(), *reached):
             tensor.grad = None
             new = change(tensor.data)
             if torch._has_compatible_shallow_copy_type(tensor, new):  # as Module.to does

@@ -136,6 +136,16 @@ class ReachedState:
             return
         self.copies += [(name, partial(_values, tensor)) for name, tensor in tensors]
 
+    @property
+    def floating(self) -> list[torch.Tensor]:
+        """The leaves of floating values; none where they are too many to be copied."""
+        return [
+            tensor
+            for _, tensor in self._tensors.values()
+            if self.copies and tensor.is_floating_point() and tensor.is_leaf
+            if _can_be_written(tensor) and not tensor.is_inference()
+        ]
+
     def _visit(self, name: str, value: Any, depth: int, *, library: bool = False) -> None:
         """`library`: it was reached through an object of an installed package, whose own iterators
         and threads are no part of the step."""
