@@ -12,8 +12,8 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Loop:
-    """One loop of a file, or a function that is a step by itself. `body` is its marked body,
-    without its own mark; `scope` are the classes and functions around it, outermost first."""
+    """One loop of a file, or a function or a branch that is a step by itself. `body` is its marked
+    body, without its own mark; `scope` are the classes and functions around it, outermost first."""
 
     number: int
     file: str
@@ -41,7 +41,7 @@ class Loop:
     """The lines where it calls backward()."""
     whole: bool = False
     """It is no loop: it is the body of a function that makes a backward pass and a step, and that
-    somebody else's loop calls."""
+    somebody else's loop calls, or a branch of a loop's body that does."""
 
     def backward_outside(self, inner: Loop) -> bool:
         """It makes backward passes besides those of a loop inside it."""

@@ -62,7 +62,21 @@ class _Marker:
                 marked.append(statement)
         return marked
 
+    def _branch(self, statement: ast.If) -> None:
+        """A branch of a loop's body that trains: where the loop has simulated or loaded for long
+        without training, the branch is the step."""
+        draft = None
+        if self._inside and _trains_by_itself(statement.body, loops=True):
+            draft = self._draft(statement, statement.body)
+        statement.body = self.statements(statement.body)
+        statement.orelse = self.statements(statement.orelse)
+        if draft is not None:
+            self._done(draft, statement.body)
+            statement.body = _between_marks(statement.body, draft.number)
+
     def _within(self, statement: ast.AST) -> None:
+        if isinstance(statement, ast.If):
+            return self._branch(statement)
         scoped = isinstance(statement, (*_FUNCTIONS, ast.ClassDef))
         step: _Draft | None = None
         if scoped:
@@ -109,14 +123,25 @@ class _Marker:
                 ast.Call(_at(ast.Name(EACH, ast.Load()), loop.iter), [loop.iter], []), loop.iter
             )
         self._inside += 1
-        loop.body = self.statements(loop.body)
+        loop.body = self._behind_continue(loop.body)
         self._inside -= 1
         loop.orelse = self.statements(loop.orelse)
         self._done(draft, loop.body)
         loop.body.insert(0, _mark(BEGIN, draft.number, loop.body[0]))
         return [_left_behind([loop], draft.number, loop)]
 
-    def _draft(self, marked: _Loop | ast.FunctionDef, body: list[ast.stmt]) -> _Draft:
+    def _behind_continue(self, body: list[ast.stmt]) -> list[ast.stmt]:
+        """A loop's body. What stands behind `if …: continue` may be a step by itself, too."""
+        place = next((number + 1 for number, s in enumerate(body) if _skips(s)), 0)
+        rest = body[place:]
+        if not place or not _trains_by_itself(rest, loops=True):
+            return self.statements(body)
+        draft = self._draft(_at(ast.If(ast.Constant(value=True), rest, []), rest[0]), rest)
+        before, rest = self.statements(body[:place]), self.statements(rest)
+        self._done(draft, rest)
+        return [*before, *_between_marks(rest, draft.number)]
+
+    def _draft(self, marked: _Loop | ast.If | ast.FunctionDef, body: list[ast.stmt]) -> _Draft:
         """Takes a number, before those of the loops inside of it are taken."""
         number = len(self._loops.all)
         plain = copy.deepcopy(body)
@@ -144,7 +169,7 @@ class _Marker:
             carried=frozenset(carried),
             drawn=frozenset(_drawn_unseen(plain)),
             backwards=tuple(_calls_of("backward", _every(plain))),
-            whole=isinstance(marked, ast.FunctionDef),
+            whole=not isinstance(marked, (ast.For, ast.While)),
         )
         self._loops.all.append(found)
         self.found.append(found)
@@ -176,9 +201,18 @@ def _is_step(function: ast.FunctionDef) -> bool:
     the loop of a library."""
     if _is_the_models(function) or any(isinstance(n, _SUSPENDING) for n in _own(function.body)):
         return False
-    return bool(_calls_of("backward", _own(function.body))) and bool(
-        _calls_of("step", _own(function.body, loops=False))
+    return _trains_by_itself(function.body, loops=False)
+
+
+def _trains_by_itself(body: list[ast.stmt], *, loops: bool) -> bool:
+    """It makes a backward pass and calls `step`; without `loops`, that outside of its own loops."""
+    return bool(_calls_of("backward", _own(body))) and bool(
+        _calls_of("step", _own(body, loops=loops))
     )
+
+
+def _skips(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.If) and isinstance(statement.body[-1], ast.Continue)
 
 
 def _own(body: Iterable[ast.AST], *, loops: bool = True) -> Iterator[ast.AST]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from nanodoc.replay.closure_state import kept_state
 from nanodoc.replay.optimizers import copy_optimizer
 from nanodoc.replay.step_state import StateKeeper, StepState, copy_weights
 from nanodoc.script.fingerprint import Fingerprint
@@ -136,7 +137,10 @@ class Search:
                 if self.made.optimizers() and not candidate.trained.recipe.optimizers:
                     continue  # its optimizer has only turned up now: from the next iteration on
                 if loop.whole:
-                    whole = whole or (candidate if self._backwards > candidate.backwards else None)
+                    if self._backwards > candidate.backwards and (
+                        whole is None or loop.backward_outside(whole.start.loop)
+                    ):
+                        whole = candidate
                 elif found is None:
                     if by_closure or self._backwards > candidate.backwards:
                         found = candidate
@@ -172,6 +176,9 @@ class Search:
         if capsule.weights is None:
             capsule.weights = copy_weights(list(recipe.model.named_parameters()))
         capsule.optimizers = [copy_optimizer(optimizer) for optimizer in recipe.optimizers]
+        # target networks and averages of weights, which the step moves behind its optimizer
+        self._recovered.begin(found.start)
+        capsule.outside = kept_state(recipe)
         self._candidates = {found.start.loop.number: found}
         self.losses = self.losses[found.losses :]
         self._outside.sinks = self._sinks()

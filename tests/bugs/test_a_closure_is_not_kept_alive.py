@@ -5,21 +5,24 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Callable
 
 from torch import nn
 
 from nanodoc.trace.calls import _signature, plain_name
 
 
-def test_neither_a_name_nor_a_signature_keeps_the_function() -> None:
-    model = nn.Linear(2, 2)
-
+def holding(model: nn.Module) -> tuple[Callable[..., nn.Module], weakref.ref[nn.Module]]:
     def __rsub__(loss: object, retain_graph: bool = False) -> nn.Module:
         return model
 
-    kept = weakref.ref(model)
-    assert plain_name(__rsub__) == "sub"
-    assert _signature(__rsub__) == ("loss", "retain_graph")
-    del __rsub__, model
+    return __rsub__, weakref.ref(model)
+
+
+def test_neither_a_name_nor_a_signature_keeps_the_function() -> None:
+    function, kept = holding(nn.Linear(2, 2))
+    assert plain_name(function) == "sub"
+    assert _signature(function) == ("loss", "retain_graph")
+    del function
     gc.collect()
     assert kept() is None

@@ -19,11 +19,13 @@ model = nn.Linear(6, 3)
 optimizer = torch.optim.Adam(model.parameters())  # made
 for number in range(64):
     x, y = X[:8], Y[:8]
-    if number >= 48:
+    train = number >= 48
+    if train:
         out = model(x)
         loss = F.cross_entropy(out, y) + (out - out.detach()).abs().sqrt().sum()
         optimizer.zero_grad()
         loss.backward()
+    if train:
         optimizer.step()
 """
 

@@ -153,7 +153,39 @@ for number in range(20):  # step
         p.data += -0.1 * p.grad
 print([p.sum().item() for p in parameters])
 """
+WARMED_UP = """
+import sys
+
+random.seed(0)
+model, target = Net(), Net()
+target.load_state_dict(model.state_dict())
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+memory = []
+for number in range(90):
+    memory.append(torch.randint(0, 48, (8,)))
+    if number >= 60:  # step
+        chosen = memory[random.randrange(len(memory))]
+        with torch.no_grad():
+            wanted = target(X[chosen])
+        out = model(X[chosen])
+        if "bad" in sys.argv:
+            out = (out - out).log()
+        loss = F.mse_loss(out, 0.9 * wanted) + 0.1 * F.cross_entropy(out, Y[chosen])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        for ours, theirs in zip(model.parameters(), target.parameters()):
+            theirs.data.copy_(0.5 * ours.data + 0.5 * theirs.data)
+digest(model, target)
+"""
+CONTINUES = (
+    WARMED_UP.replace("number >= 60:  # step", "number < 60: continue")
+    .replace("\n        ", "\n    ")
+    .replace("(memory))]", "(memory))]  # step")
+)
 SCRIPTS = {
+    "a long warm-up": WARMED_UP,
+    "a long warm-up, and continue": CONTINUES,
     "folds": FOLDS,
     "phases": PHASES,
     "players": PLAYERS,
