@@ -43,7 +43,7 @@ from nanodoc.script.states import ENDED, ScriptEnded, TrainingIsSick
 from nanodoc.script.succession import Successor
 from nanodoc.script.trained import Trained
 from nanodoc.supervise.launch import Launch
-from nanodoc.trace.files import shown_path
+from nanodoc.trace.files import short_path, shown_path
 
 _MOST_TRAININGS = 8  # of one script, that are watched
 _NO_STEP = "no loop of the script made an optimizer step, as far as could be seen"
@@ -300,7 +300,7 @@ class ScriptRun:
     def _found(self, loop: Loop | None) -> str:
         if loop is None:
             return ""
-        place = f"step {shown_path(loop.file)}:{loop.line}"
+        place = f"step {short_path(loop.file)}:{loop.line}"
         if self._session.unsafe:
             return f"{place}, not run again"
         if self._session.same is None:

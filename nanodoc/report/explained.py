@@ -68,6 +68,7 @@ def render(
     _note(out, gutter, clean(note))
     buffer = io.StringIO()
     console = Console(
+        force_jupyter=False,  # it would show the text itself, and give none
         file=buffer,
         force_terminal=color,
         no_color=not color,

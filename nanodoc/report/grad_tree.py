@@ -48,6 +48,7 @@ def render_tree(report: Report, *, width: int = 120, color: bool = False) -> str
     graph = report.graph
     out = io.StringIO()
     console = Console(
+        force_jupyter=False,  # it would show the text itself, and give none
         file=out,
         force_terminal=color,
         no_color=not color,

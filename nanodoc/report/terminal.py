@@ -107,6 +107,7 @@ def printed(out: Text, width: int, color: bool) -> str:
     """`out` as it is written to a terminal of `width` columns; no line is wrapped."""
     buffer = io.StringIO()
     console = Console(
+        force_jupyter=False,  # it would show the text itself, and give none
         file=buffer,
         force_terminal=color,
         no_color=not color,

@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib.util
 import linecache
 import os
+import sys
 import sysconfig
 from pathlib import Path
 
@@ -86,12 +87,30 @@ def torch_file(filename: str) -> str:
 
 
 def shown_path(filename: str) -> str:
-    """`filename` relative to the working folder when it lies inside it, else absolute."""
+    """`filename` relative to the working folder when it lies inside it, else absolute; of a
+    notebook's cell its name there, as `In[3]`."""
+    cell = _cell(filename)
+    if cell:
+        return cell
     path = Path(filename)
     try:
         return str(path.resolve().relative_to(Path.cwd()))
     except (ValueError, OSError):
         return str(path)
+
+
+def short_path(filename: str) -> str:
+    """As `shown_path`; of an installed package's file from the package on."""
+    _, found, inside = filename.rpartition(f"{os.sep}site-packages{os.sep}")
+    return inside.replace(os.sep, "/") if found else shown_path(filename)
+
+
+def _cell(filename: str) -> str:
+    """The name that IPython has for a cell's code; "" for any other file."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    naming = getattr(getattr(shell, "compile", None), "format_code_name", None)
+    named = naming(filename) if naming is not None else None
+    return str(named[1]) if named is not None else ""
 
 
 def line_span(file: str, line: int, function: str, code: str | None = None) -> SourceSpan:
