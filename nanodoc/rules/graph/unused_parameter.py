@@ -19,6 +19,7 @@ ND501 cut-graph, ND516 layer-built-in-forward
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
 from nanodoc.diagnosis.finding import Culprit
@@ -60,39 +61,62 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         )
         if idle and p.name not in evidence.moved_by_hand and p.module not in hidden:
             groups.setdefault(_top(graph, p.module), []).append(p)
+    quiet: dict[bool, dict[str, list[ParameterState]]] = {}
     for module, members in groups.items():
-        first = members[0]
         unread = all(p.state == UNUSED for p in members)
-        slip = unread and first.twin is not None and bool(graph.fresh_parameters)
-        yield Claim(
-            root=("unused", module),
-            specificity=Specificity.FALLBACK,
-            stage=Stage.NOTE,
-            position=-1,
-            finding=rule.finding(
-                severity="warning" if slip else "info",
-                confidence=confidence(0.6, 0.3 if evidence.steps_run > 1 else 0.0),
-                title=f"{count(len(members), 'parameter')} of {module or 'the model'} "
-                + (
-                    "never used in the forward pass"
-                    if unread
-                    else "used, but the loss does not depend on them"
-                ),
-                explanation=f"In {count(evidence.steps_run, 'step')} no gradient reached "
-                f"{names([p.name for p in members])}; "
-                "the optimizer holds them, and they stay at their initial values.",
-                culprit=Culprit(
-                    kind="parameter",
-                    module=module or None,
-                    module_type=first.module_type,
-                    parameter=first.name,
-                    location=first.registered_at,
-                ),
-                phase="forward",
-                step=graph.step,
-                evidence=(("elements", sum(p.numel for p in members)),),
+        if unread and members[0].twin is not None and graph.fresh_parameters:
+            yield _claim(rule, evidence, graph, {module: members}, unread=unread, slip=True)
+        else:
+            quiet.setdefault(unread, {})[module] = members
+    for unread, layers in quiet.items():
+        yield _claim(rule, evidence, graph, layers, unread=unread, slip=False)
+
+
+def _claim(
+    rule: Rule,
+    evidence: Evidence,
+    graph: GraphFacts,
+    layers: dict[str, list[ParameterState]],
+    *,
+    unread: bool,
+    slip: bool,
+) -> Claim:
+    """One finding for the idle `layers`, by their paths."""
+    module, first = next((path, members[0]) for path, members in layers.items())
+    members = [parameter for layer in layers.values() for parameter in layer]
+    of = f"{len(layers)} layers" if len(layers) > 1 else module or "the model"
+    told: list[tuple[str, Any]] = [("elements", sum(p.numel for p in members))]
+    if len(layers) > 1:
+        told.append(("layers", names(list(layers))))
+    return Claim(
+        root=("unused", module),
+        specificity=Specificity.FALLBACK,
+        stage=Stage.NOTE,
+        position=-1,
+        finding=rule.finding(
+            severity="warning" if slip else "info",
+            confidence=confidence(0.6, 0.3 if evidence.steps_run > 1 else 0.0),
+            title=f"{count(len(members), 'parameter')} of {of} "
+            + (
+                "never used in the forward pass"
+                if unread
+                else "used, but the loss does not depend on them"
             ),
-        )
+            explanation=f"In {count(evidence.steps_run, 'step')} no gradient reached "
+            f"{names([p.name for p in members])}; "
+            "the optimizer holds them, and they stay at their initial values.",
+            culprit=Culprit(
+                kind="parameter",
+                module=module or None,
+                module_type=first.module_type,
+                parameter=first.name,
+                location=first.registered_at,
+            ),
+            phase="forward",
+            step=graph.step,
+            evidence=tuple(told),
+        ),
+    )
 
 
 def _top(graph: GraphFacts, module: str) -> str:
