@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from nanodoc.facts.source import SourceSpan
 
-CARRIED, DISCARDED, CLIPPED_LATE, FRESH_OPTIMIZER, SUMMED, NEVER_STEPPED = (
+CARRIED, DISCARDED, DROPPED, CLIPPED_LATE, FRESH_OPTIMIZER, SUMMED, NEVER_STEPPED = (
     "carried",
     "discarded",
+    "dropped",
     "clipped-late",
     "fresh-optimizer",
     "summed",
@@ -22,7 +23,8 @@ class LoopMisuse:
     """One kind of misconduct of a train_step.
 
     CARRIED: an optimizer stepped on gradients that still held those of its step before. DISCARDED:
-    they were cleared between backward and the step. CLIPPED_LATE: they were clipped after the step
+    they were cleared between backward and the step. DROPPED: of several micro-batches' gradients,
+    all but the last were cleared before the step. CLIPPED_LATE: they were clipped after the step
     that used them. FRESH_OPTIMIZER: an optimizer with a state was made anew for every step. SUMMED:
     losses of several micro-batches were differentiated as they are. NEVER_STEPPED: backward came,
     and no optimizer ever stepped."""
@@ -40,7 +42,7 @@ class LoopMisuse:
     """The call that it came too late or too early for."""
     parameters: tuple[str, ...] = ()
     times: int = 0
-    """SUMMED: backward passes a step."""
+    """SUMMED, DROPPED: backward passes a step."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

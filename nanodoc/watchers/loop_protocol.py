@@ -20,6 +20,7 @@ from nanodoc.facts.loop import (
     CARRIED,
     CLIPPED_LATE,
     DISCARDED,
+    DROPPED,
     FRESH_OPTIMIZER,
     NEVER_STEPPED,
     SUMMED,
@@ -90,6 +91,7 @@ class LoopProtocol:
         backward."""
         self._cleared_between = False
         self._stepped_at: Place | None = None
+        self._cleared_at: Place | None = None
         self.ever_stepped = 0
         self._schedules: dict[int, Schedule] = {}
         self.eval_at: dict[int, tuple[Place | None, int]] = {}
@@ -201,20 +203,25 @@ class LoopProtocol:
                 continue
             if not known.same(grad):
                 known.fresh, known.cleared = True, False
+                known.place, known.made_at = place, self.ever_stepped
                 known.note(grad)
 
     def attempted(self) -> None:
         """A GradScaler is asked to step; it may skip."""
         self.ever_stepped += 1
 
-    def cleared(self, parameters: Iterable[torch.Tensor]) -> None:
+    def cleared(self, parameters: Iterable[torch.Tensor], place: Place | None) -> None:
         """zero_grad() has gone over these."""
         if self.active:
             self._cleared_between |= bool(self._backwards)
+            self._cleared_at = place
             for parameter in parameters:
                 known = self._known.get(id(parameter))
-                if known is not None:
-                    known.cleared = True
+                if known is None:
+                    continue
+                if known.fresh and not known.cleared and known.made_at == self.ever_stepped:
+                    known.dropped, known.dropped_from = known.dropped + 1, known.place
+                known.cleared = True
 
     def scheduled(self, scheduler: Any, place: Place | None) -> None:
         """A schedule is about to step."""
@@ -253,6 +260,7 @@ class LoopProtocol:
             update.cleared and (p.grad is None or not bool(p.grad.any())) for p, update in given
         ):
             self._count(DISCARDED, place, self._backwards[-1][0] if self._backwards else None)
+        self._note_dropped(known)
         self._rewritten |= (
             any(
                 p.grad is not None and update.fresh and not update.same(p.grad)
@@ -282,6 +290,21 @@ class LoopProtocol:
             count = self._count(CARRIED, place, self._backwards[-1][0] if self._backwards else None)
             for parameter in carried[:_MOST_NAMED]:
                 count.parameters[self._names.get(id(parameter), "")] = None
+
+    def _note_dropped(self, known: Iterable[tuple[torch.Tensor, NotedGradient]]) -> None:
+        """Gradients that are about to be used, and stand for the last of several backward passes of
+        one line. Whoever writes gradients by hand may have kept the others."""
+        used = [
+            update
+            for p, update in known
+            if update.fresh and not update.cleared and (self._clipped or update.same(p.grad))
+        ]
+        dropped = [u for u in used if u.dropped and u.dropped_from == u.place is not None]
+        if dropped and len(dropped) == len(used):
+            count = self._count(DROPPED, self._cleared_at, dropped[0].place)
+            count.times = max(count.times, 1 + max(update.dropped for update in dropped))
+        for _, update in known:
+            update.dropped = 0
 
     def evaluating(self, optimizer: torch.optim.Optimizer) -> None:
         """The optimizer is about to call its closure: it has used the gradients of the call before,

@@ -7,11 +7,24 @@ from typing import Any
 
 import torch
 
+from nanodoc.trace.spans import Place
+
 
 class NotedGradient:
     """What is known of one parameter's gradient since it was last noted."""
 
-    __slots__ = ("carried", "cleared", "fresh", "grad", "stepped", "version")
+    __slots__ = (
+        "carried",
+        "cleared",
+        "dropped",
+        "dropped_from",
+        "fresh",
+        "grad",
+        "made_at",
+        "place",
+        "stepped",
+        "version",
+    )
 
     def __init__(self) -> None:
         self.grad: Any = None  # weak reference to the gradient tensor
@@ -24,6 +37,15 @@ class NotedGradient:
         """A backward gave it something that no step has used yet."""
         self.cleared = False
         """zero_grad() came since."""
+        self.place: Place | None = None
+        """The line of the last backward that gave it something."""
+        self.made_at = 0
+        """How many optimizer steps there had been by then."""
+        self.dropped = 0
+        """Since its last step: backward passes whose gradient zero_grad() took away before any
+        optimizer had stepped."""
+        self.dropped_from: Place | None = None
+        """The line of the last of them."""
 
     def same(self, grad: torch.Tensor | None) -> bool:
         return (

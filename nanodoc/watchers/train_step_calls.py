@@ -325,7 +325,7 @@ class CallWatch:
             original(optimizer, *args, **kwargs)
             self.order.cleared(optimizer)
             self.loop_protocol.cleared(
-                p for group in optimizer.param_groups for p in group["params"]
+                (p for group in optimizer.param_groups for p in group["params"]), _here()
             )
 
         return zero_grad
@@ -334,7 +334,7 @@ class CallWatch:
         def zero_grad(module: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
             original(module, *args, **kwargs)
             self.order.module_cleared(module.parameters())
-            self.loop_protocol.cleared(module.parameters())
+            self.loop_protocol.cleared(module.parameters(), _here())
 
         return zero_grad
 

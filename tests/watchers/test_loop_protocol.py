@@ -188,6 +188,49 @@ def test_the_step_on_nothing_is_the_line() -> None:
     assert where.line == marked(__file__, "on nothing")
 
 
+MICRO = 4
+
+
+def drops(model: nn.Module, batch: Any, optimizer: Any) -> torch.Tensor:
+    x, y = batch
+    for part, labels in zip(x.chunk(MICRO), y.chunk(MICRO), strict=True):
+        optimizer.zero_grad()  # too often
+        loss = loss_of(model, (part, labels)) / MICRO
+        loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    return loss
+
+
+def writes_gradients(model: nn.Module, batch: Any, optimizer: Any) -> torch.Tensor:
+    """Gradients of each sample, clipped by themselves, as in private training."""
+    x, y = batch
+    sums = [torch.zeros_like(p) for p in model.parameters()]
+    for part, labels in zip(x.chunk(MICRO), y.chunk(MICRO), strict=True):
+        optimizer.zero_grad()
+        loss = loss_of(model, (part, labels))
+        loss.backward()
+        for total, p in zip(sums, model.parameters(), strict=True):
+            assert p.grad is not None
+            total += p.grad.clamp(-1, 1)
+    for total, p in zip(sums, model.parameters(), strict=True):
+        p.grad = total
+    optimizer.step()
+    return loss
+
+
+def test_the_gradients_of_all_but_the_last_micro_batch_are_cleared() -> None:
+    found = run(drops)[0]
+    assert (found.code, found.severity) == ("ND622", "warning")
+    assert f"all but the last of {MICRO} backward passes" in found.title
+    assert found.culprit.location is not None
+    assert found.culprit.location.line == marked(__file__, "too often")
+
+
+def test_gradients_written_by_hand_may_hold_those_that_were_cleared() -> None:
+    assert [f.code for f in run(writes_gradients)] == []
+
+
 def clips_late(model: nn.Module, batch: Any, optimizer: Any) -> torch.Tensor:
     optimizer.zero_grad()
     loss = loss_of(model, batch)

@@ -1,9 +1,10 @@
 """## What it checks
-Gradients that backward() made and zero_grad() took away before the optimizer stepped. The calls of
-a train_step are watched: which came, in which order, on which tensors.
+Gradients that backward() made and zero_grad() took away before the optimizer stepped: all of them,
+or those of all micro-batches but the last. The calls of a train_step are watched: which came, in
+which order, on which tensors.
 
 ## Why it matters
-Nothing fails, and nothing is learnt.
+Nothing fails, and nothing is learnt, or a part of the batch only.
 
 ## Example
     loss.backward()
@@ -26,6 +27,7 @@ from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.loop import (
     DISCARDED,
+    DROPPED,
 )
 from nanodoc.rules.learning.loop_claims import loop_misuse, misuse_claim
 
@@ -48,4 +50,17 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             "parameters was gone: zero_grad() came in between, so the step moves nothing but "
             "weight decay and momentum.",
             fix="call zero_grad() before backward() or after step(), not between them",
+        )
+    dropped = loop_misuse(evidence, DROPPED)
+    if dropped is not None and misuse is None:
+        yield misuse_claim(
+            rule,
+            evidence,
+            dropped,
+            severity="warning",
+            title=f"the gradients of all but the last of {dropped.times} backward passes are "
+            "cleared before the step",
+            explanation="zero_grad() comes between the backward passes of one step, and no "
+            "optimizer stepped on what it takes away: the step uses the last micro-batch only.",
+            fix="call zero_grad() once a step: before its first backward(), or after step()",
         )

@@ -14,6 +14,7 @@ from nanodoc.facts.loop import (
     CARRIED,
     CLIPPED_LATE,
     DISCARDED,
+    DROPPED,
     LoopMisuse,
 )
 from nanodoc.facts.source import SourceSpan
@@ -53,7 +54,7 @@ def misuse_claim(
     other = misuse.other
     extra = (
         (("the backward before it", _line(other)),)
-        if other is not None and misuse.kind in (CARRIED, DISCARDED)
+        if other is not None and misuse.kind in (CARRIED, DISCARDED, DROPPED)
         else ()
     )
     extra = (
