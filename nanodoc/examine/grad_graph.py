@@ -39,6 +39,7 @@ from nanodoc.replay.step_state import StateKeeper, StepState
 from nanodoc.trace.cuts import GradFlow, module_edges
 from nanodoc.trace.graph import StepTrace
 from nanodoc.trace.spans import Place, resolve
+from nanodoc.trace.statements import written_at
 
 _MOST_CUTS = 6  # told of one step
 _MOST_SITES = 4  # exporting lines tried one by one, each a replay
@@ -63,7 +64,13 @@ class GraphExaminer:
         """The line of the step that keeps a tensor with its graph under `name`."""
         with self._keeper.rewound(capsule):
             replay = self._replay(capsule)
-            return replay.kept.kept_at(name, replay.trace, replay.flow)
+            where = replay.kept.kept_at(name, replay.trace, replay.flow)
+        # what a script's iteration does behind its last optimizer step is not run again
+        loop = getattr(self._runner.recipe.train_step, "loop", None)
+        if where is None and loop is not None:
+            function = loop.function.name if loop.function is not None else "<module>"
+            return written_at(loop.file, range(loop.first, loop.last + 1), name, function)
+        return where
 
     def examine(self, capsule: StepState, failure: UserCodeError | None = None) -> GraphFacts:
         """The facts of one step. `failure` is what the step raised when it first ran."""

@@ -70,7 +70,7 @@ class Engine:
         progress: Callable[[int, float], None] | None = None,
     ) -> None:
         move_module(recipe.model, device, recipe.optimizers)
-        build = self._build = build_facts or BuildFacts()
+        build = self.build = build_facts or BuildFacts()
         self.recipe = recipe
         self.runner = runner = StepRunner(recipe, device, amp_dtype)
         self.keeper = keeper = StateKeeper(recipe, device)
@@ -114,7 +114,7 @@ class Engine:
     def run(self) -> Outcome:
         """Runs until the steps are done, the data ends, something is found, or the user
         interrupts."""
-        sick = sick_before_start(self.recipe.model, self._build)
+        sick = sick_before_start(self.recipe.model, self.build)
         hopeless = any(parameter.facts.nonfinite for parameter in sick)
         trouble = Stop()
         step = 0
@@ -376,7 +376,7 @@ class Engine:
         tripped = trouble.capsule is not None and trouble.capsule is self._last
         skipped = next((kept.capsule for kept in self.amp.skips.kept()), None)
         return Outcome(
-            evidence=gather(self.runner, course, trouble, sick, steps, self._build, facts),
+            evidence=gather(self.runner, course, trouble, sick, steps, self.build, facts),
             steps_run=steps,
             losses=course.losses,
             grad_norms=course.grad_norms,

@@ -45,7 +45,7 @@ class ScriptEngine(Engine):
         step's end left it; whoever calls puts it back. `trained`: steps before it had trained the
         model, unwatched."""
         self.keeper.restore(capsule)
-        found = sick_before_start(self.recipe.model, self._build)
+        found = sick_before_start(self.recipe.model, self.build)
         self.sick = tuple(replace(sick, trained=trained) for sick in found)
         self._indices = indices
         self._tell_begun(capsule)

@@ -26,6 +26,7 @@ from nanodoc.pipeline.common import (
 from nanodoc.pipeline.ranks import rank_facts
 from nanodoc.pipeline.run_plan import Run
 from nanodoc.pipeline.second_run import write_batches
+from nanodoc.pipeline.users_line import at_users_lines
 from nanodoc.progress import Progress
 from nanodoc.replay.sandbox import state_preserved
 from nanodoc.replay.snapshot import write_snapshot
@@ -80,6 +81,7 @@ def reported(
             findings = differential.treat(findings)
         interrupted = interrupted or differential.interrupted
         not_checked += differential.notes
+    findings = at_users_lines(findings, engine.build)
     not_checked += _not_checked(outcome, run.steps)
     not_checked += unchecked(outcome.evidence, config.select, config.ignore)
     report = replace(

@@ -8,6 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
+from nanodoc.facts.source import SourceSpan
+from nanodoc.trace.files import line_span
+
 _MOST_NAMES = 24
 
 
@@ -49,6 +52,22 @@ def statements_of(file: str) -> dict[int, Statement]:
             # the deepest statement of a line is walked last
             found[line] = statement
     return found
+
+
+def written_at(file: str, lines: range, name: str, function: str) -> SourceSpan | None:
+    """The last statement among `lines`, which are of `function`, that binds `name`, or writes into
+    it, from another value."""
+    base = name.partition("[")[0]
+    known = statements_of(file)
+    found = [
+        statement
+        for line in lines
+        if (statement := known.get(line)) is not None
+        and statement.line == line
+        and base in statement.bound
+        and set(statement.names) != {base}
+    ]
+    return line_span(file, found[-1].line, function) if found else None
 
 
 def _own_parts(node: ast.stmt) -> Iterator[ast.expr]:

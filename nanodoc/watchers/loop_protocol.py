@@ -28,6 +28,7 @@ from nanodoc.facts.loop import (
 )
 from nanodoc.facts.source import SourceSpan
 from nanodoc.trace.spans import Place, resolve
+from nanodoc.watchers.loop_records import Count, Schedule
 from nanodoc.watchers.noted_gradient import NotedGradient
 
 _WATCHED = 24
@@ -42,26 +43,6 @@ _LONGEST = 256
 _MOST_NAMED = 64
 
 
-class _Count:
-    def __init__(self, place: Place | None, other: Place | None, step: int) -> None:
-        self.place, self.other, self.first = place, other, step
-        self.steps = 0
-        self.last = -1
-        self.parameters: dict[str, None] = {}
-        self.times = 0
-
-    def add(self, step: int) -> None:
-        if self.last != step:
-            self.last, self.steps = step, self.steps + 1
-
-
-class Schedule:
-    """One learning rate schedule that stepped."""
-
-    def __init__(self, scheduler: Any, place: Place | None, *, first: bool) -> None:
-        self.scheduler, self.place, self.first, self.steps = scheduler, place, first, 0
-
-
 class LoopProtocol:
     """One run's train_steps. `misuses()` when it has ended."""
 
@@ -74,7 +55,7 @@ class LoopProtocol:
         references: torch refuses to swap tensors that weak ones point to."""
         self._met: dict[int, tuple[weakref.ref[Any], int]] = {}
         """Optimizers and the step they were first seen in."""
-        self._counts: dict[str, _Count] = {}
+        self._counts: dict[str, Count] = {}
         self._watched = 0
         self._stepping = 0
         self._backwards: list[tuple[Place | None, bool]] = []
@@ -353,10 +334,10 @@ class LoopProtocol:
         if touched and all(update.stepped and update.same(grad) for grad, update in touched):
             self._count(CLIPPED_LATE, place, self._stepped_at)
 
-    def _count(self, kind: str, place: Place | None, other: Place | None) -> _Count:
+    def _count(self, kind: str, place: Place | None, other: Place | None) -> Count:
         count = self._counts.get(kind)
         if count is None:
-            count = self._counts[kind] = _Count(place, other, self.step)
+            count = self._counts[kind] = Count(place, other, self.step)
         count.add(self.step)
         return count
 
