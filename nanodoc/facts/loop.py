@@ -122,9 +122,11 @@ class ParameterStats:
     """How far it has moved since step 0, relative to its norm then (to 1 where that was zero); None
     where it isn't known."""
     identical_rows: bool = False
+    began_alike: bool = False
+    """Its rows were equal before the first step, and not zero."""
     """All its rows (the weights of its units) are the same, up to rounding."""
     initialised_at: SourceSpan | None = None
-    """The user's line that gave it its values, where it is all zeros."""
+    """The user's line that gave it its values, where it is all zeros or has equal rows."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -89,6 +89,10 @@ class BuildWatch(TorchDispatchMode):
         )
         if self._memory:
             super().__enter__()
+        else:  # without a dispatch mode, those that are called by their names
+            for name in _FILLS:
+                method = name.removeprefix("aten.")
+                self._patch(tensor, method, self._filling(getattr(tensor, method), name))
         return self
 
     def __exit__(self, *exc: Any) -> None:
@@ -138,6 +142,15 @@ class BuildWatch(TorchDispatchMode):
                 self._alive.append(owner)
 
     # -- the wrappers ------------------------------------------------------------------------------
+
+    def _filling(self, original: Callable[..., Any], name: str) -> Any:
+        def method(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            out = original(tensor, *args, **kwargs)
+            if tensor.layout is torch.strided and tensor.device.type != "meta":
+                self._note_fill(name, tensor)
+            return out
+
+        return method
 
     def _exporting(self, original: Callable[..., Any]) -> Any:
         """A tensor method that hands out the memory itself: from then on it may be written

@@ -86,6 +86,8 @@ def _parameters(
             norm = float(weights.float().norm())
             gradient = latest.gradients.get(name) if latest is not None else None
             ratios = [sample.ratios[name] for sample in samples if name in sample.ratios]
+            alike = _identical_rows(weights)
+            began_alike = old is not None and _identical_rows(old) and bool(old.any())
             yield ParameterStats(
                 name=name,
                 shape=tuple(parameter.shape),
@@ -98,8 +100,11 @@ def _parameters(
                 grad_norm=statistics.median(norms[name]) if name in norms else None,
                 ratio=statistics.median(ratios) if ratios else None,
                 moved=_moved(weights, old),
-                identical_rows=_identical_rows(weights),
-                initialised_at=build.initialised_at(name) if norm == 0 else None,
+                identical_rows=alike,
+                began_alike=began_alike,
+                initialised_at=build.initialised_at(name)
+                if norm == 0 or alike or began_alike
+                else None,
             )
 
 

@@ -132,6 +132,28 @@ def test_units_that_began_alike() -> None:
     assert (first.code, first.culprit.parameter) == ("ND610", "0.weight")
 
 
+class Gated(nn.Module):
+    """Its units part by the random masks that each one gets."""
+
+    def __init__(self, constant: int) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second, self.last = nn.Linear(10, 16), nn.Linear(16, 16), nn.Linear(16, 3)
+        for layer in [self.first, self.second, self.last][:constant]:
+            nn.init.normal_(layer.weight, mean=0.1, std=0.0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = F.dropout(torch.tanh(self.first(x)), 0.3, self.training)
+        return self.last(F.dropout(torch.tanh(self.second(hidden)), 0.3, self.training))
+
+
+def test_layers_that_began_alike_and_parted_by_chance() -> None:
+    (found,) = run(Gated(2))
+    assert (found.code, found.severity) == ("ND610", "warning")
+    assert "2 of 3 layers" in found.title
+    assert serious(run(Gated(1))) == []
+
+
 class LoRA(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -1,6 +1,7 @@
 """## What it checks
-Weights whose rows are equal, up to rounding, when the run ends, although they have moved; and
-weights that are all zeros and get a gradient of exactly zero in every step.
+Weights whose rows are equal, up to rounding, when the run ends, although they have moved; half of
+all layers and more whose rows were equal when it began; and weights that are all zeros and get a
+gradient of exactly zero in every step.
 
 ## Why it matters
 Units that begin alike get equal gradients and stay alike: the layer is as good as one unit.
@@ -35,6 +36,8 @@ from nanodoc.rules.learning.claims import (
 )
 from nanodoc.rules.learning.units import shown_names
 
+_MOST = 0.5  # of the layers
+
 
 @rule(
     "ND610",
@@ -57,6 +60,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         if p.trainable and p.identical_rows and p.moved and p.grad_norm and _is_a_layers(p)
     ]
     if not same:
+        yield from _began_alike(rule, evidence, stats)
         return
     first = same[0]
     module = first.name.rpartition(".")[0]
@@ -68,7 +72,11 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         f"{count(len(evidence.losses), 'step')} the rows still differ by rounding only. "
         "The layer computes one number, many times.",
         culprit=Culprit(
-            kind="parameter", parameter=first.name, module=module, module_type=first.module_type
+            kind="parameter",
+            parameter=first.name,
+            module=module,
+            module_type=first.module_type,
+            location=first.initialised_at,
         ),
         phase="setup",
         step=0,
@@ -79,6 +87,39 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         notes=[("also", shown_names(same[1:]) if len(same) > 1 else None)],
         fix="initialise with random values (nn.init.kaiming_uniform_, xavier_uniform_); constants "
         "are for biases",
+    )
+
+
+def _began_alike(rule: Rule, evidence: Evidence, stats: RunStatistics) -> Iterable[Claim]:
+    """Half of the layers and more began with equal units. A single such layer parts at the first
+    step, by the random weights around it."""
+    layers = [p for p in stats.parameters if p.trainable and _is_a_layers(p) and p.shape[0] > 1]
+    alike = [p for p in layers if p.began_alike]
+    if len(alike) < 2 or len(alike) < _MOST * len(layers):
+        return
+    first = alike[0]
+    yield learning_claim(
+        rule,
+        ("init", first.name),
+        title=f"{len(alike)} of {count(len(layers), 'layer')} began with the same weights in every "
+        "unit",
+        explanation="Units that begin alike compute the same number and get the same gradient; "
+        "they part only by rounding, and by what the few random weights send back.",
+        culprit=Culprit(
+            kind="parameter",
+            parameter=first.name,
+            module=first.name.rpartition(".")[0],
+            module_type=first.module_type,
+            location=first.initialised_at,
+        ),
+        phase="setup",
+        step=0,
+        severity="warning",
+        weight=confidence(0.7, 0.6 if len(alike) == len(layers) else 0.3),
+        standing=Standing(stage=Stage.WIRING, specificity=Specificity.SPECIAL),
+        notes=[("also", shown_names(alike[1:]))],
+        fix="initialise with random values (nn.init.kaiming_uniform_, xavier_uniform_, normal_ "
+        "with a standard deviation above 0); constants are for biases",
     )
 
 
