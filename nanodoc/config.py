@@ -15,6 +15,13 @@ from nanodoc.errors import UsageError
 from nanodoc.options import BadValue, option, options_of
 from nanodoc.rules.catalogue import check_thresholds
 
+_LARGEST = 1 << 20  # characters
+_MOST_VALUES = 10_000
+_DEEPEST = 50
+_HEAD = 400  # bytes
+_REPORTS = (b"nanodoc ", b"nanodoc: ", b"::")
+"""How a report of any format but JSON begins."""
+_SHOWN = 100  # characters of a value in a message
 AMP = ("off", "float16", "bfloat16")
 
 _RUN = ("run",)
@@ -42,7 +49,10 @@ class Config:
         shown_default="auto, the accelerator that torch sees",
     )
     seed: int | None = option(
-        None, "Seed Python, NumPy and torch before the recipe is built", _GRAPH
+        None,
+        "Seed Python, NumPy and torch before the recipe is built",
+        _GRAPH,
+        most=2**64 - 1,
     )
     amp: str | None = option(
         None, "Autocast's dtype", _ALL, choices=AMP, shown_default="as the recipe says"
@@ -148,6 +158,7 @@ class Config:
         "Time without a sign of life (no step finished, no phase begun), such as 90s or 5m, after "
         "which the training counts as hung",
         _ALL,
+        above_zero=True,
         shown_default="no limit",
     )
     thresholds: Mapping[str, float] = option(
@@ -188,11 +199,33 @@ def load_config(file: Path | None, flags: Mapping[str, Any], folder: Path | None
     return _merge(config, flags, "the command line")
 
 
+def check_output(config: Config) -> None:
+    """Raises `UsageError` where the report would take the place of a file that is no report."""
+    if config.output is None:
+        return
+    path = Path(config.output)
+    try:
+        if not path.is_file() or not path.stat().st_size:
+            return
+        with path.open("rb") as file:
+            head = file.read(_HEAD)
+    except OSError:  # what is wrong with it is told when the report is written
+        return
+    if not head.startswith(_REPORTS) and b'"nanodoc":' not in head:
+        raise UsageError(
+            f"--output {path}: this file is there and is no report of nanodoc's; it stays as it "
+            "is, choose another name"
+        )
+
+
 def _read_pyproject(path: Path) -> Mapping[str, Any]:
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get("nanodoc", {})
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        tools = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {})
+    except (ValueError, OSError) as error:  # TOMLDecodeError and what numbers and dates raise
         raise UsageError(f"{path.name}: {error}") from error
+    except RecursionError as error:
+        raise UsageError(f"{path.name}: it is nested too deeply") from error
+    table = tools.get("nanodoc", {}) if isinstance(tools, Mapping) else {}
     if not isinstance(table, Mapping):
         raise UsageError(f"{path.name}: [tool.nanodoc] must be a table")
     return table
@@ -200,7 +233,7 @@ def _read_pyproject(path: Path) -> Mapping[str, Any]:
 
 def _read_yaml(path: Path) -> Mapping[str, Any]:
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = _safe_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise UsageError(f"no such config file: {path}") from error
     except (OSError, UnicodeDecodeError) as error:
@@ -211,6 +244,10 @@ def _read_yaml(path: Path) -> Mapping[str, Any]:
         raise UsageError(
             f"bad YAML in {path}{where}: {getattr(error, 'problem', None) or error}"
         ) from error
+    except RecursionError as error:
+        raise UsageError(f"{path}: it is nested too deeply") from error
+    except ValueError as error:  # a date or a number that is none
+        raise UsageError(f"bad YAML in {path}: {' '.join(str(error).split())[:200]}") from error
     if content is None:
         return {}
     if not isinstance(content, Mapping):
@@ -221,20 +258,59 @@ def _read_yaml(path: Path) -> Mapping[str, Any]:
     return content
 
 
+def _safe_yaml(text: str) -> Any:
+    """As yaml.safe_load, of files in which few aliases do not stand for very many values. Raises
+    `ValueError` besides what that raises."""
+    if len(text) > _LARGEST:
+        raise ValueError(f"it has more than {_LARGEST} characters")
+    sizes: dict[int, int] = {}
+    root = yaml.compose(text, Loader=yaml.SafeLoader)
+    if root is not None and _size(root, sizes, 0) > _MOST_VALUES:
+        raise ValueError(f"it holds more than {_MOST_VALUES} values, those behind aliases counted")
+    return yaml.safe_load(text)
+
+
+def _size(node: yaml.Node, sizes: dict[int, int], depth: int) -> int:
+    """How many values a node stands for. Raises `ValueError` where it holds itself, or deeply."""
+    if depth > _DEEPEST:
+        raise ValueError(f"it is nested more than {_DEEPEST} deep")
+    if id(node) in sizes:
+        if not sizes[id(node)]:
+            raise ValueError("a value holds itself")
+        return sizes[id(node)]
+    sizes[id(node)] = 0
+    size = 1
+    if isinstance(node, yaml.SequenceNode):
+        size += sum(_size(inner, sizes, depth + 1) for inner in node.value)
+    elif isinstance(node, yaml.MappingNode):
+        size += sum(_size(part, sizes, depth + 1) for pair in node.value for part in pair)
+    sizes[id(node)] = size
+    return size
+
+
 def _merge(config: Config, values: Mapping[str, Any], source: str) -> Config:
     checked: dict[str, Any] = {}
     for raw, value in values.items():
         name = str(raw).replace("-", "_")
         if name not in OPTIONS:
-            near = get_close_matches(name, OPTIONS, 1, cutoff=0)[0].replace("_", "-")
-            raise UsageError(f"{source}: unknown key {str(raw)!r}; did you mean {near!r}?")
+            near = get_close_matches(name, OPTIONS, 1, cutoff=0.5)
+            meant = f"; did you mean {near[0].replace('_', '-')!r}?" if near else ""
+            raise UsageError(f"{source}: unknown key {_shown(raw)}{meant}")
         declared = OPTIONS[name]
         try:
             checked[name] = declared.read(value)
         except BadValue as wanted:
             raise UsageError(
-                f"{source}: {declared.key} is {value!r}; it must be {wanted}"
+                f"{source}: {declared.key} is {_shown(value)}; it must be {wanted}"
             ) from wanted
         if name == "thresholds":
             check_thresholds(checked[name], source)
     return replace(config, **checked)
+
+
+def _shown(value: Any) -> str:
+    try:
+        text = repr(value)
+    except ValueError:  # an integer of more digits than Python writes
+        text = "a very large number"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

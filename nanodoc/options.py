@@ -4,12 +4,15 @@ that."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from types import NoneType
 from typing import Any, get_args, get_type_hints
+
+_LONGEST = 1e8  # seconds: three years
 
 
 class BadValue(ValueError):
@@ -27,6 +30,10 @@ class Option:
     """Those that take it as a flag; empty: it is a key of YAML only."""
     least: int = 0
     """The smallest whole number."""
+    most: int = 10**9
+    """The largest whole number."""
+    above_zero: bool = False
+    """A time of 0 is none."""
     choices: tuple[str, ...] = ()
     shown_default: str = ""
     """The default in words, where the value does not say it."""
@@ -51,12 +58,14 @@ class Option:
         return _one_of(self, value) if self.choices else KINDS[self.kind].read(self, value)
 
 
-def option(
+def option(  # noqa: PLR0913 - what an option is, in one place
     default: Any,
     help: str,
     commands: tuple[str, ...],
     *,
     least: int = 0,
+    most: int = 10**9,
+    above_zero: bool = False,
     choices: tuple[str, ...] = (),
     shown_default: str = "",
     flag: str = "",
@@ -67,6 +76,8 @@ def option(
         help=help,
         commands=commands,
         least=least,
+        most=most,
+        above_zero=above_zero,
         choices=choices,
         shown_default=shown_default,
         flag=flag,
@@ -109,6 +120,8 @@ def _one_of(option: Option, value: Any) -> str:
 def _whole(option: Option, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < option.least:
         raise BadValue(f"a whole number of at least {option.least}")
+    if value > option.most:
+        raise BadValue(f"a whole number of at most {option.most}")
     return value
 
 
@@ -121,7 +134,10 @@ def _truth(option: Option, value: Any) -> bool:
 def _text(option: Option, value: Any) -> str:
     if not isinstance(value, (str, Path)):
         raise BadValue("a text")
-    return str(value)
+    text = str(value)
+    if "\0" in text or any("\ud800" <= letter <= "\udbff" for letter in text):
+        raise BadValue("a text without null bytes and lone surrogates")
+    return text
 
 
 def _seconds(option: Option, value: Any) -> float:
@@ -129,7 +145,10 @@ def _seconds(option: Option, value: Any) -> float:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|m)?\s*", str(value))
     if match is None:  # True and False do not match either
         raise BadValue("a number of seconds, such as 60, 60s or 2m")
-    return float(match[1]) * (60.0 if match[2] == "m" else 1.0)
+    seconds = float(match[1]) * (60.0 if match[2] == "m" else 1.0)
+    if seconds > _LONGEST or (option.above_zero and not seconds):
+        raise BadValue(f"{'above 0 and ' if option.above_zero else ''}at most {_LONGEST:g} seconds")
+    return seconds
 
 
 def _rules(option: Option, value: Any) -> tuple[str, ...]:
@@ -147,8 +166,8 @@ def _steps(option: Option, value: Any) -> tuple[int, ...]:
         steps = tuple(int(item) for item in items)
     except (TypeError, ValueError) as error:
         raise BadValue("a list of step numbers, such as 3,7") from error
-    if any(step < 0 for step in steps):
-        raise BadValue("a list of step numbers counted from 0")
+    if any(not 0 <= step <= option.most for step in steps):
+        raise BadValue(f"a list of step numbers counted from 0, at most {option.most}")
     return steps
 
 
@@ -160,9 +179,12 @@ def _numbers(option: Option, value: Any) -> dict[str, float]:
     if not isinstance(value, Mapping):
         raise BadValue("a mapping of names to numbers, such as dead-units.share: 0.7")
     try:
-        return {str(name): float(number) for name, number in value.items()}
-    except (TypeError, ValueError) as error:
+        numbers = {str(name): float(number) for name, number in value.items()}
+    except (TypeError, ValueError, OverflowError) as error:
         raise BadValue("NAME=VALUE with a number, such as dead-units.share=0.7") from error
+    if not all(0 <= number < math.inf for number in numbers.values()):
+        raise BadValue("NAME=VALUE with a finite number of at least 0")
+    return numbers
 
 
 def _mapping(option: Option, value: Any) -> Mapping[str, Any]:

@@ -32,6 +32,7 @@ Timeout = Annotated[
     float,
     typer.Option("--timeout", help="Seconds to wait for ranks to arrive, and for each check."),
 ]
+_MOST_RANKS = 1024
 Backend = Annotated[
     str | None,
     typer.Option(
@@ -40,7 +41,10 @@ Backend = Annotated[
 ]
 Ranks = Annotated[
     int | None,
-    typer.Option("--nproc", help="Start this many ranks on this host, without torchrun."),
+    typer.Option(
+        "--nproc",
+        help="Start this many ranks on this host, without torchrun.",
+    ),
 ]
 Sizes = Annotated[
     str,
@@ -133,6 +137,8 @@ def _check_flags(
         raise UsageError(f"--output-format {output_format!r} is not one of {', '.join(_FORMATS)}")
     if nproc is not None and nproc < 1:
         raise UsageError(f"--nproc {nproc} must be at least 1")
+    if nproc is not None and nproc > _MOST_RANKS:
+        raise UsageError(f"--nproc {nproc} must be at most {_MOST_RANKS}: each is a process")
     if nproc is not None and launch is not None:
         raise UsageError("--nproc starts ranks itself; leave it out under torchrun and srun")
 

@@ -11,9 +11,10 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from nanodoc.config import OPTIONS, Config, load_config
+from nanodoc.config import OPTIONS, Config, check_output, load_config
+from nanodoc.errors import UsageError
 from nanodoc.options import KINDS, Option
-from nanodoc.rules.catalogue import check_codes
+from nanodoc.rules.catalogue import check_codes, selected
 
 Command = TypeVar("Command", bound=Callable[..., None])
 
@@ -68,6 +69,9 @@ def settings_of(flags: Mapping[str, Any], file: Path | None = None) -> Config:
     given = {name: value for name, value in flags.items() if value not in (None, [])}
     settings = load_config(file, given)
     check_codes(settings.select + settings.ignore)
+    if not selected(settings.select, settings.ignore):
+        raise UsageError("--select and --ignore leave no rule: nothing could be found")
+    check_output(settings)
     return settings
 
 

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 import time
 from pathlib import Path
 from typing import Any, TextIO
 
 from nanodoc.errors import UsageError
 from nanodoc.strict_json import strict
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 _HEADER = "nanodoc_history"
 _SECONDS = 0.2
@@ -23,8 +30,7 @@ class History:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             stem = "history" if training == 1 else f"history-training{training}"
-            self.path = _free_path(folder, stem)
-            self._file: TextIO | None = self.path.open("w", encoding="utf-8")
+            self.path, self._file = _free_file(folder, stem)
         except OSError as error:
             raise UsageError(
                 f"cannot write to {folder}: {error.strerror or error}; choose another with "
@@ -63,17 +69,51 @@ class History:
             self._file = None
 
 
-def _free_path(folder: Path, stem: str) -> Path:
-    """`stem.jsonl`, or with a number behind it where a file of that name is not an earlier
-    history of ours."""
+def _free_file(folder: Path, stem: str) -> tuple[Path, TextIO | None]:
+    """`stem.jsonl`, made anew; with a number behind it where something of that name is there that
+    is not an earlier history of ours, or is one that another run writes. Raises `OSError`."""
     for number in range(1, 10_000):
         path = folder / (f"{stem}.jsonl" if number == 1 else f"{stem}-{number}.jsonl")
-        if not path.exists():
-            return path
         try:
-            with path.open(encoding="utf-8") as file:
-                if _HEADER in json.loads(file.readline(200)):
-                    return path
-        except (ValueError, OSError, TypeError):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        except FileExistsError:
+            found = _ours(path)
+            if found is None:
+                continue
+            descriptor = found
+        if not _locked(descriptor):
+            os.close(descriptor)
             continue
-    raise UsageError(f"{folder} is full of history files; choose another with --snapshot-dir")
+        os.ftruncate(descriptor, 0)
+        return path, os.fdopen(descriptor, "w", encoding="utf-8")
+    raise OSError(f"{folder} holds 10 000 histories")
+
+
+def _ours(path: Path) -> int | None:
+    """An open history of an earlier run. None for a link, a pipe, and a file of somebody else's."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            line = os.pread(descriptor, 200, 0).split(b"\n")[0]
+            if _HEADER in json.loads(line):
+                return descriptor
+    except (ValueError, OSError, TypeError):
+        pass
+    os.close(descriptor)
+    return None
+
+
+def _locked(descriptor: int) -> bool:
+    """Nobody else writes it. The lock goes with the descriptor."""
+    if fcntl is None:
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        return True
+    return True

@@ -151,7 +151,7 @@ def test_the_smallest_failing_batch(folder: Path) -> None:
     again = replay(folder, snapshot="min.pt")
     assert again["findings"][0]["name"] == "infinite-gradient"
     assert again["findings"][0]["culprit"]["location"]["line"] == 12
-    with pytest.raises(UsageError, match=r"min\.pt exists already"):
+    with pytest.raises(UsageError, match=r"min\.pt: this file is there"):
         replay(folder, "--minimise", "--output", "min.pt")
 
 
