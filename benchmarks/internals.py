@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from nanodoc import Recipe, accelerator, cuda
-from nanodoc.examine.followed_step import FollowedStep
-from nanodoc.examine.grad_graph import GraphExaminer
-from nanodoc.examine.parameter_groups import fingerprint
+from nanodoc.examination.followed_step import FollowedStep
+from nanodoc.examination.grad_graph import GraphExaminer
+from nanodoc.examination.parameter_groups import fingerprint
 from nanodoc.loop.engine import Engine
 from nanodoc.loop.history import History
 from nanodoc.replay.step import StepRunner, run_step

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from nanodoc.errors import UsageError, UserCodeError
-from nanodoc.examine.traceback import describe_failure
+from nanodoc.examination.traceback import describe_failure
 from nanodoc.experiments.call_site import Applied, Patch
 from nanodoc.replay.sandbox import state_preserved
 from nanodoc.replay.step import StepRunner

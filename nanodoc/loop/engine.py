@@ -11,12 +11,12 @@ from typing import Any
 import torch
 
 from nanodoc.errors import UserCodeError, chosen_end
-from nanodoc.examine.exception import FailureLook
-from nanodoc.examine.initial_state import sick_before_start
-from nanodoc.examine.non_finite import Examiner
+from nanodoc.examination.exception import FailureLook
+from nanodoc.examination.initial_state import sick_before_start
+from nanodoc.examination.non_finite import Examiner
 from nanodoc.facts.calls import RangeFacts
 from nanodoc.facts.failure_kinds import says_device_is_lost
-from nanodoc.facts.ops import GrowthPoint, OptimizerFacts, ParameterFacts
+from nanodoc.facts.ops import ParameterFacts
 from nanodoc.heartbeat.trail import here
 from nanodoc.loop.driven_step import DrivenStep
 from nanodoc.loop.history import History
@@ -38,7 +38,7 @@ from nanodoc.replay.step import StepResult, StepRunner, run_step
 from nanodoc.replay.step_state import StateKeeper, StepState, copy_weights
 from nanodoc.replay.traced_replay import Replayer
 from nanodoc.replay.weight_history import WeightHistory
-from nanodoc.tensors.nested import move_module
+from nanodoc.tensors.nested import in_own_containers, move_module
 from nanodoc.trace.functions import READS_ANYTHING
 from nanodoc.watchers.requested_steps import LookOptions
 from nanodoc.watchers.watch import RunEnd
@@ -49,6 +49,8 @@ _END = "end"
 
 class Engine:
     """Runs one recipe on one device for a number of steps, watching it."""
+
+    moved_elsewhere: bool = False  # optimizers have moved weights behind the last step, unwatched
 
     def __init__(  # noqa: PLR0913 - one keyword per option of a run, as whoever runs one has them
         self,
@@ -233,7 +235,8 @@ class Engine:
             return None, began
         if self.recipe.scheduler_interval == "epoch" and self._feed.passes > passes:
             self.runner.schedule()
-        capsule = self._capsule(step, batches)
+        capsule = self._capsule(step, [in_own_containers(batch) for batch in batches])
+        capsule.own = batches
         self._tell_begun(capsule)
         return capsule, began
 
@@ -272,8 +275,15 @@ class Engine:
         return None
 
     def _compute(self, capsule: StepState, observer: Observer | None) -> StepResult:
-        """The step's forward and backward, or the user's train_step under `observer`."""
-        runner, batches = self.runner, capsule.batches
+        """Forward and backward, or the user's train_step, on the training's own batches."""
+        self.runner.own, capsule.own = capsule.own or [], None
+        try:
+            return self._computed(capsule, self.runner.own or capsule.batches, observer)
+        finally:
+            self.runner.own = []
+
+    def _computed(self, capsule: StepState, batches: list[Any], observer: Any) -> StepResult:
+        runner = self.runner
         followed = None if self.requested.wants(capsule.step) else self._graph.follow(capsule)
         calls = self.amp.calls.at(capsule.step) if observer is not None else nullcontext()
         if followed is None:
@@ -291,11 +301,10 @@ class Engine:
         return result
 
     def _end(self, trouble: Stop, steps: int) -> Stop:
-        """Tells the watchers that the run is over. Returns what ended it, which may be a step that
-        was skipped."""
+        """Tells the watchers that the run is over. Returns what ended it, maybe a skipped step."""
         clean = trouble.trip is None and trouble.failure is None and steps > 0
-        if clean:
-            trouble.optimizers = self._hurt()
+        if clean and not self.moved_elsewhere:
+            trouble.optimizers = self._stops.hurt_by_optimizer()
         end = RunEnd(
             last=self._last,
             steps=steps,
@@ -305,15 +314,12 @@ class Engine:
         )
         for watch in self.watches:
             end.failed = trouble.capsule
-            end.growth = _growth(trouble)
+            end.growth = trouble.growth
             end.whole = clean and trouble.trip is None and not trouble.optimizers
             watch.at_end(end)
             if end.sick_skip is not None and trouble.trip is None:
                 trouble = self._stops.skip(end.sick_skip)
         return trouble
-
-    def _hurt(self) -> tuple[OptimizerFacts, ...]:
-        return self._stops.hurt_by_optimizer()
 
     # -- parts of a step ---------------------------------------------------------------------------
 
@@ -392,9 +398,3 @@ class Engine:
             trace_files=self.requested.files,
             frames=self.requested.tables,
         )
-
-
-def _growth(trouble: Stop) -> tuple[GrowthPoint, ...]:
-    """How the value grew that overflowed in half precision."""
-    births = trouble.examined.births if trouble.examined is not None else ()
-    return next((birth.growth for birth in births if birth.op.upcast_absmax is not None), ())

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from nanodoc.errors import UserCodeError
-from nanodoc.examine.grad_graph import GraphExaminer
-from nanodoc.examine.late_errors import late_failure
-from nanodoc.examine.parameter_groups import Ownership, fingerprint
-from nanodoc.examine.traceback import describe_failure
+from nanodoc.examination.grad_graph import GraphExaminer
+from nanodoc.examination.late_errors import late_failure
+from nanodoc.examination.parameter_groups import Ownership, fingerprint
+from nanodoc.examination.traceback import describe_failure
 from nanodoc.facts.calls import RangeFacts
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.failure import Failure

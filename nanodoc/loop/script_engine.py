@@ -11,10 +11,10 @@ from dataclasses import replace
 from typing import Any
 
 from nanodoc.errors import UserCodeError
-from nanodoc.examine.initial_state import sick_before_start
-from nanodoc.examine.traceback import describe_failure
+from nanodoc.examination.initial_state import sick_before_start
+from nanodoc.examination.traceback import describe_failure
 from nanodoc.facts.evidence import Trip
-from nanodoc.facts.ops import OptimizerFacts, ParameterFacts
+from nanodoc.facts.ops import ParameterFacts
 from nanodoc.heartbeat.last_words import note_failure
 from nanodoc.heartbeat.trail import here
 from nanodoc.loop.engine import Engine
@@ -31,9 +31,6 @@ class ScriptEngine(Engine):
     """Parameters that were sick before the first step."""
     replays: bool = True
     """A step that is run again says what the script's own said."""
-    moved_elsewhere: bool = False
-    """Optimizers have stepped behind the last step, unwatched: what the weights are now says
-    nothing of it."""
     _observed: ObservedVitals | None = None
     _before: StepState | None = None
     """The start of the step before the open one."""
@@ -149,9 +146,6 @@ class ScriptEngine(Engine):
 
     def _end(self, trouble: Stop, steps: int) -> Stop:
         return super()._end(trouble, steps) if self.replays else trouble
-
-    def _hurt(self) -> tuple[OptimizerFacts, ...]:
-        return () if self.moved_elsewhere else super()._hurt()
 
     def _left_alone(self) -> tuple[ObservedVitals, StepState]:
         """Nothing of the open step is watched any more."""

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from nanodoc.errors import UserCodeError
-from nanodoc.examine.exception import FailureLook, make_room
-from nanodoc.examine.initial_state import optimizer_facts
-from nanodoc.examine.late_errors import late_error, late_failure
-from nanodoc.examine.non_finite import Examined, Examiner
-from nanodoc.examine.traceback import describe_failure
+from nanodoc.examination.exception import FailureLook, make_room
+from nanodoc.examination.initial_state import optimizer_facts
+from nanodoc.examination.late_errors import late_error, late_failure
+from nanodoc.examination.non_finite import Examined, Examiner
+from nanodoc.examination.traceback import describe_failure
 from nanodoc.facts.calls import RangeFacts
 from nanodoc.facts.crash import CrashFacts
 from nanodoc.facts.evidence import Trip
@@ -24,7 +24,7 @@ from nanodoc.facts.failure_kinds import (
     out_of_memory,
 )
 from nanodoc.facts.graph import graph_failure
-from nanodoc.facts.ops import OptimizerFacts, ProbedFacts
+from nanodoc.facts.ops import GrowthPoint, OptimizerFacts, ProbedFacts
 from nanodoc.heartbeat.last_words import note_failure
 from nanodoc.heartbeat.trail import here
 from nanodoc.loop.step_reading import StepReading
@@ -54,6 +54,12 @@ class Stop:
         """The device answers no more, or would not if the step were run again."""
         failure = self.failure
         return failure is not None and (device_is_lost(failure) or kept_from_kernel(failure))
+
+    @property
+    def growth(self) -> tuple[GrowthPoint, ...]:
+        """How the value grew that overflowed in half precision."""
+        births = self.examined.births if self.examined is not None else ()
+        return next((birth.growth for birth in births if birth.op.upcast_absmax is not None), ())
 
 
 class FailingGraph(Protocol):

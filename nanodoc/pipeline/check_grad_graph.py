@@ -7,7 +7,7 @@ from dataclasses import replace
 from nanodoc.accelerator import device_before_import, device_of
 from nanodoc.config import Config
 from nanodoc.errors import UserCodeError
-from nanodoc.examine.traceback import describe_failure
+from nanodoc.examination.traceback import describe_failure
 from nanodoc.facts.evidence import Evidence
 from nanodoc.loop.grad_graph_run import run_graph_check
 from nanodoc.loop.settings import seed_everything, with_amp

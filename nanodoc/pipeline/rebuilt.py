@@ -14,7 +14,7 @@ import torch
 
 from nanodoc.accelerator import device_of
 from nanodoc.config import Config
-from nanodoc.examine.making import Source
+from nanodoc.examination.making import Source
 from nanodoc.loop.settings import seed_everything, with_amp
 from nanodoc.recipe.loader import build_recipe
 from nanodoc.recipe.recipe import Recipe

@@ -11,7 +11,7 @@ import torch
 from nanodoc.accelerator import device_before_import, device_of
 from nanodoc.config import Config, artifact_folder
 from nanodoc.errors import UserCodeError
-from nanodoc.examine.traceback import describe_failure
+from nanodoc.examination.traceback import describe_failure
 from nanodoc.facts.evidence import Evidence
 from nanodoc.loop.settings import seed_everything, with_amp
 from nanodoc.pipeline.common import build_watched, report_of, run_info

@@ -13,8 +13,8 @@ import torch
 from nanodoc.accelerator import has_float64
 from nanodoc.config import Config
 from nanodoc.errors import UsageError
-from nanodoc.examine.non_finite import Examiner
-from nanodoc.examine.traceback import describe_failure
+from nanodoc.examination.non_finite import Examiner
+from nanodoc.examination.traceback import describe_failure
 from nanodoc.experiments.experiments import Elsewhere
 from nanodoc.experiments.run import ExperimentRun
 from nanodoc.experiments.step import Step

@@ -10,7 +10,7 @@ from pathlib import Path
 from nanodoc.config import Config
 from nanodoc.diagnosis.preflight import preflight
 from nanodoc.errors import said
-from nanodoc.examine.making import MakingSearch, Source, with_makings
+from nanodoc.examination.making import MakingSearch, Source, with_makings
 from nanodoc.experiments.experiments import Elsewhere
 from nanodoc.experiments.run import ExperimentRun
 from nanodoc.experiments.step import Step

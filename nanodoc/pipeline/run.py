@@ -12,7 +12,7 @@ import torch
 from nanodoc.accelerator import device_before_import, device_of
 from nanodoc.config import Config, artifact_folder
 from nanodoc.errors import UsageError, UserCodeError
-from nanodoc.examine.traceback import describe_failure
+from nanodoc.examination.traceback import describe_failure
 from nanodoc.facts.evidence import Evidence
 from nanodoc.heartbeat.last_words import note_failure
 from nanodoc.heartbeat.trail import here

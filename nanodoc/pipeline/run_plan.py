@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from nanodoc.config import Config
-from nanodoc.examine.making import Source
+from nanodoc.examination.making import Source
 from nanodoc.pipeline.common import run_info
 from nanodoc.report.report import RunInfo
 from nanodoc.supervise.launch import Launch

@@ -15,8 +15,8 @@ import torch
 
 from nanodoc.config import Config, artifact_folder
 from nanodoc.errors import InternalError, UserCodeError
-from nanodoc.examine.making import Source
-from nanodoc.examine.traceback import describe_failure
+from nanodoc.examination.making import Source
+from nanodoc.examination.traceback import describe_failure
 from nanodoc.facts.evidence import Evidence
 from nanodoc.heartbeat.last_words import note_failure
 from nanodoc.heartbeat.trail import here

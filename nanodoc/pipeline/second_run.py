@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from nanodoc.errors import UserCodeError
-from nanodoc.examine.traceback import describe_failure
+from nanodoc.examination.traceback import describe_failure
 from nanodoc.facts.failure import Failure
 from nanodoc.heartbeat.last_words import note_failure
 from nanodoc.heartbeat.trail import here

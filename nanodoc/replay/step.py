@@ -20,7 +20,7 @@ from nanodoc.errors import Phase, UsageError, UserCodeError, is_users
 from nanodoc.heartbeat.trail import here
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.replay.observer import Observer
-from nanodoc.tensors.nested import is_spread, map_tensors, to_device
+from nanodoc.tensors.nested import is_spread, lies_on, map_tensors, to_device
 
 OnLoss = Callable[[torch.Tensor], None]
 
@@ -88,6 +88,9 @@ class StepRunner:
         self.device = device
         self.amp_dtype = amp_dtype
         self.spread = is_spread(recipe.model)
+        self.own: list[Any] = []
+        """The batches that the training itself is about to be given: its own objects, which are
+        handed on as they are where nothing has to be moved."""
         """The model is on several devices, where the training's own code put it."""
         self._phase: Phase = "forward"
         self._arguments = (
@@ -119,6 +122,8 @@ class StepRunner:
                     tensor.to(self.device, non_blocking=True) if tensor.is_cpu else tensor
                 ),
             )
+        if any(batch is own for own in self.own) and lies_on(batch, self.device):
+            return batch
         return to_device(batch, self.device)
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:

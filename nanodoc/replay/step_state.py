@@ -56,6 +56,9 @@ class StepState:
     optimizers: list[dict[str, Any]] = field(default_factory=list)
     more_scalers: list[tuple[Any, dict[str, Any] | None]] = field(default_factory=list)
     outside: KeptState | None = None
+    own: list[Any] | None = None
+    """The training's own batches, until it has run the step with them; `batches` are the same
+    tensors in containers that it does not write into."""
     """The state that the recipe's functions reach by name; only of a step that is run again."""
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import re
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,41 +13,76 @@ import torch
 
 # containers in each other: what lies deeper is nobody's batch, and Python's stack is short
 _DEEPEST = 40
+_PLAIN = (list, tuple)
 _PART = re.compile(r"\[(\d+)\]|\['([^']*)'\]|\.(\w+)")
 
 
 def map_tensors(
-    value: Any, change: Callable[[torch.Tensor], torch.Tensor], depth: int = _DEEPEST
+    value: Any,
+    change: Callable[[torch.Tensor], torch.Tensor],
+    depth: int = _DEEPEST,
+    known: dict[int, tuple[Any, Any]] | None = None,
 ) -> Any:
     """`value` with every tensor replaced by `change(tensor)`; containers keep their type,
-    everything else is kept."""
+    everything else is kept. A container that is held twice is made anew once: `known` holds those
+    that were met."""
     if isinstance(value, torch.Tensor):
         return change(value)
-    if not depth:
+    if not depth or not _is_container(value):
         return value
-    depth -= 1
+    known = {} if known is None else known
+    if id(value) not in known:
+        made = _rebuilt(value, lambda inner: map_tensors(inner, change, depth - 1, known))
+        known[id(value)] = value, made  # the old one is held, so that its identity stays its own
+    return known[id(value)][1]
+
+
+def _is_container(value: Any) -> bool:
+    return isinstance(value, (list, tuple, Mapping)) or (
+        dataclasses.is_dataclass(value) and not isinstance(value, type)
+    )
+
+
+def _rebuilt(value: Any, inner: Callable[[Any], Any]) -> Any:
+    """A container of what `inner` makes of its values."""
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(map_tensors(item, change, depth) for item in value))
-    if type(value) in (list, tuple):
-        return type(value)(map_tensors(item, change, depth) for item in value)
-    if isinstance(value, Mapping):
-        changed = {key: map_tensors(item, change, depth) for key, item in value.items()}
-        if type(value) is dict:
-            return changed
-        # OrderedDict, BatchEncoding and their kin keep their own attributes
-        rebuilt = copy.copy(value)
-        if hasattr(rebuilt, "update"):
-            rebuilt.update(changed)
-            return rebuilt
-        return changed
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return type(value)(*(inner(item) for item in value))
+    if isinstance(value, (list, tuple)):
+        return type(value)(inner(item) for item in value) if type(value) in _PLAIN else value
+    if not isinstance(value, Mapping):
         twin = copy.copy(value)
         for field in dataclasses.fields(value):
-            object.__setattr__(
-                twin, field.name, map_tensors(getattr(value, field.name), change, depth)
-            )
+            object.__setattr__(twin, field.name, inner(getattr(value, field.name)))
         return twin
-    return value
+    changed = {key: inner(item) for key, item in value.items()}
+    if type(value) is dict:
+        return changed
+    if type(value) is types.MappingProxyType:
+        return types.MappingProxyType(changed)
+    # OrderedDict, BatchEncoding and their kin keep their own attributes
+    rebuilt = copy.copy(value)
+    if hasattr(rebuilt, "update"):
+        rebuilt.update(changed)
+        return rebuilt
+    return changed
+
+
+def in_own_containers(value: Any) -> Any:
+    """The same tensors in containers made anew: who writes into those of `value` does not change
+    it. `value` itself where its containers cannot be made anew."""
+    try:
+        return map_tensors(value, lambda tensor: tensor)
+    except Exception:  # a class of the user's may refuse to be copied
+        return value
+
+
+def lies_on(value: Any, device: torch.device) -> bool:
+    """Every tensor of `value` is on `device` already."""
+    return all(
+        tensor.device.type == device.type
+        and (device.index is None or tensor.device.index in (None, device.index))
+        for _, tensor in tensor_leaves(value)
+    )
 
 
 def is_spread(module: torch.nn.Module) -> bool:
@@ -138,25 +174,37 @@ def to_device(value: Any, device: torch.device) -> Any:
 
 
 def tensor_leaves(
-    value: Any, path: str = "batch", depth: int = _DEEPEST
+    value: Any, path: str = "batch", depth: int = _DEEPEST, seen: dict[int, Any] | None = None
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Every tensor with its path as Python would write it: `batch[0]['ids'].mask`."""
+    """Every tensor with its path as Python would write it: `batch[0]['ids'].mask`. What a container
+    holds that is held twice comes once, under its first path; `seen` are those that were met."""
     if isinstance(value, torch.Tensor):
         yield path, value
-    elif not depth:
         return
-    elif isinstance(value, tuple) and hasattr(value, "_fields"):
+    if not depth or not _is_container(value):
+        return
+    seen = {} if seen is None else seen
+    if id(value) in seen:
+        return
+    seen[id(value)] = value  # held, so that its identity stays its own
+    for part, item in _parts(value):
+        yield from tensor_leaves(item, f"{path}{part}", depth - 1, seen)
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    """The values of a container, each with what Python writes behind the container to get it."""
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
         for name, item in zip(value._fields, value, strict=True):
-            yield from tensor_leaves(item, f"{path}.{name}", depth - 1)
+            yield f".{name}", item
     elif isinstance(value, (list, tuple)):
         for index, item in enumerate(value):
-            yield from tensor_leaves(item, f"{path}[{index}]", depth - 1)
+            yield f"[{index}]", item
     elif isinstance(value, Mapping):
         for key, item in value.items():
-            yield from tensor_leaves(item, f"{path}[{key!r}]", depth - 1)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+            yield f"[{key!r}]", item
+    else:
         for field in dataclasses.fields(value):
-            yield from tensor_leaves(getattr(value, field.name), f"{path}.{field.name}", depth - 1)
+            yield f".{field.name}", getattr(value, field.name)
 
 
 def keys_of(path: str) -> list[int | str]:
@@ -175,21 +223,21 @@ def leading_size(value: Any) -> int:
     )
 
 
-def other_leaves(value: Any, depth: int = _DEEPEST) -> Iterator[Any]:
-    """Everything in a batch that is no tensor and no container."""
+def other_leaves(
+    value: Any, depth: int = _DEEPEST, seen: dict[int, Any] | None = None
+) -> Iterator[Any]:
+    """Everything in a batch that is no tensor and no container; what is in a container that is held
+    twice comes once."""
     if isinstance(value, torch.Tensor) or not depth:
         return
-    if isinstance(value, (list, tuple)):
-        for item in value:
-            yield from other_leaves(item, depth - 1)
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from other_leaves(item, depth - 1)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for field in dataclasses.fields(value):
-            yield from other_leaves(getattr(value, field.name), depth - 1)
-    else:
+    if not _is_container(value):
         yield value
+        return
+    seen = {} if seen is None else seen
+    if id(value) not in seen:
+        seen[id(value)] = value  # held, so that its identity stays its own
+        for _, item in _parts(value):
+            yield from other_leaves(item, depth - 1, seen)
 
 
 def size_of_fields(value: Any) -> int | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from nanodoc.examine.half import HalfFacts, half_facts
+from nanodoc.examination.half import HalfFacts, half_facts
 from nanodoc.facts.amp import AmpFacts, HalfParameter, ScalerStep, SkippedStep
 from nanodoc.measure.scaler import ScalerReading, read_scaler
 from nanodoc.recipe.build_facts import BuildFacts

@@ -20,11 +20,11 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.data import default_collate
 
 from nanodoc.errors import UserCodeError
-from nanodoc.examine.followed_step import FollowedStep
-from nanodoc.examine.grad_graph import GraphExaminer
-from nanodoc.examine.leak import ModelCall, find_leak
-from nanodoc.examine.parameter_groups import Ownership, fingerprint
-from nanodoc.examine.retained_tensors import KeptTensors
+from nanodoc.examination.followed_step import FollowedStep
+from nanodoc.examination.grad_graph import GraphExaminer
+from nanodoc.examination.leak import ModelCall, find_leak
+from nanodoc.examination.parameter_groups import Ownership, fingerprint
+from nanodoc.examination.retained_tensors import KeptTensors
 from nanodoc.facts.calls import RangeFacts
 from nanodoc.facts.graph import GraphFacts, GrowingFacts, LeakFacts
 from nanodoc.facts.source import SourceSpan

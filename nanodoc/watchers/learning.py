@@ -10,7 +10,7 @@ from typing import Any
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
-from nanodoc.examine.last_batches import Inspector
+from nanodoc.examination.last_batches import Inspector
 from nanodoc.facts.calls import InspectionFacts
 from nanodoc.facts.course import update_by_hand
 from nanodoc.facts.loop import DataFacts, LoopFacts, ModeChange, RunStatistics, SchedulerFacts

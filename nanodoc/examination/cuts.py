@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from nanodoc.examine.followed_step import FollowedStep
+from nanodoc.examination.followed_step import FollowedStep
 from nanodoc.facts.graph import CutFacts
 from nanodoc.facts.ops import OpFacts
 from nanodoc.facts.source import SourceSpan

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from nanodoc.errors import UserCodeError
-from nanodoc.examine.parameter_groups import dense_values
-from nanodoc.examine.retained_tensors import KeptTensors
-from nanodoc.examine.saved_tensors import SavedTensorWatch
+from nanodoc.examination.parameter_groups import dense_values
+from nanodoc.examination.retained_tensors import KeptTensors
+from nanodoc.examination.saved_tensors import SavedTensorWatch
 from nanodoc.facts.source import SourceSpan
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.tensors.nested import tensor_leaves

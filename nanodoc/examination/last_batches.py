@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from nanodoc.errors import UsageError, UserCodeError
-from nanodoc.examine.labels import labels_at, mask_at
-from nanodoc.examine.sequence_look import SequenceLook
+from nanodoc.examination.labels import labels_at, mask_at
+from nanodoc.examination.sequence_look import SequenceLook
 from nanodoc.facts.calls import (
     CLASSIFICATION,
     CallFacts,

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from nanodoc.examine.padding_read import padding_facts
+from nanodoc.examination.padding_read import padding_facts
 from nanodoc.facts.calls import CLASSIFICATION, PaddingFacts, SequenceFacts
 from nanodoc.trace.calls import plain_name
 from nanodoc.trace.spans import Place, calling_places, resolve

@@ -11,9 +11,9 @@ import torch
 
 from nanodoc import accelerator
 from nanodoc.errors import UsageError, UserCodeError
-from nanodoc.examine.collate import ragged_facts
-from nanodoc.examine.memory import SavedLog, memory_facts
-from nanodoc.examine.parameter_groups import Ownership
+from nanodoc.examination.collate import ragged_facts
+from nanodoc.examination.memory import SavedLog, memory_facts
+from nanodoc.examination.parameter_groups import Ownership
 from nanodoc.facts.calls import RangeFacts
 from nanodoc.facts.crash import CrashFacts
 from nanodoc.facts.failure import Failure

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from nanodoc.errors import UsageError, UserCodeError
-from nanodoc.examine.cuts import CutReader
-from nanodoc.examine.followed_step import FollowedStep
-from nanodoc.examine.grad_graph_fixes import CallPatch, rebinds
-from nanodoc.examine.saved_tensors import Overwritten
+from nanodoc.examination.cuts import CutReader
+from nanodoc.examination.followed_step import FollowedStep
+from nanodoc.examination.grad_graph_fixes import CallPatch, rebinds
+from nanodoc.examination.saved_tensors import Overwritten
 from nanodoc.facts.calls import RangeFacts
 from nanodoc.facts.graph import (
     CUT,

@@ -14,7 +14,7 @@ import torch
 
 from nanodoc import accelerator
 from nanodoc.errors import Phase, UserCodeError
-from nanodoc.examine.traceback import describe_failure
+from nanodoc.examination.traceback import describe_failure
 from nanodoc.facts.failure import Failure
 from nanodoc.facts.failure_kinds import says_device_is_lost
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from nanodoc.examine.reproduction import reproduced, same_ops
+from nanodoc.examination.reproduction import reproduced, same_ops
 from nanodoc.facts.ops import Birth, LeafRoot, OpFacts, TensorFacts
 from nanodoc.replay.step_state import StepState
 from nanodoc.replay.traced_replay import PROBE_MARK, Replay, Replayer
