@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -18,9 +19,9 @@ from nanodoc.rules.catalogue import check_thresholds
 _LARGEST = 1 << 20  # characters
 _MOST_VALUES = 10_000
 _DEEPEST = 50
-_HEAD = 400  # bytes
-_REPORTS = (b"nanodoc ", b"nanodoc: ", b"::")
-"""How a report of any format but JSON begins."""
+_ENDS = 400  # bytes
+_REPORTS = (b"nanodoc ", b"nanodoc: ", b"::", b"digraph nanodoc ")
+"""How a report begins; a concise one has its verdict at the end, JSON its version near the head."""
 _SHOWN = 100  # characters of a value in a message
 AMP = ("off", "float16", "bfloat16")
 
@@ -208,10 +209,13 @@ def check_output(config: Config) -> None:
         if not path.is_file() or not path.stat().st_size:
             return
         with path.open("rb") as file:
-            head = file.read(_HEAD)
+            head = file.read(_ENDS)
+            file.seek(-min(_ENDS, path.stat().st_size), os.SEEK_END)
+            tail = file.read(_ENDS)
     except OSError:  # what is wrong with it is told when the report is written
         return
-    if not head.startswith(_REPORTS) and b'"nanodoc":' not in head:
+    verdict = head.startswith(b"verdict: ") or b"\nverdict: " in tail
+    if not verdict and not head.startswith(_REPORTS) and b'"nanodoc":' not in head:
         raise UsageError(
             f"--output {path}: this file is there and is no report of nanodoc's; it stays as it "
             "is, choose another name"

@@ -113,7 +113,7 @@ class ScriptSession(SearchSession):
             return
         engine.moved_elsewhere = True
         found = self._succession.stepped_elsewhere(frame, self.steps)
-        if found is not None and self._most_successors:
+        if found is not None and self._most_successors and not _of_several_ranks():
             self._pending = found
         else:
             self.unseen.add(f"{unseen.file}:{unseen.line}")
@@ -242,7 +242,11 @@ class ScriptSession(SearchSession):
             self._outside.sinks = []
             engine.abandon()
             return
-        if self._succession.of_another_model and self._make_successor is not None:
+        if (
+            self._succession.of_another_model
+            and self._make_successor is not None
+            and not _of_several_ranks()
+        ):
             engine.abandon()
             self._succeed(Successor())
             return
@@ -316,3 +320,9 @@ class ScriptSession(SearchSession):
         except ENDED:  # it raises the same when it is run again
             return True
         return False
+
+
+def _of_several_ranks() -> bool:
+    """Ranks would have to look at their last steps together in the middle of the script."""
+    parallel = torch.distributed
+    return parallel.is_available() and parallel.is_initialized() and parallel.get_world_size() > 1

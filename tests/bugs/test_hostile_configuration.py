@@ -13,6 +13,7 @@ from nanodoc.cli.options import settings_of
 from nanodoc.config import load_config
 from nanodoc.errors import UsageError
 from nanodoc.loop.history import History
+from tests.helpers import nanodoc
 
 BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
     f"{chr(98 + i)}: &{chr(98 + i)} [{','.join([f'*{chr(97 + i)}'] * 9)}]\n" for i in range(8)
@@ -84,9 +85,36 @@ def test_the_report_takes_the_place_of_reports_only(tmp_path: Path) -> None:
     source.write_text("import torch\n")
     with pytest.raises(UsageError, match="no report of nanodoc's"):
         settings_of({"output": str(source)})
-    earlier = tmp_path / "report.txt"
-    earlier.write_text("nanodoc 0.1.0 · train.py · cpu\n")
-    assert settings_of({"output": str(earlier)}).output == str(earlier)
+
+
+BUILD = """
+import torch
+from torch import nn
+
+def build():
+    model = nn.Linear(4, 2)
+    data = [(torch.randn(8, 4), torch.zeros(8, dtype=torch.long))] * 3
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loss = lambda model, batch: nn.functional.cross_entropy(model(batch[0] * 1e30), batch[1])
+    return {"model": model, "loss_fn": loss, "data": data, "optimizer": optimizer}
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "form"),
+    [
+        *(("run", form) for form in ("full", "concise", "json", "github")),
+        *(("check-grad-graph", form) for form in ("tree", "json", "dot")),
+    ],
+)
+def test_a_report_takes_the_place_of_an_earlier_one(
+    command: str, form: str, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(BUILD)
+    option = "--output-format" if command == "run" else "--format"
+    for _ in range(2):
+        done = nanodoc(command, "train.py:build", option, form, "--output", "report", cwd=tmp_path)
+        assert done.returncode in (0, 1), done.stderr
 
 
 def test_a_link_a_pipe_and_another_runs_history_are_left_alone(tmp_path: Path) -> None:
