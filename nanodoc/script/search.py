@@ -183,9 +183,13 @@ class Search:
         self.losses = self.losses[found.losses :]
         self._outside.sinks = self._sinks()
 
+    def over(self) -> None:
+        """The first step is over: its copies of weights and optimizers are not kept any longer."""
+        self._candidates, self._keeper, self._trained, self.losses = {}, None, None, []
+
     def close(self) -> None:
         """Lets go of everything."""
-        self._candidates, self._keeper, self._trained, self.losses = {}, None, None, []
+        self.over()
         self._recovered = RecoveredStep(self._outside)
 
     def _sinks(self) -> list[deque[Drawn]]:

@@ -163,6 +163,7 @@ class ScriptSession(SearchSession):
         self._first = None
         if not first.fingerprints:
             first.fingerprints.append(Fingerprint(self._search.losses, []))
+        self._search.over()
         self._recovered.begin(first.start)
         engine = self._open_engine(first.trained)
         drawn = self._recovered.draws_unseen()
