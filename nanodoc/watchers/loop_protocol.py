@@ -184,7 +184,8 @@ class LoopProtocol:
                 continue
             if not known.same(grad):
                 known.fresh, known.cleared = True, False
-                known.place, known.made_at = place, self.ever_stepped
+                known.place, known.made_at, known.divided = place, self.ever_stepped, divided
+                known.weights = parameter._version
                 known.note(grad)
 
     def attempted(self) -> None:
@@ -200,7 +201,9 @@ class LoopProtocol:
                 known = self._known.get(id(parameter))
                 if known is None:
                     continue
-                if known.fresh and not known.cleared and known.made_at == self.ever_stepped:
+                unused = known.fresh and known.made_at == self.ever_stepped
+                # whoever moves the weights meanwhile has used it (sharpness-aware minimisation)
+                if unused and not known.cleared and parameter._version == known.weights:
                     known.dropped, known.dropped_from = known.dropped + 1, known.place
                 known.cleared = True
 
@@ -274,13 +277,16 @@ class LoopProtocol:
 
     def _note_dropped(self, known: Iterable[tuple[torch.Tensor, NotedGradient]]) -> None:
         """Gradients that are about to be used, and stand for the last of several backward passes of
-        one line. Whoever writes gradients by hand may have kept the others."""
+        one line: of three and more, or of parts of one loss. Whoever writes gradients by hand may
+        have kept the others."""
         used = [
             update
             for p, update in known
-            if update.fresh and not update.cleared and (self._clipped or update.same(p.grad))
+            if update.fresh and not update.cleared and update.only_clipped(p.grad)
         ]
-        dropped = [u for u in used if u.dropped and u.dropped_from == u.place is not None]
+        dropped = [
+            u for u in used if u.dropped > (not u.divided) and u.dropped_from == u.place is not None
+        ]
         if dropped and len(dropped) == len(used):
             count = self._count(DROPPED, self._cleared_at, dropped[0].place)
             count.times = max(count.times, 1 + max(update.dropped for update in dropped))
@@ -331,6 +337,9 @@ class LoopProtocol:
             for i, p in self._parameters.items()
             if i in self._known and id(p.grad) in clipped
         ]
+        for grad, update in touched:
+            assert grad is not None  # only gradients are clipped
+            update.clipped_to = grad._version + 1
         if touched and all(update.stepped and update.same(grad) for grad, update in touched):
             self._count(CLIPPED_LATE, place, self._stepped_at)
 

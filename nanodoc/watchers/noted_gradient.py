@@ -16,6 +16,8 @@ class NotedGradient:
     __slots__ = (
         "carried",
         "cleared",
+        "clipped_to",
+        "divided",
         "dropped",
         "dropped_from",
         "fresh",
@@ -24,6 +26,7 @@ class NotedGradient:
         "place",
         "stepped",
         "version",
+        "weights",
     )
 
     def __init__(self) -> None:
@@ -39,6 +42,12 @@ class NotedGradient:
         """zero_grad() came since."""
         self.place: Place | None = None
         """The line of the last backward that gave it something."""
+        self.divided = False
+        """The loss of that one was a part of a sum or of a mean."""
+        self.weights = -1
+        """How often the parameter had been written to by then."""
+        self.clipped_to = -1
+        """The version that a clipping makes of it."""
         self.made_at = 0
         """How many optimizer steps there had been by then."""
         self.dropped = 0
@@ -53,6 +62,15 @@ class NotedGradient:
             and self.grad is not None
             and self.grad() is grad
             and grad._version == self.version
+        )
+
+    def only_clipped(self, grad: torch.Tensor | None) -> bool:
+        """As `same`, but for a clipping since."""
+        return self.same(grad) or (
+            grad is not None
+            and self.grad is not None
+            and self.grad() is grad
+            and grad._version == self.clipped_to
         )
 
     def note(self, grad: torch.Tensor | None) -> None:
