@@ -108,7 +108,13 @@ class SequenceLook(TorchFunctionMode):
         if not found:
             return None
         _, distance, grid = (shifted or found)[0]
-        later = min((_reads_later(scores, lookup, rows) for lookup, _, rows in shifted), default=0)
+        later = 0
+        # a model that is given the labels themselves beside them reads them there: nothing of a
+        # mask is known then
+        if all(distance for _, distance, _ in found):
+            later = min(
+                (_reads_later(scores, lookup, rows) for lookup, _, rows in shifted), default=0
+            )
         return SequenceFacts(
             distance=distance,
             positions=grid.shape[1],
