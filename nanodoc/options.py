@@ -135,6 +135,7 @@ def _text(option: Option, value: Any) -> str:
     if not isinstance(value, (str, Path)):
         raise BadValue("a text")
     text = str(value)
+    # a lone low surrogate stands for a byte of a file name that is no UTF-8
     if "\0" in text or any("\ud800" <= letter <= "\udbff" for letter in text):
         raise BadValue("a text without null bytes and lone surrogates")
     return text

@@ -282,16 +282,17 @@ class Engine:
         finally:
             self.runner.own = []
 
-    def _computed(self, capsule: StepState, batches: list[Any], observer: Any) -> StepResult:
-        runner = self.runner
+    def _computed(
+        self, capsule: StepState, batches: list[Any], observer: Observer | None
+    ) -> StepResult:
         followed = None if self.requested.wants(capsule.step) else self._graph.follow(capsule)
         calls = self.amp.calls.at(capsule.step) if observer is not None else nullcontext()
         if followed is None:
             with calls:
-                return run_step(runner, batches, observer=observer)
+                return run_step(self.runner, batches, observer=observer)
         with followed.watching(live=True), calls:
             result = run_step(
-                runner,
+                self.runner,
                 batches,
                 on_loss=followed.on_loss,
                 on_gradients=followed.note_gradients if observer is not None else None,
@@ -351,8 +352,7 @@ class Engine:
         return ("the next one", unseen, None) if unseen else None
 
     def end(self) -> None:
-        """When nothing is run again any more: other ranks are heard again, and a loader's workers
-        go."""
+        """When nothing is run again any more: other ranks are heard, a loader's workers go."""
         self.alone.end()
         self._feed.close()
 

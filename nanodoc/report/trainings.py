@@ -17,19 +17,22 @@ def of_all_trainings(reports: Sequence[Report]) -> Report:
         return reports[-1]
     worst = min(_badness(report) for report in watched)
     base = [report for report in watched if _badness(report) == worst][-1]
-    findings = {finding.fingerprint: finding for finding in base.findings}
-    for report in watched:
-        for finding in report.findings:
-            findings.setdefault(finding.fingerprint, finding)
+    of_base = {finding.fingerprint for finding in base.findings}
+    others = {
+        finding.fingerprint: finding
+        for report in watched
+        for finding in report.findings
+        if finding.fingerprint not in of_base
+    }
     not_checked = dict.fromkeys(pair for report in watched for pair in report.not_checked)
     if reports[-1] not in watched:
         not_checked["a later training", "it was over before it could be watched"] = None
-    of_base = {finding.fingerprint for finding in base.findings}
-    others = [f for f in findings.values() if f.fingerprint not in of_base]
-    others.sort(key=lambda finding: SEVERITIES.index(finding.severity))
     return replace(
         base,
-        findings=(*base.findings, *others),
+        findings=(
+            *base.findings,
+            *sorted(others.values(), key=lambda finding: SEVERITIES.index(finding.severity)),
+        ),
         not_checked=tuple(not_checked),
         interrupted=any(report.interrupted for report in reports),
         run=replace(

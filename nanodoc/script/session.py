@@ -112,11 +112,11 @@ class ScriptSession(SearchSession):
         if unseen is None:
             return
         engine.moved_elsewhere = True
+        # its name is taken back where it comes to be watched
+        self.unseen.add(f"{unseen.file}:{unseen.line}")
         found = self._succession.stepped_elsewhere(frame, self.steps)
         if found is not None and self._most_successors and not _of_several_ranks():
             self._pending = found
-        else:
-            self.unseen.add(f"{unseen.file}:{unseen.line}")
 
     def _succeed(self, found: Successor) -> None:
         """The training is over; another session takes this one's place, if there may be one."""
@@ -187,11 +187,11 @@ class ScriptSession(SearchSession):
     def _next(self, frame: FrameType, loop: Loop, bound: Mapping[str, Any] | None) -> None:
         """An iteration of the training begins; the one before is over."""
         self._over_with_step()
+        if self._successor is not None or self.state is State.OVER:
+            return  # it trained another model: another session has taken over
         self._succession.iteration()
         engine = self.engine
         assert engine is not None
-        if self.state is State.OVER:
-            return
         if self._most is not None and self.steps >= self._most:
             self._end(Stop())
         start = start_of(frame, loop, self._outside, self._changing, bound)

@@ -39,8 +39,7 @@ class Succession:
         self._begun: dict[int, int] = {}
         self._model: set[int] = set()
         self._own = self._strange = False
-        self.elsewhere = 0
-        """Optimizer steps outside of the watched loop, since its last iteration."""
+        self._elsewhere = 0  # optimizer steps outside of the watched loop, since its last iteration
 
     def of_model(self, parameters: Iterable[torch.Tensor]) -> None:
         """The parameters of the training that is watched."""
@@ -53,7 +52,7 @@ class Succession:
     def iteration(self) -> None:
         """The watched loop begins an iteration."""
         self._own = self._strange = False
-        self.elsewhere = 0
+        self._elsewhere = 0
 
     def stepped_inside(
         self, optimizer: torch.optim.Optimizer, known: list[torch.optim.Optimizer]
@@ -73,11 +72,11 @@ class Succession:
 
     def stepped_elsewhere(self, frame: FrameType, steps: int) -> Successor | None:
         """An optimizer steps outside of the watched loop, after so many watched steps."""
-        self.elsewhere += 1
+        self._elsewhere += 1
         around = self._around(frame, steps)
         if around is not None:
             return Successor(around)
-        return Successor() if self.elsewhere >= _STEPS_ELSEWHERE else None
+        return Successor() if self._elsewhere >= _STEPS_ELSEWHERE else None
 
     def _around(self, frame: FrameType | None, steps: int) -> Loop | None:
         """A running loop whose iteration has held a few steps of the watched loop."""

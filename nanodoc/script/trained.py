@@ -132,7 +132,9 @@ def _loose(
         trained = id(tensor) in stepped if optimizers else tensor.is_leaf and tensor.requires_grad
         if trained and id(tensor) not in owned:
             owned.add(id(tensor))
-            found[name.replace(".", "_")] = tensor
+            # a parameter's name holds no dots
+            key = name.replace(".", "_")
+            found[key if key not in found else f"{key}_{len(found)}"] = tensor
     return found
 
 

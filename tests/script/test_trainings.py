@@ -194,6 +194,12 @@ SCRIPTS = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _our_errors_are_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of nanodoc's own would only end the watching."""
+    monkeypatch.setenv("NANODOC_DEBUG", "1")
+
+
 @pytest.fixture
 def written(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     (tmp_path / "libraries").mkdir()
