@@ -58,6 +58,6 @@ def said(error: BaseException) -> str:
 
 
 def is_users(error: BaseException) -> bool:
-    """Whether an exception that left the user's code is theirs to be told of: anything but Ctrl-C
-    and the end of a generator."""
-    return not isinstance(error, (KeyboardInterrupt, GeneratorExit))
+    """Whether an exception that left the user's code is theirs to be told of: anything but
+    Ctrl-C."""
+    return not isinstance(error, KeyboardInterrupt)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from nanodoc.diagnosis.ranking import rank
 from nanodoc.loop.engine import Engine
 from nanodoc.loop.outcome import Outcome
 from nanodoc.rules.catalogue import claims
+from tests.warm import Warm
 
 
 def run_engine(recipe: Recipe, steps: int = 1, **options: Any) -> Outcome:
@@ -52,10 +54,23 @@ def marked(file: str | Path, text: str) -> int:
     return numbers[0]
 
 
+@cache
+def _warm() -> Warm:
+    return Warm()
+
+
 def nanodoc(
     *arguments: str, cwd: Path | None = None, stdin: str | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """The command line in a fresh process."""
+    """The command line in a process of its own, which finds torch imported."""
+    ended = _warm().run(arguments, cwd or Path.cwd(), stdin)
+    return subprocess.CompletedProcess(list(arguments), *ended)
+
+
+def fresh_nanodoc(
+    *arguments: str, cwd: Path | None = None, stdin: str | None = None
+) -> subprocess.CompletedProcess[str]:
+    """The command line as a shell starts it."""
     return subprocess.run(
         [sys.executable, "-m", "nanodoc", *arguments],
         capture_output=True,

@@ -21,6 +21,7 @@ from nanodoc.cli.replay import replay
 from nanodoc.cli.rules import rules
 from nanodoc.cli.run import RunCommand, run
 from nanodoc.errors import NanodocError
+from nanodoc.text import clean
 
 app = typer.Typer(
     name="nanodoc",
@@ -68,7 +69,7 @@ def main() -> None:
         if hasattr(error, "format_message"):
             message = error.format_message().strip()
             if message:  # empty where the help was all there was to say
-                print(f"nanodoc: {message}", file=sys.stderr)
+                _end(message, 2)
             sys.exit(2)
         if os.environ.get("NANODOC_DEBUG"):
             raise
@@ -83,7 +84,7 @@ def main() -> None:
 
 
 def _end(message: str, code: int) -> None:
-    print(f"nanodoc: {message}", file=sys.stderr)
+    print(f"nanodoc: {clean(message)}", file=sys.stderr)
     sys.exit(code)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -35,7 +36,7 @@ def payload_on_stdout() -> Iterator[TextIO]:
     try:
         stdout.flush()
         descriptor = stdout.fileno()
-        kept = os.dup(descriptor)
+        kept = _out_of_reach(descriptor)
     except (OSError, ValueError):  # not a real file: a test's buffer
         with contextlib.redirect_stdout(sys.stderr):
             yield stdout
@@ -53,6 +54,15 @@ def payload_on_stdout() -> Iterator[TextIO]:
         os.dup2(payload.fileno(), descriptor)
         with contextlib.suppress(OSError):
             payload.close()
+
+
+def _out_of_reach(descriptor: int) -> int:
+    """A copy with a high number: trainings close ranges of descriptors that they take for their
+    own. Raises `OSError`."""
+    try:
+        return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 900)  # 1024 is a usual limit
+    except OSError:
+        return os.dup(descriptor)
 
 
 @contextlib.contextmanager

@@ -21,6 +21,8 @@ ASK = int(signal.SIGRTMAX) - 1 if hasattr(signal, "SIGRTMAX") else None
 """The main thread says where it is, once the interpreter gets to it."""
 DUMP = int(signal.SIGRTMAX) - 2 if hasattr(signal, "SIGRTMAX") else None
 """The stack is written by the signal handler itself, whatever the process waits for."""
+CONCLUDE = int(signal.SIGRTMAX) - 3 if hasattr(signal, "SIGRTMAX") else None
+"""The report of what was seen is to be made now: the process is about to be ended."""
 
 _COLLECTIVES = os.path.join("torch", "distributed") + os.sep
 _DDP = os.path.join("torch", "nn", "parallel", "distributed.py")

@@ -12,13 +12,13 @@ import torch
 
 from nanodoc.errors import UserCodeError, chosen_end
 from nanodoc.examination.exception import FailureLook
-from nanodoc.examination.initial_state import sick_before_start
 from nanodoc.examination.non_finite import Examiner
 from nanodoc.facts.calls import RangeFacts
 from nanodoc.facts.failure_kinds import says_device_is_lost
 from nanodoc.facts.ops import ParameterFacts
 from nanodoc.heartbeat.trail import here
 from nanodoc.loop.driven_step import DrivenStep
+from nanodoc.loop.guarded_watch import is_own, own_error
 from nanodoc.loop.history import History
 from nanodoc.loop.interrupts import Interrupts
 from nanodoc.loop.observed_step import ObservedStep
@@ -111,12 +111,10 @@ class Engine:
         failures = FailureLook(runner, keeper, build, self._feed)
         self._stops = StopExaminer(runner, keeper, build, self.examiner, failures, self._graph)
 
-    # -- the loop ----------------------------------------------------------------------------------
-
     def run(self) -> Outcome:
         """Runs until the steps are done, the data ends, something is found, or the user
         interrupts."""
-        sick = sick_before_start(self.recipe.model, self.build)
+        sick = self._stops.before_start()
         hopeless = any(parameter.facts.nonfinite for parameter in sick)
         trouble = Stop()
         step = 0
@@ -167,12 +165,16 @@ class Engine:
         """One step; None to go on, a trouble, or `_END` when the data has run out."""
         try:
             return self._watched_step(step)
-        except RuntimeError as error:
+        except Exception as error:
             # of ours: where it waited for the device, it was told of an error of the training's
-            if not says_device_is_lost(error):
+            if isinstance(error, RuntimeError) and says_device_is_lost(error):
+                self._over()
+                return self._stops.lost(step, error, self._last, self._indices)
+            if step == 0 or not is_own(error):  # before anything was seen there is no report
                 raise
-            self._over()
-            return self._stops.lost(step, error, self._last, self._indices)
+            self._last = None  # nobody knows how far the step came
+            self._notes.append((f"the steps from {step} on", own_error(error)))
+            return _END
 
     def _watched_step(self, step: int) -> Stop | str | None:
         trail, before = here(), self._last
@@ -322,8 +324,6 @@ class Engine:
                 trouble = self._stops.skip(end.sick_skip)
         return trouble
 
-    # -- parts of a step ---------------------------------------------------------------------------
-
     def _capsule(self, step: int, batches: list[Any]) -> StepState:
         at = time.perf_counter()
         capsule = self.keeper.take(step, batches)
@@ -375,10 +375,9 @@ class Engine:
         facts: dict[str, Any] = {"ranges": self._ranges(trouble, steps)}
         if not (trouble.trip or sick):
             facts["ownership"] = self._graph.ownership.facts(len(course.losses))
-        notes = list(self._notes)
         for watch in self.watches:
             facts |= watch.facts()
-            notes += watch.notes
+        told = (self._notes, self._stops.notes, *(watch.notes for watch in self.watches))
         tripped = trouble.capsule is not None and trouble.capsule is self._last
         skipped = next((kept.capsule for kept in self.amp.skips.kept()), None)
         return Outcome(
@@ -394,7 +393,7 @@ class Engine:
             samples_per_second=course.samples_per_second,
             checkpoints=self.checkpoints,
             indices=self._indices if tripped else None,
-            notes=notes,
+            notes=[note for notes in told for note in notes],
             trace_files=self.requested.files,
             frames=self.requested.tables,
         )

@@ -1,11 +1,34 @@
-"""Ctrl-C while steps run: the first ends the run after the step at hand, the second at once."""
+"""Ctrl-C while steps run: the first ends the run after the step at hand, the second at once. Before
+SIGTERM the report is asked for in the same way, or in that of a script."""
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
+from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import Any
+
+_ways: list[Callable[[], None]] = []
+
+
+def told_to_end() -> None:
+    """The process is about to be ended: what was seen is to be told now. Outside of steps it raises
+    `KeyboardInterrupt`, as Ctrl-C does there."""
+    if not _ways:
+        raise KeyboardInterrupt
+    _ways[-1]()
+
+
+@contextlib.contextmanager
+def ending_by(way: Callable[[], None]) -> Iterator[None]:
+    """`way` is what `told_to_end` comes to inside."""
+    _ways.append(way)
+    try:
+        yield
+    finally:
+        _ways.remove(way)
 
 
 class Interrupts:
@@ -16,8 +39,10 @@ class Interrupts:
         self.asked = False
         self._before: Any = None
         self._set = False
+        self._around = contextlib.ExitStack()
 
     def __enter__(self) -> Interrupts:
+        self._around.enter_context(ending_by(self._told))
         if threading.current_thread() is threading.main_thread():
             self._before, self._set = signal.signal(signal.SIGINT, self._handle), True
         return self
@@ -28,11 +53,15 @@ class Interrupts:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._around.close()
         if self._set:
             signal.signal(signal.SIGINT, self._before)
             self._set = False
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        self._told()
+
+    def _told(self) -> None:
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True

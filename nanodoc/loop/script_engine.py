@@ -109,6 +109,10 @@ class ScriptEngine(Engine):
             self._around.close()
             self._last = self._before
 
+    def ask_to_end(self) -> None:
+        """The run is cut short: its report is to come at once."""
+        self._interrupts.asked = True
+
     def failed(self, error: UserCodeError) -> Stop:
         """The step raised."""
         _, capsule = self._left_alone()

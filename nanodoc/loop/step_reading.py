@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import torch
 
 from nanodoc.facts.amp import ScalerStep
+from nanodoc.loop.guarded_watch import GuardedWatch
 from nanodoc.measure.gradients import Scratch, Vitals
 from nanodoc.replay.observer import Observer
 from nanodoc.replay.step import StepResult, StepRunner
@@ -88,7 +89,8 @@ class Scalars:
         found: list[torch.Tensor] = []
         for watch in self._watches:
             own = watch.scalars(done=done)
-            self._places[id(watch)] = slice(len(found), len(found) + len(own))
+            inner = watch.inner if isinstance(watch, GuardedWatch) else watch
+            self._places[id(inner)] = slice(len(found), len(found) + len(own))
             found += own
         return found
 

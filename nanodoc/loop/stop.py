@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
 from nanodoc.errors import UserCodeError
 from nanodoc.examination.exception import FailureLook, make_room
-from nanodoc.examination.initial_state import optimizer_facts
+from nanodoc.examination.initial_state import optimizer_facts, sick_before_start
 from nanodoc.examination.late_errors import late_error, late_failure
 from nanodoc.examination.non_finite import Examined, Examiner
 from nanodoc.examination.traceback import describe_failure
@@ -24,9 +25,10 @@ from nanodoc.facts.failure_kinds import (
     out_of_memory,
 )
 from nanodoc.facts.graph import graph_failure
-from nanodoc.facts.ops import GrowthPoint, OptimizerFacts, ProbedFacts
+from nanodoc.facts.ops import GrowthPoint, OptimizerFacts, ParameterFacts, ProbedFacts
 from nanodoc.heartbeat.last_words import note_failure
 from nanodoc.heartbeat.trail import here
+from nanodoc.loop.guarded_watch import is_own, own_error
 from nanodoc.loop.step_reading import StepReading
 from nanodoc.measure.gradients import nonfinite_tensors
 from nanodoc.recipe.build_facts import BuildFacts
@@ -90,6 +92,23 @@ class StopExaminer:
         self._graph = graph
         self._named = list(runner.recipe.model.named_parameters())
         self._devices = {runner.device, *(p.device for _, p in self._named)}
+        self.notes: list[tuple[str, str]] = []
+
+    @contextmanager
+    def _kept_going(self, what: str) -> Iterator[None]:
+        """An error of nanodoc's own costs this look and no more."""
+        try:
+            yield
+        except Exception as error:
+            if not is_own(error):
+                raise
+            self.notes.append((what, own_error(error)))
+
+    def before_start(self) -> list[ParameterFacts]:
+        """The parameters that are sick before the first step."""
+        with self._kept_going("the parameters before the first step"):
+            return sick_before_start(self._runner.recipe.model, self._build)
+        return []
 
     def trip(
         self,
@@ -111,7 +130,9 @@ class StopExaminer:
             zero_gradients=not bad and bool(vitals.norms) and not any(vitals.norms),
         )
         told = vitals.loss if reading.told is None else reading.told
-        examined = self._examiner.examine(capsule, told, vitals.grad_norm, indices)
+        examined = None
+        with self._kept_going("the step that failed"):
+            examined = self._examiner.examine(capsule, told, vitals.grad_norm, indices)
         # weights that were already bad when the step began: the optimizer of the step before made
         # them
         optimizers = self.hurt_by_optimizer() if capsule.step else ()
@@ -126,7 +147,11 @@ class StopExaminer:
 
     def skip(self, sick: SickSkip) -> Stop:
         """A skipped step that is sick without the loss scale too."""
-        with state_preserved(self._runner, self._keeper):
+        examined = None
+        with (
+            self._kept_going("the skipped step"),
+            state_preserved(self._runner, self._keeper),
+        ):
             examined = self._examiner.examine(sick.capsule, sick.loss, None)
         trip = Trip(
             step=sick.capsule.step,

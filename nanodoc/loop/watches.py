@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from nanodoc.loop.guarded_watch import GuardedWatch
 from nanodoc.recipe.build_facts import BuildFacts
 from nanodoc.replay.step import StepRunner
 from nanodoc.replay.step_state import StateKeeper
@@ -68,10 +69,10 @@ class Watches:
         # in this order they are told of everything; the scaler's scalars are the first to be read,
         # where the observer expects the scale
         self.in_order: tuple[Watch, ...] = (
-            self.graph,
-            self.amp,
-            self.probes,
-            self.requested,
-            self.sampler,
-            self.learning,
+            GuardedWatch(self.graph, "the autograd graph"),
+            GuardedWatch(self.amp, "mixed precision"),
+            GuardedWatch(self.probes, "nanodoc.probe"),
+            GuardedWatch(self.requested, "the steps that were asked for"),
+            GuardedWatch(self.sampler, "sampled steps"),
+            GuardedWatch(self.learning, "how the model learns"),
         )

@@ -1,5 +1,5 @@
-"""The child's first lines: it dies with its parent, finds the modules its parent finds, and goes on
-in `nanodoc.pipeline.child`."""
+"""The child's first lines: it finds the modules its parent finds, and goes on in
+`nanodoc.pipeline.child`. Where nobody guards it, it dies with its parent."""
 
 import ctypes
 import json
@@ -10,7 +10,7 @@ import sys
 
 def main() -> None:
     events, page, job, stack, parent = (int(text) for text in sys.argv[1:6])
-    if sys.platform == "linux":
+    if parent and sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
         if os.getppid() != parent:
             os._exit(1)

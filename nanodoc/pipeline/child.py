@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import signal
 import sys
 import traceback
 from pathlib import Path
@@ -14,7 +15,8 @@ from nanodoc.errors import NanodocError, UsageError, said
 from nanodoc.facts.failure import Failure
 from nanodoc.facts.failure_kinds import worker_died
 from nanodoc.heartbeat import trail as crumbs
-from nanodoc.heartbeat.last_words import ASK, DUMP, note_failure, speak_before_the_end
+from nanodoc.heartbeat.last_words import ASK, CONCLUDE, DUMP, note_failure, speak_before_the_end
+from nanodoc.loop.interrupts import told_to_end
 from nanodoc.progress import LiveMetrics, Progress
 from nanodoc.supervise.job import Job
 from nanodoc.supervise.lines import LineWatch
@@ -38,6 +40,8 @@ def work(body: bytes, events: int, page: int, stack: int) -> int:
     faulthandler.enable(file=stack, all_threads=True)
     if DUMP is not None:
         faulthandler.register(DUMP, file=stack, all_threads=True)
+    if CONCLUDE is not None:
+        signal.signal(CONCLUDE, lambda *_: _conclude(sender))
     speak_before_the_end(trail, ASK)
     sys.meta_path.insert(0, _Imports(trail))
     sender.on_closed = lambda: trail.say({"said": CLOSED})
@@ -63,6 +67,17 @@ def work(body: bytes, events: int, page: int, stack: int) -> int:
         sender.send("report", report)
     sys.stdout.flush()
     return 0
+
+
+def _conclude(sender: Sender) -> None:
+    """SIGTERM is about to come. A handler of the training's own is called in its place, and
+    alone."""
+    own = signal.getsignal(signal.SIGTERM)
+    if callable(own):
+        sender.send("handled")
+        signal.raise_signal(signal.SIGTERM)
+    elif own == signal.SIG_DFL:
+        told_to_end()
 
 
 class _Imports:

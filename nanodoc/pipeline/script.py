@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -19,8 +17,9 @@ from nanodoc.examination.making import Source
 from nanodoc.examination.traceback import describe_failure
 from nanodoc.facts.evidence import Evidence
 from nanodoc.heartbeat.last_words import note_failure
-from nanodoc.heartbeat.trail import here
+from nanodoc.heartbeat.trail import EXAMINATION, here
 from nanodoc.loop.history import History
+from nanodoc.loop.interrupts import ending_by
 from nanodoc.loop.outcome import Outcome
 from nanodoc.loop.script_engine import ScriptEngine
 from nanodoc.pipeline.common import device_name, run_info
@@ -141,7 +140,7 @@ class ScriptRun:
     def run(self) -> Report:
         """Runs the program. Raises `UsageError`, `InternalError`, and `KeyboardInterrupt` where it
         was interrupted before there was anything to tell."""
-        with self.watching(self._shown_and_gone):
+        with ending_by(self._told_to_end), self.watching(self._shown_and_gone):
             self._program()
         return self.report()
 
@@ -326,6 +325,13 @@ class ScriptRun:
             )
         return notes
 
+    def _told_to_end(self) -> None:
+        """SIGTERM is about to come: the report of what was seen, made where the script stands."""
+        if here().trail().phase == EXAMINATION:
+            raise KeyboardInterrupt  # it is only cut short
+        if (end := self._session.told_to_end()) is not None:
+            raise end
+
     def _interrupted(self) -> None:
         """Ctrl-C: what was seen until then is told."""
         with contextlib.suppress(*ENDED):
@@ -375,10 +381,9 @@ def _status(left: SystemExit) -> int:
 
 def _shown(error: BaseException) -> None:
     """The traceback as Python shows it, without frames of ours."""
-    trace: TracebackType | None = error.__traceback__
+    whole = trace = error.__traceback__
     while trace is not None and "/nanodoc/" in trace.tb_frame.f_code.co_filename:
         trace = trace.tb_next
-    if sys.excepthook is sys.__excepthook__:
-        traceback.print_exception(type(error), error, trace)
-    else:
-        sys.excepthook(type(error), error, trace)
+    # Python's own hook, which others go on to, shows the error's frames and not those it is given
+    sys.excepthook(type(error), error.with_traceback(trace), trace)
+    error.with_traceback(whole)

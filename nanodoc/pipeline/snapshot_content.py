@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from nanodoc.errors import UsageError, said
 from nanodoc.recipe.loader import split_entrypoint
 from nanodoc.recipe.recipe import Recipe
+from nanodoc.replay.archive import first_line
 from nanodoc.replay.plain_values import holds_dropped, like
 from nanodoc.replay.rng import RandomKeeper, RandomState
 from nanodoc.replay.snapshot import random_state
@@ -88,15 +89,14 @@ def _drawn_again(content: dict[str, Any], data: Any) -> Any:
 
 def random_state_of(content: dict[str, Any], device: torch.device) -> RandomState | None:
     """The snapshot's random states. Raises `UsageError` for ones that no generator takes."""
-    rng = random_state(content)
-    if rng is None:
-        return None
     before = RandomKeeper(device).take()
     try:
-        rng.restore(device)
-    except (TypeError, ValueError, RuntimeError, IndexError) as error:
+        rng = random_state(content)
+        if rng is not None:
+            rng.restore(device)
+    except (TypeError, ValueError, RuntimeError, IndexError, OverflowError) as error:
         raise UsageError(
-            f"the snapshot's random states are of no use: {str(error).splitlines()[0][:100]}"
+            f"the snapshot's random states are of no use: {first_line(error)[:100]}"
         ) from error
     finally:
         before.restore(device)

@@ -66,6 +66,7 @@ def _check(fields: dict[str, Any], name: str) -> None:
     _check_way_to_a_loss(fields, name)
     _check_optimizers(fields, name)
     _check_numbers(fields, name)
+    _check_helpers(fields, name)
     if fields.get("scheduler_interval", "epoch") not in ("epoch", "step"):
         raise UsageError(
             f"{name}() returned scheduler_interval={fields['scheduler_interval']!r}; it must be "
@@ -119,6 +120,25 @@ def _check_numbers(fields: dict[str, Any], name: str) -> None:
             raise UsageError(
                 f"{name}() returned {key}={number!r}; {key} must be a whole number of at least 1"
             )
+
+
+def _check_helpers(fields: dict[str, Any], name: str) -> None:
+    """The scaler, the schedulers and the clip are used by what they can do: many write their
+    own."""
+    scaler, clip = fields.get("scaler"), fields.get("clip_grad_norm")
+    if scaler is not None and not all(
+        callable(getattr(scaler, method, None)) for method in ("scale", "step", "update")
+    ):
+        raise _refusal(fields, name, "scaler", "a torch.amp.GradScaler")
+    schedulers = fields.get("scheduler")
+    for scheduler in schedulers if isinstance(schedulers, (list, tuple)) else [schedulers]:
+        if scheduler is not None and not callable(getattr(scheduler, "step", None)):
+            wanted = "a scheduler of torch.optim.lr_scheduler or a list of them"
+            raise _refusal(fields, name, "scheduler", wanted)
+    if clip is not None and (
+        not isinstance(clip, (int, float)) or isinstance(clip, bool) or not clip > 0
+    ):
+        raise _refusal(fields, name, "clip_grad_norm", "a number above 0")
 
 
 def _check_amp(fields: dict[str, Any], name: str) -> None:

@@ -7,9 +7,9 @@ import contextlib
 import os
 import pickle
 import platform
-import re
+import random
+import sys
 import tempfile
-import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,13 +19,12 @@ import torch
 from nanodoc.config import AMP
 from nanodoc.errors import UsageError
 from nanodoc.recipe.recipe import Recipe
+from nanodoc.replay.archive import first_line, opened
 from nanodoc.replay.plain_values import plain
 from nanodoc.replay.rng import RandomState
 from nanodoc.replay.step_state import StepState
 
 FORMAT = 1
-# bytes; a snapshot is a model, an optimizer and a batch, and comes from strangers
-_LARGEST = 64 * 2**30
 
 
 def free_name(folder: Path, step: int) -> Path:
@@ -144,28 +143,7 @@ def minimal(
 def read_snapshot(path: Path) -> dict[str, Any]:
     """The snapshot in `path`; a bare `{"x", "y", "state"}` is returned as it is. Raises
     `UsageError`, executes nothing."""
-    if not path.is_file():
-        raise UsageError(f"no such snapshot: {path}")
-    try:
-        with zipfile.ZipFile(path) as archive:
-            size = sum(entry.file_size for entry in archive.infolist())
-    except (zipfile.BadZipFile, OSError) as error:
-        raise UsageError(f"{path} is not a snapshot, or is truncated: {error}") from error
-    if size > _LARGEST:
-        raise UsageError(
-            f"{path} unpacks to {size / 2**30:.0f} GiB; the limit is {_LARGEST / 2**30:.0f} GiB"
-        )
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise UsageError(
-            f"{path} asks for more than tensors and plain values, and was not opened: "
-            f"{_unsafe_global(error)}"
-        ) from error
-    except (RuntimeError, EOFError, ValueError, KeyError, OSError) as error:
-        raise UsageError(
-            f"{path} is not a snapshot, or is truncated: {_first_line(error)}"
-        ) from error
+    content = opened(path)
     if not isinstance(content, dict) or not (
         "nanodoc_snapshot" in content or {"x", "state"} <= set(content)
     ):
@@ -179,6 +157,10 @@ def read_snapshot(path: Path) -> dict[str, Any]:
             f"{path} is a snapshot of format {str(version)[:20]}; this nanodoc reads format "
             f"{FORMAT}"
         )
+    if "nanodoc_snapshot" in content:
+        for key in _NEEDED:
+            if key not in content:
+                raise UsageError(f"{path} is no snapshot that nanodoc wrote: it has no {key!r}")
     for key, (fits, what) in _SHAPE.items():
         if key in content and not fits(content[key]):
             raise UsageError(f"{path} is no snapshot that nanodoc wrote: its {key!r} is not {what}")
@@ -232,7 +214,21 @@ def _is_rng(value: object) -> bool:
     named = _is_mapping(devices) and all(
         isinstance(state, torch.Tensor) and state.dtype == torch.uint8 for state in devices.values()
     )
-    return words and arrays and states and named and cpu is not None
+    return words and arrays and states and named and cpu is not None and _generators_take(value)
+
+
+def _generators_take(saved: dict[str, Any]) -> bool:
+    """Whether the generators of the CPU can be put into these states."""
+    try:
+        state = random_state({"rng": saved})
+        assert state is not None
+        random.Random().setstate(state.python)
+        torch.Generator().set_state(state.cpu)
+        if state.numpy is not None and "numpy" in sys.modules:
+            sys.modules["numpy"].random.RandomState().set_state(state.numpy)
+    except Exception:  # whatever their own checks raise
+        return False
+    return True
 
 
 def _is_script(value: object) -> bool:
@@ -300,6 +296,8 @@ _SHAPE: dict[str, tuple[Callable[[Any], bool], str]] = {
     "machine": (_is_mapping, "a mapping"),
 }
 
+_NEEDED = ("step", "entrypoint", "batches", "rng", "model")
+
 
 def restore_into(recipe: Recipe, content: Mapping[str, Any]) -> None:
     """Puts a snapshot's model, optimizers, scaler and flags into a freshly built recipe. Raises
@@ -314,7 +312,7 @@ def restore_into(recipe: Recipe, content: Mapping[str, Any]) -> None:
         if recipe.scaler is not None and content.get("scaler"):
             recipe.scaler.load_state_dict(content["scaler"])
     except (RuntimeError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        raise UsageError(f"the snapshot does not fit the recipe: {_first_line(error)}") from error
+        raise UsageError(f"the snapshot does not fit the recipe: {first_line(error)}") from error
     modules = dict(recipe.model.named_modules())
     for path, attributes in content.get("attributes", {}).items():
         if path in modules:
@@ -370,16 +368,3 @@ def _attributes(model: torch.nn.Module, capsule: StepState) -> dict[str, dict[st
         for module, values, _ in capsule.attributes
         if id(module) in paths  # a trainer's or a scheduler's are not the model's
     }
-
-
-def _unsafe_global(error: BaseException) -> str:
-    """What a refused file asked for, out of torch's long and coloured message."""
-    match = re.search(
-        r"Unsupported (?:global|class|operand)[^.]*?(?:GLOBAL )?([\w.]+) was not", str(error)
-    )
-    return match[1] if match else "objects that torch.load refuses with weights_only=True"
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return lines[0][:200] if lines else type(error).__name__

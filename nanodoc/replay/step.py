@@ -254,6 +254,9 @@ def _check_scalar(loss: Any) -> None:
         )
     if loss.is_complex():
         raise UsageError("the loss is complex; return a real scalar")
+    if loss.layout is not torch.strided or loss.is_meta:
+        kind = "on the meta device" if loss.is_meta else str(loss.layout).removeprefix("torch.")
+        raise UsageError(f"the loss is {kind}; return a scalar that has a value, and is dense")
 
 
 def _accepted_arguments(function: Callable[..., Any]) -> int:

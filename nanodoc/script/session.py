@@ -290,6 +290,18 @@ class ScriptSession(SearchSession):
             self._over_with_step()
             self.over(Stop())
 
+    def told_to_end(self) -> BaseException | None:
+        """The process is about to be ended. What the script is to be left with; None where nothing
+        was seen of it, or this is no moment for a report."""
+        engine = self.engine
+        if engine is None or self._deaf():
+            return None
+        with self._ours():
+            engine.abandon()
+            engine.ask_to_end()
+            return self.over(Stop())
+        return None
+
     def failed(self, error: BaseException) -> bool:
         """The script raised. False where nothing is known of it: it was no step of a training."""
         known = self.state is State.OVER

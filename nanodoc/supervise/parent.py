@@ -7,7 +7,6 @@ import json
 import os
 import resource
 import select
-import signal
 import subprocess
 import sys
 import tempfile
@@ -15,13 +14,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from nanodoc.heartbeat.last_words import ASK, DUMP
 from nanodoc.heartbeat.memory_limit import MemoryWatch
 from nanodoc.heartbeat.trail import EXAMINATION, START, Trail, TrailWriter, shared_page
+from nanodoc.supervise._guardian import end_tree
 from nanodoc.supervise.job import Job
+from nanodoc.supervise.signals import Signals
 from nanodoc.supervise.wire import Receiver, WireError, packed
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from nanodoc.report.report import Report
 
 _START = Path(__file__).parent.parent / "pipeline" / "_child_start.py"
-_PATIENCE = 30.0  # seconds to end by itself when told to; as launchers and clusters give
+_GUARDIAN = Path(__file__).parent / "_guardian.py"
 _QUIET = 5.0  # seconds that the end may take before somebody is told why nothing happens
 # seconds besides the budget that nanodoc's own runs of steps may be silent for, where there is a
 # --timeout
@@ -83,7 +83,8 @@ class Child:
         self._receiver = Receiver()
         self._ended = Ended()
         self._left: tuple[int, resource.struct_rusage] | None = None
-        self._told_to_end: float | None = None
+        self._signals = Signals(reports=watch is None)
+        self._guardian: subprocess.Popen[bytes] | None = None
         self._waiting_told = False
         self._done: float | None = None
         self._alive_at = time.monotonic()
@@ -98,12 +99,12 @@ class Child:
         memory = MemoryWatch()
         read, write = os.pipe()
         began = time.monotonic()
-        with tempfile.TemporaryFile() as stack:
+        with tempfile.TemporaryFile() as stack, self._guarded():
             self._process = process = self._start(write, page, stack.fileno())
             os.close(write)
             os.close(page)
             try:
-                with self._passing_signals_on():
+                with self._signals.passed_on(process.pid, self._told_to_end):
                     self._listen(read, crumbs)
                     status, usage = self._reap()
             finally:
@@ -129,7 +130,9 @@ class Child:
         survives."""
         job_read, job_write = os.pipe()
         flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # what multiprocessing's spawn passes on, too
-        arguments = [str(number) for number in (events, page, job_read, stack, os.getpid())]
+        # the kernel ends a child that nobody guards
+        guarded = os.getpid() if self._guardian is None else 0
+        arguments = [str(number) for number in (events, page, job_read, stack, guarded)]
         # a terminal's input belongs to the foreground group: who reads it from another is stopped
         # for good
         reads = subprocess.DEVNULL if sys.stdin is None or sys.stdin.isatty() else None
@@ -141,6 +144,7 @@ class Child:
             env=self._environment,
             process_group=0,
         )
+        self._tell_guardian(b"%d\n" % process.pid)
         os.close(job_read)
         told = json.dumps(
             {
@@ -151,6 +155,34 @@ class Child:
         with os.fdopen(job_write, "wb") as file, contextlib.suppress(BrokenPipeError):
             file.write(told + b"\n" + packed("job", self._job))
         return process
+
+    @contextlib.contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Where we are ended by SIGKILL, another process ends the child's tree."""
+        with contextlib.suppress(OSError):  # no process more is to be had
+            self._guardian = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(_GUARDIAN)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        try:
+            yield
+        finally:
+            if self._guardian is not None:
+                self._tell_guardian(b"done")
+                self._guardian.communicate()
+
+    def _tell_guardian(self, text: bytes) -> None:
+        if self._guardian is not None and self._guardian.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._guardian.stdin.write(text)
+                self._guardian.stdin.flush()
+
+    def _told_to_end(self, number: int) -> None:
+        self._ended.interrupted = True
+        self._signals.end(number, self._process.pid, listens=self._ended.started)
 
     def _listen(self, events: int, crumbs: TrailWriter) -> None:
         """Until the process is gone, and all it said is read."""
@@ -185,11 +217,11 @@ class Child:
         own business."""
         if (
             self._done is None
-            or self._told_to_end is not None
+            or self._signals.told_to_end
             or self._ended.silent_for is not None
             or self._ended.waited is not None
         ):
-            _kill_group(self._process.pid)
+            end_tree(self._process.pid)
         status, usage = self._left or os.wait4(self._process.pid, 0)[1:]
         self._process.returncode = os.waitstatus_to_exitcode(status)
         return status, usage
@@ -203,7 +235,7 @@ class Child:
             messages = self._receiver.feed(data)
         except WireError as error:
             self._ended.internal = f"the training process sent what is no report: {error}"
-            _kill_group(self._process.pid)
+            end_tree(self._process.pid)
             return False
         for kind, value in messages:
             self._hear(kind, value)
@@ -227,14 +259,16 @@ class Child:
             self._ended.internal = value
         elif kind == "interrupted":
             self._ended.interrupted = True
+        elif kind == "handled":
+            self._signals.handled()
         if kind in ("report", "usage", "internal", "interrupted"):
             self._done = time.monotonic()
 
     def _watch_the_clock(self, crumbs: TrailWriter) -> None:
         now = time.monotonic()
-        if self._told_to_end is not None:
-            if now - self._told_to_end > _PATIENCE:
-                _kill_group(self._process.pid)
+        if self._signals.told_to_end:
+            if self._signals.watch(self._process.pid, reported=self._done is not None):
+                end_tree(self._process.pid)
             return
         # exit handlers, threads that are not daemons: the user's own, and nobody's hang
         if self._done is not None:
@@ -249,7 +283,7 @@ class Child:
             # else it is only slow
             if trail.phase == "backward" or (crumbs.trail().words or {}).get("waits"):
                 self._ended.waited = reason
-                _kill_group(self._process.pid)
+                end_tree(self._process.pid)
                 return
         if self._timeout is None:
             return
@@ -266,7 +300,7 @@ class Child:
             if trail.phase != EXAMINATION:
                 self._silent = trail
                 self._ask_where(crumbs, stack_first=True)
-            _kill_group(self._process.pid)
+            end_tree(self._process.pid)
 
     def _tell_of_the_end(self, quiet_for: float) -> None:
         """Says once, where the child has ended its work and not itself, what is waited for."""
@@ -305,54 +339,6 @@ class Child:
                 sent = time.monotonic()
         return False
 
-    @contextlib.contextmanager
-    def _passing_signals_on(self) -> Iterator[None]:
-        """The child has the user's handlers and ours: SIGINT ends its run after the step at hand, a
-        second one at once."""
-
-        def interrupt(number: int, frame: FrameType | None) -> None:
-            os.kill(self._process.pid, signal.SIGINT)
-
-        def end(number: int, frame: FrameType | None) -> None:
-            self._ended.interrupted = True
-            self._told_to_end = self._told_to_end or time.monotonic()
-            os.kill(self._process.pid, number)
-
-        def pause(number: int, frame: FrameType | None) -> None:
-            os.killpg(self._process.pid, signal.SIGSTOP)
-            os.kill(os.getpid(), signal.SIGSTOP)
-            os.killpg(self._process.pid, signal.SIGCONT)
-
-        def pass_on(number: int, frame: FrameType | None) -> None:
-            os.kill(self._process.pid, number)
-
-        handlers = {
-            signal.SIGINT: interrupt,
-            signal.SIGTERM: end,
-            signal.SIGHUP: end,
-            signal.SIGTSTP: pause,
-            signal.SIGUSR1: pass_on,
-            signal.SIGUSR2: pass_on,
-            signal.SIGQUIT: pass_on,
-            signal.SIGWINCH: pass_on,
-        }
-        try:
-            # what was ignored when we were started (nohup, a shell's background) stays ignored, in
-            # the child as well
-            wanted = {
-                number: handler
-                for number, handler in handlers.items()
-                if signal.getsignal(number) != signal.SIG_IGN
-            }
-            before = {number: signal.signal(number, handler) for number, handler in wanted.items()}
-        except ValueError:  # not the main thread: whoever embeds us has the signals
-            before = {}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
 
 def _stderr() -> int | None:
     """stdout is the report's alone: what the training prints goes to stderr."""
@@ -360,10 +346,3 @@ def _stderr() -> int | None:
         return sys.stderr.fileno()
     except (OSError, ValueError, AttributeError):
         return None
-
-
-def _kill_group(number: int) -> None:
-    """Everything the child started and that stayed with it. While the child is not reaped its
-    number is nobody else's."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(number, signal.SIGKILL)

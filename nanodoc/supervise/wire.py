@@ -17,6 +17,8 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
+from nanodoc.heartbeat.last_words import CONCLUDE
+
 _LENGTH = struct.Struct("<I")
 _LARGEST = 256 * 1024 * 1024
 CLOSED = "closed"
@@ -32,7 +34,8 @@ _PLAIN = {
     ("builtins", "frozenset"),
     ("builtins", "complex"),
 }
-_BLOCKED = {signal.SIGCHLD, signal.SIGINT}
+# what may raise, or write a message of its own, in the middle of one
+_BLOCKED = {signal.SIGCHLD, signal.SIGINT} | ({CONCLUDE} if CONCLUDE is not None else set())
 
 
 class WireError(Exception):

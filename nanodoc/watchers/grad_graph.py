@@ -329,13 +329,17 @@ def _samples_first(data: object, batch: Any, size: int) -> bool:
             else data.batch_size
         )
         square = any(
-            tensor.dim() > 1 and tensor.size(0) == tensor.size(1)
+            not tensor.is_nested and tensor.dim() > 1 and tensor.size(0) == tensor.size(1)
             for _, tensor in tensor_leaves(batch)
         )
         return size == drawn and (not square or data.collate_fn is default_collate)
     if is_list_of_samples(batch) or size_of_fields(batch) is not None:
         return True
-    rows = [tensor for _, tensor in tensor_leaves(batch) if tensor.dim() and tensor.size(0) == size]
+    rows = [
+        tensor
+        for _, tensor in tensor_leaves(batch)
+        if not tensor.is_nested and tensor.dim() and tensor.size(0) == size
+    ]
     return (
         any(tensor.dim() == 1 for tensor in rows)
         or len({int(tensor.size(1)) for tensor in rows}) > 1

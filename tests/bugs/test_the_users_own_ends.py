@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers import nanodoc, report_of
+from tests.helpers import fresh_nanodoc, report_of
 
 TRAIN = """
 import atexit, ctypes, os, signal, sys, time
@@ -67,7 +67,7 @@ def _train(tmp_path: Path) -> None:
 
 
 def test_exit_handlers_run_to_their_end(tmp_path: Path) -> None:
-    done = nanodoc("run", "train.py:at_exit", cwd=tmp_path)
+    done = fresh_nanodoc("run", "train.py:at_exit", cwd=tmp_path)
     assert done.returncode == 0
     assert (tmp_path / "flushed").exists()
     assert "still at its end" in done.stderr
@@ -106,7 +106,7 @@ def test_a_signal_that_is_ignored_stays_ignored(tmp_path: Path) -> None:
 
 
 def test_descriptors_that_the_training_closes(tmp_path: Path) -> None:
-    done = nanodoc("run", "train.py:closed", cwd=tmp_path)
+    done = fresh_nanodoc("run", "train.py:closed", cwd=tmp_path)
     assert done.returncode == 3
     assert "--in-process" in done.stderr
     assert len(done.stderr.splitlines()) == 1
@@ -114,11 +114,15 @@ def test_descriptors_that_the_training_closes(tmp_path: Path) -> None:
 
 def test_a_date_in_the_configuration(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text("recipe: {day: 2024-01-01, tags: !!set {a, b}}\n")
-    assert nanodoc("run", "train.py:build", "--config", "c.yaml", cwd=tmp_path).returncode == 0
+    assert (
+        fresh_nanodoc("run", "train.py:build", "--config", "c.yaml", cwd=tmp_path).returncode == 0
+    )
 
 
 def test_words_that_were_not_the_last(tmp_path: Path) -> None:
-    report = report_of(nanodoc("run", "train.py:stale", "--output-format", "json", cwd=tmp_path))
+    report = report_of(
+        fresh_nanodoc("run", "train.py:stale", "--output-format", "json", cwd=tmp_path)
+    )
     finding = report["findings"][0]
     assert finding["title"].endswith("was ended by SIGSEGV")
     assert "string_at(0)" in finding["culprit"]["location"]["code"]

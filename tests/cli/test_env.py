@@ -21,7 +21,7 @@ from nanodoc.environment.gather import gather, nvidia_driver
 from nanodoc.environment.model import FAILED, NOTE, OK, Check, Environment, Gpu
 from nanodoc.environment.variables import redacted, relevant
 from nanodoc.report.environment import render
-from tests.helpers import nanodoc, report_of
+from tests.helpers import fresh_nanodoc, report_of
 
 
 def with_variables(
@@ -40,7 +40,7 @@ def with_variables(
 
 
 def test_the_block_is_fenced_and_complete() -> None:
-    done = nanodoc("env")
+    done = fresh_nanodoc("env")
     assert done.returncode == 0, done.stdout
     lines = done.stdout.splitlines()
     assert lines[0] == "```text"
@@ -183,7 +183,7 @@ def test_a_driver_and_a_build_for_the_cpu_is_a_failure(
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     assert nvidia_driver() == "560.35.03"
-    done = nanodoc("env", "--output-format", "json")
+    done = fresh_nanodoc("env", "--output-format", "json")
     (failed,) = [one for one in report_of(done)["checks"] if one["state"] == "FAILED"]
     assert done.returncode == 1
     assert failed["name"] == "GPU"

@@ -1,0 +1,133 @@
+"""A watcher that cannot end a training by an error of its own: it is left out from then on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, TypeVar
+
+import torch
+
+from nanodoc.errors import NanodocError, UserCodeError, said
+from nanodoc.facts.failure_kinds import says_device_is_lost
+from nanodoc.measure.gradients import Vitals
+from nanodoc.replay.step_state import StepState
+from nanodoc.watchers.watch import RunEnd, Watch
+
+_Value = TypeVar("_Value")
+
+
+def is_own(error: BaseException) -> bool:
+    """An error of nanodoc's own that may be passed over: neither the user's nor the device's.
+    NANODOC_DEBUG=1 passes over none."""
+    return (
+        isinstance(error, Exception)
+        and not isinstance(error, (NanodocError, UserCodeError))
+        and not says_device_is_lost(error)
+        and not os.environ.get("NANODOC_DEBUG")
+    )
+
+
+def own_error(error: BaseException) -> str:
+    """What a report says of an error of nanodoc's own."""
+    text = " ".join(said(error).split())[:120]
+    return f"an error of nanodoc's own ended it: {type(error).__name__}: {text}"
+
+
+class GuardedWatch(Watch):
+    """`watch` until it raises. `what` it looks at is told as not checked from then on."""
+
+    def __init__(self, watch: Watch, what: str) -> None:
+        self.inner = watch
+        self._watch: Watch | None = watch
+        self._notes = watch.notes
+        self._what = what
+
+    @property
+    def notes(self) -> list[tuple[str, str]]:  # type: ignore[override]  # the watcher's own
+        return self._notes
+
+    def _left_out(self, error: BaseException) -> None:
+        self._watch = None
+        self._notes.append((self._what, own_error(error)))
+
+    def _told(self, tell: Callable[[Watch], _Value], otherwise: _Value) -> _Value:
+        if self._watch is None:
+            return otherwise
+        try:
+            return tell(self._watch)
+        except Exception as error:
+            if not is_own(error):
+                raise
+            self._left_out(error)
+            return otherwise
+
+    @contextmanager
+    def _around(
+        self, make: Callable[[Watch], AbstractContextManager[None] | None]
+    ) -> Iterator[None]:
+        """The watcher's context manager; an error that passes through it is not its own."""
+        entered = self._told(lambda watch: _entered(make(watch)), None)
+        if entered is None:
+            yield
+            return
+        try:
+            yield
+        except BaseException as error:
+            self._exited(entered, error)
+            raise
+        else:
+            self._exited(entered, None)
+
+    def _exited(self, entered: AbstractContextManager[None], passing: BaseException | None) -> None:
+        try:
+            kind = None if passing is None else type(passing)
+            entered.__exit__(kind, passing, None if passing is None else passing.__traceback__)
+        except Exception as error:
+            if error is passing:
+                return
+            if not is_own(error):
+                raise
+            if self._watch is not None:
+                self._left_out(error)
+
+    def around_run(self) -> AbstractContextManager[None]:
+        return self._around(lambda watch: watch.around_run())
+
+    @property
+    def hopeless(self) -> bool:
+        return self._told(lambda watch: watch.hopeless, False)
+
+    def before_step(self, start: StepState) -> float:
+        return self._told(lambda watch: watch.before_step(start), 0.0)
+
+    def around_step(self, start: StepState) -> AbstractContextManager[None]:
+        return self._around(lambda watch: watch.around_step(start))
+
+    def scalars(self, *, done: bool = False) -> list[torch.Tensor]:
+        return self._told(lambda watch: watch.scalars(done=done), [])
+
+    def gradients(self) -> None:
+        self._told(lambda watch: watch.gradients(), None)
+
+    def after_backward(self, start: StepState, norms: Mapping[str, float]) -> float:
+        return self._told(lambda watch: watch.after_backward(start, norms), 0.0)
+
+    def after_step(self, start: StepState, vitals: Vitals, seconds: float) -> None:
+        self._told(lambda watch: watch.after_step(start, vitals, seconds), None)
+
+    def line(self) -> dict[str, Any]:
+        return self._told(lambda watch: watch.line(), {})
+
+    def at_end(self, end: RunEnd) -> None:
+        self._told(lambda watch: watch.at_end(end), None)
+
+    def facts(self) -> dict[str, Any]:
+        return self._told(lambda watch: watch.facts(), {})
+
+
+def _entered(manager: AbstractContextManager[None] | None) -> AbstractContextManager[None] | None:
+    if manager is not None:
+        manager.__enter__()
+    return manager

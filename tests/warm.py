@@ -1,0 +1,196 @@
+"""The command line in a process of its own that need not import torch first: `Warm` keeps a process
+that has, and forks it for each command. The child of a supervised run is forked in the same way;
+everything else is as in a fresh process."""
+
+from __future__ import annotations
+
+import array
+import atexit
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+_ROOT = Path(__file__).resolve().parent.parent
+
+
+class Warm:
+    """The process that is forked; one for all tests of a worker."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.warm", str(theirs.fileno())],
+            pass_fds=(theirs.fileno(),),
+            cwd=_ROOT,
+            stdin=subprocess.DEVNULL,
+        )
+        theirs.close()
+        self._socket = ours
+        self._answers = ours.makefile("r", encoding="utf-8")
+        atexit.register(self.close)
+
+    def close(self) -> None:
+        self._answers.close()
+        self._socket.close()
+        self._process.wait()
+
+    def run(self, arguments: tuple[str, ...], cwd: Path, stdin: str | None) -> tuple[int, str, str]:
+        """(exit code, stdout, stderr)."""
+        with contextlib.ExitStack() as around:
+            streams = [around.enter_context(tempfile.TemporaryFile("w+b")) for _ in range(3)]
+            streams[0].write((stdin or "").encode())
+            streams[0].seek(0)
+            told = {"arguments": arguments, "cwd": str(cwd), "environment": dict(os.environ)}
+            body = json.dumps(told).encode()
+            numbers = array.array("i", [stream.fileno() for stream in streams])
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, numbers)]
+            self._socket.sendmsg([len(body).to_bytes(4, "little")], rights)
+            self._socket.sendall(body)
+            code = int(self._answers.readline())
+            for stream in streams[1:]:
+                stream.seek(0)
+            out, err = (stream.read().decode(errors="replace") for stream in streams[1:])
+        return code, out, err
+
+
+def _serve(connection: socket.socket) -> None:
+    while True:
+        numbers = array.array("i")
+        head, ancillary, _, _ = connection.recvmsg(4, socket.CMSG_SPACE(3 * numbers.itemsize))
+        if not head:
+            return
+        for _, _, data in ancillary:
+            numbers.frombytes(data)
+        body = b""
+        while len(body) < int.from_bytes(head, "little"):
+            body += connection.recv(1 << 16)
+        number = os.fork()
+        if number == 0:
+            connection.close()
+            _command(json.loads(body), list(numbers))
+        for descriptor in numbers:
+            os.close(descriptor)
+        code = os.waitstatus_to_exitcode(os.waitpid(number, 0)[1])
+        connection.sendall(f"{code}\n".encode())
+
+
+def _command(told: dict[str, Any], streams: list[int]) -> None:
+    """In the forked process: becomes the command, and never returns."""
+    os.setsid()
+    for standard, descriptor in enumerate(streams):
+        os.dup2(descriptor, standard)
+        os.close(descriptor)
+    os.environ.clear()
+    os.environ.update(told["environment"])
+    os.chdir(told["cwd"])
+    sys.stdin, sys.stdout, sys.stderr = (
+        os.fdopen(n, mode, closefd=False) for n, mode in enumerate("rww")
+    )
+    sys.argv = ["nanodoc", *told["arguments"]]
+    sys.path[0] = told["cwd"]
+    from nanodoc.cli.app import main
+    from nanodoc.supervise import parent
+
+    parent.subprocess = _Forking()  # type: ignore[assignment]  # what it asks of the module
+    _end(main)
+
+
+def _end(main: Any) -> None:
+    """Runs it, and ends the process as the interpreter would."""
+    code: Any = 1
+    try:
+        main()
+        code = 0
+    except SystemExit as error:
+        code = error.code
+        if isinstance(code, str):
+            print(code, file=sys.stderr)
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    with contextlib.suppress(BaseException):
+        threading._shutdown()  # type: ignore[attr-defined]  # as Py_FinalizeEx does
+        atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    os._exit(code if isinstance(code, int) else 0 if code is None else 1)
+
+
+class _Forking:
+    """`subprocess`, for the supervisor: the child that imports torch is forked instead."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(subprocess, name)
+
+    def Popen(self, command: list[str], **options: Any) -> Any:
+        start = next((i for i, part in enumerate(command) if part.endswith("_child_start.py")), 0)
+        if not start:
+            return subprocess.Popen(command, **options)
+        number = os.fork()
+        if number:
+            with contextlib.suppress(OSError):  # both do it: whichever comes first
+                os.setpgid(number, number)
+            return SimpleNamespace(pid=number, returncode=None)
+        os.setpgid(0, 0)
+        _become_child(command[start:], options)
+        raise AssertionError
+
+
+def _become_child(command: list[str], options: dict[str, Any]) -> None:
+    import signal
+
+    for sign in (signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP, signal.SIGUSR1, signal.SIGUSR2):
+        if signal.getsignal(sign) != signal.SIG_IGN:
+            signal.signal(sign, signal.SIG_DFL)
+    for sign in (signal.SIGQUIT, signal.SIGWINCH):
+        signal.signal(sign, signal.SIG_DFL)
+    if options["stdin"] is not None:
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    if options["stdout"] is not None:
+        os.dup2(options["stdout"], 1)
+    kept = {0, 1, 2, *options["pass_fds"]}
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) not in kept:
+            with contextlib.suppress(OSError):
+                os.close(int(name))
+    os.environ.clear()
+    os.environ.update(options["env"])
+    sys.stdin, sys.stdout, sys.stderr = (
+        os.fdopen(n, mode, closefd=False) for n, mode in enumerate("rww")
+    )
+    sys.argv = command
+    atexit._clear()
+    from nanodoc.pipeline import _child_start
+
+    _end(_child_start.main)
+
+
+def _warmed() -> None:
+    import torch._dynamo
+    import torch.optim
+    import torch.utils.data
+
+    import nanodoc.cli.app
+    import nanodoc.pipeline.check_grad_graph
+    import nanodoc.pipeline.child
+    import nanodoc.pipeline.replay
+    import nanodoc.pipeline.run
+    import nanodoc.pipeline.script
+    import nanodoc.rules.catalogue  # noqa: F401
+
+    torch.set_num_threads(1)
+
+
+if __name__ == "__main__":
+    _warmed()
+    _serve(socket.socket(fileno=int(sys.argv[1])))
