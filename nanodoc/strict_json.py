@@ -1,9 +1,32 @@
-"""Non-finite numbers in strict JSON, for the report and the history alike."""
+"""Strict JSON, for the report and the history alike: non-finite numbers are strings, and no
+character moves a cursor or ends a line."""
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from typing import Any
+
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]")
+
+
+def written(value: Any, *, indent: int | None = 2) -> str:
+    """`value` as JSON. Letters of all languages stay as they are; characters that cannot be seen
+    (controls, marks of direction, separators of lines, halves of surrogate pairs) are escaped."""
+    text = json.dumps(
+        strict(value), indent=indent, allow_nan=False, ensure_ascii=False, default=str
+    )
+    return _NOT_ASCII.sub(lambda m: m[0] if m[0].isprintable() else _escaped(m), text)
+
+
+def in_ascii(text: str) -> str:
+    """JSON for a stream that takes nothing else."""
+    return _NOT_ASCII.sub(_escaped, text)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return json.dumps(match[0])[1:-1]
 
 
 def strict(value: Any) -> Any:

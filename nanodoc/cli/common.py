@@ -17,6 +17,7 @@ import typer
 from nanodoc.config import artifact_folder
 from nanodoc.errors import UsageError
 from nanodoc.progress import Progress
+from nanodoc.strict_json import in_ascii
 from nanodoc.supervise.job import Job
 
 if TYPE_CHECKING:
@@ -160,11 +161,13 @@ def in_color(stdout: TextIO) -> bool:
 def write_payload(rendered: Callable[[bool], str], config: Config, stdout: TextIO) -> None:
     """Writes to --output or stdout what `rendered` gives; it is told whether colour is wanted."""
     text = rendered(config.output is None and in_color(stdout))
+    if config.output is None:
+        text = _encodable(text, stdout, json=config.output_format == "json")
     if config.output is not None:
         path = Path(config.output)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
+            path.write_text(text, encoding="utf-8", errors="backslashreplace")
         except OSError as error:
             stdout.write(text)
             raise UsageError(
@@ -182,6 +185,18 @@ def write_payload(rendered: Callable[[bool], str], config: Config, stdout: TextI
                 f"cannot write the report to stdout: {error.strerror or error}; --output FILE "
                 "writes it elsewhere"
             ) from error
+
+
+def _encodable(text: str, stream: TextIO, *, json: bool) -> str:
+    """`text` in what the stream's encoding has letters for."""
+    encoding = stream.encoding or "utf-8"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        if json:
+            return in_ascii(text)
+        return text.encode(encoding, "backslashreplace").decode(encoding)
+    return text
 
 
 def render(report: Report, config: Config, *, color: bool) -> str:

@@ -112,7 +112,7 @@ class Finding:
             self.culprit.parameter or "",
             location.code if location else "",
         )
-        return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+        return hashlib.sha256("\0".join(parts).encode(errors="surrogatepass")).hexdigest()[:16]
 
 
 OK: CheckState = "ok"

@@ -60,11 +60,11 @@ _NAMES = frozenset(
 _SECRET_NAMES = ("TOKEN", "KEY", "SECRET", "PASS", "CREDENTIAL", "AUTH", "PWD", "COOKIE")
 _NOT_SECRET = frozenset(("TOKENIZERS_PARALLELISM",))
 # what tokens of well-known services begin with: such a value is not shown whatever its name is
-_SECRET_VALUES = re.compile(
+SECRET_VALUES = re.compile(
     r"\b(?:hf_|gh[pousr]_|github_pat_|glpat-|sk-|xox[abp]-|AKIA|ASIA|ya29\.|eyJ)[\w\-.=/+]{8,}"
 )
-_CREDENTIALS_IN_URL = re.compile(r"(?<=://)[^/\s@]+@")
-_QUERY_OF_URL = re.compile(r"(://[^\s?#]+)[?#]\S*")
+CREDENTIALS_IN_URL = re.compile(r"(?<=://)[^/\s@]+@")
+QUERY_OF_URL = re.compile(r"(://[^\s?#]+)[?#]\S*")
 _HOME = re.compile(r"(?<![\w.])/(?:home|Users)/[^/\s:;,\"']+")
 _HIDDEN = "***"
 _LONGEST = 300
@@ -86,8 +86,8 @@ def _is_shown(name: str) -> bool:
 def redacted(text: str) -> str:
     """`text` without credentials, queries of URLs, well-known tokens and the name of a home
     folder."""
-    text = _QUERY_OF_URL.sub(rf"\1?{_HIDDEN}", _CREDENTIALS_IN_URL.sub(f"{_HIDDEN}@", text))
-    text = _SECRET_VALUES.sub(_HIDDEN, text)
+    text = QUERY_OF_URL.sub(rf"\1?{_HIDDEN}", CREDENTIALS_IN_URL.sub(f"{_HIDDEN}@", text))
+    text = SECRET_VALUES.sub(_HIDDEN, text)
     home = str(Path.home())
     if len(home) > 1:
         text = re.sub(rf"{re.escape(home)}(?![\w.-])", "~", text)

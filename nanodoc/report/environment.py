@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from collections.abc import Iterator
 
@@ -10,7 +9,7 @@ from rich.text import Text
 
 from nanodoc.environment.model import FAILED, NOTE, OK, Check, Environment
 from nanodoc.report.terminal import printed
-from nanodoc.strict_json import strict
+from nanodoc.strict_json import written
 from nanodoc.text import clean
 
 _MARKS = {OK: ("✓", "green"), NOTE: ("·", "bold yellow"), FAILED: ("✗", "bold red")}
@@ -19,10 +18,7 @@ _WIDTH, _LABEL = 120, 14
 
 def render_json(environment: Environment) -> str:
     """Schema 1 of this command's own."""
-    return (
-        json.dumps(strict(environment.as_dict()), indent=2, allow_nan=False, ensure_ascii=False)
-        + "\n"
-    )
+    return written(environment.as_dict()) + "\n"
 
 
 def render(environment: Environment, *, color: bool = False) -> str:

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import json
+import re
 
 from nanodoc.diagnosis.finding import Finding
 from nanodoc.report.public import public_form
 from nanodoc.report.report import Report
-from nanodoc.strict_json import strict
+from nanodoc.report.secrets import without_secrets
+from nanodoc.strict_json import written
 from nanodoc.text import clean
 
+_COMMAND = re.compile(r"::(?=[a-z][a-z-]*(?: [^:\n]*)?::)")
 _LEVELS = {"critical": "error", "warning": "warning", "info": "notice"}
 
 
 def render_json(report: Report) -> str:
     """Schema version 1, strict JSON: NaN and inf are the strings "nan", "inf" and "-inf"."""
-    return (
-        json.dumps(
-            strict(public_form(report)), indent=2, allow_nan=False, ensure_ascii=False, default=str
-        )
-        + "\n"
-    )
+    return written(public_form(without_secrets(report))) + "\n"
 
 
 def render_github(report: Report) -> str:
     """One workflow command per finding, shown by GitHub beside the line it names."""
-    lines = [_annotation(finding) for finding in report.findings]
+    lines = [_annotation(finding) for finding in without_secrets(report).findings]
     lines.append(
         f"nanodoc: {report.verdict} ({len(report.findings)} findings in {report.vitals.steps} "
         "steps)"
@@ -54,6 +51,7 @@ def _annotation(finding: Finding) -> str:
 def _data(text: str) -> str:
     """Escaped as GitHub's toolkit does for a command's message."""
     safe = "\n".join(clean(line) for line in text.splitlines())
+    safe = _COMMAND.sub(": :", safe)  # a command begins a line, and this is one line already
     return safe.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 from rich.text import Text
 
 from nanodoc._version import __version__
@@ -21,7 +19,7 @@ from nanodoc.net.model import (
 )
 from nanodoc.net.nccl_log import meaning
 from nanodoc.report.terminal import printed
-from nanodoc.strict_json import strict
+from nanodoc.strict_json import written
 from nanodoc.text import clean, seconds
 
 _STYLES = {
@@ -39,9 +37,7 @@ _MOST_SAID = 2
 
 def render_json(report: NetReport) -> str:
     """Schema 1 of this command's own."""
-    return (
-        json.dumps(strict(report.as_dict()), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
-    )
+    return written(report.as_dict()) + "\n"
 
 
 def render(report: NetReport, *, color: bool = False) -> str:

@@ -16,6 +16,7 @@ from nanodoc.report.finding import STYLES, finding_line, finding_text
 from nanodoc.report.frames import frames_text
 from nanodoc.report.ops import ops_text
 from nanodoc.report.report import Report, VitalSigns
+from nanodoc.report.secrets import without_secrets
 from nanodoc.report.stats import stats_text
 from nanodoc.text import clean
 
@@ -33,7 +34,7 @@ _MOST_WARNINGS, _LONGEST_WARNING = 3, 160
 def render(report: Report, *, width: int = 120, color: bool = False, concise: bool = False) -> str:
     """The report as text of at most `width` columns where its own lines are concerned; the user's
     code is never wrapped."""
-    out = Text()
+    report, out = without_secrets(report), Text()
     if concise:
         for finding in report.findings:
             out.append_text(finding_line(finding))
@@ -92,6 +93,7 @@ def _loss(row: Mapping[str, Any]) -> str:
 
 def render_findings(report: Report, *, width: int = 120, color: bool = False) -> str:
     """The findings and the verdict, without the vital signs."""
+    report = without_secrets(report)
     return printed(_blocks(report).append_text(_verdict(report)), width, color)
 
 
