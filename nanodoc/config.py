@@ -149,6 +149,16 @@ class Config:
         flag="--leak-check/--no-leak-check",
     )
     quiet: bool = option(False, "No progress on stderr", _REPLAY)
+    brief: bool = option(False, "One line a finding, no progress", _REPLAY, short="-q")
+    verbose: int = option(
+        0,
+        "More of each finding: -v the evidence, every experiment and fix, -vv frames and the whole "
+        "spread",
+        (*_REPLAY, "check-grad-graph", "demo"),
+        most=9,
+        short="-v",
+        counted=True,
+    )
     in_process: bool = option(
         False,
         "Run the training in nanodoc's own process, for debuggers; then no report outlives a crash",

@@ -39,6 +39,10 @@ class Option:
     """The default in words, where the value does not say it."""
     flag: str = ""
     """As the command line spells it."""
+    short: str = ""
+    """The flag in one letter."""
+    counted: bool = False
+    """The flag is given once or more often."""
     path: bool = False
     """The text is a path."""
     name: str = ""
@@ -69,6 +73,8 @@ def option(  # noqa: PLR0913 - what an option is, in one place
     choices: tuple[str, ...] = (),
     shown_default: str = "",
     flag: str = "",
+    short: str = "",
+    counted: bool = False,
     path: bool = False,
 ) -> Any:
     """A dataclass field that is an option; `default` may be a type to be called for one."""
@@ -81,6 +87,8 @@ def option(  # noqa: PLR0913 - what an option is, in one place
         choices=choices,
         shown_default=shown_default,
         flag=flag,
+        short=short,
+        counted=counted,
         path=path,
     )
     if isinstance(default, type):

@@ -46,7 +46,7 @@ def _flags(command: str) -> set[str]:
     """As the command line has them."""
     commands = typer.main.get_command(app).commands
     return {
-        "/".join((*parameter.opts, *parameter.secondary_opts))
+        "/".join(name for name in (*parameter.opts, *parameter.secondary_opts) if name[:2] == "--")
         for parameter in commands[command].params
     }
 
@@ -79,7 +79,7 @@ def test_flags_that_are_not_given_change_nothing(
         "module = 'head'\nabort-after-step = 2\ncheckpoints = false\ncheckpoint-every = 9\n"
         "budget = '2m'\nfix = true\nstats = true\nlog-every = 4\noverfit-batch = true\n"
         "preflight = false\ntensorboard = 'events'\nlive = true\nleak-check = false\n"
-        "quiet = true\nin-process = true\ntimeout = '90s'\n"
+        "quiet = true\nbrief = true\nverbose = 1\nin-process = true\ntimeout = '90s'\n"
         "thresholds = { 'dead-units.share' = 0.7 }\nrecipe = { lr = 0.5 }\n"
     )
     told: list[Config] = []

@@ -25,10 +25,7 @@ from nanodoc.text import clean
 
 app = typer.Typer(
     name="nanodoc",
-    help="A doctor for PyTorch training runs: names the line, op and layer that made a run sick, "
-    "and why.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 app.command(cls=RunCommand)(run)
@@ -52,7 +49,14 @@ def _options(
     ] = False,
 ) -> None:
     """A doctor for PyTorch training runs: names the line, op and layer that made a run sick, and
-    why."""
+    why.
+
+    Begin with the script as it is; everything behind -- is the script's own:
+
+    nanodoc run train.py -- --lr 3e-4
+
+    A trace of an error that is there already: nanodoc explain error.log
+    """
 
 
 def main() -> None:

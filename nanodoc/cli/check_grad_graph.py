@@ -59,10 +59,10 @@ def check_grad_graph(
             )
         )
         if format_ is GraphFormat.TREE:
-            write_payload(lambda color: render_tree(report, color=color), settings, stdout)
+            write_payload(lambda look: render_tree(report, look), settings, stdout)
         else:
             write_payload(
-                lambda color: (
+                lambda look: (
                     render_json(report) if format_ is GraphFormat.JSON else render_dot(report)
                 ),
                 settings,

@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import fcntl
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -23,6 +24,7 @@ from nanodoc.supervise.job import Job
 if TYPE_CHECKING:
     from nanodoc.config import Config
     from nanodoc.report.report import Report
+    from nanodoc.report.terminal import Look
 
 
 @contextlib.contextmanager
@@ -109,13 +111,14 @@ def examined(job: Job, live: bool = False) -> Report:
     if config.in_process or os.name != "posix":  # process groups and their signals are POSIX's
         from nanodoc.pipeline.child import perform
 
-        with progress_bar(config.quiet, live) as progress:
+        with progress_bar((config.quiet or config.brief), live) as progress:
             return perform(job, progress or Progress())
     from nanodoc.pipeline.supervised import supervised, supervised_rank
     from nanodoc.supervise.rendezvous import Ranks
 
     ranks = Ranks.here(artifact_folder(config)) if job.command == "run" else None
-    with progress_bar(config.quiet or (ranks is not None and ranks.mine > 0), live) as progress:
+    quiet = config.quiet or config.brief or (ranks is not None and ranks.mine > 0)
+    with progress_bar(quiet, live) as progress:
         told = progress or Progress()
         job = replace(job, live=told.live is not None)
         if ranks is None:
@@ -130,7 +133,7 @@ def examined(job: Job, live: bool = False) -> Report:
 
 def deliver(report: Report, config: Config, stdout: TextIO) -> None:
     """Renders the report to where it was asked for and exits with the public exit code."""
-    write_payload(lambda color: render(report, config, color=color), config, stdout)
+    write_payload(lambda look: render(report, config, look), config, stdout)
     raise typer.Exit(exit_code(report, config.fail_on))
 
 
@@ -145,7 +148,7 @@ def deliver_of_script(report: Report, config: Config, stream: TextIO) -> None:
                 "was examined"
             )
         raise typer.Exit(status)
-    write_payload(lambda color: render(report, config, color=color), config, stream)
+    write_payload(lambda look: render(report, config, look), config, stream)
     raise typer.Exit(exit_code(report, config.fail_on) or status)
 
 
@@ -158,9 +161,33 @@ def in_color(stdout: TextIO) -> bool:
     )
 
 
-def write_payload(rendered: Callable[[bool], str], config: Config, stdout: TextIO) -> None:
-    """Writes to --output or stdout what `rendered` gives; it is told whether colour is wanted."""
-    text = rendered(config.output is None and in_color(stdout))
+_NARROWEST, _WIDEST = 40, 200  # columns
+
+
+def look_of(stream: TextIO, config: Config) -> Look:
+    """How the stream shows text: as wide as its terminal, or as COLUMNS says."""
+    from nanodoc.report.layout import WIDTH
+    from nanodoc.report.terminal import Look
+
+    terminal = config.output is None and stream.isatty()
+    columns = shutil.get_terminal_size((WIDTH, 24)).columns if terminal else _columns() or WIDTH
+    return Look(
+        width=min(max(columns, _NARROWEST), _WIDEST),
+        color=config.output is None and in_color(stream),
+        links=terminal and in_color(stream) and os.environ.get("TERM") != "linux",
+        verbose=config.verbose,
+    )
+
+
+def _columns() -> int:
+    told = os.environ.get("COLUMNS", "")
+    return int(told) if told.isascii() and told.isdigit() and len(told) < 6 else 0
+
+
+def write_payload(rendered: Callable[[Look], str], config: Config, stdout: TextIO) -> None:
+    """Writes to --output or stdout what `rendered` gives; it is told how that looks."""
+    look = look_of(stdout, config)
+    text = rendered(look)
     if config.output is None:
         text = _encodable(text, stdout, json=config.output_format == "json")
     if config.output is not None:
@@ -193,14 +220,16 @@ def _encodable(text: str, stream: TextIO, *, json: bool) -> str:
     try:
         text.encode(encoding)
     except UnicodeEncodeError:
+        from nanodoc.report.layout import in_ascii as in_few_letters
+
         if json:
             return in_ascii(text)
-        return text.encode(encoding, "backslashreplace").decode(encoding)
+        return in_few_letters(text).encode(encoding, "backslashreplace").decode(encoding)
     return text
 
 
-def render(report: Report, config: Config, *, color: bool) -> str:
-    """The report in the configured format; colour only on a terminal that wants it."""
+def render(report: Report, config: Config, look: Look) -> str:
+    """The report in the configured format."""
     if config.output_format == "json":
         from nanodoc.report.machine import render_json
 
@@ -211,7 +240,8 @@ def render(report: Report, config: Config, *, color: bool) -> str:
         return render_github(report)
     from nanodoc.report import terminal as full
 
-    return full.render(report, color=color, concise=config.output_format == "concise")
+    concise = config.output_format == "concise" or config.brief
+    return full.render(report, look, concise=concise)
 
 
 def exit_code(report: Report, fail_on: str) -> int:

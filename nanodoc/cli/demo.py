@@ -50,4 +50,4 @@ def demo(
 
 def _given(flags: dict[str, Any]) -> dict[str, Any]:
     """What the user asked for goes before what the patient needs."""
-    return {name: value for name, value in flags.items() if value not in (None, [])}
+    return {name: value for name, value in flags.items() if value not in (None, [], 0)}

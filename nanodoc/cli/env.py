@@ -32,10 +32,10 @@ def env(
         environment = gather()
         settings = Config(output=str(output) if output is not None else None)
         write_payload(
-            lambda color: (
+            lambda look: (
                 render_json(environment)
                 if output_format == "json"
-                else render(environment, color=color)
+                else render(environment, color=look.color)
             ),
             settings,
             stdout,

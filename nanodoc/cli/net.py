@@ -244,10 +244,10 @@ def _rank(
         code = 130 if supervisor.interrupted else 0 if report.healthy else 1
         try:
             write_payload(
-                lambda color: (
+                lambda look: (
                     render_json(report)
                     if config.output_format == "json"
-                    else render(report, color=color)
+                    else render(report, color=look.color)
                 ),
                 config,
                 stdout,

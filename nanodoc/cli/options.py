@@ -44,7 +44,8 @@ def configured(name: str) -> Callable[[Command], Command]:
             inspect.Parameter(
                 option.name,
                 inspect.Parameter.KEYWORD_ONLY,
-                default=None,  # what the user did not give is left to the configuration
+                # what the user did not give is left to the configuration
+                default=0 if option.counted else None,
                 annotation=_annotation(option),
             )
             for option in OPTIONS.values()
@@ -58,15 +59,23 @@ def configured(name: str) -> Callable[[Command], Command]:
 
 
 def _annotation(option: Option) -> Any:
+    names = [option.flag, option.short] if option.short else [option.flag]
+    if option.counted:
+        return Annotated[
+            int, typer.Option(*names, help=help_of(option), show_default=False, count=True)
+        ]
     taken = Path if option.path else KINDS[option.kind].flag
-    said = typer.Option(option.flag, help=help_of(option), show_default=False)
-    return Annotated[taken | None, said]
+    return Annotated[taken | None, typer.Option(*names, help=help_of(option), show_default=False)]
 
 
 def settings_of(flags: Mapping[str, Any], file: Path | None = None) -> Config:
     """The configuration of a command from its flags; those that are None or an empty list the user
     did not give. Raises `UsageError`."""
-    given = {name: value for name, value in flags.items() if value not in (None, [])}
+    given = {
+        name: value
+        for name, value in flags.items()
+        if value not in (None, []) and not (value == 0 and OPTIONS[name].counted)
+    }
     settings = load_config(file, given)
     check_codes(settings.select + settings.ignore)
     if not selected(settings.select, settings.ignore):
@@ -126,7 +135,7 @@ def table() -> str:
     for option in OPTIONS.values():
         rows.append(
             (
-                f"`{option.flag}`" if option.commands else "—",
+                _flags(option) if option.commands else "—",
                 f"`{option.key}`",
                 _type(option),
                 default_of(option) or ("no" if option.default is False else "—"),
@@ -135,6 +144,10 @@ def table() -> str:
             )
         )
     return "".join(f"| {' | '.join(cells)} |\n" for cells in rows)
+
+
+def _flags(option: Option) -> str:
+    return f"`{option.flag}`" + (f", `{option.short}`" if option.short else "")
 
 
 def _type(option: Option) -> str:

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from rich.style import Style
 from rich.text import Text
 
 from nanodoc.diagnosis.finding import GROWTH, Finding, Fix
+from nanodoc.facts.source import SourceSpan
 from nanodoc.facts.trials import DATA, ENVIRONMENT, MATHEMATICS, PRECISION, WEIGHTS
 from nanodoc.report.fixes import changed_line
+from nanodoc.report.layout import MORE, Block, clipped, wrapped
 from nanodoc.report.report import FLOAT32, FLOAT64, UNMEASURED
 from nanodoc.text import clean
 
@@ -19,14 +29,19 @@ STYLES = {
     "removed": "red",
     "added": "green",
 }
-_CAUSES = {
+CAUSES = {
     PRECISION: "precision",
     DATA: "the data at hand",
     WEIGHTS: "weights that went wrong earlier",
     MATHEMATICS: "the mathematics of this op",
     ENVIRONMENT: "the environment",
 }
-_SHOWN_EVIDENCE = 8
+MOST_LINES = 20
+"""Of a finding without -v."""
+PASSED, FAILED, NOT_RUN = "✓", "✗", "–"
+_FEW = 6  # samples that are named one by one
+_CODE = 3  # lines of a long statement
+_IN_BRACKETS = re.compile(r" \([^()]*\)$")
 
 
 def finding_line(finding: Finding) -> Text:
@@ -38,92 +53,123 @@ def finding_line(finding: Finding) -> Text:
     return line.append(f" {clean(finding.title)}\n")
 
 
-def finding_text(finding: Finding, snapshot: str | None) -> Text:
-    """The finding with its source, its evidence and its fixes. `snapshot` is the file that a replay
-    of its step reads, where one was written."""
-    out = Text()
-    out.append(f"{finding.severity}[{finding.code}]", STYLES[finding.severity])
-    out.append(f": {clean(finding.title)}\n", "bold")
-    gutter = _source(out, finding)
+def finding_text(
+    finding: Finding,
+    snapshot: str | None,
+    *,
+    width: int = 100,
+    verbose: int = 0,
+    links: bool = False,
+) -> Text:
+    """The finding with its source, why, who, what was tried and the fix, in at most MOST_LINES
+    lines; `verbose` 1 tells the evidence, the spread, all experiments and fixes, 2 the frames, too.
+    `snapshot` is the file that a replay of its step reads; `links`: the terminal follows them."""
+    where = finding.culprit.location
+    block = Block(width, " " * len(str(where.end_line)) if where else " ", STYLES["gutter"])
+    title = Text(f"{finding.severity}[{finding.code}]", STYLES[finding.severity])
+    title.append(f": {clean(finding.title)}", "bold")
+    block.rows(wrapped(title, width), least=1, gives=90)
+    _source(block, finding, verbose, links)
+    _why(block, finding, verbose)
+    _tried(block, finding, verbose)
+    _fixes(block, finding, verbose)
+    left = len(finding.fixes) - 1
+    others = f"{left} more {'fix' if left == 1 else 'fixes'} and " if left > 0 else ""
+    more = "" if verbose else f" · -v for {others}the evidence"
+    block.note(f"confidence {finding.confidence:.2f} · nanodoc explain {finding.code}{more}")
+    if snapshot and finding.step is not None:
+        block.note(f"next: nanodoc replay {clean(snapshot)}", least=0, gives=1)
+    if not verbose:
+        block.fit(MOST_LINES)
+    return block.text()
+
+
+# -- where -----------------------------------------------------------------------------------------
+
+
+def _source(block: Block, finding: Finding, verbose: int, links: bool) -> None:
+    """The place and the underlined source."""
+    where, culprit = finding.culprit.location, finding.culprit
+    kind = f", {culprit.module_type}" if culprit.module_type else ""
+    inside = f"  (module {clean(culprit.module)}{kind})" if culprit.module else ""
+    arrow = Text(f"{block.indent}--> ", STYLES["gutter"])
+    if where is None:
+        named = culprit.kind if culprit.kind != "op" else ""
+        what = culprit.parameter or culprit.batch_path or culprit.op or named
+        if what or inside:
+            place = Text(f"{clean(what)}{inside}")
+            block.rows(_hung(arrow, place, block.width), least=1, gives=80)
+        return
+    place = Text(f"{clean(where.file)}:{where.line}:{where.column}", _linked(where, links))
+    place.append(f" in {clean(where.function)}{inside}", "")
+    block.rows(_hung(arrow, place, block.width), least=1, gives=80)
+    block.rows([Text(f"{block.indent} |", STYLES["gutter"])], least=0, gives=2)
+    lines = where.code.split("\n")
+    most = len(lines) if verbose or len(lines) <= _CODE + 1 else _CODE
+    for offset, line in enumerate(lines[:most]):
+        number = f"{where.line + offset:>{len(block.indent)}}"
+        shown = " " * where.indent + clean(line.expandtabs(4) if offset else line)
+        first = where.column - 1
+        last = where.end_column - 1 if where.end_line == where.line else len(shown)
+        room = block.width - len(block.indent) - 3
+        shown, first, last = clipped(shown, first if offset == 0 else 0, last, room)
+        row = Text().append(f"{number} | ", STYLES["gutter"]).append(shown)
+        block.rows([row], least=1 if offset == 0 else 0, gives=20 - offset)
+        if offset == 0:
+            marks = Text().append(f"{block.indent} | ", STYLES["gutter"])
+            marks.append(" " * first + "^" * max(1, last - first), STYLES[finding.severity])
+            block.rows([marks])
+    if most < len(lines):
+        rest = f"{block.indent} | {MORE} {len(lines) - most} more lines of this statement"
+        block.rows([Text(rest, STYLES["gutter"])], least=0, gives=15)
+
+
+def _hung(head: Text, text: Text, width: int) -> list[Text]:
+    """`text` behind `head`, its further lines below its first."""
+    rows = wrapped(text, width - len(head.plain))
+    below = " " * len(head.plain)
+    return [
+        Text().append_text(head if number == 0 else Text(below)).append_text(row)
+        for number, row in enumerate(rows)
+    ]
+
+
+def _linked(where: SourceSpan, links: bool) -> Style | str:
+    """A link to the file, as terminals and editors follow it (OSC 8)."""
+    if not links or not Path(where.file).is_file():
+        return ""
+    return Style(link=f"file://{quote(os.path.abspath(where.file))}#L{where.line}")
+
+
+# -- why and who -----------------------------------------------------------------------------------
+
+
+def _why(block: Block, finding: Finding, verbose: int) -> None:
     growth = next((value for label, value in finding.evidence if label == GROWTH), None)
     if growth is not None:
-        _note(out, gutter, f"{GROWTH}: {clean(str(growth))}")
-    _note(out, gutter, _situation(finding))
-    _note(out, gutter, clean(finding.explanation))
-    _note(out, gutter, _who(finding))
+        block.note(f"{GROWTH}: {clean(str(growth))}", most=None if verbose else 2, gives=12)
+    block.note(_situation(finding), least=0, gives=30)
+    block.note(clean(finding.explanation), most=None if verbose else 6, least=2, gives=40)
+    block.note(_who(finding, verbose), most=None if verbose else 2, gives=35)
+    if verbose:
+        _evidence(block, finding, verbose)
+
+
+def _evidence(block: Block, finding: Finding, verbose: int) -> None:
     evidence = [
-        f"{label} {_value(value)}"
+        f"{clean(label)} {_value(value)}"
         for label, value in finding.evidence
         if value is not None and label != GROWTH and not label.startswith("frame ")
     ]
     if evidence:
-        _note(out, gutter, "evidence: " + ", ".join(evidence[:_SHOWN_EVIDENCE]))
-    for label, value in finding.evidence:
-        if (
-            label.startswith("frame ")
-            and len([1 for key, _ in finding.evidence if key.startswith("frame ")]) > 1
-        ):
-            _note(out, gutter, f"at {clean(str(value))}")
-    path = _path(finding)
-    if path:
-        _note(out, gutter, path)
+        block.note("evidence: " + ", ".join(evidence))
+    frames = [value for label, value in finding.evidence if label.startswith("frame ")]
+    if verbose > 1 or len(frames) > 1:
+        for value in frames:
+            block.note(f"at {clean(str(value))}")
+    block.note(_path(finding, all_of_it=verbose > 1))
     if finding.effects:
-        _note(out, gutter, "effects: " + "; ".join(clean(what) for what, _ in finding.effects))
-    for experiment in finding.experiments:
-        _note(out, gutter, f"tried {experiment.get('name')}: {experiment.get('outcome')}")
-    if finding.cause is not None:
-        _note(
-            out,
-            gutter,
-            f"the experiments point to {_CAUSES[finding.cause]}: {clean(finding.cause_why)}",
-        )
-    for fix in finding.fixes:
-        _help(out, gutter, finding, fix)
-    _note(out, gutter, f"confidence {finding.confidence:.2f} · nanodoc explain {finding.code}")
-    if snapshot and finding.step is not None:
-        _note(out, gutter, f"next: nanodoc replay {clean(snapshot)}")
-    return out
-
-
-def _source(out: Text, finding: Finding) -> str:
-    """The place and the underlined source; returns the gutter's indent."""
-    where, culprit = finding.culprit.location, finding.culprit
-    gutter = " " * len(str(where.end_line)) if where else " "
-    module = culprit.module
-    inside = (
-        f"  (module {clean(module)}{f', {culprit.module_type}' if culprit.module_type else ''})"
-        if module
-        else ""
-    )
-    if where is None:
-        what = (
-            culprit.parameter
-            or culprit.batch_path
-            or culprit.op
-            or (culprit.kind if culprit.kind != "op" else "")
-        )
-        if not what and not inside:
-            return gutter
-        out.append(f"{gutter}--> ", STYLES["gutter"]).append(f"{clean(what)}{inside}\n")
-        return gutter
-    out.append(f"{gutter}--> ", STYLES["gutter"])
-    out.append(
-        f"{clean(where.file)}:{where.line}:{where.column} in {clean(where.function)}{inside}\n"
-    )
-    out.append(f"{gutter} |\n", STYLES["gutter"])
-    lines = where.code.split("\n")
-    for offset, line in enumerate(lines):
-        shown = " " * where.indent + clean(line.expandtabs(4) if offset else line)
-        out.append(f"{where.line + offset:>{len(gutter)}} | ", STYLES["gutter"]).append(
-            shown + "\n"
-        )
-        if offset == 0:
-            last = where.end_column - 1 if where.end_line == where.line else len(shown)
-            marks = max(1, last - (where.column - 1))
-            out.append(f"{gutter} | ", STYLES["gutter"]).append(
-                " " * (where.column - 1) + "^" * marks + "\n", STYLES[finding.severity]
-            )
-    return gutter
+        block.note("effects: " + "; ".join(clean(what) for what, _ in finding.effects))
 
 
 def _situation(finding: Finding) -> str:
@@ -133,34 +179,35 @@ def _situation(finding: Finding) -> str:
     parts.append(finding.phase)
     if finding.culprit.node or finding.culprit.op:
         parts.append(finding.culprit.node or str(finding.culprit.op))
-    return ", ".join(parts)
+    return clean(", ".join(parts))
 
 
-def _who(finding: Finding) -> str:
+def _who(finding: Finding, verbose: int) -> str:
     samples, rows = finding.culprit.samples, finding.culprit.dataset_indices
     if not samples:
         return f"sample {rows[0]} of the data set" if len(rows) == 1 else ""
-    text = (
-        f"sample{'s' if len(samples) > 1 else ''} {', '.join(map(str, samples[:12]))}"
-        f"{', …' if len(samples) > 12 else ''} of the batch"
-    )
-    if rows:
-        text += f" (data set {', '.join(map(str, rows[:12]))}{', …' if len(rows) > 12 else ''})"
-    return text
+    few = 60 if verbose else _FEW
+    text = f"sample{'s' if len(samples) > 1 else ''} {folded(samples, few)} of the batch"
+    return text + (f" (data set {folded(rows, few)})" if rows else "")
 
 
-def _path(finding: Finding) -> str:
+def folded(numbers: tuple[int, ...], few: int) -> str:
+    """`3, 5, 9 and 12 more`."""
+    shown = ", ".join(map(str, numbers[:few]))
+    return f"{shown} and {len(numbers) - few} more" if len(numbers) > few else shown
+
+
+def _path(finding: Finding, *, all_of_it: bool) -> str:
     """The way from the cause to the symptom: op, line and magnitude."""
     if len(finding.chain) < 2:
         return ""
+    most = len(finding.chain) if all_of_it else 6
     steps = []
-    for link in finding.chain[:6]:
+    for link in finding.chain[:most]:
         bad = f" {link.nonfinite_out} bad" if link.nonfinite_out else ""
-        steps.append(
-            f"{link.op.split('.')[1] if '.' in link.op else link.op}"
-            f"{f' (line {link.line})' if link.line else ''}{bad}"
-        )
-    return "spread: " + " → ".join(steps) + (" → …" if len(finding.chain) > 6 else "")
+        name = link.op.split(".")[1] if "." in link.op else link.op
+        steps.append(f"{clean(name)}{f' (line {link.line})' if link.line else ''}{bad}")
+    return "spread: " + " → ".join(steps) + (" → …" if len(finding.chain) > most else "")
 
 
 def _value(value: object) -> str:
@@ -169,30 +216,86 @@ def _value(value: object) -> str:
     return clean(str(value))
 
 
-def _note(out: Text, gutter: str, text: str) -> None:
-    if text:
-        out.append(f"{gutter} = ", STYLES["gutter"]).append(text + "\n")
+# -- what was tried --------------------------------------------------------------------------------
 
 
-def _help(out: Text, gutter: str, finding: Finding, fix: Fix) -> None:
-    out.append(f"{gutter} = ", STYLES["gutter"]).append("help", STYLES["help"]).append(
-        f" ({_status(fix)}): {clean(fix.title)}"
-    )
-    change = changed_line(finding, fix)
-    if change is None and fix.patch and "\n" in fix.patch:  # a piece of code to write somewhere
-        out.append("\n")
-        for line in fix.patch.splitlines():
-            out.append(f"{gutter} | ", STYLES["gutter"]).append(clean(line) + "\n", STYLES["added"])
+def mark_of(outcome: str) -> str | None:
+    """The mark of an experiment's outcome; None where it has to be told in words."""
+    if outcome.startswith("not run"):
+        return NOT_RUN
+    if outcome.startswith(("passes", "the step succeeds")):
+        return PASSED
+    return FAILED if outcome.startswith(("fails", "ends in the same way")) else None
+
+
+def _tried(block: Block, finding: Finding, verbose: int) -> None:
+    cause = f" → {CAUSES[finding.cause]}" if finding.cause is not None else ""
+    if verbose:
+        for experiment in finding.experiments:
+            outcome = clean(str(experiment.get("outcome")))
+            mark = mark_of(outcome)
+            shown = f"{mark} {outcome}" if mark is not None else outcome
+            block.note(f"tried {clean(str(experiment.get('name')))}: {shown}")
+        if finding.cause is not None:
+            why = clean(finding.cause_why)
+            block.note(f"the experiments point to {CAUSES[finding.cause]}: {why}")
         return
+    told = [_in_short(row) for row in finding.experiments]
+    ran = [row for row in told if not row.endswith(NOT_RUN)]
+    left_out = len(told) - len(ran)
+    line = " · ".join(ran)
+    if left_out:
+        line += f"{' · ' if line else ''}{left_out} not run"
+    if line or cause:
+        block.note(f"tried: {line}{cause}", most=4, gives=38)
+
+
+def _in_short(experiment: Mapping[str, Any]) -> str:
+    """Its name without what is in brackets, and its mark."""
+    name, outcome = clean(str(experiment.get("name"))), clean(str(experiment.get("outcome")))
+    mark = mark_of(outcome)
+    short = _IN_BRACKETS.sub("", name)
+    if len(short) > 40:
+        short = f"{short[:39].rstrip(' ,')}{MORE}"
+    # a space that does not break keeps the mark beside its name
+    return f"{short}\u00a0{mark}" if mark is not None else f"{short}: {outcome[:60]}"
+
+
+# -- what to change --------------------------------------------------------------------------------
+
+
+def _fixes(block: Block, finding: Finding, verbose: int) -> None:
+    for fix in finding.fixes if verbose else finding.fixes[:1]:
+        _help(block, finding, fix, verbose)
+
+
+def _help(block: Block, finding: Finding, fix: Fix, verbose: int) -> None:
+    change = changed_line(finding, fix)
+    told = Text("help", STYLES["help"]).append(f" ({clean(_status(fix))}): {clean(fix.title)}", "")
+    several = fix.patch is not None and "\n" in fix.patch
+    if change is None and fix.patch and not several:
+        told.append(f": {clean(fix.patch)}")
+    block.note(told, most=None if verbose else 5, least=3, gives=45)
+    room = block.width - len(block.indent) - 3
     if change is None:
-        out.append(f": {clean(fix.patch)}\n" if fix.patch else "\n")
+        if several and fix.patch is not None:  # a piece of code to write somewhere
+            rows = []
+            for line in fix.patch.splitlines():
+                shown, _, _ = clipped(clean(line), 0, 0, room)
+                row = Text().append(f"{block.indent} | ", STYLES["gutter"])
+                rows.append(row.append(shown, STYLES["added"]))
+            block.rows(rows, least=len(rows) if verbose else min(3, len(rows)), gives=25)
         return
     where, old, new = change
-    out.append("\n")
+    pairs = zip(old, new, strict=False)
+    same = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(old), len(new)))
+    rows = []
     for sign, line, style in (("-", old, STYLES["removed"]), ("+", new, STYLES["added"])):
-        out.append(f"{where.line:>{len(gutter)}} {sign} ", STYLES["gutter"]).append(
-            " " * where.indent + clean(line) + "\n", style
-        )
+        shown = " " * where.indent + clean(line)
+        shown, _, _ = clipped(shown, where.indent + same, len(shown), room)
+        row = Text().append(f"{where.line:>{len(block.indent)}} {sign} ", STYLES["gutter"])
+        rows.append(row.append(shown, style))
+    block.rows(rows)
 
 
 def _status(fix: Fix) -> str:

@@ -12,7 +12,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from nanodoc.report.report import GradGraph, GradParameter, Report
-from nanodoc.report.terminal import render_findings
+from nanodoc.report.terminal import Look, render_findings
 from nanodoc.text import clean, ranges
 
 WORDS = {
@@ -43,17 +43,17 @@ class _Kind:
     steps: tuple[str, ...]
 
 
-def render_tree(report: Report, *, width: int = 120, color: bool = False) -> str:
+def render_tree(report: Report, look: Look = Look()) -> str:  # noqa: B008 - it is frozen
     """The tree, then the findings and the verdict."""
     graph = report.graph
     out = io.StringIO()
     console = Console(
         force_jupyter=False,  # it would show the text itself, and give none
         file=out,
-        force_terminal=color,
-        no_color=not color,
-        width=width,
-        color_system="standard" if color else None,
+        force_terminal=look.color,
+        no_color=not look.color,
+        width=look.width,
+        color_system="standard" if look.color else None,
         highlight=False,
     )
     if graph is not None:
@@ -69,7 +69,7 @@ def render_tree(report: Report, *, width: int = 120, color: bool = False) -> str
             console.print(
                 Text(f"outside the model: {clean(name)}{size}  {state}", "yellow"), soft_wrap=True
             )
-    return out.getvalue() + render_findings(report, width=width, color=color)
+    return out.getvalue() + render_findings(report, look)
 
 
 def _tree(graph: GradGraph) -> Tree:

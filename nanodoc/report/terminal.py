@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
@@ -14,6 +15,7 @@ from nanodoc.diagnosis.finding import OK, PROBLEM, SEVERITIES, SKIPPED
 from nanodoc.facts.loop import OverfitFacts
 from nanodoc.report.finding import STYLES, finding_line, finding_text
 from nanodoc.report.frames import frames_text
+from nanodoc.report.layout import WIDTH, hung
 from nanodoc.report.ops import ops_text
 from nanodoc.report.report import Report, VitalSigns
 from nanodoc.report.secrets import without_secrets
@@ -25,40 +27,54 @@ _WRITTEN = {
     "minimal": "nanodoc replay {}",
     "tensorboard": "tensorboard --logdir {}",
 }
+_MARKS = {OK: ("✓", "green"), PROBLEM: ("✗", "bold red"), SKIPPED: ("·", "dim")}
 _BARS = "▁▂▃▄▅▆▇█"
 _SPARK = 40
 _TOLD = ("UserWarning", "RuntimeWarning")
 _MOST_WARNINGS, _LONGEST_WARNING = 3, 160
 
 
-def render(report: Report, *, width: int = 120, color: bool = False, concise: bool = False) -> str:
-    """The report as text of at most `width` columns where its own lines are concerned; the user's
-    code is never wrapped."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Look:
+    """How a report is shown."""
+
+    width: int = WIDTH
+    """Columns: no line is longer."""
+    color: bool = False
+    links: bool = False
+    """The terminal follows OSC 8 links."""
+    verbose: int = 0
+    """1: evidence, spread, every experiment and fix; 2: frames and the whole spread, too."""
+
+
+_PLAIN = Look()
+
+
+def render(report: Report, look: Look = _PLAIN, *, concise: bool = False) -> str:
+    """The report as text: vital signs, a block for each finding, the verdict. `concise`: a line for
+    each finding."""
     report, out = without_secrets(report), Text()
     if concise:
         for finding in report.findings:
             out.append_text(finding_line(finding))
-    else:
-        out.append_text(_vitals(report))
-        for table in report.frames:
-            out.append_text(frames_text(table))
-        for check in report.preflight:
-            mark, style = {OK: ("✓", "green"), PROBLEM: ("✗", "bold red"), SKIPPED: ("·", "dim")}[
-                check.state
-            ]
-            out.append(f"  {mark} ", style).append(f"{check.name:<13}{clean(check.text)}\n")
-        if report.stats is not None:
-            out.append_text(stats_text(report.stats))
-        if report.ops:
-            out.append_text(ops_text(report.ops))
-        for row in report.tried:
-            out.append("  tried ").append(
-                f"{clean(str(row.get('name')))}: {clean(str(row.get('outcome')))}{_loss(row)}\n"
-            )
-        out.append_text(_blocks(report))
-        out.append_text(_left(report))
+        return printed(out.append_text(_verdict(report)), look.width, look.color)
+    out.append_text(_vitals(report))
+    for table in report.frames:
+        out.append_text(frames_text(table))
+    for check in report.preflight:
+        mark, style = _MARKS[check.state]
+        out.append(f"  {mark} ", style).append(f"{check.name:<13}{clean(check.text)}\n")
+    if report.stats is not None:
+        out.append_text(stats_text(report.stats))
+    if report.ops:
+        out.append_text(ops_text(report.ops))
+    for row in report.tried:
+        told = f"{clean(str(row.get('name')))}: {clean(str(row.get('outcome')))}{_loss(row)}"
+        out.append("  tried ").append(f"{told}\n")
+    out.append_text(_blocks(report, look))
+    out.append_text(_left(report))
     out.append_text(_verdict(report))
-    return printed(out, width, color)
+    return printed(hung(out, look.width), look.width, look.color)
 
 
 def _left(report: Report) -> Text:
@@ -91,17 +107,21 @@ def _loss(row: Mapping[str, Any]) -> str:
     return f" (loss {_number(float(loss))})" if loss is not None else ""
 
 
-def render_findings(report: Report, *, width: int = 120, color: bool = False) -> str:
+def render_findings(report: Report, look: Look) -> str:
     """The findings and the verdict, without the vital signs."""
     report = without_secrets(report)
-    return printed(_blocks(report).append_text(_verdict(report)), width, color)
+    out = _blocks(report, look).append_text(_verdict(report))
+    return printed(hung(out, look.width), look.width, look.color)
 
 
-def _blocks(report: Report) -> Text:
+def _blocks(report: Report, look: Look) -> Text:
     out = Text()
+    snapshot = report.artifacts.get("snapshot")
     for finding in report.findings:
-        out.append("\n")
-        out.append_text(finding_text(finding, report.artifacts.get("snapshot")))
+        block = finding_text(
+            finding, snapshot, width=look.width, verbose=look.verbose, links=look.links
+        )
+        out.append("\n").append_text(block)
     return out.append("\n")
 
 

@@ -16,7 +16,7 @@ from nanodoc.errors import UsageError
 from nanodoc.pipeline.run import run_training
 from nanodoc.report.public import public_form
 from nanodoc.report.report import Report
-from nanodoc.report.terminal import render
+from nanodoc.report.terminal import Look, render
 from tests.helpers import nanodoc, report_of
 
 BY_NAME = {patient.name: patient for patient in PATIENTS}
@@ -165,7 +165,8 @@ def test_tensorboard_gets_every_scalar_of_the_history(tmp_path: Path) -> None:
         "update ratio (log10)/group 0",
         "layers std/head",
     } <= set(events.Tags()["scalars"])
-    assert f"tensorboard --logdir {tmp_path / 'events'}" in render(report)
+    shown = render(report, Look(width=400))
+    assert f"tensorboard --logdir {tmp_path / 'events'}" in shown
 
 
 def test_a_missing_tensorboard_is_said_before_the_run(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from rich.cells import cell_len
 
 from nanodoc.clinic.catalogue import FAMILIES, PATIENTS
 from nanodoc.clinic.patient import Patient
@@ -18,7 +19,9 @@ from nanodoc.diagnosis.rule import Rule
 from nanodoc.pipeline.run import run_training
 from nanodoc.pipeline.supervised import supervised
 from nanodoc.progress import Progress
+from nanodoc.report.finding import MOST_LINES, finding_text
 from nanodoc.report.report import Report
+from nanodoc.report.terminal import Look, render
 from nanodoc.rules.catalogue import RULES
 from nanodoc.supervise.job import Job
 
@@ -60,6 +63,19 @@ def neighbour(patient: Patient) -> Patient:
     return next(one for one in others if one.expect != patient.expect)
 
 
+def assert_readable(report: Report) -> None:
+    """No line is wider than the terminal, and no finding longer than a reader takes in."""
+    for width in (60, 80):
+        text = render(report, Look(width=width))
+        assert max(map(cell_len, text.splitlines())) <= width, text
+    for finding in report.findings:
+        block = finding_text(finding, "nanodoc-step0.pt", width=80)
+        assert len(block.plain.splitlines()) <= MOST_LINES, block.plain
+        assert f"[{finding.code}]" in block.plain
+        if finding.fixes:
+            assert "help (" in block.plain
+
+
 @pytest.fixture(
     params=[
         pytest.param(name, marks=pytest.mark.slow) if BY_NAME[name].dies else name
@@ -81,6 +97,7 @@ def patient(request: pytest.FixtureRequest) -> Iterator[Patient]:
 def test_the_cause_comes_first(patient: Patient) -> None:
     report = report_on(patient.name)
     assert report.findings, patient.story
+    assert_readable(report)
     first = report.findings[0]
     assert first.name == patient.expect
     assert first.severity == patient.severity

@@ -9,12 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
 
 from nanodoc.config import Config
 from nanodoc.pipeline.run import run_training
+from nanodoc.report.layout import in_ascii
 from nanodoc.report.machine import render_github, render_json
 from nanodoc.report.report import Report
-from nanodoc.report.terminal import render, sparkline
+from nanodoc.report.terminal import Look, render, sparkline
 from nanodoc.text import clean
 
 SICK = """\
@@ -57,6 +59,40 @@ def report(tmp_path: Path) -> Report:
 
 def test_the_full_report(report: Report, golden: Callable[[str, str], None]) -> None:
     golden("full", render(report))
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_the_report_at_other_widths(
+    report: Report, width: int, golden: Callable[[str, str], None]
+) -> None:
+    text = render(report, Look(width=width))
+    golden(f"full_{width}", text)
+    assert max(map(cell_len, text.splitlines())) <= width
+
+
+@pytest.mark.parametrize("verbose", [1, 2])
+def test_more_of_it(report: Report, verbose: int, golden: Callable[[str, str], None]) -> None:
+    golden(f"full_{'v' * verbose}", render(report, Look(width=80, verbose=verbose)))
+
+
+def test_the_report_in_colour(report: Report, golden: Callable[[str, str], None]) -> None:
+    text = render(report, Look(width=80, color=True))
+    golden("full_colour", text.replace("\x1b", "<ESC>"))
+    assert re.sub(r"\x1b\[[0-9;]*m", "", text) == render(report, Look(width=80))
+
+
+def test_the_report_in_few_letters(report: Report, golden: Callable[[str, str], None]) -> None:
+    text = in_ascii(render(report, Look(width=80)))
+    golden("full_ascii", text)
+    assert text.isascii()
+
+
+def test_places_are_links_where_the_terminal_follows_them(report: Report) -> None:
+    text = render(report, Look(color=True, links=True))
+    (link,) = re.findall(r"\x1b\]8;id=\d+;(.*?)\x1b\\", text)
+    assert link.startswith("file:///")
+    assert link.endswith("/train.py#L11")
+    assert "\x1b]8" not in render(report, Look(color=True))
 
 
 def test_the_concise_report(report: Report, golden: Callable[[str, str], None]) -> None:
@@ -117,8 +153,8 @@ def test_the_underline_is_under_the_expression(report: Report) -> None:
 
 
 def test_plain_text_has_no_escape_codes(report: Report) -> None:
-    assert "\x1b" not in render(report, color=False)
-    assert "\x1b" in render(report, color=True)
+    assert "\x1b" not in render(report)
+    assert "\x1b" in render(report, Look(color=True))
 
 
 def test_hostile_text_cannot_reach_the_terminal(report: Report) -> None:
