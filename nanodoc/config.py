@@ -61,11 +61,11 @@ class Config:
     output_format: str = option(
         "full",
         "Form of the report",
-        (*_REPLAY, "demo"),
-        choices=("full", "concise", "json", "github"),
+        (*_REPLAY, "demo", "view"),
+        choices=("full", "concise", "json", "github", "html"),
     )
     output: str | None = option(
-        None, "Write the report to this file instead of stdout", (*_ALL, "demo"), path=True
+        None, "Write the report to this file instead of stdout", (*_ALL, "demo", "view"), path=True
     )
     snapshot_dir: str | None = option(
         None,
@@ -154,7 +154,7 @@ class Config:
         0,
         "More of each finding: -v the evidence, every experiment and fix, -vv frames and the whole "
         "spread",
-        (*_REPLAY, "check-grad-graph", "demo"),
+        (*_REPLAY, "check-grad-graph", "demo", "view"),
         most=9,
         short="-v",
         counted=True,
@@ -210,6 +210,9 @@ def load_config(file: Path | None, flags: Mapping[str, Any], folder: Path | None
     return _merge(config, flags, "the command line")
 
 
+_PAGE = b'<meta name="generator" content="nanodoc">'
+
+
 def check_output(config: Config) -> None:
     """Raises `UsageError` where the report would take the place of a file that is no report."""
     if config.output is None:
@@ -224,7 +227,7 @@ def check_output(config: Config) -> None:
             tail = file.read(_ENDS)
     except OSError:  # what is wrong with it is told when the report is written
         return
-    verdict = head.startswith(b"verdict: ") or b"\nverdict: " in tail
+    verdict = _PAGE in head or head.startswith(b"verdict: ") or b"\nverdict: " in tail
     if not verdict and not head.startswith(_REPORTS) and b'"nanodoc":' not in head:
         raise UsageError(
             f"--output {path}: this file is there and is no report of nanodoc's; it stays as it "

@@ -20,6 +20,7 @@ from nanodoc.cli.net import net
 from nanodoc.cli.replay import replay
 from nanodoc.cli.rules import rules
 from nanodoc.cli.run import RunCommand, run
+from nanodoc.cli.view import view
 from nanodoc.errors import NanodocError
 from nanodoc.text import clean
 
@@ -29,7 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command(cls=RunCommand)(run)
-for command in (check_grad_graph, replay, explain, init, rules, demo, env, net):
+for command in (check_grad_graph, replay, view, explain, init, rules, demo, env, net):
     app.command()(command)
 
 

@@ -238,6 +238,11 @@ def render(report: Report, config: Config, look: Look) -> str:
         from nanodoc.report.machine import render_github
 
         return render_github(report)
+    if config.output_format == "html":
+        from nanodoc.report.page.render import render_html
+
+        history = report.artifacts.get("history")
+        return render_html(report, history=Path(history) if history else None)
     from nanodoc.report import terminal as full
 
     concise = config.output_format == "concise" or config.brief

@@ -271,7 +271,8 @@ def _fixes(block: Block, finding: Finding, verbose: int) -> None:
 
 def _help(block: Block, finding: Finding, fix: Fix, verbose: int) -> None:
     change = changed_line(finding, fix)
-    told = Text("help", STYLES["help"]).append(f" ({clean(_status(fix))}): {clean(fix.title)}", "")
+    status = clean(fix_status(fix))
+    told = Text("help", STYLES["help"]).append(f" ({status}): {clean(fix.title)}", "")
     several = fix.patch is not None and "\n" in fix.patch
     if change is None and fix.patch and not several:
         told.append(f": {clean(fix.patch)}")
@@ -298,7 +299,8 @@ def _help(block: Block, finding: Finding, fix: Fix, verbose: int) -> None:
     block.rows(rows)
 
 
-def _status(fix: Fix) -> str:
+def fix_status(fix: Fix) -> str:
+    """Whether the fix was tried, and what came of it."""
     if fix.outcome:
         return f"verified by replay: {fix.outcome}" if fix.verified else f"tried: {fix.outcome}"
     if not fix.verified:
@@ -318,6 +320,7 @@ def _status(fix: Fix) -> str:
             if fix.loss_change
             else f"loss as in {dtype}"
         )
-    return f"verified by replay, {fix.loss_of} loss " + (
+    whose = f"{fix.loss_of} loss" if fix.loss_of else "the loss"
+    return f"verified by replay, {whose} " + (
         f"moves by {fix.loss_change:.0e}" if fix.loss_change else "stays the same"
     )

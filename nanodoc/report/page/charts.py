@@ -1,0 +1,161 @@
+"""What the page draws of a run: its course step by step and its layers at the sampled steps, from
+history.jsonl."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+_LARGEST = 256 * 2**20  # bytes of a history that is read
+_POINTS = 2000  # of a curve: more than a screen has columns
+_LAYERS, _STEPS = 60, 40  # rows and columns of the map
+_SERIES = (
+    ("loss", "loss", "loss"),
+    ("gradient norm", "grad_norm", "norm"),
+    ("learning rate", "lr", "rate"),
+    ("loss scale", "scale", "scale"),
+    ("throughput", "samples_per_second", "samples/s"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One quantity by step. `values` are None where they are not finite."""
+
+    title: str
+    unit: str
+    steps: list[int]
+    values: list[float | None]
+    bad: list[int]
+    """The steps at which it was not finite."""
+
+    @property
+    def told(self) -> str:
+        """The curve in words, for those who cannot see it."""
+        finite = [value for value in self.values if value is not None]
+        if not finite:
+            return f"{self.title}: no finite value"
+        text = f"{self.title}: {finite[0]:.4g} to {finite[-1]:.4g}, at most {max(finite):.4g}"
+        return text + (f", not finite at step {self.bad[0]}" if self.bad else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """A heat map: rows of layers or groups, columns of steps; a cell is (share of the colour's
+    range, text), or None."""
+
+    title: str
+    steps: list[int]
+    rows: list[tuple[str, list[tuple[float, str] | None]]] = field(default_factory=list)
+
+
+def history_of(path: Path | None) -> list[Mapping[str, Any]]:
+    """The steps of a history; empty where there is none that can be read."""
+    try:
+        if path is None or not path.is_file() or path.stat().st_size > _LARGEST:
+            return []
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return []
+    steps: list[Mapping[str, Any]] = []
+    for line in lines:
+        try:
+            values = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(values, dict) and isinstance(values.get("step"), int):
+            steps.append(values)
+    return steps
+
+
+def curves(history: Sequence[Mapping[str, Any]]) -> list[Curve]:
+    """The curves that say something: those that are there, and the loss."""
+    found = []
+    for title, key, unit in _SERIES:
+        pairs = [(line["step"], line[key]) for line in history if line.get(key) is not None]
+        steps = [step for step, _ in pairs]
+        values = [_number(value) for _, value in pairs]
+        bad = [step for step, value in zip(steps, values, strict=True) if value is None]
+        constant = len(set(values)) < 2
+        if len(steps) > 1 and not (constant and key in ("lr", "scale")):
+            found.append(Curve(title, unit, *_thinned(steps, values), bad[:50]))
+    return found
+
+
+def _thinned(steps: list[int], values: list[float | None]) -> tuple[list[int], list[float | None]]:
+    """At most so many points: of each stretch the one that is farthest from the one before."""
+    if len(steps) <= _POINTS:
+        return steps, values
+    kept = [0]
+    bounds = [i * len(steps) // _POINTS for i in range(_POINTS + 1)]
+    for begin, end in pairwise(bounds):
+        last = values[kept[-1]] or 0.0
+        kept.append(max(range(begin, end), key=lambda i: abs((values[i] or 0.0) - last)))
+    kept = sorted({*kept, len(steps) - 1})
+    return [steps[i] for i in kept], [values[i] for i in kept]
+
+
+def maps(history: Sequence[Mapping[str, Any]]) -> list[Map]:
+    """The update ratio by group and the spread of each layer's output, at the sampled steps."""
+    sampled = [
+        line["sampled"]
+        for line in history
+        if isinstance(line.get("sampled"), dict) and isinstance(line["sampled"].get("step"), int)
+    ]
+    if len(sampled) < 2:
+        return []
+    every = max(1, math.ceil(len(sampled) / _STEPS))
+    columns = sampled[::every]
+    steps = [one["step"] for one in columns]
+    ratios: dict[str, list[float | None]] = {}
+    for column, one in enumerate(columns):
+        for number, value in enumerate(one.get("update_ratios") or []):
+            row = ratios.setdefault(f"group {number}", [None] * len(columns))
+            row[column] = _number(value)
+    spread: dict[str, list[float | None]] = {}
+    for column, one in enumerate(columns):
+        layers = one.get("layers")
+        for name, values in layers.items() if isinstance(layers, dict) else ():
+            row = spread.setdefault(str(name), [None] * len(columns))
+            if isinstance(values, list) and len(values) > 1:
+                row[column] = _number(values[1])
+    made = (
+        ("update ratio |Δw|/|w|", ratios),
+        ("standard deviation of each layer's output", spread),
+    )
+    return [_map(title, steps, rows) for title, rows in made if rows]
+
+
+def _map(title: str, steps: list[int], rows: Mapping[str, list[float | None]]) -> Map:
+    """On a logarithmic scale, from the smallest to the largest value."""
+    logs = [math.log10(v) for row in rows.values() for v in row if v is not None and v > 0]
+    low, high = (min(logs), max(logs)) if logs else (0.0, 0.0)
+    span = (high - low) or 1.0
+    kept = list(rows.items())
+    if len(kept) > _LAYERS:
+        kept = [kept[i * len(kept) // _LAYERS] for i in range(_LAYERS)]
+    return Map(title, steps, [(name, [_cell(v, low, span) for v in row]) for name, row in kept])
+
+
+def _cell(value: float | None, low: float, span: float) -> tuple[float, str] | None:
+    if value is None:
+        return None
+    share = (math.log10(value) - low) / span if value > 0 else 0.0
+    return share, f"{value:.3g}"
+
+
+def _number(value: Any) -> float | None:
+    """A finite number, else None; the history writes others as texts."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return float(value) if math.isfinite(value) else None
+
+
+def failing_steps(steps: Iterable[int | None]) -> list[int]:
+    """The steps of findings, each once."""
+    return sorted({step for step in steps if step is not None})

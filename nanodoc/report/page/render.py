@@ -1,0 +1,192 @@
+"""The page: what the template is given, and the template rendered."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup
+
+from nanodoc.diagnosis.finding import OK, PROBLEM, SKIPPED, Finding, Fix
+from nanodoc.report.finding import CAUSES, fix_status, folded, mark_of
+from nanodoc.report.fixes import changed_line
+from nanodoc.report.page.charts import curves, failing_steps, history_of, maps
+from nanodoc.report.page.source import Line, lines_of
+from nanodoc.report.report import GradGraph, GradParameter, Report
+from nanodoc.report.secrets import without_secrets
+from nanodoc.text import clean
+
+_HERE = Path(__file__).parent
+_MOST_PARAMETERS = 20_000
+_FEW = 12  # samples that are named
+_CHECKS = {OK: ("✓", "passed"), PROBLEM: ("✗", "problem"), SKIPPED: ("–", "not checked")}
+
+
+def render_html(report: Report, *, own: bool = True, history: Path | None = None) -> str:
+    """One file without references to others. `own`: the report was made here; of one that was not,
+    only source files below the working folder are read, for the lines around a finding. `history`:
+    where the run's steps are logged."""
+    report = without_secrets(report)
+    steps = history_of(history)
+    shown = [_shown(finding, own=own) for finding in report.findings]
+    drawn = curves(steps)
+    context: dict[str, Any] = {
+        "report": report,
+        "findings": shown,
+        "curves": drawn,
+        "curves_data": [
+            {"title": clean(c.title), "steps": c.steps, "values": c.values} for c in drawn
+        ],
+        "maps": maps(steps),
+        "failing": failing_steps(finding.step for finding in report.findings),
+        "facts": _facts(report),
+        "checks": [(*_CHECKS[check.state], check.name, check.text) for check in report.preflight],
+        "tree": _tree(report.graph) if report.graph is not None else None,
+        "style": Markup((_HERE / "page.css").read_text(encoding="utf-8")),
+        "chart_style": Markup((_HERE / "vendor" / "uPlot.min.css").read_text(encoding="utf-8")),
+    }
+    scripts = [
+        (_HERE / "vendor" / "uPlot.iife.min.js").read_text(encoding="utf-8"),
+        (_HERE / "page.js").read_text(encoding="utf-8"),
+    ]
+    # the browser runs these two scripts and nothing else, whatever a name may hold
+    context["scripts"] = [Markup(script) for script in scripts]
+    context["hashes"] = " ".join(f"'sha256-{_hash(script)}'" for script in scripts)
+    environment = Environment(
+        loader=PackageLoader("nanodoc.report.page", "."),
+        autoescape=select_autoescape(default=True, default_for_string=True),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["clean"] = lambda value: clean(str(value))
+    return environment.get_template("page.html").render(context)
+
+
+def _hash(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShownFix:
+    title: str
+    status: str
+    verified: bool | None
+    before: str | None
+    after: str | None
+    code: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShownFinding:
+    """A finding as the template takes it."""
+
+    finding: Finding
+    place: str
+    lines: list[Line]
+    samples: str
+    experiments: list[tuple[str, str, str, str]]
+    """(name, mark, class, outcome)"""
+    cause: str
+    fixes: list[ShownFix]
+
+
+def _shown(finding: Finding, *, own: bool) -> ShownFinding:
+    culprit, where = finding.culprit, finding.culprit.location
+    samples = f"{folded(culprit.samples, _FEW)} of the batch" if culprit.samples else ""
+    if culprit.dataset_indices:
+        samples += f" (data set {folded(culprit.dataset_indices, _FEW)})"
+    return ShownFinding(
+        finding=finding,
+        place=f"{where.file}:{where.line}:{where.column}" if where is not None else "",
+        lines=lines_of(where, files=own or _is_below(where.file)) if where is not None else [],
+        samples=samples.strip(),
+        experiments=[_experiment(row) for row in finding.experiments],
+        cause=CAUSES.get(finding.cause, "") if finding.cause is not None else "",
+        fixes=[_fix(finding, fix) for fix in finding.fixes],
+    )
+
+
+def _is_below(name: str) -> bool:
+    """A file of the working folder, and no link out of it."""
+    try:
+        return Path(name).resolve().is_relative_to(Path.cwd())
+    except (OSError, ValueError, RuntimeError):
+        return False
+
+
+def _experiment(row: Mapping[str, Any]) -> tuple[str, str, str, str]:
+    outcome = str(row.get("outcome"))
+    mark = mark_of(outcome)
+    kind = {"✓": "good", "✗": "bad"}.get(mark or "", "other")
+    return str(row.get("name")), mark or "", kind, outcome
+
+
+def _fix(finding: Finding, fix: Fix) -> ShownFix:
+    change = changed_line(finding, fix)
+    return ShownFix(
+        title=fix.title,
+        status=fix_status(fix),
+        verified=fix.verified,
+        before=change[1] if change is not None else None,
+        after=change[2] if change is not None else None,
+        code=fix.patch if change is None else None,
+    )
+
+
+def _facts(report: Report) -> list[tuple[str, str]]:
+    run, vitals = report.run, report.vitals
+    rows = [
+        ("nanodoc", report.nanodoc),
+        ("entrypoint", run.entrypoint),
+        ("command", run.command),
+        ("torch", run.torch),
+        ("Python", run.python),
+        ("device", run.device),
+        ("mixed precision", run.amp or "off"),
+        ("seed", "not set" if run.seed is None else str(run.seed)),
+        ("steps", f"{vitals.steps} of {run.steps_requested}"),
+        ("step", run.step_found),
+        ("replay", run.reproduced.replace("_", " ")),
+        ("ranks", str(run.world_size) if run.world_size > 1 else ""),
+        ("peak memory", f"{vitals.peak_memory / 2**20:.0f} MiB" if vitals.peak_memory else ""),
+    ]
+    rows += [(name, path) for name, path in report.artifacts.items() if path]
+    return [(name, value) for name, value in rows if value]
+
+
+@dataclass(slots=True)
+class Branch:
+    """A module of the tree of parameters, with what is below it."""
+
+    name: str
+    kind: str
+    branches: dict[str, Branch]
+    leaves: list[GradParameter]
+
+    @property
+    def count(self) -> int:
+        return len(self.leaves) + sum(branch.count for branch in self.branches.values())
+
+    @property
+    def without(self) -> int:
+        """Parameters that get no gradient."""
+        own = sum(leaf.state != "gradient" for leaf in self.leaves)
+        return own + sum(branch.without for branch in self.branches.values())
+
+
+def _tree(graph: GradGraph) -> Branch:
+    root = Branch("", graph.modules.get("", "model"), {}, [])
+    for parameter in graph.parameters[:_MOST_PARAMETERS]:
+        *modules, _ = parameter.name.split(".")
+        at, path = root, ""
+        for name in modules[:40]:
+            path = f"{path}.{name}" if path else name
+            at = at.branches.setdefault(name, Branch(name, graph.modules.get(path, ""), {}, []))
+        at.leaves.append(parameter)
+    return root
