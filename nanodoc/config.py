@@ -23,6 +23,10 @@ _ENDS = 400  # bytes
 _REPORTS = (b"nanodoc ", b"nanodoc: ", b"::", b"digraph nanodoc ")
 """How a report begins; a concise one has its verdict at the end, JSON its version near the head."""
 _SHOWN = 100  # characters of a value in a message
+FORMATS = (
+    *("full", "concise", "json", "github", "html"),
+    *("sarif", "junit", "markdown", "gitlab"),
+)
 AMP = ("off", "float16", "bfloat16")
 
 _RUN = ("run",)
@@ -62,10 +66,18 @@ class Config:
         "full",
         "Form of the report",
         (*_REPLAY, "demo", "view"),
-        choices=("full", "concise", "json", "github", "html"),
+        choices=FORMATS,
     )
     output: str | None = option(
-        None, "Write the report to this file instead of stdout", (*_ALL, "demo", "view"), path=True
+        None,
+        "Write the report to this file instead of stdout; FORMAT=FILE writes a further one, as "
+        "often as it is given",
+        (*_ALL, "demo", "view"),
+        path=True,
+        repeated=True,
+    )
+    also: Mapping[str, str] = option(
+        dict, "Further reports: their files, by format", (), choices=FORMATS
     )
     snapshot_dir: str | None = option(
         None,
@@ -210,14 +222,20 @@ def load_config(file: Path | None, flags: Mapping[str, Any], folder: Path | None
     return _merge(config, flags, "the command line")
 
 
-_PAGE = b'<meta name="generator" content="nanodoc">'
+_MARKS = (
+    *(b'<meta name="generator" content="nanodoc">', b'<testsuites name="nanodoc"'),
+    *(b'"name": "nanodoc"', b"<!-- nanodoc report -->", b'"check_name": "nanodoc '),
+)
 
 
 def check_output(config: Config) -> None:
     """Raises `UsageError` where the report would take the place of a file that is no report."""
-    if config.output is None:
-        return
-    path = Path(config.output)
+    for file in (config.output, *config.also.values()):
+        if file is not None:
+            _check_replaced(Path(file))
+
+
+def _check_replaced(path: Path) -> None:
     try:
         if not path.is_file() or not path.stat().st_size:
             return
@@ -227,7 +245,8 @@ def check_output(config: Config) -> None:
             tail = file.read(_ENDS)
     except OSError:  # what is wrong with it is told when the report is written
         return
-    verdict = _PAGE in head or head.startswith(b"verdict: ") or b"\nverdict: " in tail
+    verdict = head.startswith(b"verdict: ") or b"\nverdict: " in tail
+    verdict = verdict or any(mark in head for mark in _MARKS)
     if not verdict and not head.startswith(_REPORTS) and b'"nanodoc":' not in head:
         raise UsageError(
             f"--output {path}: this file is there and is no report of nanodoc's; it stays as it "

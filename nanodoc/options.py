@@ -45,6 +45,8 @@ class Option:
     """The flag is given once or more often."""
     path: bool = False
     """The text is a path."""
+    repeated: bool = False
+    """The flag may be given several times."""
     name: str = ""
     kind: Any = None
     nullable: bool = False
@@ -59,7 +61,8 @@ class Option:
         """The value of a flag or of YAML as the field's type. Raises `BadValue`."""
         if value is None and self.nullable:
             return None
-        return _one_of(self, value) if self.choices else KINDS[self.kind].read(self, value)
+        chosen = bool(self.choices) and self.kind is str
+        return _one_of(self, value) if chosen else KINDS[self.kind].read(self, value)
 
 
 def option(  # noqa: PLR0913 - what an option is, in one place
@@ -76,6 +79,7 @@ def option(  # noqa: PLR0913 - what an option is, in one place
     short: str = "",
     counted: bool = False,
     path: bool = False,
+    repeated: bool = False,
 ) -> Any:
     """A dataclass field that is an option; `default` may be a type to be called for one."""
     told = Option(
@@ -90,6 +94,7 @@ def option(  # noqa: PLR0913 - what an option is, in one place
         short=short,
         counted=counted,
         path=path,
+        repeated=repeated,
     )
     if isinstance(default, type):
         return field(default_factory=default, metadata={"option": told})
@@ -202,6 +207,14 @@ def _mapping(option: Option, value: Any) -> Mapping[str, Any]:
     return value
 
 
+def _files(option: Option, value: Any) -> dict[str, str]:
+    """A mapping of the option's choices to files."""
+    wanted = "a mapping of formats to files, such as html: report.html; formats are "
+    if not isinstance(value, Mapping) or not set(value) <= set(option.choices):
+        raise BadValue(wanted + ", ".join(option.choices))
+    return {str(form): _text(option, file) for form, file in value.items()}
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
     """Values of one type: in words, as the command line takes them, and how they are read."""
@@ -219,6 +232,7 @@ KINDS: Mapping[Any, Kind] = {
     tuple[str, ...]: Kind("list of rules", str, _rules),
     tuple[int, ...]: Kind("list of steps", str, _steps),
     Mapping[str, float]: Kind("mapping of names to numbers", list[str], _numbers),
+    Mapping[str, str]: Kind("mapping of formats to files", list[str], _files),
     Mapping[str, Any]: Kind("mapping", None, _mapping),
 }
 """By the annotation of the field."""

@@ -8,7 +8,7 @@ import math
 import re
 from typing import Any
 
-_NOT_ASCII = re.compile(r"[^\x00-\x7f]")
+_NOT_ASCII = re.compile(r"[^\x00-\x7e]")
 
 
 def written(value: Any, *, indent: int | None = 2) -> str:
@@ -26,7 +26,8 @@ def in_ascii(text: str) -> str:
 
 
 def _escaped(match: re.Match[str]) -> str:
-    return json.dumps(match[0])[1:-1]
+    letter = match[0]
+    return json.dumps(letter)[1:-1] if letter != "\x7f" else "\\u007f"
 
 
 def strict(value: Any) -> Any:

@@ -53,7 +53,7 @@ def _flags(command: str) -> set[str]:
 
 @pytest.mark.parametrize("option", OPTIONS.values(), ids=lambda option: option.key)
 def test_an_option_is_a_flag_a_key_and_a_row(option: Option) -> None:
-    assert option.commands or option.name == "recipe", "only a mapping for build() is no flag"
+    assert option.commands or option.name in ("recipe", "also"), "mappings are no flags"
     for command in ("run", "replay", "check-grad-graph", "demo"):
         if option.key == "module" and command == "check-grad-graph":
             continue  # its own: the parameters below a module, not frames
@@ -79,7 +79,8 @@ def test_flags_that_are_not_given_change_nothing(
         "module = 'head'\nabort-after-step = 2\ncheckpoints = false\ncheckpoint-every = 9\n"
         "budget = '2m'\nfix = true\nstats = true\nlog-every = 4\noverfit-batch = true\n"
         "preflight = false\ntensorboard = 'events'\nlive = true\nleak-check = false\n"
-        "quiet = true\nbrief = true\nverbose = 1\nin-process = true\ntimeout = '90s'\n"
+        "also = {html = 'r.html'}\nquiet = true\nbrief = true\nverbose = 1\n"
+        "in-process = true\ntimeout = '90s'\n"
         "thresholds = { 'dead-units.share' = 0.7 }\nrecipe = { lr = 0.5 }\n"
     )
     told: list[Config] = []

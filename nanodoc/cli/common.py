@@ -133,6 +133,7 @@ def examined(job: Job, live: bool = False) -> Report:
 
 def deliver(report: Report, config: Config, stdout: TextIO) -> None:
     """Renders the report to where it was asked for and exits with the public exit code."""
+    write_further(report, config)
     write_payload(lambda look: render(report, config, look), config, stdout)
     raise typer.Exit(exit_code(report, config.fail_on))
 
@@ -148,6 +149,7 @@ def deliver_of_script(report: Report, config: Config, stream: TextIO) -> None:
                 "was examined"
             )
         raise typer.Exit(status)
+    write_further(report, config)
     write_payload(lambda look: render(report, config, look), config, stream)
     raise typer.Exit(exit_code(report, config.fail_on) or status)
 
@@ -228,25 +230,19 @@ def _encodable(text: str, stream: TextIO, *, json: bool) -> str:
     return text
 
 
+def write_further(report: Report, config: Config) -> None:
+    """Writes the further reports that were asked for, each to its file. Raises `UsageError`."""
+    for form, file in config.also.items():
+        own = replace(config, output_format=form, output=file, also={})
+        write_payload(lambda look, own=own: render(report, own, look), own, sys.stdout)  # type: ignore[misc]  # bound in the loop
+
+
 def render(report: Report, config: Config, look: Look) -> str:
     """The report in the configured format."""
-    if config.output_format == "json":
-        from nanodoc.report.machine import render_json
+    from nanodoc.report.formats import rendered
 
-        return render_json(report)
-    if config.output_format == "github":
-        from nanodoc.report.machine import render_github
-
-        return render_github(report)
-    if config.output_format == "html":
-        from nanodoc.report.page.render import render_html
-
-        history = report.artifacts.get("history")
-        return render_html(report, history=Path(history) if history else None)
-    from nanodoc.report import terminal as full
-
-    concise = config.output_format == "concise" or config.brief
-    return full.render(report, look, concise=concise)
+    form = "concise" if config.brief and config.output_format == "full" else config.output_format
+    return rendered(report, form, look)
 
 
 def exit_code(report: Report, fail_on: str) -> int:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from nanodoc.config import OPTIONS, Config, check_output, load_config
+from nanodoc.config import FORMATS, OPTIONS, Config, check_output, load_config
 from nanodoc.errors import UsageError
 from nanodoc.options import KINDS, Option
 from nanodoc.rules.catalogue import check_codes, selected
@@ -64,7 +64,9 @@ def _annotation(option: Option) -> Any:
         return Annotated[
             int, typer.Option(*names, help=help_of(option), show_default=False, count=True)
         ]
-    taken = Path if option.path else KINDS[option.kind].flag
+    taken: Any = Path if option.path else KINDS[option.kind].flag
+    if option.repeated:
+        taken = list[str]
     return Annotated[taken | None, typer.Option(*names, help=help_of(option), show_default=False)]
 
 
@@ -76,12 +78,28 @@ def settings_of(flags: Mapping[str, Any], file: Path | None = None) -> Config:
         for name, value in flags.items()
         if value not in (None, []) and not (value == 0 and OPTIONS[name].counted)
     }
+    if "output" in given:
+        given = {**given, **_outputs(given["output"])}
     settings = load_config(file, given)
     check_codes(settings.select + settings.ignore)
     if not selected(settings.select, settings.ignore):
         raise UsageError("--select and --ignore leave no rule: nothing could be found")
     check_output(settings)
     return settings
+
+
+def _outputs(told: Any) -> dict[str, Any]:
+    """`output`, the one without a format, and `also`, the others. Raises `UsageError`."""
+    files = [str(one) for one in (told if isinstance(told, list) else [told])]
+    plain = [file for file in files if file.partition("=")[0] not in FORMATS or "=" not in file]
+    also = dict(file.split("=", 1) for file in files if file not in plain)
+    if len(plain) > 1:
+        raise UsageError(
+            f"--output {plain[1]}: a second report needs its format, such as html={plain[1]}"
+        )
+    if not all(also.values()):
+        raise UsageError("--output FORMAT=FILE needs a file behind the =")
+    return {"output": plain[0] if plain else None} | ({"also": also} if also else {})
 
 
 def help_of(option: Option) -> str:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from nanodoc.cli.common import payload_on_stdout, write_payload
-from nanodoc.cli.common import render as rendered
 from nanodoc.cli.options import configured, settings_of
-from nanodoc.config import Config, check_output
+from nanodoc.config import check_output
 
 if TYPE_CHECKING:
     from nanodoc.report.report import Report
@@ -33,15 +33,16 @@ def view(
             page = str(report.with_suffix(".html"))
             settings = replace(settings, output_format="html", output=page)
             check_output(settings)
-        write_payload(lambda look: _shown(found, settings, look), settings, stdout)
+        form = settings.output_format
+        for further, file in settings.also.items():
+            own = replace(settings, output_format=further, output=file, also={})
+            write_payload(partial(_shown, found, further), own, stdout)
+        write_payload(partial(_shown, found, form), settings, stdout)
         if settings.output is not None:
             stdout.write(f"wrote {settings.output}\n")
 
 
-def _shown(report: Report, settings: Config, look: Look) -> str:
-    if settings.output_format != "html":
-        return rendered(report, settings, look)
-    from nanodoc.report.page.render import render_html
+def _shown(report: Report, form: str, look: Look) -> str:
+    from nanodoc.report.formats import rendered
 
-    history = report.artifacts.get("history")
-    return render_html(report, own=False, history=Path(history) if history else None)
+    return rendered(report, form, look, own=False)

@@ -90,7 +90,7 @@ def finding_text(
 def _source(block: Block, finding: Finding, verbose: int, links: bool) -> None:
     """The place and the underlined source."""
     where, culprit = finding.culprit.location, finding.culprit
-    kind = f", {culprit.module_type}" if culprit.module_type else ""
+    kind = f", {clean(culprit.module_type)}" if culprit.module_type else ""
     inside = f"  (module {clean(culprit.module)}{kind})" if culprit.module else ""
     arrow = Text(f"{block.indent}--> ", STYLES["gutter"])
     if where is None:

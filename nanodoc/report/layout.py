@@ -81,6 +81,7 @@ class Block:
         lines = wrapped(shown, self.width - len(self.indent) - 3)
         rows = []
         for number, line in enumerate(lines):
+            line.plain = line.plain.replace("\u00a0", " ")  # it has kept words together
             row = Text(f"{self.indent} {'=' if number == 0 else ' '} ", self.gutter_style)
             rows.append(Text().append_text(row).append_text(line))
         part = Part(rows, min(least, len(rows)), gives)

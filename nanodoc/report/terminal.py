@@ -144,12 +144,13 @@ def printed(out: Text, width: int, color: bool) -> str:
 def _vitals(report: Report) -> Text:
     vitals, run = report.vitals, report.run
     out = Text()
-    amp = f" · amp {run.amp}" if run.amp else ""
+    amp = f" · amp {clean(run.amp)}" if run.amp else ""
     ranks = (
         f" · {run.world_size} ranks, this is rank {run.rank}'s course" if run.world_size > 1 else ""
     )
     out.append(
-        f"nanodoc {report.nanodoc} · {clean(run.entrypoint)} · {run.device}{amp}{ranks}\n", "bold"
+        f"nanodoc {report.nanodoc} · {clean(run.entrypoint)} · {clean(run.device)}{amp}{ranks}\n",
+        "bold",
     )
     losses, norms = vitals.losses, vitals.grad_norms
     if run.step_found:

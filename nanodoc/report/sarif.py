@@ -1,0 +1,142 @@
+"""The report as SARIF 2.1.0, for code scanning: the rules with their help, and a result for each
+finding with its region, its way from the cause to the loss as a code flow, and its change as a
+fix."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from nanodoc.diagnosis.finding import Finding, Fix
+from nanodoc.facts.source import SourceSpan
+from nanodoc.report.finding import fix_status
+from nanodoc.report.fixes import changed_line
+from nanodoc.report.report import Report
+from nanodoc.report.secrets import without_secrets
+from nanodoc.strict_json import written
+from nanodoc.text import clean
+
+_SCHEMA = (
+    "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+)
+_LEVELS = {"critical": "error", "warning": "warning", "info": "note"}
+# GitHub refuses files with more: docs.github.com, "SARIF support for code scanning"
+_MOST_RESULTS, _MOST_FLOW = 5000, 100
+
+
+def render_sarif(report: Report) -> str:
+    """One run with one tool. Paths are relative to the working folder where they lie below it."""
+    report = without_secrets(report)
+    findings = report.findings[:_MOST_RESULTS]
+    rules = {finding.code: finding for finding in reversed(findings)}
+    codes = sorted(rules)
+    run: dict[str, Any] = {
+        "tool": {
+            "driver": {
+                "name": "nanodoc",
+                "version": report.nanodoc,
+                "rules": [_rule(rules[code]) for code in codes],
+            }
+        },
+        "columnKind": "unicodeCodePoints",
+        "originalUriBaseIds": {"SRCROOT": {"description": {"text": "the working folder"}}},
+        "invocations": [
+            {
+                "executionSuccessful": not report.interrupted,
+                "properties": {"entrypoint": clean(report.run.entrypoint)},
+            }
+        ],
+        "results": [_result(finding, codes.index(finding.code)) for finding in findings],
+    }
+    return written({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}) + "\n"
+
+
+def _rule(finding: Finding) -> dict[str, Any]:
+    page = f"nanodoc explain {finding.code}"
+    return {
+        "id": finding.code,
+        "name": "".join(word.capitalize() for word in finding.name.split("-")),
+        "shortDescription": {"text": finding.name.replace("-", " ")},
+        "help": {"text": f"{page} tells what it means, its causes and its remedies."},
+        "defaultConfiguration": {"level": _LEVELS[finding.severity]},
+    }
+
+
+def _result(finding: Finding, index: int) -> dict[str, Any]:
+    where = finding.culprit.location
+    result: dict[str, Any] = {
+        "ruleId": finding.code,
+        "ruleIndex": index,
+        "level": _LEVELS[finding.severity],
+        "message": {"text": f"{clean(finding.title)}. {clean(finding.explanation)}"},
+        "partialFingerprints": {"nanodoc/v1": finding.fingerprint},
+        "rank": round(100 * finding.confidence, 1),
+        "properties": {"step": finding.step, "phase": finding.phase},
+    }
+    if where is None:
+        return result
+    result["locations"] = [{"physicalLocation": _physical(where)}]
+    if flow := _flow(finding, where):
+        result["codeFlows"] = [{"threadFlows": [{"locations": flow}]}]
+    fixes = [change for fix in finding.fixes if (change := _fix(finding, fix)) is not None]
+    if fixes:
+        result["fixes"] = fixes
+    return result
+
+
+def _physical(where: SourceSpan, *, line: int | None = None) -> dict[str, Any]:
+    region: dict[str, Any] = {"startLine": line or where.line}
+    if line is None:
+        region |= {
+            "startColumn": where.column,
+            "endLine": where.end_line,
+            "endColumn": where.end_column,
+            "snippet": {"text": clean_lines(where.code)},
+        }
+    return {"artifactLocation": _artifact(where.file), "region": region}
+
+
+def _artifact(name: str) -> dict[str, Any]:
+    path = Path(name)
+    try:
+        relative = path.resolve().relative_to(Path.cwd()) if path.is_absolute() else path
+    except (OSError, ValueError, RuntimeError):
+        return {"uri": "file://" + quote(name, errors="replace")}
+    return {"uri": quote(relative.as_posix(), errors="replace"), "uriBaseId": "SRCROOT"}
+
+
+def _flow(finding: Finding, where: SourceSpan) -> list[dict[str, Any]]:
+    steps = []
+    for link in finding.chain[:_MOST_FLOW]:
+        bad = f", {link.nonfinite_out} elements not finite" if link.nonfinite_out else ""
+        line = f", line {link.line}" if link.line else ""
+        module = f" in {clean(link.module)}" if link.module else ""
+        text = f"{clean(link.op)}{module}{line}{bad}"
+        location: dict[str, Any] = {"message": {"text": text}}
+        # which file the line is of is known for the statement that is blamed
+        if link.line is not None and where.line <= link.line <= where.end_line:
+            location["physicalLocation"] = _physical(where, line=link.line)
+        steps.append({"location": location})
+    return steps if len(steps) > 1 else []
+
+
+def _fix(finding: Finding, fix: Fix) -> dict[str, Any] | None:
+    change = changed_line(finding, fix)
+    if change is None:
+        return None
+    where, _, after = change
+    region = {"startLine": where.line, "endLine": where.line, "startColumn": where.indent + 1}
+    replaced = {"deletedRegion": region, "insertedContent": {"text": after}}
+    region["endColumn"] = where.indent + len(where.code) + 1
+    return {
+        "description": {"text": f"{clean(fix.title)} ({clean(fix_status(fix))})"},
+        "artifactChanges": [
+            {"artifactLocation": _artifact(where.file), "replacements": [replaced]}
+        ],
+    }
+
+
+def clean_lines(text: str) -> str:
+    """`text` with its lines, and without control characters in them."""
+    return "\n".join(clean(line) for line in text.split("\n"))

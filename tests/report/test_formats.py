@@ -1,0 +1,145 @@
+"""The report in the formats of other tools: what each holds, that it is well-formed, and that hostile
+names are text in all of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from nanodoc.config import FORMATS, Config
+from nanodoc.pipeline.run import run_training
+from nanodoc.report.formats import rendered
+from nanodoc.report.report import Report
+from nanodoc.report.terminal import Look
+from tests.helpers import nanodoc
+from tests.report.test_page import HOSTILE, hostile
+from tests.report.test_renderers import SICK
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> Report:
+    (tmp_path / "train.py").write_text(SICK)
+    made = run_training("train.py:build", Config(device="cpu"))
+    return replace(made, nanodoc="0.0")
+
+
+@pytest.mark.parametrize("form", ["sarif", "junit", "markdown", "gitlab"])
+def test_the_text(report: Report, form: str, golden: Callable[[str, str], None]) -> None:
+    golden(form, rendered(report, form, Look()))
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_hostile_names_are_text(report: Report, form: str) -> None:
+    text = rendered(hostile(report), form, Look(width=80))
+    own = re.sub(r"<script>.*?</script>|<style>.*?</style>", "", text, flags=re.S)
+    assert all(ch == "\n" or ch.isprintable() for ch in own)
+    if form in ("json", "sarif", "gitlab"):
+        assert HOSTILE.split("<img")[0] in str(json.loads(text))
+    if form == "junit":
+        assert ElementTree.fromstring(text).find(".//img") is None
+    if form == "markdown":
+        fences = re.sub(r"^(`{3,}).*?^\1$", "", text, flags=re.S | re.M)
+        assert not re.search(
+            r"(?<!\\)<(?!!-- |/?(details|summary|sub)>)", re.sub(r"`[^`\n]+`", "", fences)
+        )
+
+
+def sarif(report: Report) -> dict[str, Any]:
+    (run,) = json.loads(rendered(report, "sarif", Look()))["runs"]
+    return dict(run)
+
+
+def test_sarif_is_what_code_scanning_takes(report: Report) -> None:
+    """SARIF 2.1.0: sections 3.27 (result), 3.30 (region), 3.38 (threadFlowLocation), 3.55 (fix)."""
+    run = sarif(report)
+    (result,) = run["results"]
+    rules = run["tool"]["driver"]["rules"]
+    assert rules[result["ruleIndex"]]["id"] == result["ruleId"] == "ND301"
+    assert result["level"] == "error"
+    assert result["partialFingerprints"] == {"nanodoc/v1": report.findings[0].fingerprint}
+    region = result["locations"][0]["physicalLocation"]["region"]
+    line = (Path("train.py").read_text()).splitlines()[region["startLine"] - 1]
+    assert line[region["startColumn"] - 1 : region["endColumn"] - 1].startswith("torch.sqrt(")
+    flow = result["codeFlows"][0]["threadFlows"][0]["locations"]
+    assert all(step["location"]["message"]["text"] for step in flow)
+    (change,) = result["fixes"][0]["artifactChanges"]
+    (replacement,) = change["replacements"]
+    cut = replacement["deletedRegion"]
+    new = (
+        line[: cut["startColumn"] - 1]
+        + replacement["insertedContent"]["text"]
+        + line[cut["endColumn"] - 1 :]
+    )
+    assert new.strip() == "return torch.sqrt(self.scale(x).pow(2).mean(1).clamp_min(1e-12))"
+    assert new.startswith("        return")
+
+
+def test_fingerprints_do_not_move_with_the_lines(report: Report) -> None:
+    Path("train.py").write_text("# one line more\n\n" + SICK)
+    again = run_training("train.py:build", Config(device="cpu"))
+    assert [f.fingerprint for f in again.findings] == [f.fingerprint for f in report.findings]
+    assert again.findings[0].culprit.location != report.findings[0].culprit.location
+
+
+def test_junit_counts_its_cases(report: Report) -> None:
+    (suite,) = ElementTree.fromstring(rendered(report, "junit", Look()))
+    cases = suite.findall("testcase")
+    assert int(suite.get("tests", "")) == len(cases)
+    assert int(suite.get("failures", "")) == len(suite.findall("testcase/failure")) == 1
+    assert int(suite.get("skipped", "")) == len(suite.findall("testcase/skipped"))
+    healthy = replace(report, findings=())
+    (suite,) = ElementTree.fromstring(rendered(healthy, "junit", Look()))
+    assert suite.get("failures") == "0"
+    assert suite.findall("testcase")  # a suite without a case counts as not run
+
+
+def test_several_reports_of_one_run(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SICK)
+    told = ["--output", "html=a.html", "--output", "sarif=out/a.sarif", "--output", "a.txt"]
+    for _ in range(2):  # the second time over reports of our own
+        done = nanodoc("run", "train.py:build", *told, cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (1, "")
+    assert "critical[ND301]" in (tmp_path / "a.txt").read_text()
+    assert "<!doctype html>" in (tmp_path / "a.html").read_text()
+    assert json.loads((tmp_path / "out" / "a.sarif").read_text())["version"] == "2.1.0"
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        (["a.txt", "b.txt"], "a second report needs its format, such as html=b.txt"),
+        (["html="], "FORMAT=FILE needs a file"),
+        (["html=train.py"], "is no report of nanodoc's"),
+    ],
+)
+def test_outputs_that_cannot_be(tmp_path: Path, told: list[str], said: str) -> None:
+    (tmp_path / "train.py").write_text(SICK)
+    flags = [word for file in told for word in ("--output", file)]
+    done = nanodoc("run", "train.py:build", *flags, cwd=tmp_path)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert (tmp_path / "train.py").read_text() == SICK
+
+
+def test_a_file_whose_name_holds_an_equals_sign(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SICK)
+    nanodoc("run", "train.py:build", "--output", "lr=1.txt", cwd=tmp_path)
+    assert "ND301" in (tmp_path / "lr=1.txt").read_text()
+
+
+def test_further_reports_in_yaml(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SICK)
+    (tmp_path / "c.yaml").write_text("also: {junit: r.xml}\n")
+    nanodoc("run", "train.py:build", "--config", "c.yaml", cwd=tmp_path)
+    assert ElementTree.parse(tmp_path / "r.xml").getroot().get("name") == "nanodoc"
+    (tmp_path / "c.yaml").write_text("also: {pdf: r.pdf}\n")
+    refused = nanodoc("run", "train.py:build", "--config", "c.yaml", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "a mapping of formats to files" in refused.stderr
