@@ -17,6 +17,9 @@ from nanodoc.facts.ranks import RankOutcome
 from nanodoc.report.report import SCHEMA, GradGraph, GradParameter, Report, RunInfo, VitalSigns
 
 _LARGEST = 256 * 2**20  # bytes
+_MOST = 2**63
+_PLACES = ("line", "end_line", "column", "end_column", "indent")
+_MOST_PLACES = 10**6  # lines and columns of a file
 _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _Class = TypeVar("_Class")
 
@@ -162,6 +165,9 @@ def _single(kind: Any, value: Any, name: str) -> Any:
         return float(value)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise ValueError(f"{name!r} is a {type(value).__name__}")
+    most = _MOST_PLACES if name in _PLACES else _MOST
+    if kind is int and not -most < value < most:
+        raise ValueError(f"{name!r} is {value:.2g}")
     return value
 
 
