@@ -17,7 +17,7 @@ from nanodoc.diagnosis.ranking import rank
 from nanodoc.loop.engine import Engine
 from nanodoc.loop.outcome import Outcome
 from nanodoc.rules.catalogue import claims
-from tests.warm import Warm
+from tests.warm import PYTHON, Warm
 
 
 def run_engine(recipe: Recipe, steps: int = 1, **options: Any) -> Outcome:
@@ -64,6 +64,12 @@ def nanodoc(
 ) -> subprocess.CompletedProcess[str]:
     """The command line in a process of its own, which finds torch imported."""
     ended = _warm().run(arguments, cwd or Path.cwd(), stdin)
+    return subprocess.CompletedProcess(list(arguments), *ended)
+
+
+def python(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """A script as `python` runs it, in a process of its own, which finds torch imported."""
+    ended = _warm().run((PYTHON, *arguments), cwd, None)
     return subprocess.CompletedProcess(list(arguments), *ended)
 
 

@@ -9,6 +9,7 @@ import atexit
 import contextlib
 import json
 import os
+import runpy
 import socket
 import subprocess
 import sys
@@ -18,6 +19,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+PYTHON = "python"
+"""In the place of a command: the script behind it is run without nanodoc."""
 _ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -96,6 +99,10 @@ def _command(told: dict[str, Any], streams: list[int]) -> None:
     )
     sys.argv = ["nanodoc", *told["arguments"]]
     sys.path[0] = told["cwd"]
+    if told["arguments"][0] == PYTHON:
+        script = told["arguments"][1]
+        sys.argv = told["arguments"][1:]
+        _end(lambda: runpy.run_path(script, run_name="__main__"))
     from nanodoc.cli.app import main
     from nanodoc.supervise import parent
 

@@ -11,7 +11,7 @@ import contextlib
 import io
 import threading
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -35,6 +35,7 @@ from nanodoc.trace.files import LIBRARY, USER, frame_kind
 _LARGEST = 1 << 30  # bytes
 _DEEPEST = 4  # objects inside objects
 _DEEPEST_OF_SCRIPT = 7  # a trainer keeps its counters deep inside
+_MOST_HELPERS, _DEEPEST_HELPERS = 100, 2  # of a table of functions, and of tables in it
 _MOST = 20_000  # objects
 _MOST_OF_LIBRARY = 2000  # of an installed package's; of a recipe's step the first are enough
 
@@ -62,8 +63,12 @@ def _variables(recipe: Recipe) -> Iterator[tuple[str, Any, Any]]:
         for name, holder, value in variables_of(function):
             if id(value) not in own:
                 yield name, holder, value
-            if _is_helper(value):
-                waiting.append(value)
+            waiting += _helpers_in(value)
+            if _is_module_of_user(value):
+                for attribute, part in _read_from(function, value):
+                    waiting += _helpers_in(part)
+                    if id(part) not in own and not isinstance(part, (type, types.ModuleType)):
+                        yield attribute, vars(value), part
 
 
 def _is_helper(value: Any) -> bool:
@@ -71,6 +76,39 @@ def _is_helper(value: Any) -> bool:
     return isinstance(value, (types.FunctionType, types.MethodType)) and frame_kind(
         value.__code__.co_filename
     ) in (USER, LIBRARY)
+
+
+def _helpers_in(value: Any, depth: int = 0) -> list[Any]:
+    """The helpers that a value is or holds: in a table of functions, or as a partial's function."""
+    if _is_helper(value):
+        return [value]
+    if isinstance(value, partial):
+        parts: Iterable[Any] = (value.func, *value.args, *value.keywords.values())
+    elif type(value) in (dict, list, tuple) and len(value) <= _MOST_HELPERS:
+        parts = value.values() if isinstance(value, dict) else value
+    else:
+        return []
+    if depth == _DEEPEST_HELPERS:
+        return []
+    return [helper for part in parts for helper in _helpers_in(part, depth + 1)]
+
+
+def _is_module_of_user(value: Any) -> bool:
+    file = getattr(value, "__file__", None) if isinstance(value, types.ModuleType) else None
+    return isinstance(file, str) and frame_kind(file) == USER
+
+
+def _read_from(function: Any, module: types.ModuleType) -> Iterator[tuple[str, Any]]:
+    """The names of a module that a function may read as attributes: its code names them."""
+    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    waiting, names = [code], set()
+    while waiting:
+        code = waiting.pop()
+        if isinstance(code, types.CodeType):
+            names |= set(code.co_names)
+            waiting += code.co_consts
+    for name in names & vars(module).keys():
+        yield name, vars(module)[name]
 
 
 def kept_state(recipe: Recipe) -> KeptState | None:

@@ -6,6 +6,8 @@ import contextlib
 import warnings
 from collections.abc import Iterator
 
+import torch
+
 from nanodoc.replay.closure_state import KeptState
 from nanodoc.replay.optimizers import copy_optimizer
 from nanodoc.replay.step import StepRunner
@@ -39,8 +41,13 @@ def state_preserved(
     named = list(recipe.model.named_parameters())
     now = keeper.take(0, [], apart=True)
     small = sum(p.numel() * p.element_size() for _, p in named if not without_values(p)) <= _SMALL
+    known = {id(parameter) for _, parameter in keeper.named}
+    grown = [(name, parameter) for name, parameter in named if id(parameter) not in known]
+    of_grown: list[torch.Tensor | None] = [None] * len(grown)
     if runner.observing or moving or small:
-        now.weights = copy_weights(named, host=on_host)
+        now.weights = copy_weights(keeper.named, host=on_host)
+        of_grown = copy_weights(grown, host=on_host)
+    modes = [(module, module.training) for module in recipe.model.modules()]
     if runner.observing or moving:
         now.optimizers = [
             copy_optimizer(optimizer, host=on_host) for optimizer in recipe.optimizers
@@ -52,6 +59,11 @@ def state_preserved(
         yield
     finally:
         keeper.restore(now)
+        for (_, parameter), saved in zip(grown, of_grown, strict=True):
+            if saved is not None:
+                parameter.data.copy_(saved)
+        for module, training in modes:
+            module.training = training
         for parameter, grad in grads:
             # a net that grew
             parameter.grad = grad if grad is None or grad.shape == parameter.shape else None

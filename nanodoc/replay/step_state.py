@@ -87,7 +87,10 @@ class StateKeeper:
         self._own += _owners(recipe)
         # schedulers that a train_step steps by itself
         self._own += [value for value in reachable(recipe) if isinstance(value, LRScheduler)]
-        self._parameters = list(recipe.model.parameters())
+        self.named = list(recipe.model.named_parameters())
+        """The parameters that capsules are of. A model may grow: what it has got since is nobody's
+        but its own."""
+        self._parameters = [parameter for _, parameter in self.named]
         self._buffered = [m for m in self._modules if m._buffers]
         self._random = RandomKeeper(device)
         self._slots: dict[tuple[int, str], _Slot] = {}
@@ -116,7 +119,7 @@ class StateKeeper:
         if capsule.outside is None:
             capsule.outside = KeptState(self._recipe)
         if self._recipe.train_step is not None and capsule.weights is None:
-            capsule.weights = copy_weights(list(self._recipe.model.named_parameters()))
+            capsule.weights = copy_weights(self.named)
             capsule.optimizers = [
                 copy_optimizer(optimizer) for optimizer in self._recipe.optimizers
             ]
