@@ -58,13 +58,17 @@ def _has_rows(item: Any, size: int) -> bool:
         isinstance(item, torch.Tensor)
         and item.dim() > 0
         and not item.is_nested
+        and item.layout is torch.strided
         and item.shape[0] == size
     )
 
 
 def indivisible(capsule: StepState) -> bool:
-    """The step has several micro-batches, or its batch no dimension of samples."""
-    return len(capsule.batches) != 1 or (batch_size(capsule.batches[0]) or 0) < 2
+    """The step has several micro-batches, or its batch no dimension of samples: a sparse matrix is
+    one graph's, whose rows are not apart."""
+    if len(capsule.batches) != 1 or (batch_size(capsule.batches[0]) or 0) < 2:
+        return True
+    return any(t.layout is not torch.strided for _, t in tensor_leaves(capsule.batches[0]))
 
 
 def shares_statistics(model: torch.nn.Module) -> bool:
