@@ -67,5 +67,6 @@ def check_grad_graph(
                 ),
                 settings,
                 stdout,
+                json=format_ is GraphFormat.JSON,
             )
         raise typer.Exit(exit_code(report, settings.fail_on))

@@ -10,6 +10,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -133,9 +134,14 @@ def examined(job: Job, live: bool = False) -> Report:
 
 def deliver(report: Report, config: Config, stdout: TextIO) -> None:
     """Renders the report to where it was asked for and exits with the public exit code."""
-    write_further(report, config)
-    write_payload(lambda look: render(report, config, look), config, stdout)
+    write_all(partial(_rendered, report), config, stdout)
     raise typer.Exit(exit_code(report, config.fail_on))
+
+
+def _rendered(report: Report, form: str, look: Look) -> str:
+    from nanodoc.report.formats import rendered
+
+    return rendered(report, form, look)
 
 
 def deliver_of_script(report: Report, config: Config, stream: TextIO) -> None:
@@ -149,8 +155,7 @@ def deliver_of_script(report: Report, config: Config, stream: TextIO) -> None:
                 "was examined"
             )
         raise typer.Exit(status)
-    write_further(report, config)
-    write_payload(lambda look: render(report, config, look), config, stream)
+    write_all(partial(_rendered, report), config, stream)
     raise typer.Exit(exit_code(report, config.fail_on) or status)
 
 
@@ -163,6 +168,7 @@ def in_color(stdout: TextIO) -> bool:
     )
 
 
+_JSON = ("json", "sarif", "gitlab")  # forms that are
 _NARROWEST, _WIDEST = 40, 200  # columns
 
 
@@ -186,17 +192,20 @@ def _columns() -> int:
     return int(told) if told.isascii() and told.isdigit() and len(told) < 6 else 0
 
 
-def write_payload(rendered: Callable[[Look], str], config: Config, stdout: TextIO) -> None:
-    """Writes to --output or stdout what `rendered` gives; it is told how that looks."""
+def write_payload(
+    rendered: Callable[[Look], str], config: Config, stdout: TextIO, *, json: bool | None = None
+) -> None:
+    """Writes to --output or stdout what `rendered` gives; it is told how that looks. `json`: it
+    gives JSON."""
     look = look_of(stdout, config)
     text = rendered(look)
     if config.output is None:
-        text = _encodable(text, stdout, json=config.output_format == "json")
+        json = config.output_format in _JSON if json is None else json
+        text = _encodable(text, stdout, json=json)
     if config.output is not None:
         path = Path(config.output)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8", errors="backslashreplace")
+            write_file(text, path)
         except OSError as error:
             stdout.write(text)
             raise UsageError(
@@ -226,23 +235,31 @@ def _encodable(text: str, stream: TextIO, *, json: bool) -> str:
 
         if json:
             return in_ascii(text)
+        if text.startswith(("<?xml", "<!doctype html>")):  # what these say is their encoding
+            return text.encode(encoding, "xmlcharrefreplace").decode(encoding)
         return in_few_letters(text).encode(encoding, "backslashreplace").decode(encoding)
     return text
 
 
-def write_further(report: Report, config: Config) -> None:
-    """Writes the further reports that were asked for, each to its file. Raises `UsageError`."""
-    for form, file in config.also.items():
-        own = replace(config, output_format=form, output=file, also={})
-        write_payload(lambda look, own=own: render(report, own, look), own, sys.stdout)  # type: ignore[misc]  # bound in the loop
-
-
-def render(report: Report, config: Config, look: Look) -> str:
-    """The report in the configured format."""
-    from nanodoc.report.formats import rendered
-
+def write_all(shown: Callable[[str, Look], str], config: Config, stdout: TextIO) -> None:
+    """Writes the report in its form and then the further ones, each to its file; `shown` gives the
+    text of a form. Raises `UsageError` when all that can be written is."""
     form = "concise" if config.brief and config.output_format == "full" else config.output_format
-    return rendered(report, form, look)
+    write_payload(partial(shown, form), config, stdout, json=form in _JSON)
+    wrong = []
+    for further, file in config.also.items():
+        try:
+            write_file(shown(further, look_of(stdout, replace(config, output=file))), Path(file))
+        except OSError as error:
+            wrong.append(f"cannot write the report to {file}: {error.strerror or error}")
+    if wrong:
+        raise UsageError("; ".join(wrong))
+
+
+def write_file(text: str, path: Path) -> None:
+    """Raises `OSError`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def exit_code(report: Report, fail_on: str) -> int:

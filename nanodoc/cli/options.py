@@ -79,7 +79,8 @@ def settings_of(flags: Mapping[str, Any], file: Path | None = None) -> Config:
         if value not in (None, []) and not (value == 0 and OPTIONS[name].counted)
     }
     if "output" in given:
-        given = {**given, **_outputs(given["output"])}
+        told = given.pop("output")
+        given |= _outputs(told)
     settings = load_config(file, given)
     check_codes(settings.select + settings.ignore)
     if not selected(settings.select, settings.ignore):
@@ -92,14 +93,17 @@ def _outputs(told: Any) -> dict[str, Any]:
     """`output`, the one without a format, and `also`, the others. Raises `UsageError`."""
     files = [str(one) for one in (told if isinstance(told, list) else [told])]
     plain = [file for file in files if file.partition("=")[0] not in FORMATS or "=" not in file]
-    also = dict(file.split("=", 1) for file in files if file not in plain)
+    pairs = [file.split("=", 1) for file in files if file not in plain]
+    also: dict[str, str] = dict(pairs)
+    if len(also) < len(pairs):
+        raise UsageError("--output gives two files for one format; a run writes one of each")
     if len(plain) > 1:
         raise UsageError(
             f"--output {plain[1]}: a second report needs its format, such as html={plain[1]}"
         )
     if not all(also.values()):
         raise UsageError("--output FORMAT=FILE needs a file behind the =")
-    return {"output": plain[0] if plain else None} | ({"also": also} if also else {})
+    return ({"output": plain[0]} if plain else {}) | ({"also": also} if also else {})
 
 
 def help_of(option: Option) -> str:

@@ -32,7 +32,7 @@ class RunCommand(TyperCommand):
         return {
             name
             for parameter in self.params
-            if not getattr(parameter, "is_flag", False)
+            if not getattr(parameter, "is_flag", False) and not getattr(parameter, "count", False)
             for name in (*parameter.opts, *parameter.secondary_opts)
             if name.startswith("-")
         }

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nanodoc.cli.common import payload_on_stdout, write_payload
+from nanodoc.cli.common import payload_on_stdout, write_all
 from nanodoc.cli.options import configured, settings_of
 from nanodoc.config import check_output
+from nanodoc.errors import UsageError
 
 if TYPE_CHECKING:
     from nanodoc.report.report import Report
@@ -29,20 +30,20 @@ def view(
         from nanodoc.report.reader import read_report
 
         found = read_report(report)
-        if flags.get("output_format") is None and settings.output is None:
+        asked = flags.get("output_format") is not None or settings.also
+        if not asked and settings.output is None:
             page = str(report.with_suffix(".html"))
             settings = replace(settings, output_format="html", output=page)
             check_output(settings)
-        form = settings.output_format
-        for further, file in settings.also.items():
-            own = replace(settings, output_format=further, output=file, also={})
-            write_payload(partial(_shown, found, further), own, stdout)
-        write_payload(partial(_shown, found, form), settings, stdout)
-        if settings.output is not None:
-            stdout.write(f"wrote {settings.output}\n")
+        files = [file for file in (settings.output, *settings.also.values()) if file is not None]
+        if any(Path(file).resolve() == report.resolve() for file in files):
+            raise UsageError(f"{report} is what is to be shown; choose another --output")
+        write_all(partial(_shown, found, report.parent), settings, stdout)
+        for file in files:
+            print(f"wrote {file}", file=stdout)
 
 
-def _shown(report: Report, form: str, look: Look) -> str:
+def _shown(report: Report, beside: Path, form: str, look: Look) -> str:
     from nanodoc.report.formats import rendered
 
-    return rendered(report, form, look, own=False)
+    return rendered(report, form, look, beside=beside)

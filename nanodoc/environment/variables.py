@@ -64,7 +64,7 @@ SECRET_VALUES = re.compile(
     r"\b(?:hf_|gh[pousr]_|github_pat_|glpat-|sk-|xox[abp]-|AKIA|ASIA|ya29\.|eyJ)[\w\-.=/+]{8,}"
 )
 CREDENTIALS_IN_URL = re.compile(r"(?<=://)[^/\s@]+@")
-QUERY_OF_URL = re.compile(r"(://[^\s?#]+)[?#]\S*")
+QUERY_OF_URL = re.compile(r"(://[^\s?#]{1,2000})[?#]\S*")
 _HOME = re.compile(r"(?<![\w.])/(?:home|Users)/[^/\s:;,\"']+")
 _HIDDEN = "***"
 _LONGEST = 300

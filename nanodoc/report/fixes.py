@@ -35,7 +35,7 @@ def _in_place(patch: str, old: str, before: str, after: str) -> str:
     line would tear it apart."""
     try:
         new, known = ast.parse(patch, mode="eval").body, ast.parse(old, mode="eval").body
-    except SyntaxError:
+    except (SyntaxError, ValueError, MemoryError, RecursionError):  # of a stranger's report
         return patch
     if not isinstance(new, (ast.BinOp, ast.UnaryOp, ast.Compare, ast.BoolOp, ast.IfExp)) or type(
         new

@@ -8,13 +8,17 @@ from nanodoc.report.report import Report
 from nanodoc.report.terminal import Look, render
 
 
-def rendered(report: Report, form: str, look: Look, *, own: bool = True) -> str:
-    """The report in that form. `own`: it was made here, and is not somebody else's."""
+def rendered(report: Report, form: str, look: Look, *, beside: Path | None = None) -> str:
+    """The report in that form. `beside`: the folder of a report that was read, and may be somebody
+    else's; None of one that was made here."""
     if form == "html":
-        from nanodoc.report.page.render import render_html
+        from nanodoc.report.page.render import is_below, render_html
 
-        history = report.artifacts.get("history")
-        return render_html(report, own=own, history=Path(history) if history else None)
+        told = report.artifacts.get("history")
+        history = Path(told) if told else None
+        if history is not None and beside is not None and not is_below(history, beside):
+            history = None  # a stranger's report may name any file
+        return render_html(report, own=beside is None, history=history)
     if form == "json":
         from nanodoc.report.machine import render_json
 

@@ -59,7 +59,8 @@ def render_tree(report: Report, look: Look = Look()) -> str:  # noqa: B008 - it 
     if graph is not None:
         steps = "1 step" if graph.steps == 1 else f"{graph.steps} steps"
         head = (
-            f"nanodoc {report.nanodoc} · {clean(report.run.entrypoint)} · {report.run.device} · "
+            f"nanodoc {clean(report.nanodoc)} · {clean(report.run.entrypoint)} · "
+            f"{clean(report.run.device)} · "
             f"{steps}, no optimizer step"
         )
         console.print(Text(head, "bold"), soft_wrap=True)

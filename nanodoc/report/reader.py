@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass, replace
@@ -19,7 +20,10 @@ from nanodoc.report.report import SCHEMA, GradGraph, GradParameter, Report, RunI
 _LARGEST = 256 * 2**20  # bytes
 _MOST = 2**63
 _PLACES = ("line", "end_line", "column", "end_column", "indent")
-_MOST_PLACES = 10**6  # lines and columns of a file
+_MOST_PLACES = 10**6  # lines of a file
+_MOST_COLUMNS = 1000
+_WORD = re.compile(r"[A-Za-z0-9][\w.-]{0,99}", re.ASCII)
+_LONGEST = 20_000  # letters of one text
 _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _Class = TypeVar("_Class")
 
@@ -43,7 +47,7 @@ def read_report(path: Path) -> Report:
         )
     try:
         return _report(content)
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError, OverflowError) as error:
         raise UsageError(f"{path} is no report that nanodoc wrote: {error}") from error
 
 
@@ -82,7 +86,13 @@ def _finding(row: Mapping[str, Any]) -> Finding:
         "evidence": [[one.get("label"), one.get("value")] for one in _rows(row, "evidence")],
         "effects": [[one.get("what"), one.get("step")] for one in _rows(row, "effects")],
     }
-    return _built(Finding, {k: v for k, v in row.items() if k != "fingerprint"} | pairs, "finding")
+    told = {key: value for key, value in row.items() if key != "fingerprint"}
+    finding = _built(Finding, told | pairs, "finding")
+    if not all(_WORD.fullmatch(word) for word in (finding.code, finding.name)):
+        raise ValueError(
+            "a finding's code or name is none of a rule"
+        )  # they are printed as they are
+    return finding
 
 
 def _graph(content: Mapping[str, Any]) -> GradGraph:
@@ -165,9 +175,11 @@ def _single(kind: Any, value: Any, name: str) -> Any:
         return float(value)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise ValueError(f"{name!r} is a {type(value).__name__}")
-    most = _MOST_PLACES if name in _PLACES else _MOST
+    most = _MOST_COLUMNS if name == "indent" else _MOST_PLACES if name in _PLACES else _MOST
     if kind is int and not -most < value < most:
-        raise ValueError(f"{name!r} is {value:.2g}")
+        raise ValueError(f"{name!r} is out of range")
+    if isinstance(value, str) and len(value) > _LONGEST:
+        raise ValueError(f"{name!r} has {len(value)} letters")
     return value
 
 

@@ -29,6 +29,8 @@ def render_sarif(report: Report) -> str:
     """One run with one tool. Paths are relative to the working folder where they lie below it."""
     report = without_secrets(report)
     findings = report.findings[:_MOST_RESULTS]
+    file, _, name = report.run.entrypoint.split(" -- ")[0].rpartition(":")
+    entry = file or name
     rules = {finding.code: finding for finding in reversed(findings)}
     codes = sorted(rules)
     run: dict[str, Any] = {
@@ -47,7 +49,7 @@ def render_sarif(report: Report) -> str:
                 "properties": {"entrypoint": clean(report.run.entrypoint)},
             }
         ],
-        "results": [_result(finding, codes.index(finding.code)) for finding in findings],
+        "results": [_result(finding, codes.index(finding.code), entry) for finding in findings],
     }
     return written({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}) + "\n"
 
@@ -63,7 +65,7 @@ def _rule(finding: Finding) -> dict[str, Any]:
     }
 
 
-def _result(finding: Finding, index: int) -> dict[str, Any]:
+def _result(finding: Finding, index: int, entry: str) -> dict[str, Any]:
     where = finding.culprit.location
     result: dict[str, Any] = {
         "ruleId": finding.code,
@@ -75,7 +77,9 @@ def _result(finding: Finding, index: int) -> dict[str, Any]:
         "properties": {"step": finding.step, "phase": finding.phase},
     }
     if where is None:
-        return result
+        # code scanning takes no result without a location, and then none of the others
+        file = {"artifactLocation": _artifact(entry), "region": {"startLine": 1}}
+        return result | {"locations": [{"physicalLocation": file}]}
     result["locations"] = [{"physicalLocation": _physical(where)}]
     if flow := _flow(finding, where):
         result["codeFlows"] = [{"threadFlows": [{"locations": flow}]}]
@@ -113,11 +117,11 @@ def _flow(finding: Finding, where: SourceSpan) -> list[dict[str, Any]]:
         line = f", line {link.line}" if link.line else ""
         module = f" in {clean(link.module)}" if link.module else ""
         text = f"{clean(link.op)}{module}{line}{bad}"
-        location: dict[str, Any] = {"message": {"text": text}}
-        # which file the line is of is known for the statement that is blamed
+        # which file a line is of is known for the statement that is blamed; a step without a place
+        # is taken by no viewer
         if link.line is not None and where.line <= link.line <= where.end_line:
-            location["physicalLocation"] = _physical(where, line=link.line)
-        steps.append({"location": location})
+            place = _physical(where, line=link.line)
+            steps.append({"location": {"message": {"text": text}, "physicalLocation": place}})
     return steps if len(steps) > 1 else []
 
 

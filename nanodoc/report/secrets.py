@@ -13,7 +13,7 @@ from nanodoc.facts.source import SourceSpan
 
 _Report = TypeVar("_Report")
 _OPTION = re.compile(
-    r"(?i)(--(?:[\w-]*-)?(?:password|secret|token|api[_-]?key)[ =])(?P<value>[^\s'\"]{3,})"
+    r"(?i)(--(?:[\w-]{0,40}-)?(?:password|secret|token|api[_-]?key)[ =])(?P<value>[^\s'\"]{3,})"
 )
 _ASSIGNED = re.compile(
     r"(?i)((?:password|passwd|secret|api[_-]?key|access[_-]?token|auth[_-]?token)\s*[=:]\s*['\"]?)"

@@ -63,7 +63,7 @@ def render(report: Report, look: Look = _PLAIN, *, concise: bool = False) -> str
         out.append_text(frames_text(table))
     for check in report.preflight:
         mark, style = _MARKS[check.state]
-        out.append(f"  {mark} ", style).append(f"{check.name:<13}{clean(check.text)}\n")
+        out.append(f"  {mark} ", style).append(f"{clean(check.name):<13}{clean(check.text)}\n")
     if report.stats is not None:
         out.append_text(stats_text(report.stats))
     if report.ops:
@@ -148,10 +148,8 @@ def _vitals(report: Report) -> Text:
     ranks = (
         f" · {run.world_size} ranks, this is rank {run.rank}'s course" if run.world_size > 1 else ""
     )
-    out.append(
-        f"nanodoc {report.nanodoc} · {clean(run.entrypoint)} · {clean(run.device)}{amp}{ranks}\n",
-        "bold",
-    )
+    version, device = clean(report.nanodoc), clean(run.device)
+    out.append(f"nanodoc {version} · {clean(run.entrypoint)} · {device}{amp}{ranks}\n", "bold")
     losses, norms = vitals.losses, vitals.grad_norms
     if run.step_found:
         out.append(f"  {clean(run.step_found)}\n")

@@ -169,6 +169,11 @@ class Child:
             )
         try:
             yield
+        except BaseException:  # between the child's start and its end: nobody else looks after it
+            process = getattr(self, "_process", None)
+            if process is not None and process.returncode is None:
+                end_tree(process.pid)
+            raise
         finally:
             if self._guardian is not None:
                 self._tell_guardian(b"done")

@@ -37,7 +37,8 @@ class Signals:
         self._asked = self._reports and listens and number == signal.SIGTERM and not again
         if self._asked:
             assert CONCLUDE is not None
-            os.kill(child, CONCLUDE)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, CONCLUDE)
         else:
             self._send(child)
 
@@ -70,12 +71,15 @@ class Signals:
             end(number)
 
         def pause(number: int, frame: FrameType | None) -> None:
-            os.killpg(child, signal.SIGSTOP)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child, signal.SIGSTOP)
             os.kill(os.getpid(), signal.SIGSTOP)
-            os.killpg(child, signal.SIGCONT)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child, signal.SIGCONT)
 
         def pass_on(number: int, frame: FrameType | None) -> None:
-            os.kill(child, number)
+            with contextlib.suppress(ProcessLookupError):  # it has ended just now
+                os.kill(child, number)
 
         handlers = {
             signal.SIGINT: pass_on,

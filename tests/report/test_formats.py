@@ -13,12 +13,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from nanodoc.config import FORMATS, Config
+from nanodoc.config import FORMATS, Config, check_output
 from nanodoc.pipeline.run import run_training
 from nanodoc.report.formats import rendered
 from nanodoc.report.report import Report
 from nanodoc.report.terminal import Look
-from tests.helpers import nanodoc
+from tests.helpers import fresh_nanodoc, nanodoc
 from tests.report.test_page import HOSTILE, hostile
 from tests.report.test_renderers import SICK
 
@@ -68,7 +68,7 @@ def test_sarif_is_what_code_scanning_takes(report: Report) -> None:
     line = (Path("train.py").read_text()).splitlines()[region["startLine"] - 1]
     assert line[region["startColumn"] - 1 : region["endColumn"] - 1].startswith("torch.sqrt(")
     flow = result["codeFlows"][0]["threadFlows"][0]["locations"]
-    assert all(step["location"]["message"]["text"] for step in flow)
+    assert all(step["location"]["physicalLocation"] for step in flow)
     (change,) = result["fixes"][0]["artifactChanges"]
     (replacement,) = change["replacements"]
     cut = replacement["deletedRegion"]
@@ -115,6 +115,7 @@ def test_several_reports_of_one_run(tmp_path: Path) -> None:
     ("told", "said"),
     [
         (["a.txt", "b.txt"], "a second report needs its format, such as html=b.txt"),
+        (["html=a", "html=b"], "two files for one format"),
         (["html="], "FORMAT=FILE needs a file"),
         (["html=train.py"], "is no report of nanodoc's"),
     ],
@@ -126,6 +127,42 @@ def test_outputs_that_cannot_be(tmp_path: Path, told: list[str], said: str) -> N
     assert done.returncode == 2
     assert said in done.stderr
     assert (tmp_path / "train.py").read_text() == SICK
+
+
+def test_a_further_report_that_cannot_be_written_costs_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SICK)
+    (tmp_path / "file").write_text("")
+    further = ("--output", "html=file/a.html", "--output", "junit=a.xml")
+    done = nanodoc("run", "train.py:build", *further, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "cannot write the report to file/a.html" in done.stderr
+    assert "critical[ND301]" in done.stdout
+    assert (tmp_path / "a.xml").exists()
+
+
+def test_a_healthy_report_takes_the_place_of_one(report: Report, tmp_path: Path) -> None:
+    healthy = replace(report, findings=())
+    for form in FORMATS:
+        file = tmp_path / f"r.{form}"
+        file.write_text(rendered(healthy, form, Look()))
+        check_output(Config(output=str(file)))
+
+
+def test_every_result_of_sarif_has_a_place(report: Report) -> None:
+    (finding,) = report.findings
+    nowhere = replace(finding, culprit=replace(finding.culprit, location=None))
+    (result,) = sarif(replace(report, findings=(nowhere,)))["results"]
+    place = result["locations"][0]["physicalLocation"]
+    assert place["artifactLocation"]["uri"] == "train.py"
+
+
+def test_json_stays_json_on_narrow_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "train.py").write_text(SICK)
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    flags = ("--in-process", "--output-format", "sarif")
+    done = fresh_nanodoc("run", "train.py:build", *flags, cwd=tmp_path)
+    assert done.stdout.isascii()
+    assert json.loads(done.stdout)["version"] == "2.1.0"
 
 
 def test_a_file_whose_name_holds_an_equals_sign(tmp_path: Path) -> None:

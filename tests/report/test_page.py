@@ -180,6 +180,13 @@ def test_a_changed_file_is_not_shown_around_the_statement(tmp_path: Path) -> Non
     assert [line.number for line in lines_of(where, files=True)] == [2]
 
 
+def test_lines_around_hold_no_credentials(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text('api_key = "sk-aaaaaaaaaaaaaaaa"\nb = two(3)\n')
+    where = span(str(file), 2, 2, (5, 11), "b = two(3)")
+    assert "sk-aaaa" not in "".join(line.markup for line in lines_of(where, files=True))
+
+
 def test_curves_and_maps_of_a_history(tmp_path: Path) -> None:
     path = tmp_path / "history.jsonl"
     lines: list[Any] = [{"nanodoc_history": 1}]

@@ -16,9 +16,11 @@ from nanodoc.errors import UsageError
 from nanodoc.pipeline.check_grad_graph import check_grad_graph
 from nanodoc.pipeline.run import run_training
 from nanodoc.report.finding import finding_text
+from nanodoc.report.formats import rendered
 from nanodoc.report.machine import render_json
 from nanodoc.report.page.render import render_html
 from nanodoc.report.reader import read_report
+from nanodoc.report.terminal import Look
 from tests.helpers import nanodoc
 from tests.report.test_renderers import SICK
 
@@ -115,6 +117,34 @@ def _places(value: Any, around: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         else ()
     )
     return [around, *(place for key, part in parts for place in _places(part, (*around, key)))]
+
+
+def test_small_files_that_ask_for_much(tmp_path: Path, written: str) -> None:
+    """Numbers without end, indents of a million, patches that no parser takes, a history of
+    somebody else's."""
+    outside = tmp_path / "history.jsonl"
+    outside.write_text('{"step": 0, "loss": 1.25}\n{"step": 1, "loss": 77.125}\n')
+    work = tmp_path / "work"
+    work.mkdir()
+    path = work / "report.json"
+    for change in (
+        lambda c: c["vitals"].update(loss_first=10**400),
+        lambda c: c["findings"][0]["culprit"]["location"].update(indent=999_999),
+        lambda c: c["findings"][0].update(code="\x1b[2J"),
+        lambda c: c["findings"][0].update(explanation="-" * 100_000),
+    ):
+        content = json.loads(written)
+        change(content)
+        path.write_text(json.dumps(content))
+        with pytest.raises(UsageError):
+            read_report(path)
+    content = json.loads(written)
+    content["findings"][0]["fixes"][0]["patch"] = "-" * 19_000 + "1"
+    content["artifacts"]["history"] = str(outside)
+    path.write_text(json.dumps(content))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(work)
+        assert "77.1" not in rendered(read_report(path), "html", Look(), beside=work)
 
 
 WEIRD = st.sampled_from([None, True, -1, 2**70, 1e308, "nan", "", "x\0\x1b[31m", [], {}, [[]]])

@@ -77,6 +77,12 @@ def test_a_module_and_a_number_of_steps(folder: Path) -> None:
     assert "steps          8 of 8" in done.stderr
 
 
+def test_flags_in_one_letter_go_before_the_script(folder: Path) -> None:
+    done = nanodoc("run", "-v", "train.py", "--", "--lr", "0.1", cwd=folder)
+    assert done.returncode == 0
+    assert "step train.py:14, replay of step 0 bitwise the same" in done.stderr
+
+
 def test_missing_arguments_are_the_scripts_to_tell(folder: Path) -> None:
     done = nanodoc("run", "train.py", cwd=folder)
     assert done.returncode == 2

@@ -153,7 +153,11 @@ def _number(value: Any) -> float | None:
     """A finite number, else None; the history writes others as texts."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return float(value) if math.isfinite(value) else None
+    try:
+        number = float(value)
+    except OverflowError:  # JSON's whole numbers have no end
+        return None
+    return number if math.isfinite(number) else None
 
 
 def failing_steps(steps: Iterable[int | None]) -> list[int]:

@@ -104,7 +104,7 @@ def _shown(finding: Finding, *, own: bool) -> ShownFinding:
     return ShownFinding(
         finding=finding,
         place=f"{where.file}:{where.line}:{where.column}" if where is not None else "",
-        lines=lines_of(where, files=own or _is_below(where.file)) if where is not None else [],
+        lines=lines_of(where, files=own or is_below(Path(where.file))) if where is not None else [],
         samples=samples.strip(),
         experiments=[_experiment(row) for row in finding.experiments],
         cause=CAUSES.get(finding.cause, "") if finding.cause is not None else "",
@@ -112,10 +112,11 @@ def _shown(finding: Finding, *, own: bool) -> ShownFinding:
     )
 
 
-def _is_below(name: str) -> bool:
-    """A file of the working folder, and no link out of it."""
+def is_below(file: Path, *folders: Path) -> bool:
+    """A file below the working folder, or below another, and no link out of it."""
     try:
-        return Path(name).resolve().is_relative_to(Path.cwd())
+        whole = file.resolve()
+        return any(whole.is_relative_to(folder.resolve()) for folder in (Path(), *folders))
     except (OSError, ValueError, RuntimeError):
         return False
 

@@ -14,6 +14,7 @@ from pygments.lexers.python import PythonLexer
 from pygments.token import Comment, Keyword, Literal, Name, Token
 
 from nanodoc.facts.source import SourceSpan
+from nanodoc.report.secrets import hidden
 from nanodoc.text import clean
 
 _AROUND = 3  # lines before and behind
@@ -50,7 +51,7 @@ def lines_of(where: SourceSpan, *, files: bool) -> list[Line]:
         if [line.strip() for line in found] == [line.strip() for line in own]:
             first = max(1, where.line - _AROUND)
             lines = whole[first - 1 : where.line - 1 + len(own) + _AROUND]
-    lines = [clean(line) for line in lines]
+    lines = [clean(hidden(line)) for line in lines]  # the report's own text is without secrets
     last = where.line + len(own) - 1
     shown = []
     for number, tokens in enumerate(_tokens("\n".join(lines)), first):
