@@ -48,6 +48,12 @@ def worker_died(failure: Failure) -> re.Match[str] | None:
     return _WORKER_DIED.search(failure.message)
 
 
+def says_worker_died(error: BaseException) -> bool:
+    """The same of an exception: torch's handler of SIGCHLD raises it wherever the process is, in
+    our code as well."""
+    return isinstance(error, RuntimeError) and _WORKER_DIED.search(str(error)) is not None
+
+
 def device_is_lost(failure: Failure) -> bool:
     """The device answers this process no more after this error, so that nothing more can be learnt
     from it. CUDA's unrecoverable errors are known; of another maker's `AcceleratorError`, which

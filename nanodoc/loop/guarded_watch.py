@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 
 from nanodoc.errors import NanodocError, UserCodeError, said
-from nanodoc.facts.failure_kinds import says_device_is_lost
+from nanodoc.facts.failure_kinds import says_device_is_lost, says_worker_died
 from nanodoc.measure.gradients import Vitals
 from nanodoc.replay.step_state import StepState
 from nanodoc.watchers.watch import RunEnd, Watch
@@ -19,12 +19,14 @@ _Value = TypeVar("_Value")
 
 
 def is_own(error: BaseException) -> bool:
-    """An error of nanodoc's own that may be passed over: neither the user's nor the device's.
+    """An error of nanodoc's own that may be passed over: neither the user's nor one that the device
+    or a loader's worker made, which is told wherever the process is.
     NANODOC_DEBUG=1 passes over none."""
     return (
         isinstance(error, Exception)
         and not isinstance(error, (NanodocError, UserCodeError))
         and not says_device_is_lost(error)
+        and not says_worker_died(error)
         and not os.environ.get("NANODOC_DEBUG")
     )
 

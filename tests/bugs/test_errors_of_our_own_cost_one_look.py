@@ -55,6 +55,17 @@ def test_a_watcher_that_breaks_is_left_out(
     assert any("KeyError: 'broken on purpose'" in why for _, why in outcome.notes)
 
 
+def test_what_torch_tells_wherever_we_are_is_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its handler of SIGCHLD raises in a watcher, too: the run went on as if nothing had been."""
+
+    def told(self: Watch, *args: object) -> None:
+        raise RuntimeError("DataLoader worker (pid 12) is killed by signal: Killed. ")
+
+    monkeypatch.setattr(LearningWatch, "after_step", told)
+    with pytest.raises(RuntimeError, match="is killed by signal"):
+        run_engine(recipe(), steps=3)
+
+
 def test_a_developer_sees_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(self: Watch, *args: object) -> None:
         raise KeyError("broken on purpose")
