@@ -9,7 +9,7 @@ import pytest
 
 from tests.accelerator.device import sim
 from tests.accelerator.recipes import RECIPES
-from tests.helpers import marked, nanodoc, report_of
+from tests.helpers import fresh_nanodoc, marked, report_of
 
 pytestmark = pytest.mark.usefixtures("simulated_environment")
 
@@ -32,7 +32,9 @@ def test_a_lost_device_is_explained_by_a_look_on_the_cpu(
 ) -> None:
     """The kernel says nothing; the error comes with the next call that waits, which may be a look
     of ours."""
-    report = report_of(nanodoc("run", f"train.py:{name}", "--output-format", "json", cwd=tmp_path))
+    report = report_of(
+        fresh_nanodoc("run", f"train.py:{name}", "--output-format", "json", cwd=tmp_path)
+    )
     first = report["findings"][0]
     assert (first["code"], first["step"]) == (code, 5)
     assert first["title"].startswith(title)
@@ -48,7 +50,9 @@ def test_a_lost_device_is_explained_by_a_look_on_the_cpu(
 def test_an_index_of_the_first_step_is_seen_before_the_device_is_lost(tmp_path: Path) -> None:
     source = RECIPES.replace("data[5][0][2, 3] = 50", "data[0][0][2, 3] = 50")
     (tmp_path / "train.py").write_text(source)
-    report = report_of(nanodoc("run", "train.py:ids", "--output-format", "json", cwd=tmp_path))
+    report = report_of(
+        fresh_nanodoc("run", "train.py:ids", "--output-format", "json", cwd=tmp_path)
+    )
     first = report["findings"][0]
     assert (first["code"], first["step"]) == ("ND102", 0)
     assert not any(row["label"] == "on the GPU" for row in first["evidence"])
@@ -58,7 +62,7 @@ def test_a_kernel_that_fails_for_no_reason_of_the_batchs(
     tmp_path: Path, simulated_environment: pytest.MonkeyPatch
 ) -> None:
     simulated_environment.setenv("SIM_PLANT", "aten::mm 6")
-    done = nanodoc("run", "train.py:well", "--output-format", "json", cwd=tmp_path)
+    done = fresh_nanodoc("run", "train.py:well", "--output-format", "json", cwd=tmp_path)
     first = report_of(done)["findings"][0]
     # where it was noticed is not where it failed
     assert (first["code"], first["culprit"]["location"]) == ("ND701", None)
@@ -74,7 +78,9 @@ def test_what_fills_the_devices_memory(
     tmp_path: Path, simulated_environment: pytest.MonkeyPatch
 ) -> None:
     simulated_environment.setenv("SIM_MEMORY", str(150 * 2**20))
-    report = report_of(nanodoc("run", "train.py:deep", "--output-format", "json", cwd=tmp_path))
+    report = report_of(
+        fresh_nanodoc("run", "train.py:deep", "--output-format", "json", cwd=tmp_path)
+    )
     first = report["findings"][0]
     assert (first["code"], first["step"]) == ("ND704", 1)
     assert first["culprit"]["location"]["line"] == marked(tmp_path / "train.py", "grows")
@@ -89,12 +95,14 @@ def test_what_fills_the_devices_memory(
 def test_a_snapshot_goes_from_the_device_to_the_cpu_and_back(
     tmp_path: Path, simulated_environment: pytest.MonkeyPatch
 ) -> None:
-    there = nanodoc("run", "train.py:fast", "--output-format", "json", cwd=tmp_path)
+    there = fresh_nanodoc("run", "train.py:fast", "--output-format", "json", cwd=tmp_path)
     snapshot = report_of(there)["artifacts"]["snapshot"]
     wanted = ("log-of-zero", marked(tmp_path / "train.py", "log"), [1])
     for device in ("sim:1", "cpu"):
         again = report_of(
-            nanodoc("replay", snapshot, "--device", device, "--output-format", "json", cwd=tmp_path)
+            fresh_nanodoc(
+                "replay", snapshot, "--device", device, "--output-format", "json", cwd=tmp_path
+            )
         )
         first = again["findings"][0]
         assert (first["culprit"]["location"]["line"], first["culprit"]["samples"]) == wanted[1:]
@@ -104,14 +112,18 @@ def test_a_snapshot_goes_from_the_device_to_the_cpu_and_back(
         )
     (tmp_path / snapshot).rename(tmp_path / "moved.pt")
     simulated_environment.delenv("PYTHONPATH")  # a machine without the device
-    without = report_of(nanodoc("replay", "moved.pt", "--output-format", "json", cwd=tmp_path))
+    without = report_of(
+        fresh_nanodoc("replay", "moved.pt", "--output-format", "json", cwd=tmp_path)
+    )
     assert without["findings"][0]["culprit"]["location"]["line"] == wanted[1]
     here = report_of(
-        nanodoc("run", "train.py:fast", "--device", "cpu", "--output-format", "json", cwd=tmp_path)
+        fresh_nanodoc(
+            "run", "train.py:fast", "--device", "cpu", "--output-format", "json", cwd=tmp_path
+        )
     )
     simulated_environment.setenv("PYTHONPATH", sim.environment()["PYTHONPATH"])
     back = report_of(
-        nanodoc(
+        fresh_nanodoc(
             "replay",
             here["artifacts"]["snapshot"],
             "--device",
@@ -136,7 +148,7 @@ def test_a_snapshot_goes_from_the_device_to_the_cpu_and_back(
 def test_a_device_that_is_not_there_lists_those_that_are(
     tmp_path: Path, device: str, says: str
 ) -> None:
-    done = nanodoc("run", "train.py:well", "--device", device, cwd=tmp_path)
+    done = fresh_nanodoc("run", "train.py:well", "--device", device, cwd=tmp_path)
     assert done.returncode == 2
     assert says in done.stderr
     assert "there are cpu and sim:0, sim:1" in done.stderr
@@ -152,7 +164,7 @@ def test_the_device_of_a_package_that_the_training_imports(
         "import simulated_accelerator\nsimulated_accelerator.register()\n" + RECIPES
     )
     report = report_of(
-        nanodoc(
+        fresh_nanodoc(
             "run", "train.py:well", "--device", "sim:1", "--output-format", "json", cwd=tmp_path
         )
     )
@@ -163,7 +175,7 @@ def test_the_device_of_a_package_that_the_training_imports(
 
 
 def test_env_lists_and_tries_every_device(tmp_path: Path) -> None:
-    said = report_of(nanodoc("env", "--output-format", "json", cwd=tmp_path))
+    said = report_of(fresh_nanodoc("env", "--output-format", "json", cwd=tmp_path))
     assert [gpu["name"] for gpu in said["gpus"]] == ["Simulated accelerator"] * 2
     checks = {check["name"]: check for check in said["checks"]}
     assert checks["GPU"]["state"] == "OK"

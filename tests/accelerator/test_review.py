@@ -142,12 +142,12 @@ def build():
 """
     (tmp_path / "train.py").write_text(HEAD + source)
     from tests.accelerator.device import sim
-    from tests.helpers import nanodoc, report_of
+    from tests.helpers import fresh_nanodoc, report_of
 
     with pytest.MonkeyPatch.context() as patch:
         for key, value in sim.environment().items():
             patch.setenv(key, value)
-        done = nanodoc("check-grad-graph", "train.py:build", "--format", "json", cwd=tmp_path)
+        done = fresh_nanodoc("check-grad-graph", "train.py:build", "--format", "json", cwd=tmp_path)
     assert "internal error" not in done.stderr
     assert report_of(done)["findings"][0]["code"] == "ND701"
 

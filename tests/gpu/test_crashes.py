@@ -8,7 +8,7 @@ import pytest
 
 from tests.accelerator.recipes import RECIPES
 from tests.gpu import on_cuda
-from tests.helpers import marked, nanodoc, report_of
+from tests.helpers import marked, report_of
 
 pytestmark = on_cuda
 
@@ -41,7 +41,7 @@ def test_a_device_side_assert_is_named_by_a_look_on_the_cpu(
     tmp_path: Path, name: str, code: str, line: str, title: str
 ) -> None:
     report = report_of(
-        nanodoc(
+        fresh_nanodoc(
             "run", f"train.py:{name}", "--device", "cuda", "--output-format", "json", cwd=tmp_path
         )
     )
@@ -54,7 +54,7 @@ def test_a_device_side_assert_is_named_by_a_look_on_the_cpu(
 
 def test_what_holds_the_memory_of_a_gpu(tmp_path: Path) -> None:
     report = report_of(
-        nanodoc(
+        fresh_nanodoc(
             "run", "train.py:memory", "--device", "cuda", "--output-format", "json", cwd=tmp_path
         )
     )

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from tests.gpu import on_cuda
-from tests.helpers import nanodoc, report_of
+from tests.helpers import fresh_nanodoc, report_of
 
 pytestmark = on_cuda
 
 
 def net(ranks: int, *arguments: str) -> dict[str, Any]:
-    done = nanodoc(
+    done = fresh_nanodoc(
         "net",
         "--nproc",
         str(ranks),
@@ -35,7 +35,7 @@ def net(ranks: int, *arguments: str) -> dict[str, Any]:
 
 
 def test_every_gpu_is_listed_and_calculates() -> None:
-    done = nanodoc("env", "--output-format", "json")
+    done = fresh_nanodoc("env", "--output-format", "json")
     said = report_of(done)
     assert len(said["gpus"]) == torch.cuda.device_count()
     assert said["gpus"][0]["name"] == torch.cuda.get_device_name(0)
