@@ -8,7 +8,7 @@ import pytest
 
 from tests.accelerator.recipes import RECIPES
 from tests.gpu import on_cuda
-from tests.helpers import marked, report_of
+from tests.helpers import fresh_nanodoc, marked, report_of
 
 pytestmark = on_cuda
 
