@@ -14,6 +14,11 @@ def clean(text: str) -> str:
     )
 
 
+def clean_lines(text: str) -> str:
+    """`text` with its lines, and without control characters in them."""
+    return "\n".join(clean(line) for line in text.split("\n"))
+
+
 def seconds(value: float) -> str:
     """`45 µs`, `1.2 ms` or `3.4 s`."""
     return (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -93,3 +94,16 @@ def report_of(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     assert done.stdout, done.stderr
     parsed: dict[str, Any] = json.loads(done.stdout)
     return parsed
+
+
+def gone(number: int) -> bool:
+    """Whether a process ends within five seconds."""
+    for _ in range(100):
+        try:
+            # the name of the program, in parentheses, may hold anything
+            if Path(f"/proc/{number}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
+                return True
+        except FileNotFoundError:
+            return True
+        time.sleep(0.05)
+    return False

@@ -67,6 +67,6 @@ def check_grad_graph(
                 ),
                 settings,
                 stdout,
-                json=format_ is GraphFormat.JSON,
+                form="json" if format_ is GraphFormat.JSON else "full",
             )
         raise typer.Exit(exit_code(report, settings.fail_on))

@@ -19,7 +19,6 @@ import typer
 from nanodoc.config import artifact_folder
 from nanodoc.errors import UsageError
 from nanodoc.progress import Progress
-from nanodoc.strict_json import in_ascii
 from nanodoc.supervise.job import Job
 
 if TYPE_CHECKING:
@@ -112,7 +111,7 @@ def examined(job: Job, live: bool = False) -> Report:
     if config.in_process or os.name != "posix":  # process groups and their signals are POSIX's
         from nanodoc.pipeline.child import perform
 
-        with progress_bar((config.quiet or config.brief), live) as progress:
+        with progress_bar(config.quiet or config.brief, live) as progress:
             return perform(job, progress or Progress())
     from nanodoc.pipeline.supervised import supervised, supervised_rank
     from nanodoc.supervise.rendezvous import Ranks
@@ -168,7 +167,6 @@ def in_color(stdout: TextIO) -> bool:
     )
 
 
-_JSON = ("json", "sarif", "gitlab")  # forms that are
 _NARROWEST, _WIDEST = 40, 200  # columns
 
 
@@ -193,15 +191,15 @@ def _columns() -> int:
 
 
 def write_payload(
-    rendered: Callable[[Look], str], config: Config, stdout: TextIO, *, json: bool | None = None
+    rendered: Callable[[Look], str], config: Config, stdout: TextIO, *, form: str = "full"
 ) -> None:
-    """Writes to --output or stdout what `rendered` gives; it is told how that looks. `json`: it
-    gives JSON."""
-    look = look_of(stdout, config)
-    text = rendered(look)
+    """Writes to --output or stdout what `rendered` gives in the form of that name; it is told how
+    that looks."""
+    from nanodoc.report.formats import encodable
+
+    text = rendered(look_of(stdout, config))
     if config.output is None:
-        json = config.output_format in _JSON if json is None else json
-        text = _encodable(text, stdout, json=json)
+        text = encodable(text, form, stdout.encoding or "utf-8")
     if config.output is not None:
         path = Path(config.output)
         try:
@@ -225,27 +223,11 @@ def write_payload(
             ) from error
 
 
-def _encodable(text: str, stream: TextIO, *, json: bool) -> str:
-    """`text` in what the stream's encoding has letters for."""
-    encoding = stream.encoding or "utf-8"
-    try:
-        text.encode(encoding)
-    except UnicodeEncodeError:
-        from nanodoc.report.layout import in_ascii as in_few_letters
-
-        if json:
-            return in_ascii(text)
-        if text.startswith(("<?xml", "<!doctype html>")):  # what these say is their encoding
-            return text.encode(encoding, "xmlcharrefreplace").decode(encoding)
-        return in_few_letters(text).encode(encoding, "backslashreplace").decode(encoding)
-    return text
-
-
 def write_all(shown: Callable[[str, Look], str], config: Config, stdout: TextIO) -> None:
     """Writes the report in its form and then the further ones, each to its file; `shown` gives the
     text of a form. Raises `UsageError` when all that can be written is."""
     form = "concise" if config.brief and config.output_format == "full" else config.output_format
-    write_payload(partial(shown, form), config, stdout, json=form in _JSON)
+    write_payload(partial(shown, form), config, stdout, form=form)
     wrong = []
     for further, file in config.also.items():
         try:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from nanodoc.cli.common import deliver, examined, payload_on_stdout
-from nanodoc.cli.options import configured, settings_of
+from nanodoc.cli.options import configured, given_of, settings_of
 from nanodoc.clinic.catalogue import PATIENTS, find_patient
 from nanodoc.errors import UsageError
 from nanodoc.supervise.job import Job
@@ -37,7 +37,7 @@ def demo(
         raise UsageError(
             f"the patient {name} needs {patient.needs}: pip install 'nanodoc-torch[demo]'"
         )
-    settings = settings_of({**patient.options, **_given(flags)})
+    settings = settings_of({**patient.options, **given_of(flags)})  # the user's go first
     with payload_on_stdout() as stdout:
         deliver(
             examined(
@@ -46,8 +46,3 @@ def demo(
             settings,
             stdout,
         )
-
-
-def _given(flags: dict[str, Any]) -> dict[str, Any]:
-    """What the user asked for goes before what the patient needs."""
-    return {name: value for name, value in flags.items() if value not in (None, [], 0)}

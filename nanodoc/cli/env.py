@@ -39,5 +39,6 @@ def env(
             ),
             settings,
             stdout,
+            form=output_format,
         )
     raise typer.Exit(0 if environment.healthy else 1)

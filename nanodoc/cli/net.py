@@ -251,6 +251,7 @@ def _rank(
                 ),
                 config,
                 stdout,
+                form=config.output_format,
             )
         finally:
             supervisor.release(code)

@@ -73,11 +73,7 @@ def _annotation(option: Option) -> Any:
 def settings_of(flags: Mapping[str, Any], file: Path | None = None) -> Config:
     """The configuration of a command from its flags; those that are None or an empty list the user
     did not give. Raises `UsageError`."""
-    given = {
-        name: value
-        for name, value in flags.items()
-        if value not in (None, []) and not (value == 0 and OPTIONS[name].counted)
-    }
+    given = given_of(flags)
     if "output" in given:
         told = given.pop("output")
         given |= _outputs(told)
@@ -87,6 +83,17 @@ def settings_of(flags: Mapping[str, Any], file: Path | None = None) -> Config:
         raise UsageError("--select and --ignore leave no rule: nothing could be found")
     check_output(settings)
     return settings
+
+
+def given_of(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The flags that the user gave: the others are None, an empty list, or counted to 0."""
+    return {
+        name: value
+        for name, value in flags.items()
+        if value is not None
+        and value != []
+        and not (name in OPTIONS and OPTIONS[name].counted and value == 0)
+    }
 
 
 def _outputs(told: Any) -> dict[str, Any]:

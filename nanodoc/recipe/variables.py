@@ -32,6 +32,16 @@ def variables_of(function: Any) -> Iterator[tuple[str, Any, Any]]:
             yield name, function.__globals__, function.__globals__[name]
 
 
+def code_of(function: Any) -> CodeType | None:
+    """The code of a Python function; of an object that tells its variables itself, its
+    `body_code`."""
+    if hasattr(type(function), "reached_variables"):
+        function_code = function.body_code
+    else:
+        function_code = getattr(getattr(function, "__func__", function), "__code__", None)
+    return function_code if isinstance(function_code, CodeType) else None
+
+
 @cache
 def globals_of(code: CodeType) -> tuple[str, ...]:
     """The names that a function's code, or that of a function inside it, looks up as globals.

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from nanodoc.recipe.recipe import Recipe
-from nanodoc.recipe.variables import variables_of
+from nanodoc.recipe.variables import code_of, variables_of
 from nanodoc.replay.objects import (
     CONTAINERS,
     LONGEST,
@@ -100,8 +100,8 @@ def _is_module_of_user(value: Any) -> bool:
 
 def _read_from(function: Any, module: types.ModuleType) -> Iterator[tuple[str, Any]]:
     """The names of a module that a function may read as attributes: its code names them."""
-    code = getattr(getattr(function, "__func__", function), "__code__", None)
-    waiting, names = [code], set()
+    waiting: list[Any] = [code_of(function)]
+    names: set[str] = set()
     while waiting:
         code = waiting.pop()
         if isinstance(code, types.CodeType):

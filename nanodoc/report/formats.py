@@ -2,45 +2,60 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from nanodoc.report.report import Report
 from nanodoc.report.terminal import Look, render
+from nanodoc.strict_json import in_ascii
+
+JSON = ("json", "sarif", "gitlab")
+MARKUP = ("html", "junit")
+_RENDERERS = {
+    "json": ("machine", "render_json"),
+    "github": ("machine", "render_github"),
+    "sarif": ("sarif", "render_sarif"),
+    "junit": ("junit", "render_junit"),
+    "markdown": ("markdown", "render_markdown"),
+    "gitlab": ("code_quality", "render_code_quality"),
+}
+"""(module of this room, its function): imported when the form is asked for."""
 
 
 def rendered(report: Report, form: str, look: Look, *, beside: Path | None = None) -> str:
     """The report in that form. `beside`: the folder of a report that was read, and may be somebody
     else's; None of one that was made here."""
+    if form in ("full", "concise"):
+        return render(report, look, concise=form == "concise")
     if form == "html":
-        from nanodoc.report.page.render import is_below, render_html
+        return _page(report, beside)
+    module, function = _RENDERERS[form]
+    renderer: Callable[[Report], Any] = getattr(import_module(f"nanodoc.report.{module}"), function)
+    return str(renderer(report))
 
-        told = report.artifacts.get("history")
-        history = Path(told) if told else None
-        if history is not None and beside is not None and not is_below(history, beside):
-            history = None  # a stranger's report may name any file
-        return render_html(report, own=beside is None, history=history)
-    if form == "json":
-        from nanodoc.report.machine import render_json
 
-        return render_json(report)
-    if form == "github":
-        from nanodoc.report.machine import render_github
+def _page(report: Report, beside: Path | None) -> str:
+    from nanodoc.report.page.render import is_below, render_html
 
-        return render_github(report)
-    if form == "sarif":
-        from nanodoc.report.sarif import render_sarif
+    told = report.artifacts.get("history")
+    history = Path(told) if told else None
+    if history is not None and beside is not None and not is_below(history, beside):
+        history = None  # a stranger's report may name any file
+    return render_html(report, own=beside is None, history=history)
 
-        return render_sarif(report)
-    if form == "junit":
-        from nanodoc.report.junit import render_junit
 
-        return render_junit(report)
-    if form == "markdown":
-        from nanodoc.report.markdown import render_markdown
+def encodable(text: str, form: str, encoding: str) -> str:
+    """`text` in what an encoding has letters for, escaped as its form can read it."""
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        if form in JSON:
+            return in_ascii(text)
+        if form in MARKUP:
+            return text.encode(encoding, "xmlcharrefreplace").decode(encoding)
+        from nanodoc.report.layout import in_few_letters
 
-        return render_markdown(report)
-    if form == "gitlab":
-        from nanodoc.report.code_quality import render_code_quality
-
-        return render_code_quality(report)
-    return render(report, look, concise=form == "concise")
+        return in_few_letters(text).encode(encoding, "backslashreplace").decode(encoding)
+    return text

@@ -20,7 +20,7 @@ _ASCII = str.maketrans(
         "✗": "x",
         "–": "-",
         "−": "-",
-        "·": "|",
+        "·": "*",
         "…": "...",
         "→": "->",
         "\u00a0": " ",
@@ -138,7 +138,7 @@ def hung(text: Text, width: int) -> Text:
     return out
 
 
-def in_ascii(text: str) -> str:
+def in_few_letters(text: str) -> str:
     """`text` for a terminal that has few letters; what is left is the stream's to escape."""
     return text.translate(_ASCII)
 

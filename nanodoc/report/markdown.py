@@ -9,7 +9,7 @@ from nanodoc.report.finding import CAUSES, fix_status, folded, mark_of
 from nanodoc.report.fixes import changed_line
 from nanodoc.report.report import Report
 from nanodoc.report.secrets import without_secrets
-from nanodoc.text import clean
+from nanodoc.text import clean, clean_lines
 
 BEGIN = "<!-- nanodoc report -->"
 _ICONS = {"critical": "🔴", "warning": "🟡", "info": "🔵"}
@@ -95,7 +95,7 @@ def _code(text: str) -> str:
 
 
 def _block(language: str, text: str) -> list[str]:
-    lines = [clean(line) for line in text.split("\n")]
+    lines = clean_lines(text).split("\n")
     longest = max((len(run) for line in lines for run in re.findall("`+", line)), default=0)
     fence = "`" * max(3, longest + 1)
     return [f"{fence}{language}", *lines, fence, ""]

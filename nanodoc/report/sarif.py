@@ -4,6 +4,7 @@ fix."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -15,7 +16,7 @@ from nanodoc.report.fixes import changed_line
 from nanodoc.report.report import Report
 from nanodoc.report.secrets import without_secrets
 from nanodoc.strict_json import written
-from nanodoc.text import clean
+from nanodoc.text import clean, clean_lines
 
 _SCHEMA = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -27,8 +28,13 @@ _MOST_RESULTS, _MOST_FLOW = 5000, 100
 
 def render_sarif(report: Report) -> str:
     """One run with one tool. Paths are relative to the working folder where they lie below it."""
-    report = without_secrets(report)
-    findings = report.findings[:_MOST_RESULTS]
+    shown = without_secrets(report)
+    # a change is applied as it stands: none is offered for a line with a credential hidden in it
+    findings = [
+        finding if finding.culprit.location == own.culprit.location else replace(finding, fixes=())
+        for finding, own in zip(shown.findings, report.findings, strict=True)
+    ][:_MOST_RESULTS]
+    report = shown
     file, _, name = report.run.entrypoint.split(" -- ")[0].rpartition(":")
     entry = file or name
     rules = {finding.code: finding for finding in reversed(findings)}
@@ -139,8 +145,3 @@ def _fix(finding: Finding, fix: Fix) -> dict[str, Any] | None:
             {"artifactLocation": _artifact(where.file), "replacements": [replaced]}
         ],
     }
-
-
-def clean_lines(text: str) -> str:
-    """`text` with its lines, and without control characters in them."""
-    return "\n".join(clean(line) for line in text.split("\n"))

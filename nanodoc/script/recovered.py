@@ -157,6 +157,13 @@ class RecoveredStep:
         values = {name: value for name, _, value in self.reached_variables()}
         return next((name for name in self.loop.drawn if _is_iterator(values.get(name))), None)
 
+    @property
+    def body_code(self) -> CodeType | None:
+        """The code of the iteration, as `recipe.variables` asks."""
+        if self.loop is None or self.code is None:
+            return None
+        return self._body(self.loop, self.code).code
+
     def reached_variables(self) -> Iterator[tuple[str, Any, Any]]:
         """What the body reads, as `recipe.variables` asks: (name, its namespace, value)."""
         if self.loop is None or self.code is None:

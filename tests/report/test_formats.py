@@ -156,6 +156,18 @@ def test_every_result_of_sarif_has_a_place(report: Report) -> None:
     assert place["artifactLocation"]["uri"] == "train.py"
 
 
+def test_no_change_is_offered_for_a_line_with_a_hidden_credential(report: Report) -> None:
+    """Applied, it would write the asterisks into the file."""
+    (finding,) = report.findings
+    where = finding.culprit.location
+    assert where is not None
+    line = replace(where, code=where.code + '  # api_key="sk-aaaaaaaaaaaaaaaa"')
+    secret = replace(finding, culprit=replace(finding.culprit, location=line))
+    (result,) = sarif(replace(report, findings=(secret,)))["results"]
+    assert "sk-aaaa" not in str(result)
+    assert "fixes" not in result
+
+
 def test_json_stays_json_on_narrow_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "train.py").write_text(SICK)
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")

@@ -13,7 +13,7 @@ from rich.cells import cell_len
 
 from nanodoc.config import Config
 from nanodoc.pipeline.run import run_training
-from nanodoc.report.layout import in_ascii
+from nanodoc.report.layout import in_few_letters
 from nanodoc.report.machine import render_github, render_json
 from nanodoc.report.report import Report
 from nanodoc.report.terminal import Look, render, sparkline
@@ -82,7 +82,7 @@ def test_the_report_in_colour(report: Report, golden: Callable[[str, str], None]
 
 
 def test_the_report_in_few_letters(report: Report, golden: Callable[[str, str], None]) -> None:
-    text = in_ascii(render(report, Look(width=80)))
+    text = in_few_letters(render(report, Look(width=80)))
     golden("full_ascii", text)
     assert text.isascii()
 

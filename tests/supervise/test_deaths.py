@@ -6,13 +6,12 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.helpers import fresh_nanodoc, line_of, report_of
+from tests.helpers import fresh_nanodoc, gone, line_of, report_of
 
 TRAIN = """
 import ctypes, os, resource, signal, subprocess, sys, time
@@ -177,7 +176,7 @@ def test_a_hang_ends_in_a_report_and_nobody_is_left(tmp_path: Path) -> None:
         tmp_path / "train.py", "time.sleep(600)"
     )
     assert finding["culprit"]["module"] == "1"
-    assert _gone(int(done.stderr.split("helper ")[1].split()[0]))
+    assert gone(int(done.stderr.split("helper ")[1].split()[0]))
 
 
 def test_a_limit_of_memory(tmp_path: Path) -> None:
@@ -237,18 +236,7 @@ def test_no_child_outlives_its_parent(tmp_path: Path, number: signal.Signals) ->
     if number == signal.SIGTERM:
         assert parent.returncode == 130
         assert "3 of 8" in out
-    assert all(_gone(int(child)) for child in (*children, helper))
-
-
-def _gone(number: int) -> bool:
-    for _ in range(100):
-        try:
-            if Path(f"/proc/{number}/stat").read_text().split()[2] == "Z":
-                return True
-        except FileNotFoundError:
-            return True
-        time.sleep(0.05)
-    return False
+    assert all(gone(int(child)) for child in (*children, helper))
 
 
 def test_the_training_has_the_same_result_in_a_child(tmp_path: Path) -> None:

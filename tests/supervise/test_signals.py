@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from nanodoc.supervise._guardian import end_tree
+from tests.helpers import gone
 
 RECIPE = """
 import subprocess, time
@@ -74,17 +75,6 @@ def terminated(process: subprocess.Popen[str], folder: Path) -> tuple[str, str]:
         until_it_trains(folder)
         process.terminate()
         return process.communicate(timeout=60)
-
-
-def gone(number: int) -> bool:
-    for _ in range(100):
-        try:
-            if Path(f"/proc/{number}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
-                return True
-        except FileNotFoundError:
-            return True
-        time.sleep(0.05)
-    return False
 
 
 def test_a_recipe_that_is_terminated(tmp_path: Path) -> None:
