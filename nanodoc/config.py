@@ -96,6 +96,22 @@ class Config:
         (), "Only these rules: codes, prefixes or names, separated by commas", _ALL
     )
     ignore: tuple[str, ...] = option((), "Not these rules", _ALL)
+    allow: tuple[Mapping[str, str], ...] = option(
+        (),
+        "Findings that are accepted: rules, or mappings such as {rule: ND603, file: model.py, "
+        "reason: ...} with the keys rule, file, module, parameter (patterns) and reason",
+        (),
+    )
+    baseline: str | None = option(
+        None,
+        "File of findings that are accepted, written by --write-baseline; off for none",
+        _GRAPH,
+        path=True,
+        shown_default="nanodoc-baseline.json, where the working folder has one",
+    )
+    write_baseline: str | None = option(
+        None, "Accept what this run finds: write it to this file as the baseline", _GRAPH, path=True
+    )
     trace_steps: tuple[int, ...] = option(
         (),
         "Write the ops of these steps, such as 3,7, counted from 0, to trace-step<N>.jsonl; with "

@@ -17,6 +17,7 @@ import torch
 
 from nanodoc.config import Config, load_config
 from nanodoc.errors import UsageError
+from nanodoc.pipeline.accepted import check_baselines, with_accepted
 from nanodoc.pipeline.run import run_recipe
 from nanodoc.pipeline.script import ScriptRun
 from nanodoc.progress import Progress
@@ -34,7 +35,9 @@ def examine(recipe: Any, steps: int | None = None, **options: Any) -> Report:
     `nanodoc run`, with underscores (`budget="20s"`, `snapshot_dir=...`). Raises `UsageError`."""
     config = _config(options if steps is None else {**options, "steps": steps})
     made = as_recipe(recipe, "examine")
-    return run_recipe("a recipe in code", made, BuildFacts(), config, Progress())
+    check_baselines(config)
+    report = run_recipe("a recipe in code", made, BuildFacts(), config, Progress())
+    return with_accepted(report, config)
 
 
 def watch(
@@ -57,13 +60,16 @@ def watch(
         optimizers: list[torch.optim.Optimizer] = []
     else:
         optimizers = list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
-    return Watched(optimizers, _config(options))
+    config = _config(options)
+    check_baselines(config)
+    return Watched(optimizers, config)
 
 
 class Watched:
     """A watched training. A context manager; `steps` goes around the loop's data."""
 
     def __init__(self, optimizers: list[torch.optim.Optimizer], config: Config) -> None:
+        self._config = config
         self._loops = Loops()
         self._run = ScriptRun(
             "a loop in code", _nothing, self._loops, config, Progress(), in_code=True
@@ -99,7 +105,7 @@ class Watched:
         """What was found. Raises `UsageError` while the `with` block is open."""
         if not self._over:
             raise UsageError("report() is there when the `with` block is over")
-        return self._run.report()
+        return with_accepted(self._run.report(), self._config)
 
     def _repr_html_(self) -> str:
         """As Jupyter shows it."""

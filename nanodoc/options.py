@@ -215,6 +215,27 @@ def _files(option: Option, value: Any) -> dict[str, str]:
     return {str(form): _text(option, file) for form, file in value.items()}
 
 
+_ALLOWED_KEYS = ("rule", "file", "module", "parameter", "reason")
+
+
+def _allowed(option: Option, value: Any) -> tuple[Mapping[str, str], ...]:
+    """A list of rules, or of mappings with a rule and what else a finding must match."""
+    wanted = (
+        "a list of rules, or of mappings such as {rule: ND603, file: model.py, reason: ...} with "
+        f"the keys {', '.join(_ALLOWED_KEYS)}"
+    )
+    rows = value if isinstance(value, (list, tuple)) else [value]
+    found = []
+    for row in rows:
+        told = {"rule": row} if isinstance(row, str) else row
+        if not isinstance(told, Mapping) or not set(told) <= set(_ALLOWED_KEYS):
+            raise BadValue(wanted)
+        if not told.get("rule") or not all(isinstance(text, str) for text in told.values()):
+            raise BadValue(wanted)
+        found.append({str(key): text for key, text in told.items()})
+    return tuple(found)
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
     """Values of one type: in words, as the command line takes them, and how they are read."""
@@ -234,5 +255,6 @@ KINDS: Mapping[Any, Kind] = {
     Mapping[str, float]: Kind("mapping of names to numbers", list[str], _numbers),
     Mapping[str, str]: Kind("mapping of formats to files", list[str], _files),
     Mapping[str, Any]: Kind("mapping", None, _mapping),
+    tuple[Mapping[str, str], ...]: Kind("list of rules", None, _allowed),
 }
 """By the annotation of the field."""

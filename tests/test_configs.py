@@ -53,7 +53,7 @@ def _flags(command: str) -> set[str]:
 
 @pytest.mark.parametrize("option", OPTIONS.values(), ids=lambda option: option.key)
 def test_an_option_is_a_flag_a_key_and_a_row(option: Option) -> None:
-    assert option.commands or option.name in ("recipe", "also"), "mappings are no flags"
+    assert option.commands or option.name in ("recipe", "also", "allow"), "mappings are no flags"
     for command in ("run", "replay", "check-grad-graph", "demo"):
         if option.key == "module" and command == "check-grad-graph":
             continue  # its own: the parameters below a module, not frames
@@ -80,7 +80,8 @@ def test_flags_that_are_not_given_change_nothing(
         "budget = '2m'\nfix = true\nstats = true\nlog-every = 4\noverfit-batch = true\n"
         "preflight = false\ntensorboard = 'events'\nlive = true\nleak-check = false\n"
         "also = {html = 'r.html'}\nquiet = true\nbrief = true\nverbose = 1\n"
-        "in-process = true\ntimeout = '90s'\n"
+        "in-process = true\ntimeout = '90s'\nallow = ['ND3']\nbaseline = 'b.json'\n"
+        "write-baseline = 'c.json'\n"
         "thresholds = { 'dead-units.share' = 0.7 }\nrecipe = { lr = 0.5 }\n"
     )
     told: list[Config] = []

@@ -79,6 +79,7 @@ def settings_of(flags: Mapping[str, Any], file: Path | None = None) -> Config:
         given |= _outputs(told)
     settings = load_config(file, given)
     check_codes(settings.select + settings.ignore)
+    check_codes(tuple(row["rule"] for row in settings.allow))
     if not selected(settings.select, settings.ignore):
         raise UsageError("--select and --ignore leave no rule: nothing could be found")
     check_output(settings)

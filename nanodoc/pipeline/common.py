@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from difflib import get_close_matches
@@ -24,7 +25,9 @@ from nanodoc.recipe.loader import build_recipe, split_entrypoint
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.recipe.trainers import TrainerReturned
 from nanodoc.report.report import Report, RunInfo, VitalSigns
-from nanodoc.trace.files import shown_path
+from nanodoc.trace.files import USER, frame_kind, shown_path
+
+_MOST_SOURCES = 2000
 
 
 @contextlib.contextmanager
@@ -125,4 +128,24 @@ def report_of(
         vitals=vitals,
         artifacts=artifacts,
         interrupted=interrupted,
+        sources=own_sources(info.entrypoint),
     )
+
+
+def own_sources(entrypoint: str) -> tuple[str, ...]:
+    """The user's own files among the modules that are loaded: those below the working folder or
+    the entrypoint's."""
+    folders = {os.getcwd() + os.sep}
+    file = entrypoint.split(" -- ")[0].rpartition(":")[0] or entrypoint
+    if os.path.isfile(file):
+        folders.add(os.path.dirname(os.path.abspath(file)) + os.sep)
+    files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+    own = sorted(
+        name
+        for name in files
+        if isinstance(name, str)
+        and name.endswith(".py")
+        and frame_kind(name) == USER
+        and os.path.abspath(name).startswith(tuple(folders))
+    )
+    return tuple(shown_path(name) for name in own[:_MOST_SOURCES])

@@ -21,7 +21,7 @@ def render_junit(report: Report) -> str:
     """Critical findings and warnings are failures, what was not checked is skipped."""
     report = without_secrets(report)
     failures = [finding for finding in report.findings if finding.severity in _FAILS]
-    cases = [*report.findings, *report.not_checked]
+    cases = [*report.findings, *report.accepted, *report.not_checked]
     suites = ElementTree.Element("testsuites", name="nanodoc")
     suite = ElementTree.SubElement(
         suites,
@@ -30,7 +30,7 @@ def render_junit(report: Report) -> str:
         tests=str(len(cases) + 1),
         failures=str(len(failures)),
         errors="0",
-        skipped=str(len(report.not_checked)),
+        skipped=str(len(report.accepted) + len(report.not_checked)),
     )
     steps = ElementTree.SubElement(suite, "testcase", classname="nanodoc", name="the training runs")
     ElementTree.SubElement(
@@ -40,6 +40,15 @@ def render_junit(report: Report) -> str:
     )
     for finding in report.findings:
         _case(suite, finding)
+    for one in report.accepted:
+        case = ElementTree.SubElement(
+            suite,
+            "testcase",
+            classname=f"nanodoc.{one.finding.code}",
+            name=_safe(one.finding.title),
+        )
+        why = ": ".join(text for text in (one.place or one.by, one.reason) if text)
+        ElementTree.SubElement(case, "skipped", message=_safe(f"accepted by {why}"))
     for what, why in report.not_checked:
         case = ElementTree.SubElement(
             suite, "testcase", classname="nanodoc.not-checked", name=_safe(what)

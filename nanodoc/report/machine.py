@@ -24,8 +24,9 @@ def render_github(report: Report) -> str:
     """One workflow command per finding, shown by GitHub beside the line it names."""
     lines = [_annotation(finding) for finding in without_secrets(report).findings]
     lines.append(
-        f"nanodoc: {report.verdict} ({len(report.findings)} findings in {report.vitals.steps} "
-        "steps)"
+        f"nanodoc: {report.verdict} ({len(report.findings)} findings"
+        + (f", {len(report.accepted)} accepted" if report.accepted else "")
+        + f" in {report.vitals.steps} steps)"
     )
     return "\n".join(lines) + "\n"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from nanodoc.diagnosis.finding import Finding
+from nanodoc.report.accepted import accepted_lines
 from nanodoc.report.finding import CAUSES, fix_status, folded, mark_of
 from nanodoc.report.fixes import changed_line
 from nanodoc.report.report import Report
@@ -32,9 +33,11 @@ def render_markdown(report: Report) -> str:
         "",
     ]
     if not report.findings:
-        out += ["Nothing was found.", ""]
+        out += [f"Nothing {'new ' if report.accepted else ''}was found.", ""]
     for finding in report.findings:
         out += _section(finding)
+    if told := accepted_lines(report):
+        out += [*(f"- {_text(line)}" for line in told), ""]
     if report.not_checked:
         out += ["<details><summary>Not checked</summary>", ""]
         out += [f"- {_text(what)}: {_text(why)}" for what, why in report.not_checked]

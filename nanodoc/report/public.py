@@ -12,7 +12,7 @@ from nanodoc.facts.frames import FrameTable
 from nanodoc.facts.loop import RunStatistics
 from nanodoc.facts.ops import OpFacts, TensorFacts
 from nanodoc.facts.ranks import RankOutcome
-from nanodoc.report.report import SCHEMA, GradGraph, Report
+from nanodoc.report.report import SCHEMA, Accepted, GradGraph, Report
 
 
 def public_form(report: Report) -> dict[str, Any]:
@@ -27,6 +27,8 @@ def public_form(report: Report) -> dict[str, Any]:
         "interrupted": report.interrupted,
         "run": asdict(report.run),
         "findings": [_finding(finding) for finding in report.findings],
+        "accepted": [_accepted(one) for one in report.accepted],
+        "unused_ignores": [asdict(ignore) for ignore in report.unused_ignores],
         "not_checked": [{"what": what, "why": why} for what, why in report.not_checked],
         "vitals": {
             "steps": report.vitals.steps,
@@ -65,6 +67,15 @@ def public_form(report: Report) -> dict[str, Any]:
         "ranks": [_rank(rank) for rank in report.ranks],
         "tried": [dict(row) for row in report.tried],
         "ops": [_op(op) for op in report.ops],
+    }
+
+
+def _accepted(one: Accepted) -> dict[str, Any]:
+    return {
+        "by": one.by,
+        "place": one.place,
+        "reason": one.reason,
+        "finding": _finding(one.finding),
     }
 
 

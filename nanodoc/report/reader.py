@@ -15,7 +15,16 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from nanodoc.diagnosis.finding import Check, Finding
 from nanodoc.errors import UsageError
 from nanodoc.facts.ranks import RankOutcome
-from nanodoc.report.report import SCHEMA, GradGraph, GradParameter, Report, RunInfo, VitalSigns
+from nanodoc.report.report import (
+    SCHEMA,
+    Accepted,
+    GradGraph,
+    GradParameter,
+    Report,
+    RunInfo,
+    UnusedIgnore,
+    VitalSigns,
+)
 
 _LARGEST = 256 * 2**20  # bytes
 _MOST = 2**63
@@ -72,7 +81,18 @@ def _report(content: Mapping[str, Any]) -> Report:
         preflight=tuple(_built(Check, row, "preflight") for row in _rows(content, "preflight")),
         graph=_graph(graph) if isinstance(graph, dict) else None,
         ranks=tuple(_rank(row) for row in _rows(content, "ranks")),
+        accepted=tuple(_accepted(row) for row in _rows(content, "accepted")),
+        unused_ignores=tuple(
+            _built(UnusedIgnore, row, "unused_ignores") for row in _rows(content, "unused_ignores")
+        ),
     )
+
+
+def _accepted(row: Mapping[str, Any]) -> Accepted:
+    told = {key: value for key, value in row.items() if key != "finding"}
+    kinds = get_type_hints(Accepted)
+    values = {key: _value(kinds[key], told.get(key), key) for key in ("by", "place", "reason")}
+    return Accepted(finding=_finding(_table(row, "finding")), **values)
 
 
 def _rank(row: Mapping[str, Any]) -> RankOutcome:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from nanodoc.diagnosis.finding import Check, Finding
 from nanodoc.facts.amp import AmpFacts
@@ -111,6 +111,26 @@ class GradGraph:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Accepted:
+    """A finding that the user has accepted: it is told, and counts for nothing."""
+
+    finding: Finding
+    by: Literal["comment", "allow", "baseline"]
+    place: str
+    """`FILE:LINE` of the comment, the baseline's file, or "" for the configuration."""
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UnusedIgnore:
+    """A comment that accepts findings at a line where there were none."""
+
+    file: str
+    line: int
+    codes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
     """Everything a user sees is rendered from this."""
 
@@ -145,6 +165,12 @@ class Report:
     """What one rank of several knows of itself, for the merged report; not public."""
     ranks: tuple[RankOutcome, ...] = ()
     """How each rank ended; only of a distributed run."""
+    accepted: tuple[Accepted, ...] = ()
+    """Findings that the user has accepted; they are not among `findings`."""
+    unused_ignores: tuple[UnusedIgnore, ...] = ()
+    """Comments in the user's own files that accepted nothing."""
+    sources: tuple[str, ...] = ()
+    """The user's own files that the run used; not public."""
 
     @property
     def verdict(self) -> str:

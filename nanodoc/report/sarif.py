@@ -13,7 +13,7 @@ from nanodoc.diagnosis.finding import Finding, Fix
 from nanodoc.facts.source import SourceSpan
 from nanodoc.report.finding import fix_status
 from nanodoc.report.fixes import changed_line
-from nanodoc.report.report import Report
+from nanodoc.report.report import Accepted, Report
 from nanodoc.report.secrets import without_secrets
 from nanodoc.strict_json import written
 from nanodoc.text import clean, clean_lines
@@ -37,7 +37,14 @@ def render_sarif(report: Report) -> str:
     report = shown
     file, _, name = report.run.entrypoint.split(" -- ")[0].rpartition(":")
     entry = file or name
-    rules = {finding.code: finding for finding in reversed(findings)}
+    accepted = [
+        replace(one, finding=replace(one.finding, fixes=()))
+        for one in report.accepted[: _MOST_RESULTS - len(findings)]
+    ]
+    rules = {
+        finding.code: finding
+        for finding in (*(one.finding for one in reversed(accepted)), *reversed(findings))
+    }
     codes = sorted(rules)
     run: dict[str, Any] = {
         "tool": {
@@ -55,9 +62,22 @@ def render_sarif(report: Report) -> str:
                 "properties": {"entrypoint": clean(report.run.entrypoint)},
             }
         ],
-        "results": [_result(finding, codes.index(finding.code), entry) for finding in findings],
+        "results": [
+            *(_result(finding, codes.index(finding.code), entry) for finding in findings),
+            *(
+                _result(one.finding, codes.index(one.finding.code), entry) | _suppressed(one)
+                for one in accepted
+            ),
+        ],
     }
     return written({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}) + "\n"
+
+
+def _suppressed(one: Accepted) -> dict[str, Any]:
+    told: dict[str, Any] = {"kind": "inSource" if one.by == "comment" else "external"}
+    if why := clean(": ".join(text for text in (one.place, one.reason) if text)):
+        told["justification"] = why
+    return {"suppressions": [told]}
 
 
 def _rule(finding: Finding) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from nanodoc.diagnosis.finding import OK, PROBLEM, SEVERITIES, SKIPPED
 from nanodoc.facts.loop import OverfitFacts
+from nanodoc.report.accepted import accepted_lines
 from nanodoc.report.finding import STYLES, finding_line, finding_text
 from nanodoc.report.frames import frames_text
 from nanodoc.report.layout import WIDTH, hung
@@ -122,7 +123,10 @@ def _blocks(report: Report, look: Look) -> Text:
             finding, snapshot, width=look.width, verbose=look.verbose, links=look.links
         )
         out.append("\n").append_text(block)
-    return out.append("\n")
+    out.append("\n")
+    for line in accepted_lines(report):
+        out.append(f"{line}\n", "dim")
+    return out
 
 
 def printed(out: Text, width: int, color: bool) -> str:
@@ -260,8 +264,11 @@ def _verdict(report: Report) -> Text:
         if any(f.severity == s for f in report.findings)
     }
     summary = (
-        ", ".join(f"{number} {severity}" for severity, number in counts.items()) or "nothing found"
+        ", ".join(f"{number} {severity}" for severity, number in counts.items())
+        or f"nothing {'new' if report.accepted else 'found'}"
     )
+    if report.accepted:
+        summary += f", {len(report.accepted)} accepted"
     style = {"healthy": "bold green", "warning": STYLES["warning"]}.get(
         report.verdict, STYLES["critical"]
     )

@@ -3,6 +3,7 @@ names are text in all of them."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Callable
@@ -12,11 +13,12 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from jsonschema import Draft4Validator
 
 from nanodoc.config import FORMATS, Config, check_output
 from nanodoc.pipeline.run import run_training
 from nanodoc.report.formats import rendered
-from nanodoc.report.report import Report
+from nanodoc.report.report import Accepted, Report
 from nanodoc.report.terminal import Look
 from tests.helpers import fresh_nanodoc, nanodoc
 from tests.report.test_page import HOSTILE, hostile
@@ -192,3 +194,30 @@ def test_further_reports_in_yaml(tmp_path: Path) -> None:
     refused = nanodoc("run", "train.py:build", "--config", "c.yaml", cwd=tmp_path)
     assert refused.returncode == 2
     assert "a mapping of formats to files" in refused.stderr
+
+
+SCHEMA = Path(__file__).parent / "schema" / "sarif-2.1.0-rtm.5.json"
+
+
+@pytest.mark.parametrize("change", ["as it is", "hostile", "accepted", "without a place"])
+def test_sarif_keeps_to_the_schema_of_oasis(report: Report, change: str) -> None:
+    finding = report.findings[0]
+    shown = {
+        "as it is": report,
+        "hostile": hostile(report),
+        "accepted": replace(
+            report,
+            accepted=(Accepted(finding=finding, by="comment", place="a.py:3", reason="known"),),
+        ),
+        "without a place": replace(
+            report,
+            findings=(replace(finding, culprit=replace(finding.culprit, location=None)),),
+        ),
+    }[change]
+    schema = json.loads(SCHEMA.read_text())
+    Draft4Validator(schema).validate(json.loads(rendered(shown, "sarif", Look())))
+
+
+def test_the_schema_is_the_published_one() -> None:
+    told = (SCHEMA.parent / "SHA256SUMS").read_text().split()[0]
+    assert hashlib.sha256(SCHEMA.read_bytes()).hexdigest() == told

@@ -13,6 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from markupsafe import Markup
 
 from nanodoc.diagnosis.finding import OK, PROBLEM, SKIPPED, Finding, Fix
+from nanodoc.report.accepted import accepted_lines
 from nanodoc.report.finding import CAUSES, fix_status, folded, mark_of
 from nanodoc.report.fixes import changed_line
 from nanodoc.report.page.charts import curves, failing_steps, history_of, maps
@@ -38,6 +39,7 @@ def render_html(report: Report, *, own: bool = True, history: Path | None = None
     context: dict[str, Any] = {
         "report": report,
         "findings": shown,
+        "accepted": accepted_lines(report),
         "curves": drawn,
         "curves_data": [
             {"title": clean(c.title), "steps": c.steps, "values": c.values} for c in drawn

@@ -37,6 +37,7 @@ from nanodoc.rules.learning.claims import at_call, calls_of, op_of
 from nanodoc.rules.rewrite import on_argument
 
 _BY_HAND = ("sub", "mul", "truediv", "div")
+_DRAWS = ("rand", "normal")
 
 
 @rule(
@@ -84,16 +85,36 @@ def _padded(shape: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
 def _by_accident(
     calls: StepCalls, call: CallFacts, first: ArgumentFacts, second: ArgumentFacts
 ) -> bool:
-    """One side learns, the other comes from the batch, and nobody put the extra dimension there in
-    the same line: who writes `a[:, None] - b` means all pairs."""
+    """One side learns, the other comes from the batch (or from what the step itself drew for both),
+    and nobody put the extra dimension there in the same line: who writes `a[:, None] - b` means all
+    pairs."""
     if first.requires_grad == second.requires_grad:
         return False
     learns, given = (first, second) if first.requires_grad else (second, first)
     source, other = calls.origin(learns), calls.origin(given, elementwise=True)
     if not isinstance(source, CallFacts):  # a parameter by itself, such as a vector of frequencies
         return False
-    from_batch = isinstance(other, ArgumentFacts) and (other.leaf or "").startswith("batch")
-    return from_batch and not _on_purpose(calls, call)
+    if isinstance(other, ArgumentFacts):
+        given_with_input = (other.leaf or "").startswith("batch")
+    else:
+        given_with_input = other.index in _drawn_for(calls, learns)
+    return given_with_input and not _on_purpose(calls, call)
+
+
+def _drawn_for(calls: StepCalls, argument: ArgumentFacts) -> set[int]:
+    """The random draws, such as randn, that an argument was computed from. Other tensors that a
+    step makes, such as arange, are often laid out against each other on purpose."""
+    waiting, seen, found = [argument.made_by], set[int](), set[int]()
+    while waiting:
+        index = waiting.pop()
+        if index is None or index in seen:
+            continue
+        seen.add(index)
+        made = calls.calls[index]
+        if not made.arguments and made.name.startswith(_DRAWS):
+            found.add(index)
+        waiting += [inner.made_by for inner in made.arguments]
+    return found
 
 
 def _on_purpose(calls: StepCalls, call: CallFacts) -> bool:
