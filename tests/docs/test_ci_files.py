@@ -17,7 +17,9 @@ from tests.helpers import nanodoc
 from tests.report.test_renderers import SICK
 
 ROOT = Path(__file__).resolve().parents[2]
-HEALTHY = SICK.replace("rows[1] = 0.0", "pass").replace("lr=0.1", "lr=1e-4")
+HEALTHY = (
+    SICK.replace("rows[1] = 0.0", "pass").replace("ones(3", "rand(3").replace("lr=0.1", "lr=1e-4")
+)
 SCRIPT = """
 import sys
 import torch
