@@ -169,6 +169,18 @@ class Config:
     tensorboard: str | None = option(
         None, "Folder for TensorBoard's event files (extra: tensorboard)", _RUN, path=True
     )
+    wandb: str | None = option(
+        None,
+        "Log history and findings to this project of Weights & Biases, offline unless WANDB_MODE "
+        "says otherwise (extra: wandb)",
+        _RUN,
+    )
+    mlflow: str | None = option(
+        None,
+        "Log history and findings to this experiment of MLflow, where MLFLOW_TRACKING_URI says "
+        "(extra: mlflow)",
+        _RUN,
+    )
     live: bool = option(False, "Show the vital signs on the terminal while the run goes on", _RUN)
     leak_check: bool = option(
         True,

@@ -17,7 +17,7 @@ import torch
 
 from nanodoc.config import Config, load_config
 from nanodoc.errors import UsageError
-from nanodoc.pipeline.accepted import check_baselines, with_accepted
+from nanodoc.pipeline.after_run import after_run, check_after_run
 from nanodoc.pipeline.run import run_recipe
 from nanodoc.pipeline.script import ScriptRun
 from nanodoc.progress import Progress
@@ -35,9 +35,9 @@ def examine(recipe: Any, steps: int | None = None, **options: Any) -> Report:
     `nanodoc run`, with underscores (`budget="20s"`, `snapshot_dir=...`). Raises `UsageError`."""
     config = _config(options if steps is None else {**options, "steps": steps})
     made = as_recipe(recipe, "examine")
-    check_baselines(config)
+    check_after_run(config)
     report = run_recipe("a recipe in code", made, BuildFacts(), config, Progress())
-    return with_accepted(report, config)
+    return after_run(report, config)
 
 
 def watch(
@@ -61,7 +61,7 @@ def watch(
     else:
         optimizers = list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
     config = _config(options)
-    check_baselines(config)
+    check_after_run(config)
     return Watched(optimizers, config)
 
 
@@ -77,6 +77,7 @@ class Watched:
         self._optimizers = optimizers
         self._around: AbstractContextManager[None] | None = None
         self._over = False
+        self._report: Report | None = None
 
     def __enter__(self) -> Watched:
         if self._around is not None:
@@ -105,7 +106,9 @@ class Watched:
         """What was found. Raises `UsageError` while the `with` block is open."""
         if not self._over:
             raise UsageError("report() is there when the `with` block is over")
-        return with_accepted(self._run.report(), self._config)
+        if self._report is None:
+            self._report = after_run(self._run.report(), self._config)
+        return self._report
 
     def _repr_html_(self) -> str:
         """As Jupyter shows it."""

@@ -81,9 +81,11 @@ def test_flags_that_are_not_given_change_nothing(
         "preflight = false\ntensorboard = 'events'\nlive = true\nleak-check = false\n"
         "also = {html = 'r.html'}\nquiet = true\nbrief = true\nverbose = 1\n"
         "in-process = true\ntimeout = '90s'\nallow = ['ND3']\nbaseline = 'b.json'\n"
-        "write-baseline = 'c.json'\n"
+        "write-baseline = 'c.json'\nwandb = 'p'\nmlflow = 'e'\n"
         "thresholds = { 'dead-units.share' = 0.7 }\nrecipe = { lr = 0.5 }\n"
     )
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlruns").as_uri())
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     told: list[Config] = []
 
     def examined(job: Job, live: bool = False) -> None:

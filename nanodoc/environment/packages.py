@@ -39,6 +39,7 @@ KEY_LIBRARIES = (
     "diffusers",
     "torchmetrics",
     "tensorboard",
+    "mlflow",
     "wandb",
     "scikit-learn",
     "pillow",

@@ -2,25 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import math
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from nanodoc.errors import UsageError
-
-_SCALARS = {
-    "loss": "loss",
-    "grad_norm": "gradient norm",
-    "lr": "learning rate",
-    "scale": "loss scale",
-    "seconds": "time/step seconds",
-    "load_seconds": "time/load seconds",
-    "samples_per_second": "time/samples per second",
-    "peak_memory": "memory/peak bytes",
-}
+from nanodoc.report.scalars import scalars, steps_of
 
 
 def check_tensorboard(folder: Path) -> None:
@@ -51,38 +37,9 @@ def write_tensorboard(history: Path, folder: Path) -> Path:
 
     writer = SummaryWriter(str(folder))  # type: ignore[no-untyped-call, unused-ignore]  # unannotated in torch
     try:
-        for line in history.read_text(encoding="utf-8").splitlines():
-            values = json.loads(line)
-            if "step" in values:
-                for tag, value, step in scalars(values):
-                    writer.add_scalar(tag, value, step)  # type: ignore[no-untyped-call, unused-ignore]  # as above
+        for values in steps_of(history):
+            for tag, value, step in scalars(values):
+                writer.add_scalar(tag, value, step)  # type: ignore[no-untyped-call, unused-ignore]  # as above
     finally:
         writer.close()  # type: ignore[no-untyped-call, unused-ignore]  # as above
     return folder
-
-
-def scalars(values: dict[str, Any]) -> Iterator[tuple[str, float, int]]:
-    """(tag, value, step) of one line of the history; NaN and inf stay what they are."""
-    step = int(values["step"])
-    for key, tag in _SCALARS.items():
-        number = _number(values.get(key))
-        if number is not None:
-            yield tag, number, step
-    for position, rate in enumerate(values.get("learning_rates") or ()):
-        number = _number(rate)
-        if number is not None:
-            yield f"learning rate/group {position}", number, step
-    sampled = values.get("sampled") or {}
-    at = int(sampled.get("step", step))
-    for position, ratio in enumerate(sampled.get("update_ratios") or ()):
-        if ratio:
-            yield f"update ratio (log10)/group {position}", math.log10(ratio), at
-    for layer, (mean, std, zeros) in (sampled.get("layers") or {}).items():
-        for name, value in (("mean", mean), ("std", std), ("zeros", zeros)):
-            number = _number(value)
-            if number is not None:
-                yield f"layers {name}/{layer or 'model'}", number, at
-
-
-def _number(value: Any) -> float | None:
-    return None if value is None or isinstance(value, (bool, list, dict)) else float(value)

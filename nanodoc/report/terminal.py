@@ -27,6 +27,8 @@ _WRITTEN = {
     "patch": "git apply {}",
     "minimal": "nanodoc replay {}",
     "tensorboard": "tensorboard --logdir {}",
+    "wandb": "wandb sync {}",
+    "mlflow": "mlflow ui",
 }
 _MARKS = {OK: ("✓", "green"), PROBLEM: ("✗", "bold red"), SKIPPED: ("·", "dim")}
 _BARS = "▁▂▃▄▅▆▇█"
