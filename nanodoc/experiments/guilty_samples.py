@@ -121,7 +121,7 @@ class Blame:
                 "seconds": None,
             },
             {
-                "name": "the batch without",
+                "name": "the batch without " + ("them" if len(guilty) > 1 else "it"),
                 "outcome": "passes",
                 "loss": without.loss,
                 "seconds": round(without.seconds, 4),

@@ -170,6 +170,7 @@ class Past:
                     rate=rate,
                     clip=None,
                     passes=course.complete,
+                    finite=course.complete,
                     last_loss=late_loss(course.losses),
                     seconds=round(course.seconds, 4),
                 )
@@ -265,6 +266,7 @@ class Past:
                     rate=rate,
                     clip=clip,
                     passes=passes,
+                    finite=course.complete and not _spiked(course, unmoved),
                     last_loss=last,
                     seconds=round(course.seconds, 4),
                 )

@@ -335,7 +335,7 @@ class ExperimentRun:
             rows += [
                 {
                     "name": f"{stretch.name} from step {course.start}",
-                    "outcome": "passes" if stretch.passes else "fails too",
+                    "outcome": stretch.outcome,
                     "loss": stretch.last_loss,
                     "seconds": stretch.seconds,
                 }

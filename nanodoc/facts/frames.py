@@ -117,6 +117,38 @@ class FrameTable:
         return tuple(reversed(found))
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Magnitude:
+    """One module's outputs in the step that failed."""
+
+    module: str
+    module_type: str
+    absmax: float | None
+    """The largest |output| of its calls; NaN where one of them holds a NaN."""
+    nonfinite: int
+
+
+def magnitudes(table: FrameTable) -> tuple[Magnitude, ...]:
+    """Of each module, in the order in which their first calls ended."""
+    calls: dict[str, list[Frame]] = {}
+    for frame in table.frames:
+        if frame.module_type and any(t.role.startswith("output") for t in frame.tensors):
+            calls.setdefault(frame.module, []).append(frame)
+    found = []
+    for module, frames in calls.items():
+        values = [value for frame in frames if (value := _out(frame)) is not None]
+        bad = [value for value in values if value - value != 0]
+        found.append(
+            Magnitude(
+                module=module,
+                module_type=frames[0].module_type,
+                absmax=bad[0] if bad else max(values, default=None),
+                nonfinite=sum(frame.nonfinite for frame in frames),
+            )
+        )
+    return tuple(found)
+
+
 def _out(frame: Frame) -> float | None:
     values = [
         t.absmax for t in frame.tensors if t.role.startswith("output") and t.absmax is not None

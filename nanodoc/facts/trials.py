@@ -59,7 +59,18 @@ class Stretch:
     passes: bool
     """Every step was finite, and the loss did not grow."""
     last_loss: float | None
+    finite: bool = False
+    """Every step was finite, whatever the loss did."""
     seconds: float | None = None
+
+    @property
+    def outcome(self) -> str:
+        """In words."""
+        if self.passes:
+            return "passes"
+        if self.finite and self.last_loss is not None:
+            return f"finite, ends at loss {self.last_loss:.3g}"
+        return "fails too"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -396,4 +396,5 @@ class Engine:
             notes=[note for notes in told for note in notes],
             trace_files=self.requested.files,
             frames=self.requested.tables,
+            magnitudes=self.requested.magnitudes,
         )

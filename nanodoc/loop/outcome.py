@@ -14,7 +14,7 @@ import torch
 from nanodoc.facts.amp import ScalerStep
 from nanodoc.facts.calls import RangeFacts
 from nanodoc.facts.evidence import Evidence
-from nanodoc.facts.frames import FrameTable
+from nanodoc.facts.frames import FrameTable, Magnitude
 from nanodoc.facts.ops import ParameterFacts
 from nanodoc.loop.history import History
 from nanodoc.loop.stop import Stop
@@ -51,6 +51,7 @@ class Outcome:
     notes: list[tuple[str, str]] = field(default_factory=list)
     trace_files: list[str] = field(default_factory=list)
     frames: list[FrameTable] = field(default_factory=list)
+    magnitudes: tuple[Magnitude, ...] = ()
     device_lost: bool = False
     """The device answers no more: neither the model nor a replay is to be had."""
 

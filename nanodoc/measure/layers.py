@@ -45,6 +45,7 @@ class GradientNumbers:
     mean: float
     std: float
     absmax: float
+    norm: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,23 @@ class Sample:
     gradients: dict[str, GradientNumbers]
     ratios: dict[str, float]
     group_ratios: tuple[float, ...]
+
+    def by_layer(self) -> dict[str, tuple[float | None, float | None]]:
+        """(norm of its parameters' gradients, largest of their ratios) of each module, by its
+        path; None where it was not measured."""
+        norms: dict[str, list[float]] = {}
+        ratios: dict[str, list[float]] = {}
+        for name, gradient in self.gradients.items():
+            norms.setdefault(name.rpartition(".")[0], []).append(gradient.norm)
+        for name, ratio in self.ratios.items():
+            ratios.setdefault(name.rpartition(".")[0], []).append(ratio)
+        return {
+            module: (
+                math.hypot(*norms[module]) if module in norms else None,
+                max(ratios.get(module, ()), default=None),
+            )
+            for module in dict.fromkeys((*norms, *ratios))
+        }
 
 
 class LayerProbe:
@@ -166,7 +184,10 @@ class LayerProbe:
                 )
                 low, high = torch.aminmax(values)
                 self._gradients.append(name)
-                self._gradient_numbers.append(torch.stack([mean, std, torch.maximum(-low, high)]))
+                # from the two: std is over the n - 1 degrees of freedom
+                square = values.numel() * mean * mean + (values.numel() - 1) * std * std
+                row = [mean, std, torch.maximum(-low, high), square.sqrt()]
+                self._gradient_numbers.append(torch.stack(row))
 
     def finish(self, step: int) -> Sample:
         """Reads everything, and lets go of the weights as they were."""

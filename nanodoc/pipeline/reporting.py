@@ -88,6 +88,7 @@ def reported(
         report,
         findings=findings,
         frames=tuple(outcome.frames),
+        magnitudes=outcome.magnitudes,
         stats=evidence.stats if config.stats else None,
         warnings=evidence.loop.warnings if evidence.loop is not None else (),
         preflight=preflight(evidence, findings, failed_check) if config.preflight else (),

@@ -68,6 +68,9 @@ def engine_options(config: Config, folder: Path) -> dict[str, Any]:
             frames=config.frames,
             most_frames=config.max_frames,
             module=config.module or "",
+            magnitudes=any(
+                form in ("html", "json") for form in (config.output_format, *config.also)
+            ),
         ),
         "leak_check": config.leak_check,
         "range_check": config.preflight is not False,

@@ -91,7 +91,9 @@ def _source(block: Block, finding: Finding, verbose: int, links: bool) -> None:
     """The place and the underlined source."""
     where, culprit = finding.culprit.location, finding.culprit
     kind = f", {clean(culprit.module_type)}" if culprit.module_type else ""
-    inside = f"  (module {clean(culprit.module)}{kind})" if culprit.module else ""
+    # the module where a run ended is not where its optimizer was made
+    at_module = culprit.module and (where is None or culprit.kind != "optimizer")
+    inside = f"  (module {clean(str(culprit.module))}{kind})" if at_module else ""
     arrow = Text(f"{block.indent}--> ", STYLES["gutter"])
     if where is None:
         named = culprit.kind if culprit.kind != "op" else ""
@@ -177,7 +179,7 @@ def _situation(finding: Finding) -> str:
     if finding.step is not None:
         parts.append(f"step {finding.step}")
     parts.append(finding.phase)
-    if finding.culprit.node or finding.culprit.op:
+    if (finding.culprit.node or finding.culprit.op) and finding.culprit.kind != "optimizer":
         parts.append(finding.culprit.node or str(finding.culprit.op))
     return clean(", ".join(parts))
 

@@ -27,6 +27,10 @@ _RENDERERS = {
 def rendered(report: Report, form: str, look: Look, *, beside: Path | None = None) -> str:
     """The report in that form. `beside`: the folder of a report that was read, and may be somebody
     else's; None of one that was made here."""
+    if report.snapshot is not None and form == "full":
+        from nanodoc.report.snapshot import render_snapshot
+
+        return render_snapshot(report, look)
     if form in ("full", "concise"):
         return render(report, look, concise=form == "concise")
     if form == "html":

@@ -60,6 +60,7 @@ def public_form(report: Report) -> dict[str, Any]:
         "graph": _graph(report.graph),
         "amp": _amp(report.amp),
         "frames": [_frames(table) for table in report.frames],
+        "magnitudes": [asdict(one) for one in report.magnitudes],
         "warnings": [asdict(warning) for warning in report.warnings],
         "preflight": [asdict(check) for check in report.preflight],
         "overfit": asdict(report.overfit) if report.overfit is not None else None,
@@ -67,6 +68,7 @@ def public_form(report: Report) -> dict[str, Any]:
         "ranks": [_rank(rank) for rank in report.ranks],
         "tried": [dict(row) for row in report.tried],
         "ops": [_op(op) for op in report.ops],
+        "snapshot": asdict(report.snapshot) if report.snapshot is not None else None,
     }
 
 

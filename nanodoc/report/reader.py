@@ -14,7 +14,9 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 from nanodoc.diagnosis.finding import Check, Finding
 from nanodoc.errors import UsageError
+from nanodoc.facts.frames import Magnitude
 from nanodoc.facts.ranks import RankOutcome
+from nanodoc.facts.snapshot import SnapshotFacts
 from nanodoc.report.report import (
     SCHEMA,
     Accepted,
@@ -81,6 +83,12 @@ def _report(content: Mapping[str, Any]) -> Report:
         preflight=tuple(_built(Check, row, "preflight") for row in _rows(content, "preflight")),
         graph=_graph(graph) if isinstance(graph, dict) else None,
         ranks=tuple(_rank(row) for row in _rows(content, "ranks")),
+        magnitudes=tuple(
+            _built(Magnitude, row, "magnitudes") for row in _rows(content, "magnitudes")
+        ),
+        snapshot=_built(SnapshotFacts, content["snapshot"], "snapshot")
+        if isinstance(content.get("snapshot"), dict)
+        else None,
         accepted=tuple(_accepted(row) for row in _rows(content, "accepted")),
         unused_ignores=tuple(
             _built(UnusedIgnore, row, "unused_ignores") for row in _rows(content, "unused_ignores")

@@ -9,10 +9,11 @@ from typing import Any, Literal
 
 from nanodoc.diagnosis.finding import Check, Finding
 from nanodoc.facts.amp import AmpFacts
-from nanodoc.facts.frames import FrameTable
+from nanodoc.facts.frames import FrameTable, Magnitude
 from nanodoc.facts.loop import OverfitFacts, RunStatistics, WarningFacts
 from nanodoc.facts.ops import OpFacts
 from nanodoc.facts.ranks import RankFacts, RankOutcome
+from nanodoc.facts.snapshot import SnapshotFacts
 
 SCHEMA = 1
 OTHERS, ANOTHER_BATCH, THE_STEP = "the other samples'", "another batch's", "the step's"
@@ -153,6 +154,8 @@ class Report:
     """The ops between cause and symptom; only of `replay --ops`."""
     frames: tuple[FrameTable, ...] = ()
     """The module frames of the steps that were looked at; only with `--frames`."""
+    magnitudes: tuple[Magnitude, ...] = ()
+    """The layers' outputs in the step that failed; only with a page or JSON."""
     warnings: tuple[WarningFacts, ...] = ()
     """What torch and the training code warned of during the run."""
     preflight: tuple[Check, ...] = ()
@@ -169,6 +172,8 @@ class Report:
     """Findings that the user has accepted; they are not among `findings`."""
     unused_ignores: tuple[UnusedIgnore, ...] = ()
     """Comments in the user's own files that accepted nothing."""
+    snapshot: SnapshotFacts | None = None
+    """What a snapshot holds; only where one is viewed."""
     sources: tuple[str, ...] = ()
     """The user's own files that the run used; not public."""
 

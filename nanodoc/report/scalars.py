@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +44,18 @@ def scalars(values: dict[str, Any]) -> Iterator[tuple[str, float, int]]:
     for position, ratio in enumerate(sampled.get("update_ratios") or ()):
         if ratio:
             yield f"update ratio (log10)/group {position}", math.log10(ratio), at
-    for layer, (mean, std, zeros) in (sampled.get("layers") or {}).items():
-        for name, value in (("mean", mean), ("std", std), ("zeros", zeros)):
+    yield from _of_layers(sampled.get("parameters"), ("gradient norm", "update ratio"), at)
+    yield from _of_layers(sampled.get("layers"), ("mean", "std", "zeros"), at)
+
+
+def _of_layers(
+    rows: Mapping[str, Sequence[Any]] | None, names: Sequence[str], step: int
+) -> Iterator[tuple[str, float, int]]:
+    for layer, values in (rows or {}).items():
+        for name, value in zip(names, values, strict=False):
             number = _number(value)
             if number is not None:
-                yield f"layers {name}/{layer or 'model'}", number, at
+                yield f"layers {name}/{layer or 'model'}", number, step
 
 
 def _number(value: Any) -> float | None:

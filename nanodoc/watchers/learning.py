@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from torch.optim.lr_scheduler import LRScheduler
@@ -31,6 +32,7 @@ from nanodoc.watchers.statistics import course_stats, peak_memory
 from nanodoc.watchers.warnings import WarningWatch
 from nanodoc.watchers.watch import RunEnd, Watch
 
+_MOST_LAYERS = 512
 _KEPT_NORMS = 256
 """Steps whose gradient norms are kept by parameter; when there are twice as many, every other one
 goes."""
@@ -113,6 +115,10 @@ class LearningWatch(Watch):
                 "update_ratios": list(latest.group_ratios),
                 "layers": {
                     layer.module: [layer.mean, layer.std, layer.zeros] for layer in latest.layers
+                },
+                "parameters": {
+                    module: list(row)
+                    for module, row in islice(latest.by_layer().items(), _MOST_LAYERS)
                 },
             }
         return found

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from nanodoc.facts.frames import FrameTable
+from nanodoc.facts.frames import FrameTable, Magnitude, magnitudes
 from nanodoc.measure.frames import FrameProbe
 from nanodoc.replay.sandbox import state_preserved
 from nanodoc.replay.step import StepRunner
@@ -24,7 +24,7 @@ from nanodoc.trace.write import write_trace
 from nanodoc.watchers.amp import AmpWatch
 from nanodoc.watchers.watch import RunEnd, Watch
 
-_MOST_OPS = 64
+_MOST_OPS, _MOST_LAYERS = 64, 512
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,6 +37,8 @@ class LookOptions:
     frames: bool = False
     most_frames: int = 100
     module: str = ""
+    magnitudes: bool = False
+    """Of the layers in the step that failed."""
 
 
 class RequestedSteps(Watch):
@@ -60,6 +62,7 @@ class RequestedSteps(Watch):
         self._options = options
         self._compiled = compiled
         self.tables: list[FrameTable] = []
+        self.magnitudes: tuple[Magnitude, ...] = ()
         self.files: list[str] = []
 
     def wants(self, step: int) -> bool:
@@ -113,6 +116,9 @@ class RequestedSteps(Watch):
                     "the training is compiled; hooks and modes would change what is compiled",
                 )
             )
+        if options.magnitudes and failed and capsule is not None:
+            with state_preserved(self._runner, self._keeper):
+                self.magnitudes = magnitudes(self._frames(capsule, "it failed", _MOST_LAYERS))
         if (
             not options.frames
             or capsule is None
@@ -133,8 +139,9 @@ class RequestedSteps(Watch):
                 )
         self.tables.append(replace(table, growth=end.growth))
 
-    def _frames(self, capsule: StepState, why: str) -> FrameTable:
+    def _frames(self, capsule: StepState, why: str, most: int | None = None) -> FrameTable:
         half = HalfLog()
-        probe = FrameProbe(self._runner.recipe.model, prefix=self._options.module, half=half)
+        prefix = self._options.module if most is None else ""
+        probe = FrameProbe(self._runner.recipe.model, prefix=prefix, half=half)
         self._replayer.replay(capsule, half=half, frames=probe)
-        return probe.finish(capsule.step, why, self._options.most_frames)
+        return probe.finish(capsule.step, why, most or self._options.most_frames)

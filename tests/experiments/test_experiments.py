@@ -105,7 +105,7 @@ def test_rows_and_verdict_of_one_bad_sample() -> None:
     assert rows["float64"] == "fails too"
     assert rows["eval mode (no dropout, BatchNorm's running statistics)"] == "fails too"
     assert rows[f"sample {BAD_ROW} alone"] == "fails"
-    assert rows["the batch without"] == "passes"
+    assert rows["the batch without it"] == "passes"
     assert finding.cause == "data"
     assert "and so does another batch" in finding.cause_why
     assert all("seconds" in row for row in finding.experiments[1:])

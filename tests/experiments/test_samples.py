@@ -68,7 +68,7 @@ def test_samples_that_the_failing_op_cannot_tell(tmp_path: Path) -> None:
     assert finding.culprit.samples == (3, 11)
     rows = {row["name"]: row["outcome"] for row in finding.experiments}
     assert rows["samples 3, 11 alone"] == "fails"
-    assert rows["the batch without"] == "passes"
+    assert rows["the batch without them"] == "passes"
 
 
 def test_a_batch_that_is_bad_as_a_whole_has_no_guilty_sample(tmp_path: Path) -> None:

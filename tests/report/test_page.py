@@ -4,6 +4,7 @@ hostile names as text."""
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 from collections.abc import Iterator
@@ -15,10 +16,11 @@ from typing import Any
 import pytest
 
 from nanodoc.config import Config
+from nanodoc.facts.frames import Magnitude
 from nanodoc.facts.source import SourceSpan
 from nanodoc.pipeline.check_grad_graph import check_grad_graph
 from nanodoc.pipeline.run import run_training
-from nanodoc.report.page.charts import curves, history_of, maps
+from nanodoc.report.page.charts import bars, curves, history_of, maps
 from nanodoc.report.page.render import render_html
 from nanodoc.report.page.source import lines_of
 from nanodoc.report.report import Report
@@ -209,6 +211,49 @@ def test_curves_and_maps_of_a_history(tmp_path: Path) -> None:
     shares = [cell[0] for cell in spread.rows[0][1] if cell is not None]
     assert shares == sorted(shares)
     assert len(ratio.steps) <= 40
+
+
+def test_maps_of_each_layers_parameters(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    lines = [
+        {
+            "step": step,
+            "sampled": {
+                "step": step,
+                "update_ratios": [1e-3],
+                "parameters": {"body.0": [10.0**step, 1e-3], "head": [None, 1e-2]},
+            },
+        }
+        for step in range(3)
+    ]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    norms, ratios = maps(history_of(path))
+    assert [name for name, _ in norms.rows] == [name for name, _ in ratios.rows]
+    first = [cell[1] for cell in norms.rows[0][1] if cell is not None]
+    assert (norms.rows[0][0], first) == ("body.0", ["1", "10", "100"])
+    assert norms.rows[1] == ("head", [None] * 3)
+
+
+def test_the_layers_of_the_step_that_failed(tmp_path: Path, monkeypatch: Any) -> None:
+    """Their own outputs, the first one that is not finite among them."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(SICK.replace("rows[1] = 0.0", "rows[1] = float('nan')"))
+    report = run_training("train.py:build", Config(device="cpu", budget=0.0, output_format="html"))
+    assert [(one.module, one.nonfinite > 0) for one in report.magnitudes] == [
+        ("0.scale", True),
+        ("0", True),
+    ]
+    assert "The layers in the step that failed" in Text(render_html(report)).text
+    healthy = [
+        Magnitude(module=str(i), module_type="Linear", absmax=10.0**i, nonfinite=0)
+        for i in range(100)
+    ]
+    bad = Magnitude(module="bad", module_type="Linear", absmax=math.inf, nonfinite=3)
+    shown = bars([*healthy, bad, *healthy[:5]])
+    assert len(shown) <= 60
+    assert ("bad", "Linear", 1.0, "3 not finite", True) in shown
+    shares = [share for _, _, share, _, _ in shown[:50]]
+    assert shares == sorted(shares)
 
 
 def test_no_history_is_no_curve(tmp_path: Path) -> None:

@@ -11,14 +11,16 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from nanodoc.facts.frames import Magnitude
+
 _LARGEST = 256 * 2**20  # bytes of a history that is read
 _POINTS = 2000  # of a curve: more than a screen has columns
 _LAYERS, _STEPS = 60, 40  # rows and columns of the map
 _SERIES = (
     ("loss", "loss", "loss"),
-    ("gradient norm", "grad_norm", "norm"),
-    ("learning rate", "lr", "rate"),
-    ("loss scale", "scale", "scale"),
+    ("gradient norm", "grad_norm", "gradient norm"),
+    ("learning rate", "lr", "learning rate"),
+    ("loss scale", "scale", "loss scale"),
     ("throughput", "samples_per_second", "samples/s"),
 )
 
@@ -40,7 +42,8 @@ class Curve:
         finite = [value for value in self.values if value is not None]
         if not finite:
             return f"{self.title}: no finite value"
-        text = f"{self.title}: {finite[0]:.4g} to {finite[-1]:.4g}, at most {max(finite):.4g}"
+        unit = f" ({self.unit})" if self.unit != self.title else ""
+        text = f"{self.title}{unit}: {finite[0]:.4g} to {finite[-1]:.4g}, at most {max(finite):.4g}"
         return text + (f", not finite at step {self.bad[0]}" if self.bad else "")
 
 
@@ -82,7 +85,7 @@ def curves(history: Sequence[Mapping[str, Any]]) -> list[Curve]:
         values = [_number(value) for _, value in pairs]
         bad = [step for step, value in zip(steps, values, strict=True) if value is None]
         constant = len(set(values)) < 2
-        if len(steps) > 1 and not (constant and key in ("lr", "scale")):
+        if len(steps) > 2 and not (constant and key in ("lr", "scale")):
             found.append(Curve(title, unit, *_thinned(steps, values), bad[:50]))
     return found
 
@@ -101,7 +104,8 @@ def _thinned(steps: list[int], values: list[float | None]) -> tuple[list[int], l
 
 
 def maps(history: Sequence[Mapping[str, Any]]) -> list[Map]:
-    """The update ratio by group and the spread of each layer's output, at the sampled steps."""
+    """The gradient norm and update ratio of each layer's parameters (of groups where no layer was
+    measured), and the spread of each layer's output, at the sampled steps."""
     sampled = [
         line["sampled"]
         for line in history
@@ -112,23 +116,31 @@ def maps(history: Sequence[Mapping[str, Any]]) -> list[Map]:
     every = max(1, math.ceil(len(sampled) / _STEPS))
     columns = sampled[::every]
     steps = [one["step"] for one in columns]
-    ratios: dict[str, list[float | None]] = {}
-    for column, one in enumerate(columns):
+    ratios = _rows(columns, "parameters", 1)
+    for column, one in enumerate(columns if not ratios else ()):
         for number, value in enumerate(one.get("update_ratios") or []):
             row = ratios.setdefault(f"group {number}", [None] * len(columns))
             row[column] = _number(value)
-    spread: dict[str, list[float | None]] = {}
-    for column, one in enumerate(columns):
-        layers = one.get("layers")
-        for name, values in layers.items() if isinstance(layers, dict) else ():
-            row = spread.setdefault(str(name), [None] * len(columns))
-            if isinstance(values, list) and len(values) > 1:
-                row[column] = _number(values[1])
     made = (
+        ("gradient norm of each layer", _rows(columns, "parameters", 0)),
         ("update ratio |Δw|/|w|", ratios),
-        ("standard deviation of each layer's output", spread),
+        ("standard deviation of each layer's output", _rows(columns, "layers", 1)),
     )
     return [_map(title, steps, rows) for title, rows in made if rows]
+
+
+def _rows(
+    columns: Sequence[Mapping[str, Any]], key: str, position: int
+) -> dict[str, list[float | None]]:
+    """One of the numbers that sampled steps hold for each layer, by layer and column."""
+    rows: dict[str, list[float | None]] = {}
+    for column, one in enumerate(columns):
+        layers = one.get(key)
+        for name, values in layers.items() if isinstance(layers, dict) else ():
+            row = rows.setdefault(str(name) or "model", [None] * len(columns))
+            if isinstance(values, list) and len(values) > position:
+                row[column] = _number(values[position])
+    return rows
 
 
 def _map(title: str, steps: list[int], rows: Mapping[str, list[float | None]]) -> Map:
@@ -140,6 +152,32 @@ def _map(title: str, steps: list[int], rows: Mapping[str, list[float | None]]) -
     if len(kept) > _LAYERS:
         kept = [kept[i * len(kept) // _LAYERS] for i in range(_LAYERS)]
     return Map(title, steps, [(name, [_cell(v, low, span) for v in row]) for name, row in kept])
+
+
+def bars(layers: Sequence[Magnitude]) -> list[tuple[str, str, float, str, bool]]:
+    """(layer, type, share of the longest bar, text, whether something is not finite) of each layer,
+    on a logarithmic scale; the first, those around the first bad one, and the last of very many."""
+    logs = [
+        math.log10(one.absmax)
+        for one in layers
+        if one.absmax is not None and math.isfinite(one.absmax) and one.absmax > 0
+    ]
+    low, high = (min(logs), max(logs)) if logs else (0.0, 0.0)
+    bad = next((i for i, one in enumerate(layers) if one.nonfinite), 0)
+    begin = max(0, min(bad - _LAYERS // 2, len(layers) - _LAYERS))
+    found = []
+    for one in layers[begin : begin + _LAYERS]:
+        value = one.absmax
+        finite = value is not None and math.isfinite(value)
+        told = "" if value is None else f"max {value:.3g}"
+        if one.nonfinite:
+            told = (f"{told}, " if finite else "") + f"{one.nonfinite} not finite"
+        share = 1.0
+        if finite:
+            place = math.log10(value) if value else low
+            share = 0.05 + 0.95 * (place - low) / ((high - low) or 1.0)
+        found.append((one.module or "model", one.module_type, share, told, one.nonfinite > 0))
+    return found
 
 
 def _cell(value: float | None, low: float, span: float) -> tuple[float, str] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,19 +13,21 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
-from nanodoc.diagnosis.finding import OK, PROBLEM, SKIPPED, Finding, Fix
+from nanodoc.diagnosis.finding import OK, PROBLEM, SKIPPED, ChainLink, Finding, Fix
 from nanodoc.report.accepted import accepted_lines
 from nanodoc.report.finding import CAUSES, fix_status, folded, mark_of
 from nanodoc.report.fixes import changed_line
-from nanodoc.report.page.charts import curves, failing_steps, history_of, maps
+from nanodoc.report.page.charts import bars, curves, failing_steps, history_of, maps
 from nanodoc.report.page.source import Line, lines_of
 from nanodoc.report.report import GradGraph, GradParameter, Report
 from nanodoc.report.secrets import without_secrets
+from nanodoc.report.snapshot import head_of, row_of
 from nanodoc.text import clean
 
 _HERE = Path(__file__).parent
 _MOST_PARAMETERS = 20_000
 _FEW = 12  # samples that are named
+_OF_NUMBERS = ("forward", "backward", "amp", "learning")
 _CHECKS = {OK: ("✓", "passed"), PROBLEM: ("✗", "problem"), SKIPPED: ("–", "not checked")}
 
 
@@ -45,7 +48,14 @@ def render_html(report: Report, *, own: bool = True, history: Path | None = None
             {"title": clean(c.title), "steps": c.steps, "values": c.values} for c in drawn
         ],
         "maps": maps(steps),
-        "failing": failing_steps(finding.step for finding in report.findings),
+        "held": _held(report),
+        "layers": bars(report.magnitudes) if _shows_layers(report) else [],
+        "failing": failing_steps(
+            # a run that goes on after step 0 did not fail there
+            finding.step
+            for finding in report.findings
+            if finding.step or report.vitals.steps < 2
+        ),
         "facts": _facts(report),
         "checks": [(*_CHECKS[check.state], check.name, check.text) for check in report.preflight],
         "tree": _tree(report.graph) if report.graph is not None else None,
@@ -78,6 +88,8 @@ def _hash(script: str) -> str:
 class ShownFix:
     title: str
     status: str
+    details: str
+    """What its trial came to."""
     verified: bool | None
     before: str | None
     after: str | None
@@ -96,13 +108,25 @@ class ShownFinding:
     """(name, mark, class, outcome)"""
     cause: str
     fixes: list[ShownFix]
+    in_module: bool
+    """The module is where it happened."""
+    op: str
+    untried: str
+
+    def size(self, link: ChainLink) -> int:
+        """How many elements an op's output has."""
+        return math.prod(link.shape)
 
 
 def _shown(finding: Finding, *, own: bool) -> ShownFinding:
     culprit, where = finding.culprit, finding.culprit.location
-    samples = f"{folded(culprit.samples, _FEW)} of the batch" if culprit.samples else ""
-    if culprit.dataset_indices:
-        samples += f" (data set {folded(culprit.dataset_indices, _FEW)})"
+    rows = culprit.dataset_indices
+    word = "sample" if len(culprit.samples or rows) == 1 else "samples"
+    of_data = f"{folded(rows, _FEW)} of the data set" if rows else ""
+    samples = f"{word} {of_data}" if rows else ""
+    if culprit.samples:
+        samples = f"{word} {folded(culprit.samples, _FEW)} of the batch"
+        samples += f" ({of_data})" if rows else ""
     return ShownFinding(
         finding=finding,
         place=f"{where.file}:{where.line}:{where.column}" if where is not None else "",
@@ -111,7 +135,19 @@ def _shown(finding: Finding, *, own: bool) -> ShownFinding:
         experiments=[_experiment(row) for row in finding.experiments],
         cause=CAUSES.get(finding.cause, "") if finding.cause is not None else "",
         fixes=[_fix(finding, fix) for fix in finding.fixes],
+        in_module=bool(culprit.module) and (where is None or culprit.kind != "optimizer"),
+        op="" if culprit.kind == "optimizer" else culprit.node or culprit.op or "",
+        untried=_untried(finding),
     )
+
+
+def _untried(finding: Finding) -> str:
+    """What is said where there were no experiments."""
+    if finding.experiments:
+        return ""
+    if any(fix.verified is not None for fix in finding.fixes):
+        return "The change above, and nothing else: what happened is seen in the step itself."
+    return "Nothing: what happened is seen in the step itself."
 
 
 def is_below(file: Path, *folders: Path) -> bool:
@@ -132,14 +168,36 @@ def _experiment(row: Mapping[str, Any]) -> tuple[str, str, str, str]:
 
 def _fix(finding: Finding, fix: Fix) -> ShownFix:
     change = changed_line(finding, fix)
+    status, _, details = fix_status(fix).partition(": " if fix.outcome else ", ")
     return ShownFix(
         title=fix.title,
-        status=fix_status(fix),
+        status=status,
+        details=details,
         verified=fix.verified,
         before=change[1] if change is not None else None,
         after=change[2] if change is not None else None,
         code=fix.patch if change is None else None,
     )
+
+
+def _shows_layers(report: Report) -> bool:
+    """The layers' outputs tell something of the first finding: of one about numbers."""
+    first = next(iter(report.findings), None)
+    bad = any(layer.nonfinite for layer in report.magnitudes)
+    return bad or (first is not None and first.family in _OF_NUMBERS)
+
+
+def _held(report: Report) -> dict[str, Any] | None:
+    """What a snapshot holds: its head, and (part, rows) of its tensors, those with values that are
+    not finite first."""
+    facts = report.snapshot
+    if facts is None:
+        return None
+    parts = []
+    for name, tensors in facts.parts:
+        ordered = sorted(tensors, key=lambda tensor: tensor.nonfinite == 0)
+        parts.append((name, [(*row_of(tensor), tensor.nonfinite > 0) for tensor in ordered]))
+    return {"head": head_of(report, facts), "parts": parts}
 
 
 def _facts(report: Report) -> list[tuple[str, str]]:

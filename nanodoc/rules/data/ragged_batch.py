@@ -118,12 +118,13 @@ def _compared(rule: Rule, evidence: Evidence, ragged: RaggedFacts) -> Claim:
 def _explanation(ragged: RaggedFacts, worst: FieldFacts, first: int) -> str:
     """How sample `first` differs from the others."""
     sizes = Counter(worst.sizes)
-    most = len(set(worst.sizes)) > 1 and sizes[worst.usual] > 1
+    usual, others = sizes[worst.usual], len(worst.sizes) - sizes[worst.usual]
+    whose = "most have" if usual > others else f"{usual} others have"
     return (
         f"Sample {first} of the batch (data set {ragged.indices[first]}) has "
         f"{_shown(worst.sizes[first])} where "
-        f"{'most have' if most else 'sample 0 has'} "
-        f"{_shown(worst.usual if sizes[worst.usual] > 1 else worst.sizes[0])}. "
+        f"{whose if usual > 1 else 'sample 0 has'} "
+        f"{_shown(worst.usual if usual > 1 else worst.sizes[0])}. "
         + (
             "The collate function stacks"
             if ragged.own_collate

@@ -43,7 +43,7 @@ def diverged_claim(
         finding=rule.finding(
             confidence=confidence(
                 0.5 if evidence.reproduced == "bitwise" or not broke else 0.2,
-                0.85 if course and course.passing() else 0.6,
+                _tried(course),
                 0.5 if growth.loss and growth.loss > 10 else 0.2,
                 0.4 if len(losses) > 3 else 0.0,
             ),
@@ -69,6 +69,16 @@ def diverged_claim(
             fixes=tuple(_fixes(growth, course, rate, site, raised=raised)),
         ),
     )
+
+
+def _tried(course: RerunFacts | None) -> float:
+    """What the stretches say for the steps as the cause: with smaller ones it learns, or does not
+    fail at least."""
+    if course is not None and course.passing():
+        return 0.85
+    if course is not None and any(stretch.finite for stretch in course.stretches):
+        return 0.5
+    return 0.6 if course is None else 0.3
 
 
 def _title(rule: Rule, growth: Growth, losses: list[float], *, broke: bool) -> str:
@@ -147,7 +157,8 @@ def _explanation(
     if growth.began is not None:
         parts.append(f"Since step {growth.began} the loss is more than twice its start.")
     if norms:
-        parts.append(f"The gradient norm reached {max(norms):.3g}.")
+        began = f"was {norms[0]:.3g} at step 0 and " if norms[0] < max(norms) else ""
+        parts.append(f"The gradient norm {began}reached {max(norms):.3g}.")
     if growth.weights is not None and growth.weights > WEIGHTS_GREW:
         parts.append(f"All weights together are {growth.weights:.3g} times as large as at step 0.")
     if raised:
@@ -172,6 +183,19 @@ def slower(course: RerunFacts) -> float | None:
     )
 
 
+def _only_finite(course: RerunFacts, factor: float, rate: float | None) -> Fix:
+    """What is told where smaller steps do not fail, and do not learn either."""
+    lower = f"to {rate * factor:.3g}" if rate is not None else f"{1 / factor:g}-fold"
+    ends = next(stretch.last_loss for stretch in course.stretches if stretch.rate == factor)
+    return Fix(
+        title=f"lower the learning rate {lower}, and look at what makes the first gradients large: "
+        "the initial weights, the scale of inputs and targets",
+        verified=False,
+        outcome=f"these steps stay finite, without learning (loss {ends:.3g} at their end)",
+        confidence="maybe",
+    )
+
+
 def _fixes(
     growth: Growth,
     course: RerunFacts | None,
@@ -188,6 +212,9 @@ def _fixes(
                 confidence="likely",
             )
         ]
+    calmer = max((s.rate for s in course.stretches if s.finite and s.clip is None), default=None)
+    if not course.passing() and calmer is not None:
+        return [_only_finite(course, calmer, rate if growth.only_rate else None)]
     if not course.passing():
         title = (
             "look at the learning rate and its schedule, at the sign of the loss (maximize=True), "

@@ -121,11 +121,11 @@ def _normalised_twice(
         explanation=f"{'It' if call.name == 'logsumexp' else call.name} takes the model's raw "
         "outputs (logits). Given probabilities "
         "between 0 "
-        "and 1 it sees almost no difference between classes, and gradients pass through two "
-        f"of them.{cap}",
+        "and 1 it sees almost no difference between classes, and the gradients pass through a "
+        f"softmax twice.{cap}",
         notes=notes,
-        fix=f"leave the {made.name} out in training and return the logits; apply it where "
-        "probabilities are read",
+        fix=f"leave the {made.name} out and return the logits; apply it only where probabilities "
+        "are read",
     )
 
 
