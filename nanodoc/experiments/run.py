@@ -339,7 +339,7 @@ class ExperimentRun:
                     "loss": stretch.last_loss,
                     "seconds": stretch.seconds,
                 }
-                for stretch in course.stretches
+                for stretch in sorted(course.stretches, key=lambda one: one.clip is not None)
             ]
         return rows
 

@@ -126,7 +126,8 @@ def culprit_of(
 def link(op: OpFacts) -> ChainLink:
     """One op of a chain as the report shows it."""
     ins = [fact.absmax for fact in op.inputs if fact.absmax is not None]
-    out = op.outputs[0] if op.outputs else None
+    bad = next((fact for fact in op.outputs if fact.nonfinite), None)
+    out = op.outputs[0] if op.outputs and (bad is None or op.outputs[0].nonfinite) else bad
     return ChainLink(
         op=op.op,
         module=op.module,
@@ -135,7 +136,7 @@ def link(op: OpFacts) -> ChainLink:
         shape=out.shape if out else (),
         absmax_in=max(ins) if ins else None,
         absmax_out=out.absmax if out else None,
-        nonfinite_out=sum(fact.nonfinite for fact in op.outputs),
+        nonfinite_out=out.nonfinite if out else 0,
     )
 
 

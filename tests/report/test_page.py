@@ -7,7 +7,7 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -149,6 +149,15 @@ def hostile(report: Report) -> Report:
         not_checked=((HOSTILE, HOSTILE),),
         artifacts={HOSTILE: HOSTILE},
     )
+
+
+def test_the_text_of_the_page(
+    sick: tuple[Report, Path], golden: Callable[[str, str], None]
+) -> None:
+    report, _ = sick
+    shown = replace(report, nanodoc="0.0", run=replace(report.run, torch="2", python="3"))
+    shown = replace(shown, vitals=replace(report.vitals, peak_memory=None), artifacts={})
+    golden("page", Text(render_html(shown)).text.replace(". ", ".\n") + "\n")
 
 
 def test_hostile_names_are_text(sick: tuple[Report, Path]) -> None:

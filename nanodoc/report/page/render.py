@@ -146,8 +146,8 @@ def _untried(finding: Finding) -> str:
     if finding.experiments:
         return ""
     if any(fix.verified is not None for fix in finding.fixes):
-        return "The change above, and nothing else: what happened is seen in the step itself."
-    return "Nothing: what happened is seen in the step itself."
+        return "The change above, and nothing else: what happened is seen in the code that ran."
+    return "Nothing: what happened is seen in the code that ran."
 
 
 def is_below(file: Path, *folders: Path) -> bool:

@@ -4,6 +4,7 @@ helps."""
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from nanodoc.diagnosis.claim import Claim, Specificity, confidence
 from nanodoc.diagnosis.finding import Culprit, Fix
@@ -12,7 +13,7 @@ from nanodoc.diagnosis.rule import Rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.ops import Birth
 from nanodoc.facts.source import SourceSpan
-from nanodoc.facts.trials import Growth, RerunFacts
+from nanodoc.facts.trials import Growth, RerunFacts, Stretch
 from nanodoc.rules.base import effects, link, replay_row
 from nanodoc.rules.rewrite import number_in_call
 
@@ -48,7 +49,14 @@ def diverged_claim(
                 0.4 if len(losses) > 3 else 0.0,
             ),
             title=_title(rule, growth, losses, broke=broke),
-            explanation=_explanation(growth, norms, birth, rate, raised=raised),
+            explanation=_explanation(
+                growth,
+                norms,
+                birth,
+                rate,
+                raised=raised,
+                broken=len(norms) < len(evidence.grad_norms),
+            ),
             culprit=Culprit(
                 kind="optimizer",
                 op=birth.site.op if birth else None,
@@ -151,14 +159,21 @@ def _what_grew(growth: Growth) -> str:
 
 
 def _explanation(
-    growth: Growth, norms: list[float], birth: Birth | None, rate: float | None, *, raised: bool
+    growth: Growth,
+    norms: list[float],
+    birth: Birth | None,
+    rate: float | None,
+    *,
+    raised: bool,
+    broken: bool,
 ) -> str:
     parts = []
     if growth.began is not None:
         parts.append(f"Since step {growth.began} the loss is more than twice its start.")
     if norms:
         began = f"was {norms[0]:.3g} at step 0 and " if norms[0] < max(norms) else ""
-        parts.append(f"The gradient norm {began}reached {max(norms):.3g}.")
+        broke = ", then it was not finite" if broken else ""
+        parts.append(f"The gradient norm {began}reached {max(norms):.3g}{broke}.")
     if growth.weights is not None and growth.weights > WEIGHTS_GREW:
         parts.append(f"All weights together are {growth.weights:.3g} times as large as at step 0.")
     if raised:
@@ -183,15 +198,16 @@ def slower(course: RerunFacts) -> float | None:
     )
 
 
-def _only_finite(course: RerunFacts, factor: float, rate: float | None) -> Fix:
-    """What is told where smaller steps do not fail, and do not learn either."""
-    lower = f"to {rate * factor:.3g}" if rate is not None else f"{1 / factor:g}-fold"
-    ends = next(stretch.last_loss for stretch in course.stretches if stretch.rate == factor)
+def _only_finite(stretches: Sequence[Stretch], rate: float | None) -> Fix:
+    """What is told where smaller steps do not fail, and do not learn for certain either."""
+    best = min(stretches, key=lambda stretch: stretch.last_loss or 0.0)
+    lower = f"to {rate * best.rate:.3g}" if rate is not None else f"{1 / best.rate:g}-fold"
     return Fix(
         title=f"lower the learning rate {lower}, and look at what makes the first gradients large: "
         "the initial weights, the scale of inputs and targets",
         verified=False,
-        outcome=f"these steps stay finite, without learning (loss {ends:.3g} at their end)",
+        outcome=f"these steps stay finite and end at loss {best.last_loss:.3g}, which tells "
+        "nothing of learning",
         confidence="maybe",
     )
 
@@ -212,9 +228,11 @@ def _fixes(
                 confidence="likely",
             )
         ]
-    calmer = max((s.rate for s in course.stretches if s.finite and s.clip is None), default=None)
-    if not course.passing() and calmer is not None:
-        return [_only_finite(course, calmer, rate if growth.only_rate else None)]
+    finite = [
+        s for s in course.stretches if s.finite and s.clip is None and s.last_loss is not None
+    ]
+    if not course.passing() and finite:
+        return [_only_finite(finite, rate if growth.only_rate else None)]
     if not course.passing():
         title = (
             "look at the learning rate and its schedule, at the sign of the loss (maximize=True), "
