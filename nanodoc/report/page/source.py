@@ -17,7 +17,7 @@ from nanodoc.facts.source import SourceSpan
 from nanodoc.report.secrets import hidden
 from nanodoc.text import clean
 
-_AROUND = 3  # lines before and behind
+_BEFORE, _BEHIND = 8, 3  # lines
 _LONGEST = 2 * 2**20  # bytes of a file that is read
 _WIDEST = 400  # columns of a line
 _KINDS: tuple[tuple[Any, str], ...] = (
@@ -49,8 +49,8 @@ def lines_of(where: SourceSpan, *, files: bool) -> list[Line]:
         whole = text.removesuffix("\n").split("\n")
         found = whole[where.line - 1 : where.line - 1 + len(own)]
         if [line.strip() for line in found] == [line.strip() for line in own]:
-            first = max(1, where.line - _AROUND)
-            lines = whole[first - 1 : where.line - 1 + len(own) + _AROUND]
+            first = max(1, where.line - _BEFORE)
+            lines = whole[first - 1 : where.line - 1 + len(own) + _BEHIND]
     lines = [clean(hidden(line)) for line in lines]  # the report's own text is without secrets
     last = where.line + len(own) - 1
     shown = []
