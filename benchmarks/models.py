@@ -88,6 +88,17 @@ class Recurrent(nn.Module):
         return out
 
 
+def mlp(width: int, layers: int) -> nn.Sequential:
+    """Linear layers with ReLU, for the small steps; the last of 10 units."""
+    body = [part for _ in range(layers - 1) for part in (nn.Linear(width, width), nn.ReLU())]
+    return nn.Sequential(*body, nn.Linear(width, 10))
+
+
+def many_tensors(pairs: int) -> nn.Sequential:
+    """So many layers of two small tensors each."""
+    return nn.Sequential(*(nn.Linear(8, 8) for _ in range(pairs)), nn.Linear(8, 10))
+
+
 class Residual(nn.Module):
     """One layer of the deep models whose gradient flow is followed."""
 

@@ -9,11 +9,13 @@ import torch.nn.functional as F
 from torch import nn
 
 from benchmarks.internals import Recipe
-from benchmarks.models import GPT, ConvNet, Recurrent, Residual
+from benchmarks.models import GPT, ConvNet, Recurrent, Residual, many_tensors, mlp
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 
-MODELS = ("gpt", "conv", "lstm", "gpt-amp")
+SMALL = {"mlp-0.5ms": (5, 64, 32), "mlp-2ms": (5, 256, 64), "mlp-5ms": (5, 512, 128)}
+"""(layers, width, batch) of steps that take about so long on one core of a CPU."""
+MODELS = ("gpt", "conv", "lstm", "gpt-amp", *SMALL, "3000-tensors")
 
 
 def loss_fn(model: nn.Module, batch: Batch) -> torch.Tensor:
@@ -49,6 +51,13 @@ def recipe(name: str, device: torch.device) -> Recipe:
     elif name == "conv":
         model = ConvNet()
         x, y = torch.randn(32, 3, 32, 32), torch.randint(0, 10, (32,))
+    elif name in SMALL:
+        layers, width, size = SMALL[name]
+        model = mlp(width, layers)
+        x, y = torch.randn(size, width), torch.randint(0, 10, (size,))
+    elif name == "3000-tensors":
+        model = many_tensors(1499)
+        x, y = torch.randn(8, 8), torch.randint(0, 10, (8,))
     else:
         model = Recurrent()
         x, y = torch.randn(32, 64, 64), torch.randint(0, 10, (32,))

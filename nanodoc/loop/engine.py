@@ -105,7 +105,7 @@ class Engine:
         self._graph, self._probes = watches.graph, watches.probes
         self.amp, self.requested = watches.amp, watches.requested
         self.sampler, self.learning = watches.sampler, watches.learning
-        self.watches = watches.in_order
+        self.watches, self._hearing = watches.in_order, watches.hearing
         driver = ObservedStep if runner.observing else DrivenStep
         self._driver = driver(runner, self._named, self.watches, self.amp, self._probes)
         failures = FailureLook(runner, keeper, build, self._feed)
@@ -199,7 +199,7 @@ class Engine:
         step = capsule.step
         try:
             with ExitStack() as around:
-                for watch in self.watches:
+                for watch in self._hearing["around_step"]:
                     around.enter_context(watch.around_step(capsule))
                 trouble = self._run_step(capsule, began)
         except UserCodeError as error:
@@ -243,7 +243,7 @@ class Engine:
         return capsule, began
 
     def _tell_begun(self, capsule: StepState) -> None:
-        for watch in self.watches:
+        for watch in self._hearing["before_step"]:
             self.course.own_seconds += watch.before_step(capsule)
         self.course.own_seconds += self.checkpoints.before_step(capsule)
         self._last = capsule
@@ -262,15 +262,15 @@ class Engine:
             self.course.tripped(capsule, reading.tripped)
             return self._stops.trip(capsule, reading, self._indices, self._probes.seen())
         self.course.own_seconds += reading.own_seconds
-        began += sum(watch.after_backward(capsule, reading.norms) for watch in self.watches)
+        told = self._hearing["after_backward"]
+        began += sum(watch.after_backward(capsule, reading.norms) for watch in told)
         self._driver.finish()
         if self.recipe.scheduler_interval == "step":
             self.runner.schedule()
         seconds = time.perf_counter() - began
-        line: dict[str, Any] = {}
-        for watch in self.watches:
+        for watch in self._hearing["after_step"]:
             watch.after_step(capsule, reading.vitals, seconds)
-            line |= watch.line()
+        line = {k: v for watch in self._hearing["line"] for k, v in watch.line().items()}
         self.course.step(
             capsule, reading.vitals, reading.scaler, seconds, left_out=reading.left_out, extra=line
         )

@@ -13,7 +13,7 @@ from nanodoc.errors import NanodocError, UserCodeError, said
 from nanodoc.facts.failure_kinds import says_device_is_lost, says_worker_died
 from nanodoc.measure.gradients import Vitals
 from nanodoc.replay.step_state import StepState
-from nanodoc.watchers.watch import RunEnd, Watch
+from nanodoc.watchers.watch import NOTHING, RunEnd, Watch
 
 _Value = TypeVar("_Value")
 
@@ -50,6 +50,9 @@ class GuardedWatch(Watch):
     def notes(self) -> list[tuple[str, str]]:  # type: ignore[override]  # the watcher's own
         return self._notes
 
+    def hears(self, moment: str) -> bool:
+        return self.inner.hears(moment)
+
     def _left_out(self, error: BaseException) -> None:
         self._watch = None
         self._notes.append((self._what, own_error(error)))
@@ -66,11 +69,9 @@ class GuardedWatch(Watch):
             return otherwise
 
     @contextmanager
-    def _around(
-        self, make: Callable[[Watch], AbstractContextManager[None] | None]
-    ) -> Iterator[None]:
+    def _around(self, manager: AbstractContextManager[None]) -> Iterator[None]:
         """The watcher's context manager; an error that passes through it is not its own."""
-        entered = self._told(lambda watch: _entered(make(watch)), None)
+        entered = self._told(lambda watch: _entered(manager), None)
         if entered is None:
             yield
             return
@@ -95,7 +96,7 @@ class GuardedWatch(Watch):
                 self._left_out(error)
 
     def around_run(self) -> AbstractContextManager[None]:
-        return self._around(lambda watch: watch.around_run())
+        return self._around(self._told(lambda watch: watch.around_run(), NOTHING))
 
     @property
     def hopeless(self) -> bool:
@@ -105,7 +106,8 @@ class GuardedWatch(Watch):
         return self._told(lambda watch: watch.before_step(start), 0.0)
 
     def around_step(self, start: StepState) -> AbstractContextManager[None]:
-        return self._around(lambda watch: watch.around_step(start))
+        manager = self._told(lambda watch: watch.around_step(start), NOTHING)
+        return manager if manager is NOTHING else self._around(manager)
 
     def scalars(self, *, done: bool = False) -> list[torch.Tensor]:
         return self._told(lambda watch: watch.scalars(done=done), [])
@@ -129,7 +131,6 @@ class GuardedWatch(Watch):
         return self._told(lambda watch: watch.facts(), {})
 
 
-def _entered(manager: AbstractContextManager[None] | None) -> AbstractContextManager[None] | None:
-    if manager is not None:
-        manager.__enter__()
+def _entered(manager: AbstractContextManager[None]) -> AbstractContextManager[None]:
+    manager.__enter__()
     return manager

@@ -58,7 +58,8 @@ class StepDriver(ABC):
     ) -> None:
         self._runner = runner
         self._named = named
-        self._watches = watches
+        self._watches = [watch for watch in watches if watch.hears("scalars")]
+        self._hearing_gradients = [watch for watch in watches if watch.hears("gradients")]
         self._amp = amp
         self._probes = probes
         self._scratch = Scratch()
@@ -73,7 +74,7 @@ class StepDriver(ABC):
 
     def _gradients(self) -> None:
         """The step's gradients are complete, and no optimizer has used them."""
-        for watch in self._watches:
+        for watch in self._hearing_gradients:
             watch.gradients()
 
 

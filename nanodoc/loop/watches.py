@@ -76,3 +76,8 @@ class Watches:
             GuardedWatch(self.sampler, "sampled steps"),
             GuardedWatch(self.learning, "how the model learns"),
         )
+        moments = ("before_step", "around_step", "after_backward", "after_step", "line")
+        self.hearing = {
+            moment: [watch for watch in self.in_order if watch.hears(moment)] for moment in moments
+        }
+        """Those that do something at each moment of a step."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import random
+import struct
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -43,12 +44,50 @@ class RandomState:
             accelerator.set_random_state(swapped or taken_on, state)
 
 
+class PythonRandom:
+    """Python's own random state. `getstate` makes a tuple of 625 numbers; it is asked again only
+    when the generator's memory has changed."""
+
+    _HEAD = object.__basicsize__  # of every object
+    _BYTES = 4 + 624 * 4  # index and words, as CPython's RandomObject holds them
+
+    def __init__(self) -> None:
+        self._state: Any = None
+        self._bytes = b""
+        self._generator = getattr(random, "_inst", None)
+        self._readable = self._is_as_expected()
+
+    def take(self) -> Any:
+        """What `random.getstate()` gives."""
+        if not self._readable:
+            return random.getstate()
+        now = ctypes.string_at(id(self._generator) + self._HEAD, self._BYTES)
+        # the spare normal deviate lies elsewhere
+        spare = getattr(self._generator, "gauss_next", None)
+        if self._state is None or now != self._bytes or spare != self._state[2]:
+            self._state, self._bytes = random.getstate(), now
+        return self._state
+
+    def _is_as_expected(self) -> bool:
+        """The memory behind the object is what `getstate` says: another Python may lay it out in
+        another way."""
+        generator = self._generator
+        if type(generator) is not random.Random or sys.implementation.name != "cpython":
+            return False
+        if sys.getsizeof(generator) < self._HEAD + self._BYTES:
+            return False
+        *words, index = generator.getstate()[1]
+        memory = ctypes.string_at(id(generator) + self._HEAD, self._BYTES)
+        return struct.unpack("=i624I", memory) == (index, *words)
+
+
 class RandomKeeper:
     """Takes `RandomState`s. NumPy's, slow to read, is read again only when its generator has
     moved."""
 
     def __init__(self, device: torch.device) -> None:
         self._devices = _devices(device)
+        self._python = PythonRandom()
         self._numpy_state: Any = None
         self._numpy_bytes = b""
         self._generator: Any = None
@@ -56,7 +95,7 @@ class RandomKeeper:
 
     def take(self) -> RandomState:
         return RandomState(
-            random.getstate(),
+            self._python.take(),
             self._numpy(),
             torch.get_rng_state(),
             accelerator.random_states(self._devices),

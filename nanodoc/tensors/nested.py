@@ -188,7 +188,10 @@ def tensor_leaves(
         return
     seen[id(value)] = value  # held, so that its identity stays its own
     for part, item in _parts(value):
-        yield from tensor_leaves(item, f"{path}{part}", depth - 1, seen)
+        if isinstance(item, torch.Tensor):  # as the call would, and faster
+            yield f"{path}{part}", item
+        else:
+            yield from tensor_leaves(item, f"{path}{part}", depth - 1, seen)
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
@@ -216,6 +219,8 @@ def keys_of(path: str) -> list[int | str]:
 def leading_size(value: Any) -> int:
     """The number of samples in a list, or of items in the fields, else the length of the first
     tensor's first dimension: the batch's size as far as a glance tells, 0 without any."""
+    if type(value) is tuple and all(type(item) is torch.Tensor for item in value):
+        return next((int(tensor.size(0)) for tensor in value if tensor.dim()), 0)
     if is_list_of_samples(value):
         return len(value)
     return size_of_fields(value) or next(

@@ -37,7 +37,7 @@ from nanodoc.tensors.nested import batch_size, is_list_of_samples, size_of_field
 from nanodoc.tensors.plain import without_values
 from nanodoc.trace.files import LIBRARY, USER, frame_kind
 from nanodoc.trace.spans import Place, resolve
-from nanodoc.watchers.watch import RunEnd, Watch
+from nanodoc.watchers.watch import NOTHING, RunEnd, Watch
 
 _LATEST = 3  # the steps after the first one in which kept graphs are counted
 _FUSED = (
@@ -150,14 +150,11 @@ class GraphWatch(Watch):
             return resolve(*self._switched_off)
         return self._build.grad_switched_off_at()
 
-    @contextlib.contextmanager
-    def around_step(self, start: StepState) -> Iterator[None]:
+    def around_step(self, start: StepState) -> contextlib.AbstractContextManager[Any]:
         """The model's arguments of the first step are remembered for the leak check."""
         if start.step or self._call is None:
-            yield
-            return
-        with self._call.caught(self._runner.recipe.model, self._runner.device):
-            yield
+            return NOTHING
+        return self._call.caught(self._runner.recipe.model, self._runner.device)
 
     def let_go(self) -> None:
         """Forgets the model's arguments: the device has no memory left for what they hold."""

@@ -22,7 +22,7 @@ from nanodoc.trace.half import HalfLog, HalfMode
 from nanodoc.trace.tracer import Tracer
 from nanodoc.trace.write import write_trace
 from nanodoc.watchers.amp import AmpWatch
-from nanodoc.watchers.watch import RunEnd, Watch
+from nanodoc.watchers.watch import NOTHING, RunEnd, Watch
 
 _MOST_OPS, _MOST_LAYERS = 64, 512
 
@@ -68,14 +68,11 @@ class RequestedSteps(Watch):
     def wants(self, step: int) -> bool:
         return step in self._options.steps and not self._compiled
 
-    @contextlib.contextmanager
-    def around_step(self, start: StepState) -> Iterator[None]:
+    def around_step(self, start: StepState) -> contextlib.AbstractContextManager[None]:
         """The step is watched live if it was asked for."""
         if not self.wants(start.step):
-            yield
-            return
-        with self._framing(start) if self._options.frames else self._tracing(start):
-            yield
+            return NOTHING
+        return self._framing(start) if self._options.frames else self._tracing(start)
 
     @contextlib.contextmanager
     def _tracing(self, capsule: StepState) -> Iterator[None]:

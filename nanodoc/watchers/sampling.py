@@ -11,7 +11,7 @@ import torch
 
 from nanodoc.measure.layers import LayerProbe, Sample
 from nanodoc.replay.step_state import StepState
-from nanodoc.watchers.watch import Watch
+from nanodoc.watchers.watch import NOTHING, Watch
 
 _SHARE_OF_TIME = 0.005
 _FIRST = 1
@@ -62,13 +62,12 @@ class Sampler(Watch):
             return step >= _SETTLED
         return self._spent + self._cost <= _SHARE_OF_TIME * self._elapsed
 
-    @contextlib.contextmanager
-    def around_step(self, start: StepState) -> Iterator[None]:
-        step = start.step
+    def around_step(self, start: StepState) -> contextlib.AbstractContextManager[None]:
         self.inside = self.behind = 0.0
-        if not self._due(step):
-            yield
-            return
+        return self._looking(start.step) if self._due(start.step) else NOTHING
+
+    @contextlib.contextmanager
+    def _looking(self, step: int) -> Iterator[None]:
         began = time.perf_counter()
         self._probe = LayerProbe(self._model, self._optimizers, hooks=self._hooks())
         self._cost = 0.0

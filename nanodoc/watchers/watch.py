@@ -17,6 +17,9 @@ from nanodoc.facts.ops import GrowthPoint
 from nanodoc.measure.gradients import Vitals
 from nanodoc.replay.step_state import StepState
 
+NOTHING: AbstractContextManager[None] = nullcontext()
+"""What `around_step` gives where there is nothing to be opened."""
+
 
 @dataclass(frozen=True, slots=True)
 class SickSkip:
@@ -55,6 +58,11 @@ class Watch:
         self.notes: list[tuple[str, str]] = []
         """(what was not checked, why)"""
 
+    def hears(self, moment: str) -> bool:
+        """This watcher does something at a moment, by its method's name: the others need not be
+        told of each step."""
+        return getattr(type(self), moment) is not getattr(Watch, moment)
+
     def around_run(self) -> AbstractContextManager[None]:
         """Open from before the first step until after the last."""
         return nullcontext()
@@ -69,8 +77,9 @@ class Watch:
         return 0.0
 
     def around_step(self, start: StepState) -> AbstractContextManager[None]:
-        """Open while the step's forward and backward run, and a train_step's optimizer."""
-        return nullcontext()
+        """Open while the step's forward and backward run, and a train_step's optimizer; `NOTHING`
+        in most steps."""
+        return NOTHING
 
     def scalars(self, *, done: bool = False) -> list[torch.Tensor]:
         """0-dim tensors to be read together with the loss and the gradient norms. `done`: after
