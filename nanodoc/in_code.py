@@ -17,7 +17,7 @@ import torch
 
 from nanodoc.config import Config, load_config
 from nanodoc.errors import UsageError
-from nanodoc.pipeline.after_run import after_run, check_after_run
+from nanodoc.pipeline.after_run import prepared
 from nanodoc.pipeline.run import run_recipe
 from nanodoc.pipeline.script import ScriptRun
 from nanodoc.progress import Progress
@@ -35,9 +35,8 @@ def examine(recipe: Any, steps: int | None = None, **options: Any) -> Report:
     `nanodoc run`, with underscores (`budget="20s"`, `snapshot_dir=...`). Raises `UsageError`."""
     config = _config(options if steps is None else {**options, "steps": steps})
     made = as_recipe(recipe, "examine")
-    check_after_run(config)
-    report = run_recipe("a recipe in code", made, BuildFacts(), config, Progress())
-    return after_run(report, config)
+    after = prepared(config)
+    return after.report(run_recipe("a recipe in code", made, BuildFacts(), config, Progress()))
 
 
 def watch(
@@ -61,7 +60,6 @@ def watch(
     else:
         optimizers = list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
     config = _config(options)
-    check_after_run(config)
     return Watched(optimizers, config)
 
 
@@ -69,7 +67,7 @@ class Watched:
     """A watched training. A context manager; `steps` goes around the loop's data."""
 
     def __init__(self, optimizers: list[torch.optim.Optimizer], config: Config) -> None:
-        self._config = config
+        self._after = prepared(config)
         self._loops = Loops()
         self._run = ScriptRun(
             "a loop in code", _nothing, self._loops, config, Progress(), in_code=True
@@ -107,7 +105,7 @@ class Watched:
         if not self._over:
             raise UsageError("report() is there when the `with` block is over")
         if self._report is None:
-            self._report = after_run(self._run.report(), self._config)
+            self._report = self._after.report(self._run.report())
         return self._report
 
     def _repr_html_(self) -> str:

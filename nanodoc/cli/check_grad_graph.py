@@ -10,7 +10,7 @@ import typer
 
 from nanodoc.cli.common import examined, exit_code, payload_on_stdout, write_payload
 from nanodoc.cli.options import ConfigFile, Entrypoint, configured, settings_of
-from nanodoc.pipeline.accepted import check_baselines, with_accepted
+from nanodoc.pipeline.accepted import read_baselines, with_accepted
 from nanodoc.supervise.job import Job
 
 
@@ -46,7 +46,7 @@ def check_grad_graph(
 ) -> None:
     """Run forward and backward, never an optimizer, and print which parameters get a gradient."""
     settings = settings_of({**flags, "steps": steps}, config)
-    check_baselines(settings)
+    baselines = read_baselines(settings)
     with payload_on_stdout() as stdout:
         from nanodoc.report.dot import render_dot
         from nanodoc.report.grad_tree import render_tree
@@ -60,7 +60,7 @@ def check_grad_graph(
                 options={"module": module},
             )
         )
-        report = with_accepted(report, settings)
+        report = with_accepted(report, settings, baselines)
         if format_ is GraphFormat.TREE:
             write_payload(lambda look: render_tree(report, look), settings, stdout)
         else:

@@ -147,7 +147,8 @@ def deliver_of_script(report: Report, config: Config, stream: TextIO) -> None:
     """As `deliver`, for a script: without a finding, the exit code is the script's own. Where it
     trained nothing that could be seen, that is all there is to say."""
     status = report.script_status or 0
-    if not report.vitals.steps and not report.findings and not report.interrupted:
+    told = report.findings or report.accepted
+    if not report.vitals.steps and not told and not report.interrupted:
         if not status:
             raise UsageError(
                 "no loop of the script made an optimizer step, as far as could be seen: nothing "

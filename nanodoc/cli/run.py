@@ -3,6 +3,7 @@ ranked diagnosis."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +14,7 @@ from typer.core import TyperCommand
 from nanodoc.cli.common import deliver, deliver_of_script, examined, payload_on_stdout
 from nanodoc.cli.options import ConfigFile, Entrypoint, configured, settings_of
 from nanodoc.errors import UsageError
-from nanodoc.pipeline.after_run import after_run, check_after_run
+from nanodoc.pipeline.after_run import prepared
 from nanodoc.supervise.job import Job
 from nanodoc.supervise.launch import Launch, is_script, trains_nothing
 
@@ -74,12 +75,12 @@ def run(
     script as it is, with the arguments that are its own behind it (train.py -- --lr 3e-4, or -m
     pkg.train)."""
     settings = settings_of(flags, config)
-    check_after_run(settings)
+    after = prepared(settings, first=os.environ.get("RANK", "0") == "0")
     launch = ctx.meta.get(_LAUNCH)
     if launch is None:
         with payload_on_stdout() as stdout:
             job = Job(command="run", target=entrypoint, config=settings)
-            report = after_run(examined(job, settings.live), settings)
+            report = after.report(examined(job, settings.live))
             deliver(report, settings, stdout)
         return
     only_defines = None if launch.module else trains_nothing(launch.target)
@@ -91,4 +92,4 @@ def run(
         )
     job = Job(command="run", target=launch.target, config=settings, launch=launch, alone=False)
     # stdout is the script's own
-    deliver_of_script(after_run(examined(job), settings), settings, sys.stderr)
+    deliver_of_script(after.report(examined(job)), settings, sys.stderr)

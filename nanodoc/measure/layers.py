@@ -184,9 +184,10 @@ class LayerProbe:
                 )
                 low, high = torch.aminmax(values)
                 self._gradients.append(name)
-                # from the two: std is over the n - 1 degrees of freedom
-                square = values.numel() * mean * mean + (values.numel() - 1) * std * std
-                row = [mean, std, torch.maximum(-low, high), square.sqrt()]
+                largest = torch.maximum(-low, high)
+                # squares of small and of large numbers leave float32's range
+                scaled = values / torch.where(largest > 0, largest, torch.ones_like(largest))
+                row = [mean, std, largest, largest * torch.linalg.vector_norm(scaled)]
                 self._gradient_numbers.append(torch.stack(row))
 
     def finish(self, step: int) -> Sample:

@@ -4,45 +4,65 @@ apart, and experiment trackers are given the rest."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nanodoc.config import Config, artifact_folder
 from nanodoc.errors import said
-from nanodoc.pipeline.accepted import check_baselines, with_accepted
+from nanodoc.pipeline.accepted import Baselines, read_baselines, with_accepted
 from nanodoc.report.mlflow_run import check_mlflow, log_to_mlflow
 from nanodoc.report.report import Report
 from nanodoc.report.wandb_run import check_wandb, log_to_wandb
+from nanodoc.trace.files import shown_path
 
 
-def check_after_run(config: Config) -> None:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AfterRun:
+    """What was made ready before the run."""
+
+    config: Config
+    baselines: Baselines
+    folder: Path
+    """Where files go, whole: the training may change the working folder."""
+
+    def report(self, found: Report) -> Report:
+        """The report as it is shown. Whatever goes wrong is told in it."""
+        config = self.config
+        report = with_accepted(found, config, self.baselines)
+        told = report.artifacts.get("history")
+        history = Path(told) if told and Path(told).is_file() else None
+        if config.wandb is not None:
+            project = config.wandb
+            report = _logged(
+                report,
+                "wandb",
+                lambda: shown_path(log_to_wandb(report, history, project, self.folder)),
+            )
+        if config.mlflow is not None:
+            experiment = config.mlflow
+            report = _logged(report, "mlflow", lambda: log_to_mlflow(report, history, experiment))
+        return report
+
+
+def prepared(config: Config, *, first: bool = True) -> AfterRun:
     """Raises `UsageError` where a baseline or a tracker cannot be used: before a run, not after
-    it."""
-    check_baselines(config)
+    it. `first`: of several ranks, the one that speaks to trackers beforehand."""
+    baselines = read_baselines(config)
     if config.wandb is not None:
         check_wandb()
     if config.mlflow is not None:
-        check_mlflow(config.mlflow)
-
-
-def after_run(report: Report, config: Config) -> Report:
-    """The report as it is shown. Raises `UsageError` where a baseline cannot be read any more."""
-    report = with_accepted(report, config)
-    told = report.artifacts.get("history")
-    history = Path(told) if told and Path(told).is_file() else None
-    if config.wandb is not None:
-        project, folder = config.wandb, artifact_folder(config)
-        report = _logged(report, "wandb", lambda: log_to_wandb(report, history, project, folder))
-    if config.mlflow is not None:
-        experiment = config.mlflow
-        report = _logged(report, "mlflow", lambda: log_to_mlflow(report, history, experiment))
-    return report
+        check_mlflow(config.mlflow, ask=first)
+    return AfterRun(config=config, baselines=baselines, folder=artifact_folder(config).absolute())
 
 
 def _logged(report: Report, tracker: str, log: Callable[[], str]) -> Report:
-    """A tracker that fails costs its own record and nothing else."""
+    """A tracker that fails, or takes so long that it is interrupted, costs its own record and
+    nothing else."""
     try:
         return replace(report, artifacts={**report.artifacts, tracker: log()})
-    except Exception as error:
-        why = f"it could not be written: {said(error)[:200]}"
-        return replace(report, not_checked=(*report.not_checked, (tracker, why)))
+    except (Exception, KeyboardInterrupt) as error:
+        why = said(error)[:200] or type(error).__name__
+        return replace(
+            report,
+            not_checked=(*report.not_checked, (tracker, f"it could not be written: {why}")),
+        )

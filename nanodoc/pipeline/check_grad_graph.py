@@ -57,4 +57,4 @@ def check_grad_graph(entrypoint: str, config: Config, module: str | None = None)
         has_optimizer=bool(recipe.optimizers),
         below=module,
     )
-    return replace(report, graph=picture)
+    return replace(report, graph=picture, whole=not report.broke and bool(outcome.steps))

@@ -128,6 +128,7 @@ def report_of(
         vitals=vitals,
         artifacts=artifacts,
         interrupted=interrupted,
+        broke=evidence.failure is not None or evidence.trip is not None,
         sources=own_sources(info.entrypoint),
     )
 

@@ -212,6 +212,7 @@ def report_without(
         ),
         artifacts={},
         interrupted=ended.interrupted,
+        broke=evidence.failure is not None or evidence.death is not None,
     )
 
 

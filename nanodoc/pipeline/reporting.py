@@ -97,6 +97,7 @@ def reported(
         amp=evidence.amp_facts,
         not_checked=tuple(not_checked),
         interrupted=interrupted,
+        whole=not interrupted and not report.broke and outcome.steps_run > 0,
     )
     return write_patch(report, run.folder) if config.fix else report
 

@@ -65,7 +65,7 @@ def run_training(
     device = device_before_import(config.device)
     if config.seed is not None:
         seed_everything(config.seed)
-    loops, began = marked_trainers(), time.monotonic()
+    loops, began, home = marked_trainers(), time.monotonic(), Path.cwd()
     try:
         recipe, facts = build_watched(entrypoint, config)
     except TrainerReturned as returned:
@@ -75,6 +75,8 @@ def run_training(
         info = run_info(entrypoint, "run", config, device, None, config.steps or 0, 0, "not_run")
         return unwatched(info, Evidence(failure=describe_failure(error)), config)
     took = time.monotonic() - began
+    if Path.cwd() != home:  # files go where they were asked for
+        config = replace(config, snapshot_dir=str(home / artifact_folder(config)))
     return run_recipe(entrypoint, recipe, facts, config, progress, again, took)
 
 

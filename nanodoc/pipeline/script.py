@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -89,6 +90,8 @@ class ScriptRun:
         self._in_code = in_code
         self._raises = raises
         self._entrypoint = entrypoint
+        # a script may change the working folder before its loop begins
+        self._home = Path.cwd()
         self._config = config
         self._progress = progress
         self._loops = loops
@@ -234,6 +237,8 @@ class ScriptRun:
         )
         here().plan(config.steps or 0, device_name(trained.device))
         folder = artifact_folder(config)
+        if Path.cwd() != self._home:
+            folder = self._home / folder
         if self._history is not None:  # of an engine that ran the first step in vain
             self._history.close()
         self._history = History(folder, len(self._earlier_reports) + 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from nanodoc.facts.snapshot import HeldTensor, SnapshotFacts
 from nanodoc.replay.snapshot import read_snapshot
 from nanodoc.report.report import Report, RunInfo
 
+_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 _MOST = 5000  # tensors of a part
 _MOST_INDICES = 10_000
 
@@ -92,15 +94,11 @@ def _tensors(value: Any) -> Iterator[HeldTensor]:
 def _shown(name: str, tensor: torch.Tensor) -> HeldTensor:
     minimum = maximum = None
     nonfinite = 0
-    plain = tensor.layout is torch.strided and not tensor.is_quantized and not tensor.is_complex()
-    if plain and tensor.numel() and tensor.device.type == "cpu":
-        values = tensor.detach().float() if tensor.itemsize == 1 else tensor.detach()
-        if values.is_floating_point():
-            finite = values[torch.isfinite(values)]
-            nonfinite, values = values.numel() - finite.numel(), finite
-        if values.numel():
-            low, high = torch.aminmax(values)
-            minimum, maximum = float(low), float(high)
+    # what has no range on this build is shown without one
+    with contextlib.suppress(RuntimeError, NotImplementedError, TypeError):
+        minimum, maximum, nonfinite = _range(tensor.detach())
+    if tensor.is_nested:
+        return HeldTensor(name=name, dtype=f"nested {tensor.dtype}", shape=())
     return HeldTensor(
         name=name,
         dtype=str(tensor.dtype).removeprefix("torch."),
@@ -111,5 +109,30 @@ def _shown(name: str, tensor: torch.Tensor) -> HeldTensor:
     )
 
 
+def _range(tensor: torch.Tensor) -> tuple[float | None, float | None, int]:
+    """(least, greatest, elements that are not finite)"""
+    plain = (
+        tensor.layout is torch.strided
+        and not tensor.is_nested
+        and not tensor.is_quantized
+        and not tensor.is_complex()
+    )
+    if not plain or not tensor.numel() or tensor.device.type != "cpu":
+        return None, None, 0
+    if tensor.is_floating_point():
+        values = tensor.float() if tensor.itemsize == 1 else tensor
+        finite = values[torch.isfinite(values)]
+        nonfinite, values = values.numel() - finite.numel(), finite
+    else:  # unsigned kinds have few operations
+        nonfinite, values = 0, tensor.double() if tensor.dtype in _UNSIGNED else tensor
+    if not values.numel():
+        return None, None, nonfinite
+    low, high = torch.aminmax(values)
+    return float(low), float(high), nonfinite
+
+
 def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, (int, float)) else None
+    try:
+        return float(value) if isinstance(value, (int, float)) else None
+    except OverflowError:  # Python's whole numbers have no end
+        return None

@@ -44,22 +44,23 @@ def accept(
     all_rules: bool = True,
 ) -> Report:
     """The report with what is accepted set apart. `all_rules`: no rule was left out, so that a
-    comment which accepts nothing is one too many. A finding that ended the run is never
-    accepted."""
+    comment which accepts nothing is one too many. Of a run that broke, no critical finding is
+    accepted: one of them ended it."""
     ignores = {file: ignores_of(file) for file in _files(report)}
     waiting = Counter(baseline)
     used: set[tuple[str, int]] = set()
     findings: list[Finding] = []
     accepted: list[Accepted] = []
     for finding in report.findings:
-        found = None if finding.family == "crash" else _by_comment(finding, ignores)
+        ended = report.broke and finding.severity == "critical"
+        found = None if ended else _by_comment(finding, ignores)
         if found is not None:
             used.add((found.file, found.line))
             place = f"{found.file}:{found.line}"
             accepted.append(
                 Accepted(finding=finding, by="comment", place=place, reason=found.reason)
             )
-        elif finding.family == "crash":
+        elif ended:
             findings.append(finding)
         elif (row := next((row for row in allow if _allows(row, finding)), None)) is not None:
             reason = row.get("reason", "")
@@ -79,9 +80,7 @@ def accept(
         report,
         findings=tuple(findings),
         accepted=(*report.accepted, *accepted),
-        unused_ignores=tuple(unused)
-        if all_rules and is_complete(report)
-        else report.unused_ignores,
+        unused_ignores=tuple(unused) if all_rules and report.whole else report.unused_ignores,
     )
 
 
@@ -124,12 +123,6 @@ def _files(report: Report) -> list[str]:
     findings."""
     places = [finding.culprit.location for finding in report.findings]
     return list(dict.fromkeys((*report.sources, *(at.file for at in places if at is not None))))
-
-
-def is_complete(report: Report) -> bool:
-    """The run went to its end, so that what was not found is not there."""
-    crashed = any(finding.family == "crash" for finding in report.findings)
-    return report.vitals.steps > 0 and not (report.interrupted or crashed)
 
 
 def _by_comment(finding: Finding, ignores: Mapping[str, Iterable[Ignore]]) -> Ignore | None:

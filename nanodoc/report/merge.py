@@ -55,6 +55,8 @@ def merge(
         not_checked=tuple(not_checked),
         of_rank=None,
         interrupted=any(report.interrupted for _, report in pairs if report is not None),
+        broke=any(report is None or report.broke for _, report in pairs),
+        whole=all(report is not None and report.whole for _, report in pairs),
     )
 
 

@@ -174,6 +174,10 @@ class Report:
     """Comments in the user's own files that accepted nothing."""
     snapshot: SnapshotFacts | None = None
     """What a snapshot holds; only where one is viewed."""
+    broke: bool = False
+    """The run was ended by an error, a death, or values that are not finite; not public."""
+    whole: bool = False
+    """The run went to its end, and was looked at when it was over; not public."""
     sources: tuple[str, ...] = ()
     """The user's own files that the run used; not public."""
 

@@ -35,6 +35,8 @@ def of_all_trainings(reports: Sequence[Report]) -> Report:
         ),
         not_checked=tuple(not_checked),
         interrupted=any(report.interrupted for report in reports),
+        broke=any(report.broke for report in watched),
+        whole=all(report.whole for report in watched),
         run=replace(
             base.run,
             trainings=tuple(_line(report, report is base) for report in watched)

@@ -4,6 +4,8 @@ the `wandb` extra."""
 from __future__ import annotations
 
 import os
+import secrets
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ def check_wandb() -> None:
 def log_to_wandb(report: Report, history: Path | None, project: str, folder: Path) -> str:
     """Logs to a new run of `project`, below `folder` where it is offline; returns the run's folder.
     Raises what wandb does."""
+    own = "wandb" not in sys.modules  # else the training may have runs of its own in this process
     import wandb
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -34,7 +37,11 @@ def log_to_wandb(report: Report, history: Path | None, project: str, folder: Pat
         job_type="nanodoc",
         config=settings_of(report),
         reinit="create_new",
-        settings=wandb.Settings(silent=True, console="off"),
+        # WANDB_RUN_ID is the training's
+        id=secrets.token_hex(4),
+        resume="never",
+        # without the command line of this process, which may hold credentials
+        settings=wandb.Settings(silent=True, console="off", x_disable_meta=True),
     )
     try:
         if history is not None:
@@ -46,4 +53,5 @@ def log_to_wandb(report: Report, history: Path | None, project: str, folder: Pat
         return str(Path(run.dir).parent)
     finally:
         run.finish()
-        wandb.teardown()  # ends the process that wandb started
+        if own:
+            wandb.teardown()  # ends the process that wandb started

@@ -77,3 +77,21 @@ def test_what_is_none_and_forms_that_need_findings(snapshot: Path, tmp_path: Pat
     torch.save({"weights": torch.zeros(1)}, tmp_path / "other.pt")
     with pytest.raises(UsageError, match="no nanodoc snapshot"):
         snapshot_report(tmp_path / "other.pt")
+
+
+@pytest.mark.parametrize(
+    ("tensor", "told"),
+    [
+        (torch.tensor([0, 1, 2], dtype=torch.uint16), "uint16 [3]  0 to 2"),
+        (torch.tensor([2**63 + 1], dtype=torch.uint64), "uint64 [1]  9.223e+18 to 9.223e+18"),
+        (torch.tensor([True, False]), "bool [2]  0 to 1"),
+        (torch.zeros(0), "float32 [0]  \n"),
+        (torch.ones(2, dtype=torch.complex64), "complex64 [2]  \n"),
+        (torch.ones(2, 2).to_sparse(), "float32 [2, 2]  \n"),
+    ],
+    ids=lambda one: str(one)[:20],
+)
+def test_every_kind_of_tensor(tensor: torch.Tensor, told: str, tmp_path: Path) -> None:
+    path = tmp_path / "bare.pt"
+    torch.save({"x": tensor, "y": torch.zeros(1), "state": {"w": torch.zeros(1)}}, path)
+    assert told in rendered(snapshot_report(path), "full", Look())

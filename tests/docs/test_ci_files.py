@@ -104,6 +104,16 @@ def test_an_unusable_option_ends_in_2(tmp_path: Path) -> None:
     assert "--steps" in printed
 
 
+def test_a_quote_that_is_not_closed_runs_nothing(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("open('ran', 'w')")
+    code, outputs, _, printed = step_of_the_action(
+        tmp_path, target="train.py", arguments="--name O'Brien"
+    )
+    assert code not in (0, 1) or "No closing quotation" in printed
+    assert outputs == {}
+    assert not (tmp_path / "ran").exists()
+
+
 HOOKS: list[dict[str, Any]] = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
 
 

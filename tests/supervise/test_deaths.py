@@ -199,7 +199,7 @@ def test_a_worker_that_is_killed(tmp_path: Path) -> None:
         "ND708",
         "data",
         "data",
-    )
+    ), f"{finding['title']}: {finding['explanation']}; {done.stderr}"
     assert finding["culprit"]["dataset_indices"] == [21]
     wanted = [i for i, line in enumerate(TRAIN.splitlines(), 1) if "os.kill(os.getpid()" in line][1]
     assert finding["culprit"]["location"]["line"] == wanted

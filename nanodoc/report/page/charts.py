@@ -174,7 +174,7 @@ def bars(layers: Sequence[Magnitude]) -> list[tuple[str, str, float, str, bool]]
             told = (f"{told}, " if finite else "") + f"{one.nonfinite} not finite"
         share = 1.0
         if finite:
-            place = math.log10(value) if value else low
+            place = math.log10(value) if value is not None and value > 0 else low
             share = 0.05 + 0.95 * (place - low) / ((high - low) or 1.0)
         found.append((one.module or "model", one.module_type, share, told, one.nonfinite > 0))
     return found
