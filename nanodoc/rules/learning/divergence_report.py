@@ -33,7 +33,7 @@ def diverged_claim(
 ) -> Claim:
     losses = [loss for loss in evidence.losses if math.isfinite(loss)]
     norms = [norm for norm in evidence.grad_norms if math.isfinite(norm)]
-    rate = _rate(evidence, growth)
+    first, rate = losses[0] if losses else -math.inf, _rate(evidence, growth)
     site, raised = _site(evidence, growth)
     birth = overflow[0] if overflow else next(iter(evidence.births), None)
     step = evidence.trip.step if evidence.trip else evidence.failure_step
@@ -74,7 +74,7 @@ def diverged_claim(
             chain=tuple(link(op) for op in birth.chain) if birth else (),
             effects=effects(evidence),
             experiments=replay_row(evidence),
-            fixes=tuple(_fixes(growth, course, rate, site, raised=raised)),
+            fixes=tuple(_fixes(growth, course, rate, site, raised=raised, first=first)),
         ),
     )
 
@@ -212,6 +212,23 @@ def _only_finite(stretches: Sequence[Stretch], rate: float | None) -> Fix:
     )
 
 
+def _not_cured(growth: Growth, course: RerunFacts, rate: float | None, first: float) -> Fix:
+    """What is told where no smaller step learns for certain. `first`: the first loss."""
+    calmer = [
+        stretch
+        for stretch in course.stretches
+        if stretch.finite and stretch.clip is None and (stretch.last_loss or first) < first
+    ]
+    if calmer:
+        return _only_finite(calmer, rate if growth.only_rate else None)
+    # where the loss rises with every rate, its sign may be wrong
+    return Fix(
+        title="look at the learning rate and its schedule, at the sign of the loss "
+        "(maximize=True), and for gradients that are never cleared",
+        confidence="maybe",
+    )
+
+
 def _fixes(
     growth: Growth,
     course: RerunFacts | None,
@@ -219,6 +236,7 @@ def _fixes(
     site: SourceSpan | None,
     *,
     raised: bool,
+    first: float,
 ) -> list[Fix]:
     if course is None:
         return [
@@ -228,17 +246,8 @@ def _fixes(
                 confidence="likely",
             )
         ]
-    finite = [
-        s for s in course.stretches if s.finite and s.clip is None and s.last_loss is not None
-    ]
-    if not course.passing() and finite:
-        return [_only_finite(finite, rate if growth.only_rate else None)]
     if not course.passing():
-        title = (
-            "look at the learning rate and its schedule, at the sign of the loss (maximize=True), "
-            "and for gradients that are never cleared"
-        )
-        return [Fix(title=title, confidence="maybe")]
+        return [_not_cured(growth, course, rate, first)]
     found = []
     factor = slower(course) or 0.1
     lower = f"{rate * factor:.3g}" if rate is not None and (growth.only_rate or raised) else None
