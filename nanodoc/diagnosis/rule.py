@@ -81,6 +81,14 @@ class Rule:
         return text + found + rest
 
 
+def matches(one: Rule | Finding, codes: Iterable[str]) -> bool:
+    """True if one of `codes` is the code of the rule, or of the finding's, its name, or a prefix of
+    its code such as ND3."""
+    return any(
+        one.code.startswith(code.upper()) or one.name == code.lower() for code in codes if code
+    )
+
+
 def rule(  # noqa: PLR0913 - one keyword per field of a rule
     code: str,
     name: str,

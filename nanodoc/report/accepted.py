@@ -14,6 +14,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from nanodoc.diagnosis.finding import Finding
+from nanodoc.diagnosis.rule import matches
 from nanodoc.report.baseline import Known, known_as
 from nanodoc.report.report import Accepted, Report, UnusedIgnore
 from nanodoc.text import clean
@@ -34,6 +35,10 @@ class Ignore:
     lines: range
     """The lines of its statement, whose findings it accepts."""
 
+    @property
+    def place(self) -> str:
+        return f"{self.file}:{self.line}"
+
 
 def accept(
     report: Report,
@@ -48,33 +53,25 @@ def accept(
     accepted: one of them ended it."""
     ignores = {file: ignores_of(file) for file in _files(report)}
     waiting = Counter(baseline)
-    used: set[tuple[str, int]] = set()
     findings: list[Finding] = []
     accepted: list[Accepted] = []
     for finding in report.findings:
-        ended = report.broke and finding.severity == "critical"
-        found = None if ended else _by_comment(finding, ignores)
-        if found is not None:
-            used.add((found.file, found.line))
-            place = f"{found.file}:{found.line}"
-            accepted.append(
-                Accepted(finding=finding, by="comment", place=place, reason=found.reason)
-            )
-        elif ended:
+        one = _in_words(finding, ignores, allow)
+        if report.broke and finding.severity == "critical":
             findings.append(finding)
-        elif (row := next((row for row in allow if _allows(row, finding)), None)) is not None:
-            reason = row.get("reason", "")
-            accepted.append(Accepted(finding=finding, by="allow", place="", reason=reason))
+        elif one is not None:
+            accepted.append(one)
         elif waiting[known_as(finding)] > 0:
             waiting[known_as(finding)] -= 1
             accepted.append(Accepted(finding=finding, by="baseline", place=baseline_file))
         else:
             findings.append(finding)
+    used = {one.place for one in accepted if one.by == "comment"}
     unused = [
         UnusedIgnore(file=ignore.file, line=ignore.line, codes=ignore.codes)
         for rows in ignores.values()
         for ignore in rows
-        if (ignore.file, ignore.line) not in used
+        if ignore.place not in used
     ]
     return replace(
         report,
@@ -125,6 +122,21 @@ def _files(report: Report) -> list[str]:
     return list(dict.fromkeys((*report.sources, *(at.file for at in places if at is not None))))
 
 
+def _in_words(
+    finding: Finding,
+    ignores: Mapping[str, Iterable[Ignore]],
+    allow: Sequence[Mapping[str, str]],
+) -> Accepted | None:
+    """By what the user wrote of it: a comment, or a row of `allow`."""
+    comment = _by_comment(finding, ignores)
+    if comment is not None:
+        return Accepted(finding=finding, by="comment", place=comment.place, reason=comment.reason)
+    row = next((row for row in allow if _allows(row, finding)), None)
+    if row is None:
+        return None
+    return Accepted(finding=finding, by="allow", place="", reason=row.get("reason", ""))
+
+
 def _by_comment(finding: Finding, ignores: Mapping[str, Iterable[Ignore]]) -> Ignore | None:
     where = finding.culprit.location
     if where is None:
@@ -133,7 +145,7 @@ def _by_comment(finding: Finding, ignores: Mapping[str, Iterable[Ignore]]) -> Ig
         (
             ignore
             for ignore in ignores.get(where.file, ())
-            if _is_of(finding, ignore.codes)
+            if matches(finding, ignore.codes)
             and ignore.lines.start <= where.end_line
             and where.line < ignore.lines.stop
         ),
@@ -146,7 +158,7 @@ def _allows(row: Mapping[str, str], finding: Finding) -> bool:
     file = culprit.location.file if culprit.location is not None else ""
     values = {"module": culprit.module or "", "parameter": culprit.parameter or ""}
     return (
-        _is_of(finding, (row["rule"],))
+        matches(finding, (row["rule"],))
         and ("file" not in row or any(fnmatchcase(name, row["file"]) for name in _names(file)))
         and all(key not in row or fnmatchcase(value, row[key]) for key, value in values.items())
     )
@@ -155,15 +167,6 @@ def _allows(row: Mapping[str, str], finding: Finding) -> bool:
 def _names(file: str) -> tuple[str, ...]:
     """A file's path, and its name alone."""
     return (Path(file).as_posix(), Path(file).name)
-
-
-def _is_of(finding: Finding, codes: Iterable[str]) -> bool:
-    """One of `codes` is the code of the finding's rule, its name, or a prefix such as ND6."""
-    return any(
-        finding.code.startswith(code.upper()) or finding.name == code.lower()
-        for code in codes
-        if code
-    )
 
 
 def ignores_of(file: str) -> list[Ignore]:

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 
 from nanodoc.diagnosis.claim import Claim
 from nanodoc.diagnosis.finding import Finding
-from nanodoc.diagnosis.rule import Rule, Threshold, Trial
+from nanodoc.diagnosis.rule import Rule, Threshold, Trial, matches
 from nanodoc.errors import UsageError
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules import (
@@ -47,11 +47,6 @@ def find_rule(word: str) -> Rule:
         else ""
     )
     raise UsageError(f"no rule {word!r}{hint} (nanodoc rules lists them all)")
-
-
-def matches(rule: Rule, codes: tuple[str, ...]) -> bool:
-    """True if one of `codes` is the rule's code, its name, or a prefix of its code such as ND3."""
-    return any(rule.code.startswith(code.upper()) or rule.name == code.lower() for code in codes)
 
 
 def check_codes(codes: tuple[str, ...]) -> None:

@@ -8,10 +8,10 @@ from dataclasses import fields
 
 import pytest
 
-from nanodoc.diagnosis.rule import Rule
+from nanodoc.diagnosis.rule import Rule, matches
 from nanodoc.errors import UsageError
 from nanodoc.facts.evidence import Evidence
-from nanodoc.rules.catalogue import RULES, find_rule, matches, unchecked
+from nanodoc.rules.catalogue import RULES, find_rule, unchecked
 
 FAMILIES = {
     "data": "1",
