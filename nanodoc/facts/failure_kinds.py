@@ -54,6 +54,13 @@ def says_worker_died(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and _WORKER_DIED.search(str(error)) is not None
 
 
+def is_told_anywhere(error: BaseException) -> bool:
+    """An error of the training's that is raised wherever the process is: of its device, or of a
+    worker of its loader."""
+    lost = isinstance(error, RuntimeError) and says_device_is_lost(error)
+    return lost or says_worker_died(error)
+
+
 def device_is_lost(failure: Failure) -> bool:
     """The device answers this process no more after this error, so that nothing more can be learnt
     from it. CUDA's unrecoverable errors are known; of another maker's `AcceleratorError`, which

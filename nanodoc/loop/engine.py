@@ -14,7 +14,7 @@ from nanodoc.errors import UserCodeError, chosen_end
 from nanodoc.examination.exception import FailureLook
 from nanodoc.examination.non_finite import Examiner
 from nanodoc.facts.calls import RangeFacts
-from nanodoc.facts.failure_kinds import says_device_is_lost
+from nanodoc.facts.failure_kinds import is_told_anywhere
 from nanodoc.facts.ops import ParameterFacts
 from nanodoc.heartbeat.trail import here
 from nanodoc.loop.driven_step import DrivenStep
@@ -166,10 +166,9 @@ class Engine:
         try:
             return self._watched_step(step)
         except Exception as error:
-            # of ours: where it waited for the device, it was told of an error of the training's
-            if isinstance(error, RuntimeError) and says_device_is_lost(error):
+            if is_told_anywhere(error):  # in code of ours, of an error that is the training's
                 self._over()
-                return self._stops.lost(step, error, self._last, self._indices)
+                return self._stops.told_anywhere(step, error, self._last, self._indices)
             if step == 0 or not is_own(error):  # before anything was seen there is no report
                 raise
             self._last = None  # nobody knows how far the step came

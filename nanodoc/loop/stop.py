@@ -23,6 +23,7 @@ from nanodoc.facts.failure_kinds import (
     device_is_lost,
     kept_from_kernel,
     out_of_memory,
+    says_worker_died,
 )
 from nanodoc.facts.graph import graph_failure
 from nanodoc.facts.ops import GrowthPoint, OptimizerFacts, ParameterFacts, ProbedFacts
@@ -195,6 +196,19 @@ class StopExaminer:
             crash=crash,
             ranges=ranges if about_an_index(failure) else (),
         )
+
+    def told_anywhere(
+        self,
+        step: int,
+        error: BaseException,
+        last: StepState | None,
+        indices: list[int] | None,
+    ) -> Stop:
+        """An error of the training's was raised in code of ours: torch tells of a dead worker of
+        the loader, and of a lost device, wherever the process is."""
+        if says_worker_died(error):
+            return self.batch(UserCodeError(error, "data"), step)
+        return self.lost(step, error, last, indices)
 
     def lost(
         self,

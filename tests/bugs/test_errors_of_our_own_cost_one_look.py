@@ -10,9 +10,12 @@ import pytest
 import torch
 
 from nanodoc import Recipe
+from nanodoc.diagnosis.ranking import rank
 from nanodoc.errors import UsageError
 from nanodoc.examination.non_finite import Examiner
+from nanodoc.loop.engine import Engine
 from nanodoc.recipe.adapt import as_recipe
+from nanodoc.rules.catalogue import claims
 from nanodoc.watchers.grad_graph import GraphWatch
 from nanodoc.watchers.learning import LearningWatch
 from nanodoc.watchers.sampling import Sampler
@@ -55,15 +58,31 @@ def test_a_watcher_that_breaks_is_left_out(
     assert any("KeyError: 'broken on purpose'" in why for _, why in outcome.notes)
 
 
-def test_what_torch_tells_wherever_we_are_is_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its handler of SIGCHLD raises in a watcher, too: the run went on as if nothing had been."""
+@pytest.mark.parametrize(
+    ("owner", "moment"),
+    [(LearningWatch, "after_step"), (Engine, "_capsule"), (Engine, "_finished")],
+    ids=lambda one: getattr(one, "__name__", one),
+)
+def test_what_torch_tells_wherever_we_are_is_not_ours(
+    owner: Any, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its handler of SIGCHLD raises in code of ours, too: a watcher passed over it, and the run
+    went on; in the engine it ended in a traceback of nanodoc's own."""
+    sound, calls = getattr(owner, moment), []
 
-    def told(self: Watch, *args: object) -> None:
-        raise RuntimeError("DataLoader worker (pid 12) is killed by signal: Killed. ")
+    def told(self: Any, *args: Any, **more: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 3:
+            raise RuntimeError("DataLoader worker (pid 12) is killed by signal: Killed. ")
+        return sound(self, *args, **more)
 
-    monkeypatch.setattr(LearningWatch, "after_step", told)
-    with pytest.raises(RuntimeError, match="is killed by signal"):
-        run_engine(recipe(), steps=3)
+    monkeypatch.setattr(owner, moment, told)
+    outcome = run_engine(recipe(), steps=4)
+    failure = outcome.evidence.failure
+    assert failure is not None
+    assert (failure.type, failure.phase) == ("RuntimeError", "data")
+    assert [finding.code for finding in rank(claims(outcome.evidence))][:1] == ["ND708"]
+    assert not any("nanodoc's own" in why for _, why in outcome.notes)
 
 
 def test_a_developer_sees_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
