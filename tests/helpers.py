@@ -61,17 +61,28 @@ def _warm() -> Warm:
 
 
 def nanodoc(
-    *arguments: str, cwd: Path | None = None, stdin: str | None = None
+    *arguments: str,
+    cwd: Path | None = None,
+    stdin: str | None = None,
+    ranks: int = 1,
+    **environment: str,
 ) -> subprocess.CompletedProcess[str]:
-    """The command line in a process of its own, which finds torch imported."""
-    ended = _warm().run(arguments, cwd or Path.cwd(), stdin)
-    return subprocess.CompletedProcess(list(arguments), *ended)
+    """The command line in a process of its own, which finds torch imported; of several `ranks`
+    one process each, as under torchrun. `environment` is added to this process's."""
+    return _ended(arguments, *_warm().run(arguments, cwd or Path.cwd(), stdin, environment, ranks))
 
 
 def python(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     """A script as `python` runs it, in a process of its own, which finds torch imported."""
-    ended = _warm().run((PYTHON, *arguments), cwd, None)
-    return subprocess.CompletedProcess(list(arguments), *ended)
+    return _ended(arguments, *_warm().run((PYTHON, *arguments), cwd, None))
+
+
+def _ended(
+    arguments: tuple[str, ...], code: int, out: bytes, err: bytes
+) -> subprocess.CompletedProcess[str]:
+    # in whatever encoding a test asks for
+    texts = (stream.decode("utf-8", "surrogateescape") for stream in (out, err))
+    return subprocess.CompletedProcess(list(arguments), code, *texts)
 
 
 def fresh_nanodoc(

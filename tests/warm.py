@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -45,13 +46,26 @@ class Warm:
         self._socket.close()
         self._process.wait()
 
-    def run(self, arguments: tuple[str, ...], cwd: Path, stdin: str | None) -> tuple[int, str, str]:
-        """(exit code, stdout, stderr)."""
+    def run(
+        self,
+        arguments: tuple[str, ...],
+        cwd: Path,
+        stdin: str | None,
+        environment: Mapping[str, str] | None = None,
+        ranks: int = 1,
+    ) -> tuple[int, bytes, bytes]:
+        """(exit code, stdout, stderr). `environment` is added to this process's. Of several
+        `ranks` each is a command of its own, as under torchrun, and the code the largest."""
         with contextlib.ExitStack() as around:
             streams = [around.enter_context(tempfile.TemporaryFile("w+b")) for _ in range(3)]
             streams[0].write((stdin or "").encode())
             streams[0].seek(0)
-            told = {"arguments": arguments, "cwd": str(cwd), "environment": dict(os.environ)}
+            told = {
+                "arguments": arguments,
+                "cwd": str(cwd),
+                "environment": {**os.environ, **(environment or {})},
+                "ranks": ranks,
+            }
             body = json.dumps(told).encode()
             numbers = array.array("i", [stream.fileno() for stream in streams])
             rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, numbers)]
@@ -60,7 +74,7 @@ class Warm:
             code = int(self._answers.readline())
             for stream in streams[1:]:
                 stream.seek(0)
-            out, err = (stream.read().decode(errors="replace") for stream in streams[1:])
+            out, err = (stream.read() for stream in streams[1:])
         return code, out, err
 
 
@@ -75,14 +89,33 @@ def _serve(connection: socket.socket) -> None:
         body = b""
         while len(body) < int.from_bytes(head, "little"):
             body += connection.recv(1 << 16)
-        number = os.fork()
-        if number == 0:
-            connection.close()
-            _command(json.loads(body), list(numbers))
+        told = json.loads(body)
+        started = []
+        for rank in _ranks(told["ranks"]):
+            started.append(os.fork())
+            if started[-1] == 0:
+                connection.close()
+                told["environment"].update(rank)
+                _command(told, list(numbers))
         for descriptor in numbers:
             os.close(descriptor)
-        code = os.waitstatus_to_exitcode(os.waitpid(number, 0)[1])
-        connection.sendall(f"{code}\n".encode())
+        codes = [os.waitstatus_to_exitcode(os.waitpid(number, 0)[1]) for number in started]
+        connection.sendall(f"{max(codes, key=abs)}\n".encode())
+
+
+def _ranks(size: int) -> list[dict[str, str]]:
+    """What torchrun tells each of its processes of the group."""
+    if size == 1:
+        return [{}]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        group = {
+            "WORLD_SIZE": str(size),
+            "LOCAL_WORLD_SIZE": str(size),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(server.getsockname()[1]),
+            "OMP_NUM_THREADS": "1",
+        }
+    return [{**group, "RANK": str(n), "LOCAL_RANK": str(n)} for n in range(size)]
 
 
 def _command(told: dict[str, Any], streams: list[int]) -> None:
@@ -94,9 +127,7 @@ def _command(told: dict[str, Any], streams: list[int]) -> None:
     os.environ.clear()
     os.environ.update(told["environment"])
     os.chdir(told["cwd"])
-    sys.stdin, sys.stdout, sys.stderr = (
-        os.fdopen(n, mode, closefd=False) for n, mode in enumerate("rww")
-    )
+    _open_streams()
     sys.argv = ["nanodoc", *told["arguments"]]
     sys.path[0] = told["cwd"]
     if told["arguments"][0] == PYTHON:
@@ -108,6 +139,13 @@ def _command(told: dict[str, Any], streams: list[int]) -> None:
 
     parent.subprocess = _Forking()  # type: ignore[assignment]  # what it asks of the module
     _end(main)
+
+
+def _open_streams() -> None:
+    encoding = os.environ.get("PYTHONIOENCODING", "utf-8")
+    sys.stdin, sys.stdout, sys.stderr = (
+        os.fdopen(n, mode, closefd=False, encoding=encoding) for n, mode in enumerate("rww")
+    )
 
 
 def _end(main: Any) -> None:
@@ -172,9 +210,7 @@ def _become_child(command: list[str], options: dict[str, Any]) -> None:
                 os.close(int(name))
     os.environ.clear()
     os.environ.update(options["env"])
-    sys.stdin, sys.stdout, sys.stderr = (
-        os.fdopen(n, mode, closefd=False) for n, mode in enumerate("rww")
-    )
+    _open_streams()
     sys.argv = command
     atexit._clear()
     from nanodoc.pipeline import _child_start

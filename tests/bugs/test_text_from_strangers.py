@@ -4,9 +4,6 @@ training is called or says reaches no report of any format as it is."""
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +13,7 @@ from hypothesis import strategies as st
 
 from nanodoc.report.secrets import hidden
 from nanodoc.strict_json import in_ascii, written
+from tests.helpers import nanodoc
 
 HOSTILE = "\x1b[31m\x9b31m\u202e\u2028\ud800\r::error::x"
 TRAIN = """
@@ -65,27 +63,23 @@ def test_json_is_what_it_was_and_harmless(value: Any) -> None:
     assert json.loads(in_ascii(text)) == value
 
 
-def run(
-    folder: Path, name: str, output_format: str, **environment: str
-) -> subprocess.CompletedProcess[bytes]:
+def run(folder: Path, name: str, output_format: str, encoding: str = "utf-8") -> tuple[int, str]:
+    """The exit code, and what stdout said."""
     (folder / "train.py").write_text(TRAIN)
-    return subprocess.run(
-        [
-            *(sys.executable, "-m", "nanodoc", "run", f"train.py:{name}", "--in-process"),
-            *("--steps", "1", "--budget", "1", "--output-format", output_format),
-        ],
+    done = nanodoc(
+        *("run", f"train.py:{name}", "--in-process"),
+        *("--steps", "1", "--budget", "1", "--output-format", output_format),
         cwd=folder,
-        capture_output=True,
-        env={**os.environ, **environment},
+        PYTHONIOENCODING=encoding,
     )
+    return done.returncode, done.stdout.encode("utf-8", "surrogateescape").decode(encoding)
 
 
 @pytest.mark.parametrize("output_format", ["full", "concise", "json", "github"])
 @pytest.mark.parametrize("name", ["build", "raises"])
 def test_no_format_lets_it_through(tmp_path: Path, name: str, output_format: str) -> None:
-    done = run(tmp_path, name, output_format, PYTHONIOENCODING="utf-8")
-    text = done.stdout.decode()
-    assert done.returncode == 1, done.stderr.decode()
+    code, text = run(tmp_path, name, output_format)
+    assert code == 1
     assert all(ch == "\n" or ch.isprintable() for ch in text)
     assert not any(line.startswith("::error file=x") for line in text.splitlines())
     if output_format == "json":
@@ -97,9 +91,8 @@ def test_no_format_lets_it_through(tmp_path: Path, name: str, output_format: str
 def test_a_stream_with_few_letters_loses_no_report(
     tmp_path: Path, output_format: str, encoding: str
 ) -> None:
-    done = run(tmp_path, "build", output_format, PYTHONIOENCODING=encoding)
-    text = done.stdout.decode(encoding)
-    assert done.returncode == 1
+    code, text = run(tmp_path, "build", output_format, encoding)
+    assert code == 1
     assert "ND206" in text
     if output_format == "json":
         assert json.loads(text)["verdict"] == "critical"
@@ -107,7 +100,7 @@ def test_a_stream_with_few_letters_loses_no_report(
 
 @pytest.mark.parametrize("output_format", ["full", "json", "github"])
 def test_credentials_are_shown_in_no_format(tmp_path: Path, output_format: str) -> None:
-    text = run(tmp_path, "secret", output_format, PYTHONIOENCODING="utf-8").stdout.decode()
+    _, text = run(tmp_path, "secret", output_format)
     assert "401 for" in text
     for secret in ("hunter2", "token=abc", "sk-aaaa"):
         assert secret not in text

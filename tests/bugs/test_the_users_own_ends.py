@@ -3,7 +3,6 @@ own, and stays as it would be without us."""
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers import fresh_nanodoc, report_of
+from tests.helpers import fresh_nanodoc, nanodoc, report_of
 
 TRAIN = """
 import atexit, ctypes, os, signal, sys, time
@@ -67,7 +66,7 @@ def _train(tmp_path: Path) -> None:
 
 
 def test_exit_handlers_run_to_their_end(tmp_path: Path) -> None:
-    done = fresh_nanodoc("run", "train.py:at_exit", cwd=tmp_path)
+    done = nanodoc("run", "train.py:at_exit", cwd=tmp_path)
     assert done.returncode == 0
     assert (tmp_path / "flushed").exists()
     assert "still at its end" in done.stderr
@@ -114,15 +113,11 @@ def test_descriptors_that_the_training_closes(tmp_path: Path) -> None:
 
 def test_a_date_in_the_configuration(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text("recipe: {day: 2024-01-01, tags: !!set {a, b}}\n")
-    assert (
-        fresh_nanodoc("run", "train.py:build", "--config", "c.yaml", cwd=tmp_path).returncode == 0
-    )
+    assert nanodoc("run", "train.py:build", "--config", "c.yaml", cwd=tmp_path).returncode == 0
 
 
 def test_words_that_were_not_the_last(tmp_path: Path) -> None:
-    report = report_of(
-        fresh_nanodoc("run", "train.py:stale", "--output-format", "json", cwd=tmp_path)
-    )
+    report = report_of(nanodoc("run", "train.py:stale", "--output-format", "json", cwd=tmp_path))
     finding = report["findings"][0]
     assert finding["title"].endswith("was ended by SIGSEGV")
     assert "string_at(0)" in finding["culprit"]["location"]["code"]
@@ -130,14 +125,6 @@ def test_words_that_were_not_the_last(tmp_path: Path) -> None:
 
 
 def test_ranks_that_are_only_in_the_environment(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "nanodoc", "run", "train.py:build"],
-        cwd=tmp_path,
-        env={**os.environ, "RANK": "1", "WORLD_SIZE": "2"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    done = nanodoc("run", "train.py:build", cwd=tmp_path, RANK="1", WORLD_SIZE="2")
     assert done.returncode == 0, done.stderr
     assert "no other rank showed itself" in done.stdout

@@ -3,7 +3,6 @@ is planted is found at its line."""
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ from nanodoc.config import Config
 from nanodoc.pipeline.script import run_script
 from nanodoc.report.report import Report
 from nanodoc.supervise.launch import Launch
-from tests.helpers import line_of
+from tests.helpers import line_of, python
 from tests.script.styles import HEAD, STYLES
 
 SPOILED = "x = x + (x - x.detach()).abs().sqrt()"
@@ -41,9 +40,7 @@ def script(folder: Path, style: str, bad: str = "pass") -> Path:
 
 
 def bare(path: Path) -> tuple[str, int]:
-    done = subprocess.run(
-        [sys.executable, path.name], cwd=path.parent, capture_output=True, text=True
-    )
+    done = python(path.name, cwd=path.parent)
     assert "Traceback" not in done.stderr, done.stderr
     return done.stdout, done.returncode
 

@@ -4,14 +4,12 @@ user's code is found there, not in the library."""
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.helpers import line_of, nanodoc, report_of
+from tests.helpers import line_of, nanodoc, python, report_of
 
 TRANSFORMERS = """
 import torch
@@ -113,7 +111,7 @@ def run(folder: Path, *arguments: str) -> tuple[str, dict[str, Any]]:
 @pytest.mark.parametrize("text", [TRANSFORMERS, LIGHTNING, ACCELERATE], ids=NAMES)
 def test_the_script_is_unchanged_and_its_step_found(text: str, tmp_path: Path) -> None:
     write(tmp_path, text)
-    own = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True)
+    own = python("train.py", cwd=tmp_path)
     out, report = run(tmp_path, "train.py")
     assert out.splitlines()[-1] == own.stdout.splitlines()[-1]
     assert report["run"]["step_found"].endswith("replay of step 0 bitwise the same")
@@ -163,15 +161,11 @@ AFTER = "print(callback.report.verdict, callback.report.run.step_found)\n"
 def test_the_callback(text: str, tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(text.replace("BAD", "pass") + CALLBACKS[text] + AFTER)
-    done = subprocess.run(
-        [sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True
-    )
+    done = python("train.py", cwd=tmp_path)
     assert done.stdout.splitlines()[-1].startswith("healthy step")
     assert done.stdout.splitlines()[-1].endswith("replay of step 0 bitwise the same")
     path.write_text(text.replace("BAD", BAD) + CALLBACKS[text])
-    done = subprocess.run(
-        [sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True
-    )
+    done = python("train.py", cwd=tmp_path)
     assert done.returncode == 1
     where = f"train.py:{line_of(path, BAD)}"
     assert f"--> {where}" in done.stderr

@@ -6,12 +6,13 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.helpers import fresh_nanodoc, gone, line_of, report_of
+from tests.helpers import fresh_nanodoc, gone, line_of, nanodoc, report_of
 
 TRAIN = """
 import ctypes, os, resource, signal, subprocess, sys, time
@@ -103,9 +104,9 @@ def _train(tmp_path: Path) -> None:
 
 
 def run(
-    folder: Path, name: str, *more: str
+    folder: Path, name: str, *more: str, how: Callable[..., Any] = nanodoc
 ) -> tuple[dict[str, Any], subprocess.CompletedProcess[str]]:
-    done = fresh_nanodoc("run", f"train.py:{name}", "--output-format", "json", *more, cwd=folder)
+    done = how("run", f"train.py:{name}", "--output-format", "json", *more, cwd=folder)
     return report_of(done), done
 
 
@@ -192,7 +193,7 @@ def test_a_limit_of_memory(tmp_path: Path) -> None:
 
 
 def test_a_worker_that_is_killed(tmp_path: Path) -> None:
-    report, done = run(tmp_path, "workers")
+    report, done = run(tmp_path, "workers", how=fresh_nanodoc)
     assert done.returncode == 1
     finding = report["findings"][0]
     assert (finding["code"], finding["phase"], finding["culprit"]["kind"]) == (
@@ -207,7 +208,7 @@ def test_a_worker_that_is_killed(tmp_path: Path) -> None:
 
 
 def test_a_worker_that_hangs(tmp_path: Path) -> None:
-    report, done = run(tmp_path, "remote", "--timeout", "5s")
+    report, done = run(tmp_path, "remote", "--timeout", "5s", how=fresh_nanodoc)
     assert done.returncode == 1
     finding = report["findings"][0]
     assert (finding["code"], finding["phase"], finding["culprit"]["dataset_indices"]) == (
