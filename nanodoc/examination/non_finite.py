@@ -15,10 +15,11 @@ from typing import Any
 
 import torch
 
+from nanodoc.examination.replays import Replays
 from nanodoc.examination.reproduction import reproduced, same_ops
 from nanodoc.facts.ops import Birth, LeafRoot, OpFacts, TensorFacts
 from nanodoc.replay.step_state import StepState
-from nanodoc.replay.traced_replay import PROBE_MARK, Replay, Replayer
+from nanodoc.replay.traced_replay import PROBE_MARK, Replay
 from nanodoc.tensors.nested import batch_size, tensor_leaves
 from nanodoc.trace.births import Root, RootSearch
 from nanodoc.trace.examine import Request, tensor_facts
@@ -39,7 +40,8 @@ _FARTHEST = 64  # ancestors of an overflow, so that the way its values grew can 
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """What an examination established. `reproduced` is "bitwise", "tolerance" or "no"."""
+    """What an examination established. `reproduced` is "bitwise", "tolerance" or "no"; of a step
+    that can't be run again "as_it_ran" where it was traced, else "not_run"."""
 
     births: tuple[Birth, ...]
     leaves: tuple[LeafRoot, ...]
@@ -51,7 +53,7 @@ class Examiner:
     """Examines steps of one recipe. The model is left as the capsule says, not as the replay left
     it."""
 
-    def __init__(self, replayer: Replayer) -> None:
+    def __init__(self, replayer: Replays) -> None:
         self._replayer = replayer
 
     # -- examining ---------------------------------------------------------------------------------
@@ -84,7 +86,9 @@ class Examiner:
         indices: Sequence[int] | None,
     ) -> Examined:
         first = self._replayer.replay(capsule)
-        met, note = reproduced(first, loss, grad_norm)
+        met, note = (
+            reproduced(first, loss, grad_norm) if self._replayer.repeats else ("as_it_ran", "")
+        )
         if capsule.batch_was_mutated:
             note = (
                 "the step writes into its own batch, so the replay did not see what the first run "
@@ -115,7 +119,9 @@ class Examiner:
             for index in self._around(second, root, sites[root.index])
         }
         third = self._replayer.replay(capsule, requests).trace
-        fourth, masks = self._fourth(capsule, third, roots, sites)
+        fourth, masks = (
+            self._fourth(capsule, third, roots, sites) if self._replayer.repeats else (third, {})
+        )
         size = batch_size(capsule.batches[0]) if capsule.batches else None
         births, leaves = [], []
         for root in roots:

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
 from nanodoc.errors import UserCodeError
 from nanodoc.examination.initial_state import sick_before_start
+from nanodoc.examination.live_trace import LiveStep
+from nanodoc.examination.non_finite import Examined
 from nanodoc.examination.traceback import describe_failure
 from nanodoc.facts.evidence import Trip
 from nanodoc.facts.ops import ParameterFacts
@@ -21,7 +23,13 @@ from nanodoc.loop.engine import Engine
 from nanodoc.loop.observed_step import ObservedStep, ObservedVitals
 from nanodoc.loop.step_reading import StepReading
 from nanodoc.loop.stop import Stop
+from nanodoc.replay.observer import Observer
 from nanodoc.replay.step_state import StepState
+
+_TRACE_IT = (
+    "nanodoc run --trace-steps {step}, of the same script with the same seeds, traces this step "
+    "while it runs, and names the op."
+)
 
 
 class ScriptEngine(Engine):
@@ -32,6 +40,10 @@ class ScriptEngine(Engine):
     replays: bool = True
     """A step that is run again says what the script's own said."""
     _observed: ObservedVitals | None = None
+    traced: int | None = None
+    """The step that was examined by what a trace of it showed while it ran."""
+    _judging: ObservedVitals | None = None
+    """What was seen of the step that is over."""
     _before: StepState | None = None
     """The start of the step before the open one."""
 
@@ -59,6 +71,7 @@ class ScriptEngine(Engine):
         """The script begins a step. `waited`: seconds that it waited for its data; `on_trip` is
         called where its vital signs are not healthy, before the optimizer has stepped."""
         here().at(step, "forward")
+        self.requested.closely = not self.replays
         assert isinstance(self._driver, ObservedStep)
         self._indices = indices
         self.learning.loaded(waited)
@@ -95,6 +108,7 @@ class ScriptEngine(Engine):
     def close(self) -> Stop | None:
         """The step is over."""
         observed, capsule = self._left_alone()
+        self._judging = observed
         assert isinstance(self._driver, ObservedStep)
         reading = self._driver.read(capsule, observed, None)
         trouble = self._judged(capsule, reading, self._began)
@@ -115,10 +129,16 @@ class ScriptEngine(Engine):
 
     def failed(self, error: UserCodeError) -> Stop:
         """The step raised."""
-        _, capsule = self._left_alone()
+        observed, capsule = self._left_alone()
+        stop = None
+        if not self.replays:
+            failure = describe_failure(error)
+            note_failure(here(), failure, capsule.step)
+            examined = self._examined(capsule, observed.observer, error=error)
+            stop = Stop(failure=failure, examined=examined)
         self._around.close()
         self._over()
-        return self._stops.failure(capsule, error, self._indices)
+        return stop or self._stops.failure(capsule, error, self._indices)
 
     def failed_between(self, error: UserCodeError, step: int) -> Stop:
         """Something raised that is no step: the loader, or what is outside of the training."""
@@ -135,6 +155,8 @@ class ScriptEngine(Engine):
     def _judged(self, capsule: StepState, reading: StepReading, began: float) -> Stop | None:
         if self.replays or reading.tripped is None:
             return super()._judged(capsule, reading, began)
+        assert self._judging is not None
+        examined = self._examined(capsule, self._judging.observer, reading.bad_parameters)
         self._over()
         self.course.tripped(capsule, reading.tripped)
         vitals = reading.tripped
@@ -146,7 +168,23 @@ class ScriptEngine(Engine):
             bad_parameters=tuple(reading.bad_parameters),
             gradients_finite=not reading.bad_parameters,
         )
-        return Stop(trip=trip)
+        return Stop(trip=trip, examined=examined)
+
+    def _examined(
+        self,
+        capsule: StepState,
+        observer: Observer,
+        bad: Sequence[str] = (),
+        error: UserCodeError | None = None,
+    ) -> Examined:
+        """What a step that can't be run again showed while it ran, if it was traced."""
+        tracer = self.requested.running
+        if tracer is None:
+            return Examined((), (), "not_run", _TRACE_IT.format(step=capsule.step))
+        self.traced = capsule.step
+        gradients = dict(self.recipe.model.named_parameters())
+        named = [(n, g) for n in bad if (g := gradients[n].grad) is not None]
+        return LiveStep(tracer, observer.losses, named, error).examined(capsule, self._indices)
 
     def _end(self, trouble: Stop, steps: int) -> Stop:
         return super()._end(trouble, steps) if self.replays else trouble

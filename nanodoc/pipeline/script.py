@@ -305,12 +305,13 @@ class ScriptRun:
         if loop is None:
             return ""
         place = f"step {short_path(loop.file)}:{loop.line}"
-        if self._session.unsafe:
-            return f"{place}, not run again"
-        if self._session.same is None:
-            return place
-        same = "bitwise the same" if self._session.same else "not the same"
-        return f"{place}, replay of step 0 {same}"
+        session = self._session
+        if session.unsafe:
+            place += ", not run again"
+        elif session.same is not None:
+            place += f", replay of step 0 {'bitwise' if session.same else 'not'} the same"
+        traced = session.engine.traced if session.engine is not None else None
+        return place if traced is None else f"{place}, step {traced} traced as it ran"
 
     def _told(self) -> list[tuple[str, str]]:
         notes = [

@@ -56,6 +56,9 @@ class Replay:
 class Replayer:
     """Runs steps of one recipe again."""
 
+    repeats = True
+    """As an examiner asks: every question is a run of its own."""
+
     def __init__(self, runner: StepRunner, keeper: StateKeeper) -> None:
         self._runner = runner
         self._keeper = keeper

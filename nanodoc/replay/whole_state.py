@@ -25,19 +25,23 @@ _LARGEST = 1 << 30  # bytes of an array
 _PLAIN = (int, float, complex, str, bytes, type(None), types.ModuleType, torch.Tensor)
 _ARRAYS = ("numpy.ndarray", "numpy.memmap", "array.array", "builtins.bytearray")
 _BAGS = ("argparse.Namespace", "types.SimpleNamespace")
-# what they do cannot be taken back
+# what they do cannot be taken back, nor kept from being done
 _LASTING = {
+    "_queue.SimpleQueue",
+    "sqlite3.Connection",
+    "sqlite3.Cursor",
+    "subprocess.Popen",
+}
+# a step that is run again is kept from using them
+_KEPT_FROM = {
     "queue.Queue",
     "queue.LifoQueue",
     "queue.PriorityQueue",
-    "_queue.SimpleQueue",
     "multiprocessing.queues.Queue",
+    "multiprocessing.queues.JoinableQueue",
     "multiprocessing.queues.SimpleQueue",
     "multiprocessing.connection.Connection",
-    "sqlite3.Connection",
-    "sqlite3.Cursor",
     "socket.socket",
-    "subprocess.Popen",
 }
 
 
@@ -76,6 +80,8 @@ class WholeState:
         source = copy_of_source(value)
         if source is not None:
             self._restores.append(source(value))
+        elif kind in _KEPT_FROM:
+            return
         elif kind in _LASTING:
             self.unsafe = f"a {type(value).__name__}"
         elif isinstance(value, CONTAINERS):

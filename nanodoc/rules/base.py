@@ -37,7 +37,7 @@ def birth_confidence(evidence: Evidence, birth: Birth, exact: float) -> float:
     (`exact`, a share); the line is known; no other root competes."""
     rivals = max(1, len({root_of(rival) for rival in evidence.births}) + len(evidence.leaves))
     return confidence(
-        {"bitwise": 0.5, "tolerance": 0.3}.get(evidence.reproduced, 0.0),
+        {"bitwise": 0.5, "tolerance": 0.3, "as_it_ran": 0.3}.get(evidence.reproduced, 0.0),
         0.8 * exact,
         0.3 if birth.site.location is not None else 0.0,
         0.4 / rivals,
@@ -185,7 +185,7 @@ def effects(evidence: Evidence) -> tuple[tuple[str, int | None], ...]:
 
 def replay_row(evidence: Evidence) -> tuple[dict[str, Any], ...]:
     """The one experiment every examination makes: the same step again."""
-    if evidence.reproduced == "not_run":
+    if evidence.reproduced in ("not_run", "as_it_ran"):
         return ()
     outcome = {
         "bitwise": "fails again, bitwise the same",

@@ -147,12 +147,7 @@ class _Marker:
         plain = copy.deepcopy(body)
         rebound, carried = _order_of_names(plain)
         target = marked.target if isinstance(marked, ast.For) else None
-        if isinstance(marked, ast.FunctionDef):
-            targets = [
-                argument.arg for argument in ast.walk(marked.args) if isinstance(argument, ast.arg)
-            ]
-        else:
-            targets = list(_names(target)) if target is not None else []
+        targets = _bound_by(marked)
         found = Loop(
             number=number,
             file=self._file,
@@ -164,7 +159,8 @@ class _Marker:
             target=target,
             iterable=marked.iter if isinstance(marked, ast.For) else None,
             scope=tuple(self._scope),
-            names=frozenset(n.id for n in ast.walk(marked) if isinstance(n, ast.Name)),
+            # not of the loop's own line: what it draws from is no part of a step
+            names=frozenset((*targets, *(name for part in plain for name in _names(part)))),
             rebound=frozenset(rebound),
             carried=frozenset(carried),
             drawn=frozenset(_drawn_unseen(plain)),
@@ -288,6 +284,18 @@ def _left_behind(body: list[ast.stmt], number: int, where: ast.stmt) -> ast.stmt
 
 def _at(node: Any, where: ast.AST) -> Any:
     return ast.copy_location(node, where)
+
+
+def _bound_by(marked: _Loop | ast.If | ast.FunctionDef) -> list[str]:
+    """The names that a loop, or a function, binds before its body begins."""
+    if isinstance(marked, ast.FunctionDef):
+        return [a.arg for a in ast.walk(marked.args) if isinstance(a, ast.arg)]
+    if isinstance(marked, ast.For):
+        return list(_names(marked.target))
+    if isinstance(marked, ast.If):
+        return []
+    # while (batch := next(batches)) is not None
+    return [n.target.id for n in ast.walk(marked.test) if isinstance(n, ast.NamedExpr)]
 
 
 def _names(target: ast.AST) -> Iterator[str]:

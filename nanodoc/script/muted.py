@@ -13,9 +13,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 import torch
+
+from nanodoc.script.outside import StopReplay
+from nanodoc.trace.files import USER, frame_kind
 
 # module, classes or functions of it, and which of their methods: they show or send something
 _SHOWING = (
@@ -32,6 +36,20 @@ _OF_FILES = (
     *("mkdir", "makedirs", "link", "symlink", "chmod", "utime"),
 )
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+
+# (module, class, methods): they speak to another process
+_SPEAKING = (
+    (
+        "multiprocessing.connection",
+        "_ConnectionBase",
+        ("send", "send_bytes", "recv", "recv_bytes", "recv_bytes_into", "poll"),
+    ),
+    (
+        "socket",
+        "socket",
+        ("connect", "send", "sendall", "sendto", "recv", "recv_into", "recvfrom", "accept"),
+    ),
+)
 
 Replaced = tuple[Any, str, Callable[[Any], Any]]
 """(owner, name, what makes the replacement of the original)"""
@@ -50,7 +68,8 @@ def muted() -> Iterator[None]:
         def called(*args: Any, **kwargs: Any) -> Any:
             return (instead if threading.get_ident() == mine else original)(*args, **kwargs)
 
-        undo.append((owner, name, original))
+        # a class may only inherit it
+        undo.append((owner, name, vars(owner).get(name)))
         setattr(owner, name, called)
 
     try:
@@ -64,8 +83,11 @@ def muted() -> Iterator[None]:
         ):
             yield
     finally:
-        for owner, name, original in reversed(undo):
-            setattr(owner, name, original)
+        for owner, name, own in reversed(undo):
+            if own is None:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, own)
 
 
 def _replaced() -> Iterator[Replaced]:
@@ -75,6 +97,10 @@ def _replaced() -> Iterator[Replaced]:
         for name in names or [n for n in dir(target) if n.startswith("add_") or n == "flush"]:
             if target is not None and hasattr(target, name):
                 yield target, name, lambda original: _nothing
+    for module, owner, methods in _SPEAKING:
+        target = getattr(sys.modules.get(module), owner, None)
+        for name in methods if target is not None else ():
+            yield target, name, _ending
     for target, name in ((torch, "save"), (time, "sleep"), (logging.Logger, "handle")):
         yield target, name, lambda original: _nothing
     for name in _OF_FILES:
@@ -176,6 +202,27 @@ def _flush() -> None:
 
 def _nothing(*args: Any, **kwargs: Any) -> None:
     return None
+
+
+def _ending(original: Any) -> Any:
+    process = os.getpid()
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        # a loader speaks to its workers; those that were forked meanwhile speak to their loader
+        if os.getpid() != process or _is_a_loader(sys._getframe(1)):
+            return original(*args, **kwargs)
+        raise StopReplay("it speaks to another process")
+
+    return called
+
+
+def _is_a_loader(frame: FrameType | None) -> bool:
+    """The call came from a DataLoader."""
+    while frame is not None and frame_kind(frame.f_code.co_filename) != USER:
+        if frame.f_globals.get("__name__") == "torch.utils.data.dataloader":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _refused(*args: Any, **kwargs: Any) -> None:

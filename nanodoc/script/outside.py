@@ -1,10 +1,12 @@
 """What comes into an iteration from outside: batches that the body draws by itself, what an
 environment answers. Kept while the script runs, and given again when the iteration is run again,
-each with the random state that followed it: a sampler draws its seed inside the first `next`."""
+each with the random state that followed it: a sampler draws its seed inside the first `next`. What
+queues give to the user's own code is kept, too; put into them is nothing while it is run again."""
 
 from __future__ import annotations
 
 import builtins
+import queue
 import sys
 import threading
 import time
@@ -19,13 +21,21 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from nanodoc.replay.rng import RandomKeeper, RandomState
 from nanodoc.script.loops import Loops
 from nanodoc.tensors.nested import tensor_leaves
+from nanodoc.trace.files import LIBRARY, frame_kind
 
 _EMPTY: tuple[Any, ...] = ([], (), {}, {}.values(), {}.items(), set(), range(0), "")
 _PLAIN_ITERATORS = {type(iter(container)) for container in _EMPTY}
 _SIMULATORS = ("gymnasium", "gym")
 
 Drawn = tuple[bool, Any, RandomState]
-"""(it was the end, the value, the random state behind it)"""
+"""(it was the end, the value, the random state behind it); the value is `_EMPTY_QUEUE` where the
+end was that of a queue"""
+_EMPTY_QUEUE = "queue.Empty"
+_QUEUES = (
+    ("queue", "Queue"),
+    ("multiprocessing.queues", "Queue"),
+    ("multiprocessing.queues", "SimpleQueue"),
+)
 
 
 class StopReplay(BaseException):
@@ -64,11 +74,11 @@ class Outside:
             at = time.perf_counter()
             value = outside.draw(lambda: drawing(iterator))
             outside._seconds += time.perf_counter() - at
-            queue = vars(iterator).get("_nanodoc_indices")
+            indices = vars(iterator).get("_nanodoc_indices")
             if outside.given is None:
                 outside.iterator = iterator
             if outside.given is None and not outside._depth:
-                outside.last = (value, queue.popleft() if queue else None)
+                outside.last = (value, indices.popleft() if indices else None)
             return value
 
         def index(iterator: Any) -> Any:
@@ -95,6 +105,48 @@ class Outside:
                 builtins.next = original
 
         self._undo.append(put_back)
+        for module, name in _QUEUES:
+            if module in sys.modules:
+                self._keep_what_it_gives(getattr(sys.modules[module], name))
+
+    def _keep_what_it_gives(self, kind: Any) -> None:
+        """Of a class of queues: what they give to the files of the script. A loader's own queues
+        are left alone."""
+        outside = self
+
+        def getting(original: Any, waiting: Any, args: Any, kwargs: Any) -> Any:
+            return outside.draw(lambda: original(waiting, *args, **kwargs))
+
+        def not_twice(original: Any, waiting: Any, args: Any, kwargs: Any) -> Any:
+            return original(waiting, *args, **kwargs) if outside.given is None else None
+
+        for name in ("get", "put", "task_done", "join"):
+            if name in vars(kind):
+                self._wrap(kind, name, getting if name == "get" else not_twice)
+
+    def _wrap(self, kind: Any, name: str, instead: Callable[..., Any]) -> None:
+        """`instead` of a queue's method where the script itself calls it."""
+        outside, original, files = self, vars(kind)[name], self._loops.by_file
+
+        def called(waiting: Any, *args: Any, **kwargs: Any) -> Any:
+            if outside._depth or threading.get_ident() != outside._thread:
+                return original(waiting, *args, **kwargs)
+            caller: Any = sys._getframe(1)
+            if caller.f_code.co_name == f"{name}_nowait" and caller.f_back is not None:
+                caller = caller.f_back
+            if caller.f_code.co_filename in files:
+                return instead(original, waiting, args, kwargs)
+            if outside.given is not None and frame_kind(caller.f_code.co_filename) == LIBRARY:
+                raise StopReplay("a library uses a queue")
+            return original(waiting, *args, **kwargs)
+
+        setattr(kind, name, called)
+
+        def put_back() -> None:
+            if vars(kind).get(name) is called:
+                setattr(kind, name, original)
+
+        self._undo.append(put_back)
 
     def close(self) -> None:
         """Takes the wrappers away."""
@@ -112,13 +164,13 @@ class Outside:
             ended, value, random = self.given.popleft()
             random.restore(self._device)
             if ended:
-                raise StopIteration
+                raise queue.Empty if value == _EMPTY_QUEUE else StopIteration
             return value
         self._depth += 1
         try:
             value = make()
-        except StopIteration:
-            self._keep(None, ended=True)
+        except (StopIteration, queue.Empty) as error:
+            self._keep(_EMPTY_QUEUE if isinstance(error, queue.Empty) else None, ended=True)
             raise
         finally:
             self._depth -= 1

@@ -183,6 +183,7 @@ class ScriptSession(SearchSession):
         """The step can't be run again: it went well in the script, and not then."""
         self._around.close()
         self._open_engine(first.trained).replays = False
+        self.steps = 1
 
     def _next(self, frame: FrameType, loop: Loop, bound: Mapping[str, Any] | None) -> None:
         """An iteration of the training begins; the one before is over."""

@@ -42,6 +42,13 @@ class Request:
     """Called when the op has run, before the user's line goes on."""
 
 
+class EveryOp(dict[int, Request]):
+    """Requests that look closely at whatever op is met."""
+
+    def get(self, index: int, default: object = None) -> Request:
+        return Request(locate=True)
+
+
 @dataclass(slots=True)
 class OpDetail:
     """What was seen at one op. `inputs` follow the order of `Record.inputs`; labels are filled in

@@ -65,7 +65,7 @@ class Tracer(TorchDispatchMode):
         self._writers: dict[int, list[int]] = {}
         self._leaf_names: list[str] = []
         self._marks: dict[str, Ref] = {}
-        self._requests = requests or {}
+        self._requests = requests if requests is not None else {}
         self._details: dict[int, OpDetail] = {}
         self._watch_optimizer = watch_optimizer
         self._steps = OptimizerSteps(self._records, places=flow is not None)

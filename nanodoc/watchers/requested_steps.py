@@ -18,6 +18,7 @@ from nanodoc.replay.sandbox import state_preserved
 from nanodoc.replay.step import StepRunner
 from nanodoc.replay.step_state import StateKeeper, StepState
 from nanodoc.replay.traced_replay import Replayer, leaves_of
+from nanodoc.trace.examine import EveryOp
 from nanodoc.trace.half import HalfLog, HalfMode
 from nanodoc.trace.tracer import Tracer
 from nanodoc.trace.write import write_trace
@@ -61,6 +62,10 @@ class RequestedSteps(Watch):
         self._amp = amp
         self._options = options
         self._compiled = compiled
+        self.closely = False
+        """The steps can't be run again: every op is looked at closely while they run."""
+        self.running: Tracer | None = None
+        """That of the step that is being traced."""
         self.tables: list[FrameTable] = []
         self.magnitudes: tuple[Magnitude, ...] = ()
         self.files: list[str] = []
@@ -77,11 +82,13 @@ class RequestedSteps(Watch):
     @contextlib.contextmanager
     def _tracing(self, capsule: StepState) -> Iterator[None]:
         model = self._runner.recipe.model
-        tracer = Tracer(model, leaves_of(model, capsule.batches))
+        requests = EveryOp() if self.closely else None
+        self.running = tracer = Tracer(model, leaves_of(model, capsule.batches), requests)
         try:
             with tracer:
                 yield
         finally:
+            self.running = None
             trace = tracer.finish()
             if self._options.folder is not None:
                 self.files.append(str(write_trace(trace, self._options.folder, capsule.step)))

@@ -57,7 +57,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             confidence=confidence(
                 0.5,
                 0.4 if bad.location is not None else 0.0,
-                {"bitwise": 0.5, "tolerance": 0.3}.get(evidence.reproduced, 0.0),
+                {"bitwise": 0.5, "tolerance": 0.3, "as_it_ran": 0.3}.get(evidence.reproduced, 0.0),
             ),
             title=f"probe {bad.label!r} saw {'NaN' if bad.maximum != bad.maximum else '+inf'}",
             explanation=f"{bad.dtype} of shape {list(bad.shape)}."

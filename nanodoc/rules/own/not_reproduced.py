@@ -1,6 +1,6 @@
 """## What it checks
 A step whose loss or gradients were non-finite, while its replay from the same weights, batch and
-random state was not, or gave no op to blame.
+random state was not, or gave no op to blame; or that can't be run again.
 
 ## Why it matters
 No line can be named honestly. State outside the model (a global counter, a file), a
@@ -9,7 +9,8 @@ left.
 
 ## Fix
 Run again with `torch.use_deterministic_algorithms(True)`; try without torch.compile; keep all state
-in the model.
+in the model. A script's step that can't be run again is traced while it runs with
+`--trace-steps N`: seed the script, so that step N is the same.
 
 ## See also
 ND302 masked-branch-gradient
@@ -24,6 +25,12 @@ from nanodoc.diagnosis.finding import Culprit
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import effects, replay_row
+
+_JUDGED = ("no", "bitwise", "tolerance")
+_CAUSES = (
+    " Causes: state outside the model and the batch, a nondeterministic op, or a compiled part "
+    "that fails only when compiled."
+)
 
 
 @rule(
@@ -48,6 +55,10 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             f"Step {trip.step} tripped, but the replay from its start was healthy or ran "
             f"differently. {evidence.reproduction_note}".strip()
         )
+    elif evidence.reproduced == "not_run":
+        text = f"Step {trip.step} tripped, and was not run again. {evidence.reproduction_note}"
+    elif evidence.reproduced == "as_it_ran":
+        text = f"Step {trip.step} tripped while it was traced, but no op could be named."
     else:
         text = (
             f"Step {trip.step} tripped and the replay did too, but no op could be named. "
@@ -61,9 +72,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             # sure as the replay was exact
             confidence=confidence(0.3, 0.3 if evidence.reproduced == "bitwise" else 0.0),
             title="a step went wrong and could not be traced to an op",
-            explanation=text
-            + " Causes: state outside the model and the batch, a nondeterministic op, or a "
-            "compiled part that fails only when compiled.",
+            explanation=text.strip() + (_CAUSES if evidence.reproduced in _JUDGED else ""),
             culprit=Culprit(kind="environment"),
             phase=trip.phase,
             step=trip.step,

@@ -1,0 +1,64 @@
+"""A step that can't be run again, traced while the training itself ran it: one trace, in which
+every op was looked at closely, answers what an examination would ask of several replays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from nanodoc.errors import UserCodeError
+from nanodoc.examination.non_finite import Examined, Examiner
+from nanodoc.replay.step_state import StepState
+from nanodoc.replay.traced_replay import Replay
+from nanodoc.trace.examine import Request
+from nanodoc.trace.tracer import Tracer
+
+
+@dataclass(frozen=True, slots=True)
+class LiveStep:
+    """What is known of such a step when it is over. `losses` were given to backward, `bad` are
+    (name, gradient) of the gradients that are not finite; `error` is what it raised."""
+
+    tracer: Tracer
+    losses: Sequence[torch.Tensor]
+    bad: Sequence[tuple[str, torch.Tensor]] = ()
+    error: UserCodeError | None = None
+
+    def examined(self, capsule: StepState, indices: list[int] | None) -> Examined:
+        """The roots of what is not finite in it. `indices` are the data set's, of its batch."""
+        with self.tracer.paused():
+            for number, loss in enumerate(self.losses):
+                self.tracer.mark(f"loss:{number}", loss)
+            for name, gradient in self.bad:
+                self.tracer.mark(f"grad:{name}", gradient)
+            replay = Replay(
+                self.tracer.finish(),
+                [float(loss) for loss in self.losses],
+                float("nan"),
+                [name for name, _ in self.bad],
+                self.error,
+                len(self.losses) if self.bad else None,
+            )
+            return Examiner(_OneTrace(replay)).examine(capsule, None, None, indices)
+
+
+class _OneTrace:
+    """As a `Replayer`, for an `Examiner`."""
+
+    observing = True
+    repeats = False
+
+    def __init__(self, replay: Replay) -> None:
+        self._replay = replay
+
+    def replay(self, capsule: StepState, requests: dict[int, Request] | None = None) -> Replay:
+        """What was seen, whatever is asked for."""
+        return self._replay
+
+    def complete(self, capsule: StepState) -> None:
+        """The trace is all that there is."""
+
+    def rewind(self, capsule: StepState) -> None:
+        """Nothing has been run."""
