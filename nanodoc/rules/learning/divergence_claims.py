@@ -11,12 +11,14 @@ from nanodoc.diagnosis.finding import Culprit, Fix
 from nanodoc.diagnosis.rule import Rule
 from nanodoc.facts.course import has_fixed_targets, rise, worse_than_guessing
 from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.loop import CARRIED
 from nanodoc.facts.ops import Birth
 from nanodoc.facts.plateau import no_better
 from nanodoc.facts.trials import HARDLY_MOVED, UNBOUNDED, Growth, Pattern, RerunFacts
 from nanodoc.rules.forward.overflow_claims import overflowed
 from nanodoc.rules.learning.claims import at_call
 from nanodoc.rules.learning.divergence_report import WEIGHTS_GREW, diverged_claim, slower
+from nanodoc.rules.learning.loop_claims import loop_misuse
 
 # Without an experiment: far beyond any healthy spike, a loss a hundred times its start and values
 # whose square nears float32's end.
@@ -52,6 +54,8 @@ def divergence_claims(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if _unbounded(evidence, growth or Growth()):
         yield _without_bound(rule, evidence, growth or Growth())
         return
+    if loop_misuse(evidence, CARRIED) is not None:
+        return  # why the updates are too large was seen: gradients are never cleared
     if evidence.trip is None and not evidence.births and not evidence.optimizers:
         climbed = _climbed(rule, evidence, growth or Growth(), course)
         if climbed is not None:
