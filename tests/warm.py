@@ -8,6 +8,7 @@ import array
 import atexit
 import contextlib
 import json
+import multiprocessing.process
 import os
 import runpy
 import socket
@@ -127,6 +128,7 @@ def _command(told: dict[str, Any], streams: list[int]) -> None:
     os.environ.clear()
     os.environ.update(told["environment"])
     os.chdir(told["cwd"])
+    multiprocessing.process.ORIGINAL_DIR = told["cwd"]  # where processes that are spawned begin
     _open_streams()
     sys.argv = ["nanodoc", *told["arguments"]]
     sys.path[0] = told["cwd"]

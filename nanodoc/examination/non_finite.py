@@ -29,8 +29,7 @@ from nanodoc.trace.masking import find_mask, gradient_request
 from nanodoc.trace.record import Ref
 
 _MOST_ROOTS = 8
-# ops before an exception whose inputs count as what the code had just looked at
-_BEFORE_EXCEPTION = 16
+_BEFORE_EXCEPTION = 16  # ops whose inputs count as what the code had just looked at
 _UPSTREAM = 16
 _JUST_BEFORE = 2
 _CHAIN = 8
@@ -97,7 +96,8 @@ class Examiner:
         loss_is_finite = _loss_is_finite(first)
         starts = self._symptoms(first, loss_is_finite)
         if not starts:
-            return Examined((), (), met, note)
+            # a loss that is met proves nothing of the gradients that were not finite
+            return Examined((), (), "no" if met == "bitwise" and loss_is_finite else met, note)
         coarse = first.trace.coarse_slice(starts)
         wanted = set(coarse)
         wanted.update(f for i in coarse if (f := first.trace.forward_of(i)) is not None)

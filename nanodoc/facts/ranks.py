@@ -34,6 +34,16 @@ ROOTS = (SICK, FAILED, DIED, HUNG, LOST)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RankAtStart:
+    """Its place in the process group of its training, and its weights, before the first step."""
+
+    rank: int
+    world_size: int
+    digests: tuple[tuple[str, str], ...] = ()
+    """Of parameters that nothing keeps alike."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RankFacts:
     """What a rank knows of itself when its run is over."""
 
@@ -46,6 +56,8 @@ class RankFacts:
     """It is in a process group with the others."""
     own: str = WELL
     """WELL, SICK, CLEAN or FAILED."""
+    peer: bool = False
+    """Its error is that another rank left it, or did not answer."""
     step: int | None = None
     """The step it tripped or failed in."""
     phase: str = ""

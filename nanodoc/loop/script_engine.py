@@ -10,6 +10,8 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from nanodoc.errors import UserCodeError
 from nanodoc.examination.initial_state import sick_before_start
 from nanodoc.examination.live_trace import LiveStep
@@ -59,6 +61,21 @@ class ScriptEngine(Engine):
         self._indices = indices
         self._tell_begun(capsule)
         return self._begun(capsule, time.perf_counter(), None)
+
+    def first_was_sick(self, losses: Sequence[torch.Tensor]) -> Stop:
+        """The script's first step, which can't be run again, was not finite: one of its losses, or
+        a gradient of them."""
+        self._over()
+        values = [float(loss) for loss in losses if loss.numel() == 1]
+        finite = all(map(math.isfinite, values))
+        trip = Trip(
+            step=0,
+            phase="backward" if finite else "forward",
+            loss=values[-1] if values else None,
+            grad_norm=None,
+            gradients_finite=not finite,
+        )
+        return Stop(trip=trip, examined=Examined((), (), "not_run"))
 
     def open(
         self,

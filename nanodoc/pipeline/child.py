@@ -108,7 +108,7 @@ def perform(job: Job, progress: Progress) -> Report:
         told = ReplayOptions(minimal=Path(minimal) if minimal is not None else None, **options)
         return replay_snapshot(Path(job.target), job.config, entrypoint, told, progress)
     if job.launch is not None:
-        from nanodoc.pipeline.script import run_script
+        from nanodoc.pipeline.run_script import run_script
 
         return run_script(job.launch, job.config, progress)
     return run_training(job.target, job.config, progress, job.again)

@@ -5,31 +5,41 @@ from __future__ import annotations
 import os
 import socket
 
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from nanodoc.facts.evidence import Evidence
-from nanodoc.facts.ranks import CLEAN, FAILED, SICK, WELL, RankFacts
+from nanodoc.facts.failure_kinds import peer_left
+from nanodoc.facts.ranks import CLEAN, FAILED, SICK, WELL, RankAtStart, RankFacts, RankOutcome
 from nanodoc.loop.outcome import Outcome
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.replay.local_collectives import batch_digests, fingerprints, replicated, several_ranks
+from nanodoc.report.report import Report
 
 
-def before_the_run(recipe: Recipe) -> tuple[tuple[str, str], ...]:
-    """Digests of parameters that nothing keeps alike, so that it can be told whether they ever
-    were."""
+def before_the_run(recipe: Recipe) -> RankAtStart | None:
+    """This rank's place, with digests of parameters that nothing keeps alike, so that it can be
+    told whether they ever were; None where there is one rank only, or no process group."""
     if not several_ranks():
-        return ()
+        return None
     parameters, wrapped = replicated(recipe.model)
-    return fingerprints(parameters) if not wrapped else ()
+    return RankAtStart(
+        rank=dist.get_rank(),
+        world_size=dist.get_world_size(),
+        digests=fingerprints(parameters) if not wrapped else (),
+    )
 
 
 def rank_facts(
-    recipe: Recipe, outcome: Outcome, evidence: Evidence, before: tuple[tuple[str, str], ...]
+    recipe: Recipe, outcome: Outcome, evidence: Evidence, before: RankAtStart | None
 ) -> RankFacts | None:
-    """None where there is one rank only."""
-    if int(os.environ.get("WORLD_SIZE", "1")) < 2:
+    """None where there is one rank only. A training may have left its group when it ended."""
+    trip, there = evidence.trip, several_ranks()
+    grouped = there or before is not None
+    # processes that the training started itself are in no launcher's environment
+    size = before.world_size if before else int(os.environ.get("WORLD_SIZE", "1"))
+    if size < 2:
         return None
-    trip, grouped = evidence.trip, several_ranks()
     own = WELL
     if evidence.failure is not None:
         own = FAILED
@@ -47,17 +57,18 @@ def rank_facts(
     well = own == WELL and not outcome.interrupted
     parameters, wrapped = (
         replicated(recipe.model)
-        if grouped
+        if there
         else ([], any(isinstance(m, DistributedDataParallel) for m in recipe.model.modules()))
     )
     return RankFacts(
-        rank=int(os.environ["RANK"]),
-        world_size=int(os.environ["WORLD_SIZE"]),
+        rank=before.rank if before else int(os.environ["RANK"]),
+        world_size=size,
         host=socket.gethostname(),
         grouped=grouped,
         wrapped=wrapped,
         own=own,
-        before=before,
+        peer=evidence.failure is not None and peer_left(evidence.failure),
+        before=before.digests if before else (),
         step=trip.step
         if trip is not None
         else evidence.failure_step
@@ -72,4 +83,30 @@ def rank_facts(
         fingerprints=fingerprints(parameters) if well else (),
         batches=batch_digests(outcome.checkpoints) if outcome.checkpoints is not None else (),
         data_site=evidence.data_site,
+    )
+
+
+def outcome_of_rank(facts: RankFacts, report: Report) -> RankOutcome:
+    """How a rank ended that came to its end by itself, and told its report."""
+    first = next(iter(report.findings), None)
+    losses = report.vitals.losses
+    return RankOutcome(
+        rank=facts.rank,
+        host=facts.host,
+        ended=facts.own,
+        steps=report.vitals.steps,
+        step=facts.step,
+        phase=facts.phase,
+        peer=facts.peer,
+        waits=facts.peer,
+        why=first.title
+        if first is not None and first.severity == "critical" and facts.own in (SICK, FAILED)
+        else "",
+        location=first.culprit.location if first is not None else None,
+        loss=losses[-1] if losses else None,
+        fingerprints=facts.fingerprints,
+        before=facts.before,
+        batches=facts.batches,
+        data_site=facts.data_site,
+        wrapped=facts.wrapped,
     )

@@ -17,6 +17,7 @@ from nanodoc.experiments.step import Step
 from nanodoc.experiments.trial import Budget
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.failure_kinds import device_is_lost
+from nanodoc.facts.ranks import RankAtStart
 from nanodoc.loop.engine import Engine
 from nanodoc.loop.outcome import Outcome
 from nanodoc.pipeline.common import (
@@ -51,7 +52,7 @@ def reported(
     engine: Engine,
     outcome: Outcome,
     progress: Progress,
-    before: tuple[tuple[str, str], ...],
+    before: RankAtStart | None,
 ) -> Report:
     """From how a run ended to its report: experiments, rules, fixes."""
     config, recipe, artifacts = run.config, engine.recipe, run.artifacts
@@ -163,7 +164,8 @@ def _snapshot(
     if capsule is None or trip is None:
         return
     if not run.replayable:
-        not_checked.append(("snapshot", "a training that calls nanodoc cannot be started again"))
+        why = "nanodoc did not start this training itself, and cannot start it again"
+        not_checked.append(("snapshot", why))
         return
     told = {
         "loss": trip.loss,

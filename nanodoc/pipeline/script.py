@@ -1,4 +1,4 @@
-"""`nanodoc run SCRIPT -- ARGUMENTS`: the script as it is → its steps, watched → report."""
+"""One run of one script, as it is: its steps, watched → report."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from nanodoc.errors import InternalError, UserCodeError
 from nanodoc.examination.making import Source
 from nanodoc.examination.traceback import describe_failure
 from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.ranks import RankAtStart
 from nanodoc.heartbeat.last_words import note_failure
 from nanodoc.heartbeat.trail import EXAMINATION, here
 from nanodoc.loop.history import History
@@ -34,7 +35,6 @@ from nanodoc.recipe.trainers import TrainerReturned
 from nanodoc.report.report import Report
 from nanodoc.report.terminal import render
 from nanodoc.report.trainings import of_all_trainings
-from nanodoc.script.launcher import Program
 from nanodoc.script.loops import Loop, Loops
 from nanodoc.script.outside import Outside
 from nanodoc.script.recovered import RecoveredStep
@@ -47,15 +47,6 @@ from nanodoc.trace.files import short_path, shown_path
 
 _MOST_TRAININGS = 8  # of one script, that are watched
 _NO_STEP = "no loop of the script made an optimizer step, as far as could be seen"
-
-
-def run_script(launch: Launch, config: Config, progress: Progress | None = None) -> Report:
-    """Runs a script to its end, or to the step that is sick, and returns what was found. Raises
-    `UsageError` where there is no such script."""
-    loops = Loops()
-    program = Program(launch, loops)
-    told = progress or Progress()
-    return ScriptRun(str(launch), program.run, loops, config, told, launch=launch).run()
 
 
 def run_trainer(
@@ -101,7 +92,7 @@ class ScriptRun:
         self._building = BuildWatch(memory=False)
         self._built = False
         most = config.steps if building is None else config.steps or DEFAULT_STEPS
-        self._before: tuple[tuple[str, str], ...] = ()
+        self._before: RankAtStart | None = None
         self._report: Report | None = None
         self._status = 0
         self._history: History | None = None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
 from nanodoc.errors import said
 from nanodoc.loop.script_engine import ScriptEngine
 from nanodoc.loop.stop import Stop
@@ -36,6 +38,10 @@ def run_again(
     """Runs it from its start, under every watcher; the script's own state is left as it was.
     `error` is what the script's own step raised, if anything."""
     limits = recovered.limits
+    shared = next((n for n, p in engine.recipe.model.named_parameters() if _is_shared(p)), None)
+    if shared is not None:
+        why = f"{shared}, in memory that other processes share"
+        return RunAgain(same=False, stop=None, ended_early=True, is_true=False, unsafe=why)
     now = WholeState(value for _, _, value in recovered.reached_variables())
     if now.unsafe is not None:
         return RunAgain(same=False, stop=None, ended_early=True, is_true=False, unsafe=now.unsafe)
@@ -64,6 +70,11 @@ def run_again(
         ended_early=ended is not None,
         is_true=not failed and not first.finite,
     )
+
+
+def _is_shared(parameter: torch.Tensor) -> bool:
+    """Of a CPU's tensor: others may write to it while the step runs, and must not lose that."""
+    return parameter.device.type == "cpu" and parameter.is_shared()
 
 
 def _raised_alike(stop: Stop, error: BaseException) -> bool:

@@ -33,7 +33,8 @@ TRAINERS = frozenset(
         ),
     }
 )
-_OURS = str(Path(__file__).resolve().parent.parent.parent)
+OURS = str(Path(__file__).resolve().parent.parent.parent)
+"""The folder that nanodoc is imported from."""
 
 
 class Program:
@@ -49,7 +50,7 @@ class Program:
         except OSError as error:
             raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
         root = os.getcwd() if launch.module else os.path.dirname(os.path.abspath(path))
-        self._root = os.path.realpath(root)
+        self.root = os.path.realpath(root)
         self._spec, self._path = spec, path
         self._argv = [os.path.abspath(path) if launch.module else path, *launch.arguments]
         self.module = types.ModuleType("__main__")
@@ -57,13 +58,13 @@ class Program:
     def run(self) -> None:
         """Runs it; raises whatever it raises."""
         if not sys.flags.safe_path and sys.path:
-            sys.path[0] = self._root
+            sys.path[0] = self.root
         elif not sys.flags.safe_path:
-            sys.path.insert(0, self._root)
+            sys.path.insert(0, self.root)
         if importlib.util.find_spec("nanodoc") is None:
-            sys.path.append(_OURS)
+            sys.path.append(OURS)
         sys.argv = list(self._argv)
-        sys.meta_path.insert(0, _Finder(self._loops, self._root + os.sep))
+        mark_below(self.root, self._loops)
         spec = self._spec
         vars(self.module).update(
             __file__=self._path,
@@ -76,6 +77,27 @@ class Program:
         )
         sys.modules["__main__"] = self.module
         exec(_code(self._loops, self._source, self._path, False), vars(self.module))
+
+
+def mark_below(root: str, loops: Loops) -> None:
+    """Has the modules below a folder, and trainers, that are imported from now on compiled with
+    marks."""
+    sys.meta_path.insert(0, _Finder(loops, root + os.sep))
+
+
+def run_marked(path: str, run_name: str, loops: Loops) -> dict[str, Any]:
+    """As `runpy.run_path`, with marks: the globals of the file when it has run."""
+    module = types.ModuleType(run_name)
+    vars(module).update(__file__=path, __builtins__=__builtins__, __cached__=None)
+    before, sys.modules[run_name] = sys.modules.get(run_name), module
+    try:
+        exec(_code(loops, Path(path).read_bytes(), path, False), vars(module))
+    finally:
+        if before is None:
+            del sys.modules[run_name]
+        else:
+            sys.modules[run_name] = before
+    return vars(module)
 
 
 def marked_trainers() -> Loops:
@@ -151,7 +173,7 @@ class _Finder:
         return None
 
     def _beside(self, file: str) -> bool:
-        ours = os.path.join(_OURS, "nanodoc") + os.sep
+        ours = os.path.join(OURS, "nanodoc") + os.sep
         return (
             self._root is not None
             and file.startswith(self._root)

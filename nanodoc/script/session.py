@@ -182,7 +182,10 @@ class ScriptSession(SearchSession):
     def _observe_only(self, first: Candidate) -> None:
         """The step can't be run again: it went well in the script, and not then."""
         self._around.close()
-        self._open_engine(first.trained).replays = False
+        engine = self._open_engine(first.trained)
+        engine.replays = False
+        if not first.finite:
+            self._end(engine.first_was_sick(first.fingerprints[-1].losses))
         self.steps = 1
 
     def _next(self, frame: FrameType, loop: Loop, bound: Mapping[str, Any] | None) -> None:
@@ -217,7 +220,8 @@ class ScriptSession(SearchSession):
             trace = error.__traceback__
             inside = self._loops.running_in(frame, trace.tb_lineno)
             if trace.tb_frame is frame and self._loops.all[number] in inside:
-                self._leaving = error if self._loops.all[number] is self.loop else None
+                if self._loops.all[number] is self.loop:  # and not one around it
+                    self._leaving = error
                 return
         if self.loop is None:
             self._search.left(number)

@@ -24,6 +24,16 @@ class SecondRun:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Started:
+    """What a process that a script starts to train in is watched by."""
+
+    entrypoint: str
+    config: Config
+    root: str
+    """Modules below this folder are the script's own."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
     """One command. `target` is the entrypoint, or the snapshot of a replay; `options` are the
     command's own."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nanodoc.config import Config
-from nanodoc.pipeline.script import run_script
+from nanodoc.pipeline.run_script import run_script
 from nanodoc.report.report import Report
 from nanodoc.supervise.launch import Launch
 from tests.helpers import line_of, python
