@@ -146,6 +146,8 @@ class Ownership:
             id(p) for p in self._model.parameters()
         }
         for path, owner in self._model.named_modules():
+            if type(owner).__module__.startswith("torch.distributed."):
+                continue  # a wrapper's own bookkeeping
             for attribute, value in list(vars(owner).items()):
                 if attribute in ("_parameters", "_buffers", "_modules") or attribute.endswith(
                     "_hooks"

@@ -160,7 +160,7 @@ def _held_by_function(function: Any) -> Iterator[tuple[str, Any, Any, torch.Tens
 def _graph_tensors(value: Any, depth: int = _DEPTH) -> Iterator[torch.Tensor]:
     """Tensors with a graph in a value: itself, or in plain containers."""
     if isinstance(value, torch.Tensor):
-        if value.requires_grad and not value.is_leaf:
+        if _has_graph(value):
             yield value
     elif depth and isinstance(value, (list, tuple)):
         for item in value[:_MOST_ITEMS]:
@@ -168,6 +168,13 @@ def _graph_tensors(value: Any, depth: int = _DEPTH) -> Iterator[torch.Tensor]:
     elif depth and isinstance(value, dict):
         for item in list(value.values())[:_MOST_ITEMS]:
             yield from _graph_tensors(item, depth - 1)
+
+
+def _has_graph(tensor: torch.Tensor) -> bool:
+    try:
+        return tensor.requires_grad and not tensor.is_leaf
+    except RuntimeError:  # a view whose base was written to says no more: FSDP1's parameters
+        return False
 
 
 def _count_nodes(roots: list[Any]) -> int:

@@ -58,6 +58,8 @@ class RankFacts:
     """WELL, SICK, CLEAN or FAILED."""
     peer: bool = False
     """Its error is that another rank left it, or did not answer."""
+    ran_alone: bool = True
+    """It ran its step again without the others."""
     step: int | None = None
     """The step it tripped or failed in."""
     phase: str = ""
@@ -89,6 +91,8 @@ class RankOutcome:
     """Its error is that another rank left it, or did not answer."""
     waits: bool = False
     """It was inside a collective when it was ended, or left."""
+    ran_alone: bool = True
+    """It ran its step again without the others."""
     location: SourceSpan | None = None
     """Where it stood still, or failed."""
     loss: float | None = None

@@ -27,10 +27,15 @@ from nanodoc.loop.step_reading import StepReading
 from nanodoc.loop.stop import Stop
 from nanodoc.replay.observer import Observer
 from nanodoc.replay.step_state import StepState
+from nanodoc.tensors.plain import is_sharded, local_of
 
 _TRACE_IT = (
     "nanodoc run --trace-steps {step}, of the same script with the same seeds, traces this step "
     "while it runs, and names the op."
+)
+
+_BROUGHT_TOGETHER = (
+    "The loss of this rank is finite, and its gradients are what all ranks came to together."
 )
 
 
@@ -200,7 +205,12 @@ class ScriptEngine(Engine):
             return Examined((), (), "not_run", _TRACE_IT.format(step=capsule.step))
         self.traced = capsule.step
         gradients = dict(self.recipe.model.named_parameters())
-        named = [(n, g) for n in bad if (g := gradients[n].grad) is not None]
+        if bad and any(map(is_sharded, gradients.values())):
+            if all(math.isfinite(float(loss)) for loss in observer.losses):
+                # they went through a collective, whose result no trace of one rank explains
+                return Examined((), (), "as_it_ran", _BROUGHT_TOGETHER)
+            bad = ()  # the loss comes first
+        named = [(n, local_of(g)) for n in bad if (g := gradients[n].grad) is not None]
         return LiveStep(tracer, observer.losses, named, error).examined(capsule, self._indices)
 
     def _end(self, trouble: Stop, steps: int) -> Stop:

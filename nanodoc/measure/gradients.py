@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from nanodoc.accelerator import in_widest
-from nanodoc.tensors.plain import without_values
+from nanodoc.tensors.plain import local_of, without_values
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,7 +70,7 @@ def packed_vitals(
     scratch: Scratch | None = None,
 ) -> Vitals:
     """Loss, total and per-parameter 2-norms of the gradients, read with a single device-to-host
-    copy per device.
+    copy per device. Of sharded gradients this rank's parts are measured.
 
     Norms of half-precision gradients are taken in float32 (a float16 norm overflows at 65504).
     """
@@ -79,7 +79,7 @@ def packed_vitals(
         grad = parameter.grad
         if grad is not None:
             names.append(name)
-            grads.append(grad)
+            grads.append(local_of(grad))
     scalars = [*losses, *extras]
     with torch.no_grad():
         values = _read_alike(grads, scalars, scratch or Scratch()) or _read_any(grads, scalars)
@@ -172,7 +172,7 @@ def nonfinite_tensors(named: Sequence[tuple[str, torch.Tensor]]) -> list[str]:
     """Names of the floating tensors that hold a NaN or inf, screened with one copy per device."""
     floating = [
         (name, t.detach())
-        for name, t in named
+        for name, t in ((name, local_of(t)) for name, t in named)
         if not without_values(t)
         and t.is_floating_point()
         and t.itemsize > 1
@@ -200,7 +200,7 @@ def nonfinite_tensors(named: Sequence[tuple[str, torch.Tensor]]) -> list[str]:
 
 
 def _values(grad: torch.Tensor) -> torch.Tensor:
-    grad = grad.detach()
+    grad = local_of(grad.detach())
     # sparse embedding gradients: the stored rows are what can be bad
     if grad.layout != torch.strided:
         grad = grad._values()

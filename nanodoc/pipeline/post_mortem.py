@@ -141,6 +141,7 @@ def outcome_of(ended: Ended, report: Report, mine: int) -> RankOutcome:
         ended=facts.own,
         step=facts.step,
         phase=facts.phase,
+        ran_alone=facts.ran_alone,
         fingerprints=facts.fingerprints,
         before=facts.before,
         batches=facts.batches,

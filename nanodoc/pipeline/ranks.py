@@ -16,6 +16,8 @@ from nanodoc.recipe.recipe import Recipe
 from nanodoc.replay.local_collectives import batch_digests, fingerprints, replicated, several_ranks
 from nanodoc.report.report import Report
 
+_NOT_ALONE = ("not_run", "as_it_ran")
+
 
 def before_the_run(recipe: Recipe) -> RankAtStart | None:
     """This rank's place, with digests of parameters that nothing keeps alike, so that it can be
@@ -44,13 +46,14 @@ def rank_facts(
     if evidence.failure is not None:
         own = FAILED
     elif trip is not None:
-        # run again by itself, the step was healthy: what tripped it came from the others
+        # run again by itself, the step was healthy: what tripped it came from the others; where it
+        # can't be run again, its loss was
         finite = trip.loss is not None and trip.loss - trip.loss == 0
         own = (
             CLEAN
             if grouped
             and finite
-            and evidence.reproduced == "no"
+            and evidence.reproduced in ("no", *_NOT_ALONE)
             and not (evidence.births or evidence.leaves)
             else SICK
         )
@@ -67,6 +70,7 @@ def rank_facts(
         grouped=grouped,
         wrapped=wrapped,
         own=own,
+        ran_alone=evidence.reproduced not in _NOT_ALONE,
         peer=evidence.failure is not None and peer_left(evidence.failure),
         before=before.digests if before else (),
         step=trip.step
@@ -97,6 +101,7 @@ def outcome_of_rank(facts: RankFacts, report: Report) -> RankOutcome:
         steps=report.vitals.steps,
         step=facts.step,
         phase=facts.phase,
+        ran_alone=facts.ran_alone,
         peer=facts.peer,
         waits=facts.peer,
         why=first.title

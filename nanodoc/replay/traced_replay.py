@@ -19,7 +19,7 @@ from nanodoc.replay.sandbox import warnings_unsaid
 from nanodoc.replay.step import StepRunner, run_step
 from nanodoc.replay.step_state import StateKeeper, StepState
 from nanodoc.tensors.nested import tensor_leaves
-from nanodoc.tensors.plain import without_values
+from nanodoc.tensors.plain import local_of, without_values
 from nanodoc.trace.eager import run_eagerly
 from nanodoc.trace.examine import Request
 from nanodoc.trace.graph import StepTrace
@@ -177,12 +177,12 @@ def leaves_of(model: torch.nn.Module, batches: Sequence[Any]) -> list[tuple[str,
     """(name, tensor) of everything a step begins with: parameters, buffers, the batch."""
     return [
         *(
-            (f"param:{name}", parameter.detach())
+            (f"param:{name}", local_of(parameter.detach()))
             for name, parameter in model.named_parameters()
             if not without_values(parameter)
         ),
         *(
-            (f"buffer:{name}", buffer)
+            (f"buffer:{name}", local_of(buffer))
             for name, buffer in model.named_buffers()
             if not without_values(buffer)
         ),

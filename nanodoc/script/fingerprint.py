@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 import torch
 
+from nanodoc.tensors.plain import local_of
+
 
 @dataclass(slots=True)
 class Fingerprint:
@@ -39,7 +41,7 @@ class Fingerprint:
 def gradients_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor | None]:
     """Copies of the gradients that an optimizer is about to use."""
     return [
-        None if p.grad is None else p.grad.detach().clone()
+        None if p.grad is None else local_of(p.grad.detach()).clone()
         for group in optimizer.param_groups
         for p in group["params"]
     ]

@@ -14,6 +14,7 @@ from nanodoc.replay.whole_state import WholeState
 from nanodoc.script.fingerprint import Fingerprint
 from nanodoc.script.recovered import RecoveredStep
 from nanodoc.script.search import Candidate
+from nanodoc.tensors.plain import is_sharded
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +39,7 @@ def run_again(
     """Runs it from its start, under every watcher; the script's own state is left as it was.
     `error` is what the script's own step raised, if anything."""
     limits = recovered.limits
-    shared = next((n for n, p in engine.recipe.model.named_parameters() if _is_shared(p)), None)
-    if shared is not None:
-        why = f"{shared}, in memory that other processes share"
+    if (why := _of_others_too(engine.recipe.model)) is not None:
         return RunAgain(same=False, stop=None, ended_early=True, is_true=False, unsafe=why)
     now = WholeState(value for _, _, value in recovered.reached_variables())
     if now.unsafe is not None:
@@ -72,9 +71,19 @@ def run_again(
     )
 
 
-def _is_shared(parameter: torch.Tensor) -> bool:
-    """Of a CPU's tensor: others may write to it while the step runs, and must not lose that."""
-    return parameter.device.type == "cpu" and parameter.is_shared()
+def _of_others_too(model: torch.nn.Module) -> str | None:
+    """Parameters that are not this process's alone."""
+    for name, parameter in model.named_parameters():
+        if is_sharded(parameter):
+            # a rank that ran the step again would wait for the others' parts
+            return f"{name}, of which each rank holds a part"
+    if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
+        return "a FullyShardedDataParallel, of whose parameters each rank holds a part"
+    for name, parameter in model.named_parameters():
+        # others may write to it while the step runs, and must not lose that
+        if parameter.device.type == "cpu" and parameter.is_shared():
+            return f"{name}, in memory that other processes share"
+    return None
 
 
 def _raised_alike(stop: Stop, error: BaseException) -> bool:

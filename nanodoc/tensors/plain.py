@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import torch
 from torch.nn.parameter import is_lazy
 
@@ -27,6 +29,31 @@ def is_plain(tensor: torch.Tensor) -> bool:
         or tensor._is_zerotensor()
         or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
     )
+
+
+def is_sharded(tensor: torch.Tensor) -> bool:
+    """A DTensor: this rank holds a part of it, and reading it whole is a collective."""
+    kind = type(tensor)
+    if kind is _Tensor or kind is torch.nn.Parameter:
+        return False
+    distributed = sys.modules.get("torch.distributed.tensor")
+    return distributed is not None and isinstance(tensor, distributed.DTensor)
+
+
+def local_of(tensor: torch.Tensor) -> torch.Tensor:
+    """The part of a tensor that this rank holds: all of it but for a DTensor."""
+    if not is_sharded(tensor):
+        return tensor
+    # below autograd: to_local() would record itself
+    local: torch.Tensor = tensor._local_tensor  # type: ignore[attr-defined]  # of a DTensor
+    return local
+
+
+def local_parts(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """`local_of` each; the list itself where nothing is sharded."""
+    if "torch.distributed.tensor" not in sys.modules or not any(map(is_sharded, tensors)):
+        return tensors
+    return [local_of(tensor) for tensor in tensors]
 
 
 def without_values(tensor: torch.Tensor) -> bool:

@@ -14,8 +14,9 @@ from typing import Any
 import torch
 
 from nanodoc.facts.ops import TensorFacts, ValuesAt
+from nanodoc.tensors.plain import local_parts
 from nanodoc.trace.op_notes import op_notes
-from nanodoc.trace.ops import describe_op, outputs_of, written_by
+from nanodoc.trace.ops import describe_op, outputs_of, tensors_in, written_by
 
 _MOST_POSITIONS = 4096  # bad elements kept by position; enough to tell zeros from the rest
 _MOST_ROWS = 4096
@@ -91,17 +92,19 @@ def examine_call(
     pointwise = torch.Tag.pointwise in func.tags
     scalars = _scalars(func, args, kwargs)
     detail = OpDetail(before, [], scalars, pointwise, gathered=gathered)
-    notes = op_notes(func, args, kwargs)
+    # what these run by themselves would be collectives
+    sharded = local_parts(given := tensors_in((*args, *kwargs.values()))) is not given
+    notes = op_notes(func, args, kwargs) if not sharded else {}
     out = func(*args, **kwargs)
     detail.notes = notes
-    outputs = outputs_of(out) or written_by(info, args, kwargs)
+    outputs = local_parts(outputs_of(out) or written_by(info, args, kwargs))
     detail.outputs = [
         tensor_facts(tensor, f"output {position}") for position, tensor in enumerate(outputs)
     ]
     for tensor, facts in zip(outputs, detail.outputs, strict=True):
         if facts.nonfinite and request.locate and tensor.layout == torch.strided:
             _locate(detail, tensor, kept)
-            if tensor.dtype in _HALF and not any(fact.nonfinite for fact in before):
+            if not sharded and tensor.dtype in _HALF and not any(fact.nonfinite for fact in before):
                 detail.upcast_absmax = _upcast(func, args, kwargs, kept, tensor.device.type)
             break
     return out, detail

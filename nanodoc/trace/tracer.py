@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nanodoc.tensors.plain import is_plain
+from nanodoc.tensors.plain import is_plain, local_parts
 from nanodoc.trace.examine import OpDetail, Request, examine_call
 from nanodoc.trace.flow import MOST_VALUES, FlowLog
 from nanodoc.trace.graph import StepTrace
@@ -212,6 +212,7 @@ class Tracer(TorchDispatchMode):
         inputs = tensors_in(args)
         if kwargs:
             inputs += tensors_in(kwargs.values())
+        inputs = local_parts(inputs)
         writers = self._writers
         refs: list[Ref] = []
         seen = []
@@ -283,9 +284,9 @@ class Tracer(TorchDispatchMode):
             half.after(index, info, func, args, kwargs or {}, kept, out)
         statistics: list[bool | torch.Tensor] = []
         overwrites = False
-        outputs = outputs_of(out)
+        outputs = local_parts(outputs_of(out))
         if info.writes:
-            written = written_by(info, args, kwargs)
+            written = local_parts(written_by(info, args, kwargs))
             overwrites = self._note_writes(written, index)
             outputs = outputs or written  # foreach and GradScaler ops return nothing
         for tensor in () if quiet and info.writes else outputs:

@@ -58,7 +58,10 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     elif evidence.reproduced == "not_run":
         text = f"Step {trip.step} tripped, and was not run again. {evidence.reproduction_note}"
     elif evidence.reproduced == "as_it_ran":
-        text = f"Step {trip.step} tripped while it was traced, but no op could be named."
+        text = (
+            f"Step {trip.step} tripped while it was traced, but no op could be named. "
+            f"{evidence.reproduction_note}"
+        )
     else:
         text = (
             f"Step {trip.step} tripped and the replay did too, but no op could be named. "

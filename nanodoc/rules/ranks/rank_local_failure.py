@@ -47,7 +47,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     others = [outcome for outcome in evidence.ranks if outcome.rank not in alike]
     if not others:  # the same everywhere: no question of ranks
         return
-    given = [outcome.rank for outcome in others if outcome.ended == CLEAN]
+    given = [outcome for outcome in others if outcome.ended == CLEAN]
     waited = [outcome for outcome in others if outcome.ended in (ENDED, HUNG) or outcome.peer]
     yield Claim(
         root=("ranks",),
@@ -73,7 +73,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
 
 
 def _explanation(
-    first: RankOutcome, ranks: int, given: list[int], waited: list[RankOutcome]
+    first: RankOutcome, ranks: int, given: list[RankOutcome], waited: list[RankOutcome]
 ) -> str:
     """How the first rank failed, what the all-reduce gave to others, and which ones waited."""
     how = {
@@ -96,12 +96,13 @@ def _explanation(
         else f"Rank {first.rank} of {ranks} {how} {where}, by itself."
     ]
     if given:
-        parts.append(
-            f"{named(given).capitalize()}, run again without the others, "
-            f"{'are' if len(given) > 1 else 'is'} finite on "
-            f"{'their' if len(given) > 1 else 'its'} own batch: what is not finite there arrived "
-            "by the all-reduce."
-        )
+        many, whom = len(given) > 1, named([outcome.rank for outcome in given]).capitalize()
+        if all(outcome.ran_alone for outcome in given):
+            said = f", run again without the others, {'are' if many else 'is'} finite on "
+            said += f"{'their' if many else 'its'} own batch"
+        else:
+            said = f": {'their losses are' if many else 'its loss is'} finite"
+        parts.append(f"{whom}{said}; what is not finite there arrived from the others.")
     if waited:
         only = "waited in one" if aborted else "only waited for it"
         parts.append(f"{named([outcome.rank for outcome in waited]).capitalize()} {only}.")
@@ -109,12 +110,12 @@ def _explanation(
 
 
 def _effects(
-    first: RankOutcome, given: list[int], waited: list[RankOutcome]
+    first: RankOutcome, given: list[RankOutcome], waited: list[RankOutcome]
 ) -> tuple[tuple[str, int | None], ...]:
     """What the failure did to the other ranks."""
     arrived = "gradients that are not finite arrived by the all-reduce"
     return (
-        *((f"rank {rank}: {arrived}", first.step) for rank in given),
+        *((f"rank {outcome.rank}: {arrived}", first.step) for outcome in given),
         *(
             (
                 f"rank {outcome.rank}: {outcome.why or 'waited'}"
