@@ -222,6 +222,8 @@ def _become_child(command: list[str], options: dict[str, Any]) -> None:
 
 def _warmed() -> None:
     import torch._dynamo
+    import torch.distributed.fsdp
+    import torch.distributed.tensor.parallel
     import torch.optim
     import torch.utils.data
 

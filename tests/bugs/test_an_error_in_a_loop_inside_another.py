@@ -3,12 +3,10 @@ told as one "outside of its training's steps"."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
-from nanodoc.config import Config
-from nanodoc.pipeline.run_script import run_script
-from nanodoc.supervise.launch import Launch
-from tests.helpers import line_of
+from tests.helpers import line_of, nanodoc
 
 SCRIPT = """
 import torch
@@ -31,8 +29,8 @@ for epoch in range(3):
 def test_the_step_is_known(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(SCRIPT)
-    report = run_script(Launch(target=str(path)), Config(device="cpu", snapshot_dir=str(tmp_path)))
-    first = report.findings[0]
-    assert (first.code, first.step, first.phase) == ("ND709", 7, "forward")
-    assert first.culprit.location is not None
-    assert first.culprit.location.line == line_of(path, "raise KeyError")
+    # stdout is the script's
+    nanodoc("run", "--output-format", "json", "--output", "r.json", "train.py", cwd=tmp_path)
+    first = json.loads((tmp_path / "r.json").read_text())["findings"][0]
+    assert (first["code"], first["step"], first["phase"]) == ("ND709", 7, "forward")
+    assert first["culprit"]["location"]["line"] == line_of(path, "raise KeyError")
