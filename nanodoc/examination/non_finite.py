@@ -71,9 +71,7 @@ class Examiner:
         """
         self._replayer.complete(capsule)
         try:
-            return self._examine(
-                capsule, loss, None if self._replayer.observing else grad_norm, indices
-            )
+            return self._examine(capsule, loss, grad_norm, indices)
         finally:
             self._replayer.rewind(capsule)
 
@@ -85,9 +83,9 @@ class Examiner:
         indices: Sequence[int] | None,
     ) -> Examined:
         first = self._replayer.replay(capsule)
-        met, note = (
-            reproduced(first, loss, grad_norm) if self._replayer.repeats else ("as_it_ran", "")
-        )
+        # a train_step may have cleared or clipped what is read of its gradients
+        norm = None if self._replayer.observing else grad_norm
+        met, note = reproduced(first, loss, norm) if self._replayer.repeats else ("as_it_ran", "")
         if capsule.batch_was_mutated:
             note = (
                 "the step writes into its own batch, so the replay did not see what the first run "
@@ -96,8 +94,9 @@ class Examiner:
         loss_is_finite = _loss_is_finite(first)
         starts = self._symptoms(first, loss_is_finite)
         if not starts:
-            # a loss that is met proves nothing of the gradients that were not finite
-            return Examined((), (), "no" if met == "bitwise" and loss_is_finite else met, note)
+            # a loss that is met proves nothing of gradients that were not finite
+            lost = loss_is_finite and grad_norm is not None and not math.isfinite(grad_norm)
+            return Examined((), (), "no" if lost else met, note)
         coarse = first.trace.coarse_slice(starts)
         wanted = set(coarse)
         wanted.update(f for i in coarse if (f := first.trace.forward_of(i)) is not None)

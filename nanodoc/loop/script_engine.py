@@ -47,6 +47,9 @@ class ScriptEngine(Engine):
     replays: bool = True
     """A step that is run again says what the script's own said."""
     _observed: ObservedVitals | None = None
+    unproven: bool = False
+    """That a step can be run again has not been shown: it is tried where one is sick, and believed
+    where it comes to the same, bit by bit."""
     traced: int | None = None
     """The step that was examined by what a trace of it showed while it ran."""
     _judging: ObservedVitals | None = None
@@ -176,7 +179,13 @@ class ScriptEngine(Engine):
 
     def _judged(self, capsule: StepState, reading: StepReading, began: float) -> Stop | None:
         if self.replays or reading.tripped is None:
-            return super()._judged(capsule, reading, began)
+            stop = super()._judged(capsule, reading, began)
+            if self.unproven and stop is not None and stop.examined is not None:
+                self.unproven = stop.examined.reproduced != "bitwise"
+                if self.unproven:
+                    unseen = Examined((), (), "not_run", _TRACE_IT.format(step=capsule.step))
+                    stop = replace(stop, examined=unseen, capsule=None)
+            return stop
         assert self._judging is not None
         examined = self._examined(capsule, self._judging.observer, reading.bad_parameters)
         self._over()
@@ -214,7 +223,7 @@ class ScriptEngine(Engine):
         return LiveStep(tracer, observer.losses, named, error).examined(capsule, self._indices)
 
     def _end(self, trouble: Stop, steps: int) -> Stop:
-        return super()._end(trouble, steps) if self.replays else trouble
+        return super()._end(trouble, steps) if self.replays and not self.unproven else trouble
 
     def _left_alone(self) -> tuple[ObservedVitals, StepState]:
         """Nothing of the open step is watched any more."""

@@ -4,6 +4,7 @@ each is watched as a training of its own, and leaves its report in a folder for 
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import multiprocessing.process
 import multiprocessing.spawn
 import os
@@ -16,9 +17,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from types import SimpleNamespace
+from types import SimpleNamespace, TracebackType
 from typing import Any
 
+from torch.multiprocessing.spawn import ProcessException
 from torch.multiprocessing.spawn import _wrap as _of_torch
 
 from nanodoc.config import Config, artifact_folder
@@ -35,7 +37,7 @@ from nanodoc.report.trainings import of_all_trainings
 from nanodoc.rules.catalogue import superseded
 from nanodoc.script.launcher import OURS, mark_below, run_marked
 from nanodoc.script.loops import Loops
-from nanodoc.script.states import ScriptEnded
+from nanodoc.script.states import ScriptEnded, TrainingIsSick
 from nanodoc.supervise.job import Started
 from nanodoc.supervise.wire import WireError, opened, packed
 from nanodoc.trace.files import USER, frame_kind
@@ -57,6 +59,8 @@ class Processes:
         )
         self._loops = loops
         self._count = 0
+        self._pids: set[int | None] = set()
+        self._ended_by_us = False
         self._process = os.getpid()
         self._folder: Path | None = None
         self._around = contextlib.ExitStack()
@@ -69,16 +73,20 @@ class Processes:
         self._around.close()
 
     def ending(self, program: Callable[[], Any]) -> Callable[[], Any]:
-        """The program, which ends quietly where it is told that a process of its own has ended, and
-        that was because it was sick."""
+        """The program, which ends quietly where it is told of a process that the watching ended."""
 
         def run() -> None:
             try:
                 program()
-            except Exception:
-                if any(_is_sick(report) for report in self._reports().values()):
+            except ProcessException:
+                self._reports()
+                if self._ended_by_us:
                     raise ScriptEnded from None
                 raise
+            if self._count:  # as Python does when it ends
+                for process in multiprocessing.active_children():
+                    if not process.daemon and process.pid in self._pids:
+                        process.join()
 
         return run
 
@@ -92,6 +100,8 @@ class Processes:
             for number in range(1, self._count + 1)
             if number not in reports
         )
+        # a process that never trained did something else, and how it ended is the script's affair
+        reports = {n: report for n, report in reports.items() if report.vitals.steps}
         if reports:
             own_training = [own] if own.vitals.steps else []
             ranks = _of_ranks(list(reports.values()), self._count, self._started.config)
@@ -101,6 +111,7 @@ class Processes:
             own = replace(
                 merged,
                 script_status=own.script_status,
+                interrupted=own.interrupted,
                 run=replace(merged.run, entrypoint=own.run.entrypoint, config=own.run.config),
             )
         # of a group, the head of the report tells how each rank ended
@@ -112,7 +123,8 @@ class Processes:
         for number in range(1, self._count + 1) if folder is not None else ():
             with contextlib.suppress(OSError, WireError):
                 assert folder is not None
-                found[number] = opened((folder / str(number)).read_bytes()[4:])[1]
+                kind, found[number] = opened((folder / str(number)).read_bytes()[4:])
+                self._ended_by_us |= kind == "ended"
         return found
 
     def _start(self, process: BaseProcess, start: Callable[..., None]) -> None:
@@ -128,12 +140,16 @@ class Processes:
         vars(process)[_NUMBER] = self._count
         with _spawned_by_us(self._folder), _forked_by_us(self._folder, self._started, self._loops):
             start(process)
+        self._pids.add(process.pid)
 
 
 def spawn_main(folder: str, **handles: Any) -> None:
     """In the place of `multiprocessing.spawn.spawn_main`: the modules of the script are marked
     before they are imported."""
-    started: Started = opened((Path(folder) / _SETTINGS).read_bytes()[4:])[1]
+    try:
+        started: Started = opened((Path(folder) / _SETTINGS).read_bytes()[4:])[1]
+    except OSError:  # the script is over: nobody would read the report
+        return multiprocessing.spawn.spawn_main(**handles)
     loops = Loops()
     mark_below(started.root, loops)
     spawn: Any = multiprocessing.spawn
@@ -161,7 +177,8 @@ class _Watched:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs it, and leaves the report. A sick training ends its process with status 1."""
-        leave(_Trail())
+        trail = _Trail()
+        leave(trail)
         config = self._started.config
         folder = artifact_folder(config) / f"process{self._number}"
         config = replace(config, snapshot_dir=str(folder))
@@ -170,22 +187,34 @@ class _Watched:
         )
         returned: Any = None
         report: Report | None = None
+        ended = True  # by the watching
         try:
             with run.watching(lambda error: False):
-                returned = self._function(*args, **kwargs)
+                try:
+                    returned = self._function(*args, **kwargs)
+                    ended = False
+                except (ScriptEnded, TrainingIsSick):
+                    raise
+                except BaseException:
+                    ended = False
+                    raise
+        except BaseException as error:
+            # what is shown of it is the training's own
+            raise error.with_traceback(_without_ours(error.__traceback__)) from error.__cause__
         finally:
             # an error of nanodoc's own must not become the training's
             with contextlib.suppress(Exception):
                 report = run.report()
-                self._tell(report)
-        if report is not None and _is_sick(report):
-            sys.exit(1)
+                self._tell(report, ended=ended)
+            trail.over()
+        if ended:
+            sys.exit(int(report is not None and report.verdict in ("critical", "failed")))
         return returned
 
-    def _tell(self, report: Report) -> None:
+    def _tell(self, report: Report, *, ended: bool) -> None:
         path = self._folder / str(self._number)
         unfinished = path.with_suffix(".part")
-        unfinished.write_bytes(packed("report", report))
+        unfinished.write_bytes(packed("ended" if ended else "report", report))
         unfinished.rename(path)
 
 
@@ -193,9 +222,24 @@ class _Trail(NoTrail):
     """Nobody reads it. Who is told that another process of the script has failed ends the others by
     SIGTERM: not while they look for what went wrong."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._before: Any = None
+        self._told = False
+
     def examining(self) -> None:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if threading.current_thread() is threading.main_thread() and self._before is None:
+            self._before = signal.signal(signal.SIGTERM, self._later)
+
+    def _later(self, *_: object) -> None:
+        self._told = True
+
+    def over(self) -> None:
+        """SIGTERM does again what it did; one that came meanwhile does it now."""
+        if self._before is not None:
+            signal.signal(signal.SIGTERM, self._before)
+            if self._told:
+                signal.raise_signal(signal.SIGTERM)
 
 
 def _may_train(process: BaseProcess) -> bool:
@@ -286,8 +330,10 @@ def _forked_by_us(folder: Path, started: Started, loops: Loops) -> Iterator[None
         kind._bootstrap = original
 
 
-def _is_sick(report: Report) -> bool:
-    return any(finding.severity == "critical" for finding in report.findings)
+def _without_ours(trace: TracebackType | None) -> TracebackType | None:
+    while trace is not None and "/nanodoc/" in trace.tb_frame.f_code.co_filename:
+        trace = trace.tb_next
+    return trace
 
 
 def _named(report: Report, number: int) -> Report:

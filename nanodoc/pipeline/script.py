@@ -264,7 +264,7 @@ class ScriptRun:
         session = self._session
         outcome.notes += self._told()
         self._run = replace(self._run, steps=max(outcome.steps_run, self._config.steps or 0))
-        if not session.same:
+        if not (session.same or (session.deferred and not engine.unproven)):
             # what is run again says nothing of the script
             outcome = replace(outcome, start=None, capsule=None)
         try:
@@ -299,6 +299,8 @@ class ScriptRun:
         session = self._session
         if session.unsafe:
             place += ", not run again"
+        elif session.deferred:
+            place += ", run again only where it is sick"
         elif session.same is not None:
             place += f", replay of step 0 {'bitwise' if session.same else 'not'} the same"
         traced = session.engine.traced if session.engine is not None else None
@@ -309,6 +311,10 @@ class ScriptRun:
             ("another training loop", f"the one at {shown_path(place)} was not watched")
             for place in sorted(self._session.unseen)
         ]
+        if self._session.deferred:
+            notes.append(
+                ("the first step", "not run again: another thread of the script is at work")
+            )
         if self._session.unsafe:
             why = f"a step is not run again: it reaches {self._session.unsafe}"
             notes.append(("experiments and fixes", why))

@@ -4,6 +4,8 @@ are left to others."""
 from __future__ import annotations
 
 import contextlib
+import multiprocessing.queues
+import queue
 import sys
 import types
 from collections import deque
@@ -20,6 +22,8 @@ CONTAINERS = (list, deque, dict, set)
 PLAIN = (int, float, complex, str, bytes, type(None), types.ModuleType, type)
 LONGEST = 1000  # entries of a container; a longer one is data, not state
 _DATA = (torch.utils.data.DataLoader, torch.utils.data.Dataset)
+# what they hold is other threads' and processes', too
+_QUEUES = (queue.Queue, multiprocessing.queues.Queue, multiprocessing.queues.SimpleQueue)
 _FUNCTIONS = (types.FunctionType, types.MethodType)
 _DEEPEST = 7  # objects inside objects
 _MOST = 5000  # objects
@@ -28,7 +32,7 @@ _MOST = 5000  # objects
 def is_stateful(value: Any, *, libraries: bool = False) -> bool:
     """An object of a class of the user's own, which may count or remember; with `libraries`, of an
     installed package's other than torch, too."""
-    if isinstance(value, (type, types.ModuleType, *_DATA, *_FUNCTIONS)):
+    if isinstance(value, (type, types.ModuleType, *_DATA, *_FUNCTIONS, *_QUEUES)):
         return False
     if not hasattr(value, "__dict__"):
         return False

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import contextlib
 import io
+import multiprocessing.queues
 import os
+import queue
 import sys
 import types
 from collections.abc import Callable, Iterable
@@ -33,16 +35,8 @@ _LASTING = {
     "subprocess.Popen",
 }
 # a step that is run again is kept from using them
-_KEPT_FROM = {
-    "queue.Queue",
-    "queue.LifoQueue",
-    "queue.PriorityQueue",
-    "multiprocessing.queues.Queue",
-    "multiprocessing.queues.JoinableQueue",
-    "multiprocessing.queues.SimpleQueue",
-    "multiprocessing.connection.Connection",
-    "socket.socket",
-}
+_KEPT_FROM = {"multiprocessing.connection.Connection", "socket.socket"}
+_QUEUES = (queue.Queue, multiprocessing.queues.Queue, multiprocessing.queues.SimpleQueue)
 
 
 class WholeState:
@@ -80,9 +74,9 @@ class WholeState:
         source = copy_of_source(value)
         if source is not None:
             self._restores.append(source(value))
-        elif kind in _KEPT_FROM:
+        elif kind in _KEPT_FROM or isinstance(value, _QUEUES):
             return
-        elif kind in _LASTING:
+        elif kind in _LASTING or kind.startswith("multiprocessing.sharedctypes."):
             self.unsafe = f"a {type(value).__name__}"
         elif isinstance(value, CONTAINERS):
             self._container(value)

@@ -26,7 +26,7 @@ class Loop:
     """The names that the loop itself binds."""
     scope: tuple[ast.AST, ...]
     names: frozenset[str]
-    """Every name that its body mentions, and those that the loop itself binds."""
+    """Every name that it mentions."""
     rebound: frozenset[str]
     """Names that the body binds before it reads them: their old values matter to nobody."""
     carried: frozenset[str]

@@ -159,8 +159,7 @@ class _Marker:
             target=target,
             iterable=marked.iter if isinstance(marked, ast.For) else None,
             scope=tuple(self._scope),
-            # not of the loop's own line: what it draws from is no part of a step
-            names=frozenset((*targets, *(name for part in plain for name in _names(part)))),
+            names=frozenset(_names(marked)),
             rebound=frozenset(rebound),
             carried=frozenset(carried),
             drawn=frozenset(_drawn_unseen(plain)),

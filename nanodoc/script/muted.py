@@ -13,12 +13,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from types import FrameType
 from typing import Any
 
 import torch
 
-from nanodoc.script.outside import StopReplay
+from nanodoc.script.outside import StopReplay, called_by_loader
 from nanodoc.trace.files import USER, frame_kind
 
 # module, classes or functions of it, and which of their methods: they show or send something
@@ -49,6 +48,19 @@ _SPEAKING = (
         "socket",
         ("connect", "send", "sendall", "sendto", "recv", "recv_into", "recvfrom", "accept"),
     ),
+    ("multiprocessing.process", "BaseProcess", ("start",)),
+    ("concurrent.futures.thread", "ThreadPoolExecutor", ("submit",)),
+    ("concurrent.futures.process", "ProcessPoolExecutor", ("submit",)),
+    ("os", "", ("fork",)),
+)
+# of the script's own calls: what they wait for may never come, or comes from another thread
+_WAITING = (
+    ("threading", "Semaphore", "acquire"),
+    ("threading", "Event", "wait"),
+    ("threading", "Condition", "wait"),
+    ("threading", "Barrier", "wait"),
+    ("multiprocessing.synchronize", "Event", "wait"),
+    ("multiprocessing.synchronize", "Condition", "wait"),
 )
 
 Replaced = tuple[Any, str, Callable[[Any], Any]]
@@ -98,9 +110,14 @@ def _replaced() -> Iterator[Replaced]:
             if target is not None and hasattr(target, name):
                 yield target, name, lambda original: _nothing
     for module, owner, methods in _SPEAKING:
-        target = getattr(sys.modules.get(module), owner, None)
+        loaded = sys.modules.get(module)
+        target = getattr(loaded, owner, None) if owner else loaded
         for name in methods if target is not None else ():
             yield target, name, _ending
+    for module, owner, name in _WAITING:
+        target = getattr(sys.modules.get(module), owner, None)
+        if target is not None:
+            yield target, name, _waiting
     for target, name in ((torch, "save"), (time, "sleep"), (logging.Logger, "handle")):
         yield target, name, lambda original: _nothing
     for name in _OF_FILES:
@@ -209,20 +226,21 @@ def _ending(original: Any) -> Any:
 
     def called(*args: Any, **kwargs: Any) -> Any:
         # a loader speaks to its workers; those that were forked meanwhile speak to their loader
-        if os.getpid() != process or _is_a_loader(sys._getframe(1)):
+        if os.getpid() != process or called_by_loader(sys._getframe(1)):
             return original(*args, **kwargs)
         raise StopReplay("it speaks to another process")
 
     return called
 
 
-def _is_a_loader(frame: FrameType | None) -> bool:
-    """The call came from a DataLoader."""
-    while frame is not None and frame_kind(frame.f_code.co_filename) != USER:
-        if frame.f_globals.get("__name__") == "torch.utils.data.dataloader":
-            return True
-        frame = frame.f_back
-    return False
+def _waiting(original: Any) -> Any:
+    def called(*args: Any, **kwargs: Any) -> Any:
+        # behind the frame of `muted`
+        if frame_kind(sys._getframe(2).f_code.co_filename) == USER:
+            raise StopReplay("it waits for another thread")
+        return original(*args, **kwargs)
+
+    return called
 
 
 def _refused(*args: Any, **kwargs: Any) -> None:

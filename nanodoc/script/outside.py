@@ -6,12 +6,14 @@ queues give to the user's own code is kept, too; put into them is nothing while 
 from __future__ import annotations
 
 import builtins
+import multiprocessing.queues
 import queue
 import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 import torch
@@ -21,7 +23,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from nanodoc.replay.rng import RandomKeeper, RandomState
 from nanodoc.script.loops import Loops
 from nanodoc.tensors.nested import tensor_leaves
-from nanodoc.trace.files import LIBRARY, frame_kind
+from nanodoc.trace.files import USER, frame_kind
 
 _EMPTY: tuple[Any, ...] = ([], (), {}, {}.values(), {}.items(), set(), range(0), "")
 _PLAIN_ITERATORS = {type(iter(container)) for container in _EMPTY}
@@ -32,14 +34,26 @@ Drawn = tuple[bool, Any, RandomState]
 end was that of a queue"""
 _EMPTY_QUEUE = "queue.Empty"
 _QUEUES = (
-    ("queue", "Queue"),
-    ("multiprocessing.queues", "Queue"),
-    ("multiprocessing.queues", "SimpleQueue"),
+    queue.Queue,
+    multiprocessing.queues.Queue,
+    multiprocessing.queues.JoinableQueue,
+    multiprocessing.queues.SimpleQueue,
 )
+_ANSWERS = ("get", "empty", "full", "qsize")  # of a queue
+_ORDERS = ("put", "task_done", "join")
 
 
 class StopReplay(BaseException):
     """Ends the body of an iteration that is run again, when its step is over."""
+
+
+def called_by_loader(frame: FrameType | None) -> bool:
+    """The call came from a DataLoader, which speaks to its workers."""
+    while frame is not None and frame_kind(frame.f_code.co_filename) != USER:
+        if frame.f_globals.get("__name__") == "torch.utils.data.dataloader":
+            return True
+        frame = frame.f_back
+    return False
 
 
 class Outside:
@@ -105,9 +119,8 @@ class Outside:
                 builtins.next = original
 
         self._undo.append(put_back)
-        for module, name in _QUEUES:
-            if module in sys.modules:
-                self._keep_what_it_gives(getattr(sys.modules[module], name))
+        for kind in _QUEUES:
+            self._keep_what_it_gives(kind)
 
     def _keep_what_it_gives(self, kind: Any) -> None:
         """Of a class of queues: what they give to the files of the script. A loader's own queues
@@ -120,9 +133,9 @@ class Outside:
         def not_twice(original: Any, waiting: Any, args: Any, kwargs: Any) -> Any:
             return original(waiting, *args, **kwargs) if outside.given is None else None
 
-        for name in ("get", "put", "task_done", "join"):
+        for name in (*_ANSWERS, *_ORDERS):
             if name in vars(kind):
-                self._wrap(kind, name, getting if name == "get" else not_twice)
+                self._wrap(kind, name, getting if name in _ANSWERS else not_twice)
 
     def _wrap(self, kind: Any, name: str, instead: Callable[..., Any]) -> None:
         """`instead` of a queue's method where the script itself calls it."""
@@ -134,10 +147,11 @@ class Outside:
             caller: Any = sys._getframe(1)
             if caller.f_code.co_name == f"{name}_nowait" and caller.f_back is not None:
                 caller = caller.f_back
-            if caller.f_code.co_filename in files:
+            file = caller.f_code.co_filename
+            if file in files or frame_kind(file) == USER:
                 return instead(original, waiting, args, kwargs)
-            if outside.given is not None and frame_kind(caller.f_code.co_filename) == LIBRARY:
-                raise StopReplay("a library uses a queue")
+            if outside.given is not None and not called_by_loader(caller):
+                raise StopReplay("somebody else uses a queue")
             return original(waiting, *args, **kwargs)
 
         setattr(kind, name, called)

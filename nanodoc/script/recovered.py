@@ -171,8 +171,7 @@ class RecoveredStep:
         body = self._body(self.loop, self.code)
         if not body.module_level:
             for name, value in list(self.variables.items()):
-                if name in self.loop.names:
-                    yield name, self.variables, value
+                yield name, self.variables, value
         for name in dict.fromkeys(
             (*globals_of(body.code), *(self.loop.names if body.module_level else ()))
         ):

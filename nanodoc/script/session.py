@@ -32,6 +32,7 @@ from nanodoc.script.search import Candidate
 from nanodoc.script.search_session import SearchSession
 from nanodoc.script.states import ENDED, ScriptEnded, State
 from nanodoc.script.succession import Succession, Successor, end_of_training
+from nanodoc.script.threads import another_is_at_work
 from nanodoc.script.trained import Trained
 
 
@@ -69,6 +70,7 @@ class ScriptSession(SearchSession):
         self.engine: ScriptEngine | None = None
         self.same: bool | None = None  # the first step, run again; None where it was not
         self.unsafe = ""  # what kept the first step from being run again
+        self.deferred = False  # no step is run again before one is sick
         self.steps = 0
         self.unseen: set[str] = set()  # loops that trained and were not watched, as file:line
 
@@ -170,20 +172,24 @@ class ScriptSession(SearchSession):
         if drawn is not None and error is None and first.finite:
             self.unsafe = f"{drawn}, an iterator that it draws from"
             return self._observe_only(first)
+        if error is None and first.finite and another_is_at_work():
+            self.deferred = True
+            return self._observe_only(first, replays=True)
         again = run_again(first, engine, self._recovered, error)
         self.same, self.unsafe = again.same, again.unsafe
         if again.stop is not None and (again.same or again.is_true):
             self._end(again.stop)
-        if again.ended_early:
+        if again.ended_early or not (again.same or again.is_true):
             return self._observe_only(first)
         engine.replays = again.same
         self.steps = 1
 
-    def _observe_only(self, first: Candidate) -> None:
-        """The step can't be run again: it went well in the script, and not then."""
+    def _observe_only(self, first: Candidate, *, replays: bool = False) -> None:
+        """The step can't be run again: it went well in the script, and not then; or, with
+        `replays`, not while the script goes on."""
         self._around.close()
         engine = self._open_engine(first.trained)
-        engine.replays = False
+        engine.replays = engine.unproven = replays
         if not first.finite:
             self._end(engine.first_was_sick(first.fingerprints[-1].losses))
         self.steps = 1
