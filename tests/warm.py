@@ -11,11 +11,13 @@ import json
 import multiprocessing.process
 import os
 import runpy
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +25,7 @@ from typing import Any
 
 PYTHON = "python"
 """In the place of a command: the script behind it is run without nanodoc."""
+_LONGEST = 300.0  # seconds of a command
 _ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -100,8 +103,22 @@ def _serve(connection: socket.socket) -> None:
                 _command(told, list(numbers))
         for descriptor in numbers:
             os.close(descriptor)
-        codes = [os.waitstatus_to_exitcode(os.waitpid(number, 0)[1]) for number in started]
+        until = time.monotonic() + _LONGEST
+        codes = [_code_of(number, until) for number in started]
         connection.sendall(f"{max(codes, key=abs)}\n".encode())
+
+
+def _code_of(number: int, until: float) -> int:
+    """How a command ended; one that takes too long is ended, so that its test fails."""
+    while True:
+        ended, status = os.waitpid(number, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() > until:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(number, signal.SIGKILL)
+            return os.waitstatus_to_exitcode(os.waitpid(number, 0)[1])
+        time.sleep(0.005)
 
 
 def _ranks(size: int) -> list[dict[str, str]]:
@@ -194,8 +211,6 @@ class _Forking:
 
 
 def _become_child(command: list[str], options: dict[str, Any]) -> None:
-    import signal
-
     for sign in (signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP, signal.SIGUSR1, signal.SIGUSR2):
         if signal.getsignal(sign) != signal.SIG_IGN:
             signal.signal(sign, signal.SIG_DFL)
