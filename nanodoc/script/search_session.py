@@ -105,6 +105,10 @@ class SearchSession:
                 self._given_up()
         finally:
             self._busy = False
+        self._gone_on()
+
+    def _gone_on(self) -> None:
+        """nanodoc's own code is over, and the script goes on."""
 
     def _deaf(self) -> bool:
         return self._busy or self.state is State.OVER or threading.get_ident() != self._thread

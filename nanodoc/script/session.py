@@ -70,6 +70,7 @@ class ScriptSession(SearchSession):
         self.engine: ScriptEngine | None = None
         self.same: bool | None = None  # the first step, run again; None where it was not
         self.unsafe = ""  # what kept the first step from being run again
+        self._asked_to_end = False  # while nanodoc's own code ran
         self.deferred = False  # no step is run again before one is sick
         self.steps = 0
         self.unseen: set[str] = set()  # loops that trained and were not watched, as file:line
@@ -303,15 +304,24 @@ class ScriptSession(SearchSession):
 
     def told_to_end(self) -> BaseException | None:
         """The process is about to be ended. What the script is to be left with; None where nothing
-        was seen of it, or this is no moment for a report."""
+        was seen of it, or this is no moment for a report: where nanodoc's own code runs, the
+        report is made when that is over."""
         engine = self.engine
         if engine is None or self._deaf():
+            self._asked_to_end = self._busy
             return None
         with self._ours():
             engine.abandon()
             engine.ask_to_end()
             return self.over(Stop())
         return None
+
+    def _gone_on(self) -> None:
+        if not self._asked_to_end:
+            return
+        self._asked_to_end = False
+        if (end := self.told_to_end()) is not None:
+            raise end
 
     def failed(self, error: BaseException) -> bool:
         """The script raised. False where nothing is known of it: it was no step of a training."""

@@ -1,0 +1,35 @@
+"""SIGTERM that came while nanodoc's own code ran was no moment for the report, and was forgotten:
+five seconds later the process was ended, and the report had no line of the step. Seen on a slow
+machine, where a larger part of a step is a measurement."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.supervise.test_signals import SCRIPT, started
+
+BEFORE = """
+import os, signal
+calls, get_rng_state = [], torch.get_rng_state
+def slow(*args, **kwargs):  # a snapshot of nanodoc's; nothing else calls it here
+    calls.append(1)
+    if len(calls) == 12:
+        os.kill(os.getppid(), signal.SIGTERM)
+        time.sleep(1)
+    return get_rng_state(*args, **kwargs)
+torch.get_rng_state = slow
+"""
+
+
+def test_the_report_is_made_as_soon_as_the_measurement_is_over(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT.replace("BEFORE", BEFORE).replace("AFTER", ""))
+    report_file = tmp_path / "report.json"
+    process = started(tmp_path, "--output", str(report_file), "train.py")
+    with process:
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    report = json.loads(report_file.read_text())
+    assert report["interrupted"] is True
+    assert report["run"]["step_found"].startswith("step train.py:")
+    assert report["vitals"]["steps"] < 20
