@@ -152,7 +152,9 @@ def _command(told: dict[str, Any], streams: list[int]) -> None:
     if told["arguments"][0] == PYTHON:
         script = told["arguments"][1]
         sys.argv = told["arguments"][1:]
-        _end(lambda: runpy.run_path(script, run_name="__main__"))
+        # what a script leaves behind lives until its process ends, with threads that use it
+        left: list[Any] = []
+        _end(lambda: left.append(runpy.run_path(script, run_name="__main__")))
     from nanodoc.cli.app import main
     from nanodoc.supervise import parent
 

@@ -30,8 +30,8 @@ from nanodoc.replay.step_state import StepState
 from nanodoc.tensors.plain import is_sharded, local_of
 
 _TRACE_IT = (
-    "nanodoc run --trace-steps {step}, of the same script with the same seeds, traces this step "
-    "while it runs, and names the op."
+    "With --trace-steps {step}, or trace_steps in code, the same training with the same seeds "
+    "traces this step while it runs, and names the op."
 )
 
 _BROUGHT_TOGETHER = (

@@ -37,7 +37,7 @@ from nanodoc.report.trainings import of_all_trainings
 from nanodoc.rules.catalogue import superseded
 from nanodoc.script.launcher import OURS, mark_below, run_marked
 from nanodoc.script.loops import Loops
-from nanodoc.script.states import ScriptEnded, TrainingIsSick
+from nanodoc.script.states import ScriptEnded
 from nanodoc.supervise.job import Started
 from nanodoc.supervise.wire import WireError, opened, packed
 from nanodoc.trace.files import USER, frame_kind
@@ -60,7 +60,6 @@ class Processes:
         self._loops = loops
         self._count = 0
         self._pids: set[int | None] = set()
-        self._ended_by_us = False
         self._process = os.getpid()
         self._folder: Path | None = None
         self._around = contextlib.ExitStack()
@@ -79,8 +78,7 @@ class Processes:
             try:
                 program()
             except ProcessException:
-                self._reports()
-                if self._ended_by_us:
+                if any(kind == "ended" for kind, _ in self._left().values()):
                     raise ScriptEnded from None
                 raise
             if self._count:  # as Python does when it ends
@@ -92,9 +90,9 @@ class Processes:
 
     def told(self, own: Report) -> Report:
         """The script's report, with those of its processes."""
-        reports = self._reports()
         if not self._count:
             return own
+        reports = {number: report for number, (_, report) in self._left().items()}
         lost = tuple(
             (f"process {number}", _NO_REPORT)
             for number in range(1, self._count + 1)
@@ -117,14 +115,14 @@ class Processes:
         # of a group, the head of the report tells how each rank ended
         return replace(own, not_checked=(*own.not_checked, *(() if own.ranks else lost)))
 
-    def _reports(self) -> dict[int, Report]:
-        found: dict[int, Report] = {}
+    def _left(self) -> dict[int, tuple[str, Report]]:
+        """What each has left: ("ended" where the watching ended it, its report)."""
+        found: dict[int, tuple[str, Report]] = {}
         folder = self._folder
         for number in range(1, self._count + 1) if folder is not None else ():
             with contextlib.suppress(OSError, WireError):
                 assert folder is not None
-                kind, found[number] = opened((folder / str(number)).read_bytes()[4:])
-                self._ended_by_us |= kind == "ended"
+                found[number] = opened((folder / str(number)).read_bytes()[4:])
         return found
 
     def _start(self, process: BaseProcess, start: Callable[..., None]) -> None:
@@ -190,17 +188,13 @@ class _Watched:
         ended = True  # by the watching
         try:
             with run.watching(lambda error: False):
-                try:
-                    returned = self._function(*args, **kwargs)
-                    ended = False
-                except (ScriptEnded, TrainingIsSick):
-                    raise
-                except BaseException:
-                    ended = False
-                    raise
+                returned = self._function(*args, **kwargs)
+                ended = False
         except BaseException as error:
+            ended = False
             # what is shown of it is the training's own
-            raise error.with_traceback(_without_ours(error.__traceback__)) from error.__cause__
+            error.__traceback__ = _without_ours(error.__traceback__)
+            raise
         finally:
             # an error of nanodoc's own must not become the training's
             with contextlib.suppress(Exception):

@@ -204,7 +204,10 @@ class ScriptRun:
 
     def _shown_and_gone(self, error: BaseException) -> bool:
         """As Python would end."""
-        if not isinstance(error, (SystemExit, KeyboardInterrupt)):
+        if isinstance(error, SystemExit):
+            if error.code is not None and not isinstance(error.code, int):
+                print(error.code, file=sys.stderr)
+        elif not isinstance(error, KeyboardInterrupt):
             _shown(error)
         return True
 
@@ -312,9 +315,7 @@ class ScriptRun:
             for place in sorted(self._session.unseen)
         ]
         if self._session.deferred:
-            notes.append(
-                ("the first step", "not run again: another thread of the script is at work")
-            )
+            notes.append(("the first step", f"not run again: {self._session.deferred}"))
         if self._session.unsafe:
             why = f"a step is not run again: it reaches {self._session.unsafe}"
             notes.append(("experiments and fixes", why))
@@ -373,13 +374,10 @@ class ScriptRun:
 
 
 def _status(left: SystemExit) -> int:
-    """The exit status that Python would give; a text goes to stderr."""
+    """The exit status that Python would give."""
     if left.code is None:
         return 0
-    if isinstance(left.code, int):
-        return left.code
-    print(left.code, file=sys.stderr)
-    return 1
+    return left.code if isinstance(left.code, int) else 1
 
 
 def _shown(error: BaseException) -> None:

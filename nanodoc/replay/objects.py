@@ -22,8 +22,13 @@ CONTAINERS = (list, deque, dict, set)
 PLAIN = (int, float, complex, str, bytes, type(None), types.ModuleType, type)
 LONGEST = 1000  # entries of a container; a longer one is data, not state
 _DATA = (torch.utils.data.DataLoader, torch.utils.data.Dataset)
-# what they hold is other threads' and processes', too
-_QUEUES = (queue.Queue, multiprocessing.queues.Queue, multiprocessing.queues.SimpleQueue)
+QUEUES: tuple[Any, ...] = (
+    queue.Queue,
+    multiprocessing.queues.Queue,
+    multiprocessing.queues.JoinableQueue,
+    multiprocessing.queues.SimpleQueue,
+)
+"""What they hold is other threads' and processes', too."""
 _FUNCTIONS = (types.FunctionType, types.MethodType)
 _DEEPEST = 7  # objects inside objects
 _MOST = 5000  # objects
@@ -32,7 +37,7 @@ _MOST = 5000  # objects
 def is_stateful(value: Any, *, libraries: bool = False) -> bool:
     """An object of a class of the user's own, which may count or remember; with `libraries`, of an
     installed package's other than torch, too."""
-    if isinstance(value, (type, types.ModuleType, *_DATA, *_FUNCTIONS, *_QUEUES)):
+    if isinstance(value, (type, types.ModuleType, *_DATA, *_FUNCTIONS, *QUEUES)):
         return False
     if not hasattr(value, "__dict__"):
         return False

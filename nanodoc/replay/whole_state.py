@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-import multiprocessing.queues
 import os
-import queue
 import sys
 import types
 from collections.abc import Callable, Iterable
@@ -17,7 +15,14 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 from nanodoc.recipe.variables import globals_of
-from nanodoc.replay.objects import CONTAINERS, LONGEST, attributes, contents, is_stateful
+from nanodoc.replay.objects import (
+    CONTAINERS,
+    LONGEST,
+    QUEUES,
+    attributes,
+    contents,
+    is_stateful,
+)
 from nanodoc.replay.random_sources import Restore, copy_of_source
 from nanodoc.trace.files import USER, frame_kind
 
@@ -36,7 +41,6 @@ _LASTING = {
 }
 # a step that is run again is kept from using them
 _KEPT_FROM = {"multiprocessing.connection.Connection", "socket.socket"}
-_QUEUES = (queue.Queue, multiprocessing.queues.Queue, multiprocessing.queues.SimpleQueue)
 
 
 class WholeState:
@@ -74,7 +78,7 @@ class WholeState:
         source = copy_of_source(value)
         if source is not None:
             self._restores.append(source(value))
-        elif kind in _KEPT_FROM or isinstance(value, _QUEUES):
+        elif kind in _KEPT_FROM or isinstance(value, QUEUES):
             return
         elif kind in _LASTING or kind.startswith("multiprocessing.sharedctypes."):
             self.unsafe = f"a {type(value).__name__}"

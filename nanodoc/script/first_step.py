@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import torch
@@ -9,11 +10,14 @@ import torch
 from nanodoc.errors import said
 from nanodoc.loop.script_engine import ScriptEngine
 from nanodoc.loop.stop import Stop
+from nanodoc.replay.agreement import all_agree
+from nanodoc.replay.local_collectives import several_ranks
 from nanodoc.replay.sandbox import state_preserved
 from nanodoc.replay.whole_state import WholeState
 from nanodoc.script.fingerprint import Fingerprint
 from nanodoc.script.recovered import RecoveredStep
 from nanodoc.script.search import Candidate
+from nanodoc.script.threads import another_is_at_work
 from nanodoc.tensors.plain import is_sharded
 
 
@@ -21,16 +25,17 @@ from nanodoc.tensors.plain import is_sharded
 class RunAgain:
     """How it ended."""
 
-    same: bool
-    """Losses and gradients were bitwise the script's own; of a step that raised, the error."""
-    stop: Stop | None
+    same: bool | None = None
+    """Losses and gradients were bitwise the script's own; of a step that raised, the error. None
+    where it was not run."""
+    stop: Stop | None = None
     """What was wrong with it."""
-    ended_early: bool
-    """It did not come to its end."""
-    is_true: bool
-    """It is wrong in the script, too."""
+    holds: bool = False
+    """What is run again, from now on, says what the script's own steps say."""
     unsafe: str = ""
-    """Why it was not run."""
+    """Why no step can be run again."""
+    deferred: str = ""
+    """Why it was not run as long as the script goes on."""
 
 
 def run_again(
@@ -38,12 +43,42 @@ def run_again(
 ) -> RunAgain:
     """Runs it from its start, under every watcher; the script's own state is left as it was.
     `error` is what the script's own step raised, if anything."""
+    healthy = error is None and first.finite
+    unsafe = _of_others_too(engine.recipe.model)
+    drawn = recovered.draws_unseen() if healthy else None
+    if unsafe is None and drawn is not None:
+        unsafe = f"{drawn}, an iterator that it draws from"
+    now = None
+    if unsafe is None:
+        now = WholeState(value for _, _, value in recovered.reached_variables())
+        unsafe = now.unsafe
+    busy = healthy and another_is_at_work()
+    skipped = first.trained.scaled and error is None and not first.finite and several_ranks()
+    # healthy ranks run the step again side by side, with the collectives that it has
+    together = all_agree(healthy and unsafe is None and not busy)
+    if now is None or unsafe is not None:
+        return RunAgain(unsafe=unsafe or "")
+    if busy:
+        return RunAgain(deferred="another thread of the script is at work")
+    if skipped:
+        return RunAgain(deferred="its loss scaler met gradients that were not finite")
+    if healthy and not together:
+        return RunAgain(deferred="another rank can't run its own again")
+    with ExitStack() as alone:
+        if not together:
+            engine.alone.begin()
+            alone.callback(engine.alone.end)
+        ended, prints = _run(first, engine, recovered, now)
+        if isinstance(ended, Stop):
+            alone.pop_all()  # the run is over, and ends there
+    return _compared(first, ended, prints, error, alone=not together and several_ranks())
+
+
+def _run(
+    first: Candidate, engine: ScriptEngine, recovered: RecoveredStep, now: WholeState
+) -> tuple[Stop | str | None, list[Fingerprint]]:
+    """What ended it, if anything, and what it came to."""
     limits = recovered.limits
-    if (why := _of_others_too(engine.recipe.model)) is not None:
-        return RunAgain(same=False, stop=None, ended_early=True, is_true=False, unsafe=why)
-    now = WholeState(value for _, _, value in recovered.reached_variables())
-    if now.unsafe is not None:
-        return RunAgain(same=False, stop=None, ended_early=True, is_true=False, unsafe=now.unsafe)
     limits.optimizer_steps = max(1, first.optimizer_steps)
     prints: list[Fingerprint] = []
     limits.fingerprints = prints
@@ -53,6 +88,18 @@ def run_again(
     finally:
         limits.fingerprints = None
         now.restore()
+    return ended, prints
+
+
+def _compared(
+    first: Candidate,
+    ended: Stop | str | None,
+    prints: list[Fingerprint],
+    error: BaseException | None,
+    *,
+    alone: bool,
+) -> RunAgain:
+    """`alone`: without the other ranks, whose gradients are in the script's own."""
     stop = ended if isinstance(ended, Stop) else None
     failed = stop is not None and stop.failure is not None
     if error is not None:
@@ -61,13 +108,16 @@ def run_again(
         # a step that is sick is looked at in its middle, and run again to its end
         of_then = prints if first.finite else prints[: len(first.fingerprints)]
         pairs = zip(first.fingerprints, of_then, strict=False)
-        same = len(of_then) == len(first.fingerprints) and all(a.same_as(b) for a, b in pairs)
+        same = len(of_then) == len(first.fingerprints) and all(
+            a.same_as(b, losses_alone=alone) for a, b in pairs
+        )
         same = same and not failed
+    is_true = same or (not failed and not first.finite)
     return RunAgain(
         same=same,
-        stop=stop,
-        ended_early=ended is not None,
-        is_true=not failed and not first.finite,
+        stop=stop if is_true else None,
+        # a rank that is well by itself has its sick gradients from another
+        holds=is_true and ended is None and not alone,
     )
 
 

@@ -51,7 +51,7 @@ class Program:
             raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
         root = os.getcwd() if launch.module else os.path.dirname(os.path.abspath(path))
         self.root = os.path.realpath(root)
-        self._spec, self._path = spec, path
+        self._spec, self._path = spec, os.path.abspath(path)
         self._argv = [os.path.abspath(path) if launch.module else path, *launch.arguments]
         self.module = types.ModuleType("__main__")
 
@@ -90,9 +90,11 @@ def run_marked(path: str, run_name: str, loops: Loops) -> dict[str, Any]:
     module = types.ModuleType(run_name)
     vars(module).update(__file__=path, __builtins__=__builtins__, __cached__=None)
     before, sys.modules[run_name] = sys.modules.get(run_name), module
+    called, sys.argv[0] = sys.argv[0], path
     try:
         exec(_code(loops, Path(path).read_bytes(), path, False), vars(module))
     finally:
+        sys.argv[0] = called
         if before is None:
             del sys.modules[run_name]
         else:

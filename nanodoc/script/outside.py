@@ -6,7 +6,6 @@ queues give to the user's own code is kept, too; put into them is nothing while 
 from __future__ import annotations
 
 import builtins
-import multiprocessing.queues
 import queue
 import sys
 import threading
@@ -20,6 +19,7 @@ import torch
 from torch.utils.data import IterableDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from nanodoc.replay.objects import QUEUES
 from nanodoc.replay.rng import RandomKeeper, RandomState
 from nanodoc.script.loops import Loops
 from nanodoc.tensors.nested import tensor_leaves
@@ -33,12 +33,6 @@ Drawn = tuple[bool, Any, RandomState]
 """(it was the end, the value, the random state behind it); the value is `_EMPTY_QUEUE` where the
 end was that of a queue"""
 _EMPTY_QUEUE = "queue.Empty"
-_QUEUES = (
-    queue.Queue,
-    multiprocessing.queues.Queue,
-    multiprocessing.queues.JoinableQueue,
-    multiprocessing.queues.SimpleQueue,
-)
 _ANSWERS = ("get", "empty", "full", "qsize")  # of a queue
 _ORDERS = ("put", "task_done", "join")
 
@@ -119,7 +113,7 @@ class Outside:
                 builtins.next = original
 
         self._undo.append(put_back)
-        for kind in _QUEUES:
+        for kind in QUEUES:
             self._keep_what_it_gives(kind)
 
     def _keep_what_it_gives(self, kind: Any) -> None:

@@ -32,7 +32,6 @@ from nanodoc.script.search import Candidate
 from nanodoc.script.search_session import SearchSession
 from nanodoc.script.states import ENDED, ScriptEnded, State
 from nanodoc.script.succession import Succession, Successor, end_of_training
-from nanodoc.script.threads import another_is_at_work
 from nanodoc.script.trained import Trained
 
 
@@ -71,7 +70,7 @@ class ScriptSession(SearchSession):
         self.same: bool | None = None  # the first step, run again; None where it was not
         self.unsafe = ""  # what kept the first step from being run again
         self._asked_to_end = False  # while nanodoc's own code ran
-        self.deferred = False  # no step is run again before one is sick
+        self.deferred = ""  # why no step is run again before one is sick
         self.steps = 0
         self.unseen: set[str] = set()  # loops that trained and were not watched, as file:line
 
@@ -169,20 +168,13 @@ class ScriptSession(SearchSession):
         self._search.over()
         self._recovered.begin(first.start)
         engine = self._open_engine(first.trained)
-        drawn = self._recovered.draws_unseen()
-        if drawn is not None and error is None and first.finite:
-            self.unsafe = f"{drawn}, an iterator that it draws from"
-            return self._observe_only(first)
-        if error is None and first.finite and another_is_at_work():
-            self.deferred = True
-            return self._observe_only(first, replays=True)
         again = run_again(first, engine, self._recovered, error)
-        self.same, self.unsafe = again.same, again.unsafe
-        if again.stop is not None and (again.same or again.is_true):
+        self.same, self.unsafe, self.deferred = again.same, again.unsafe, again.deferred
+        if again.stop is not None:
             self._end(again.stop)
-        if again.ended_early or not (again.same or again.is_true):
-            return self._observe_only(first)
-        engine.replays = again.same
+        if not again.holds:
+            return self._observe_only(first, replays=bool(again.deferred))
+        engine.replays = bool(again.same)
         self.steps = 1
 
     def _observe_only(self, first: Candidate, *, replays: bool = False) -> None:
@@ -191,7 +183,8 @@ class ScriptSession(SearchSession):
         self._around.close()
         engine = self._open_engine(first.trained)
         engine.replays = engine.unproven = replays
-        if not first.finite:
+        # a loss scaler leaves such a step out, and lowers its scale
+        if not first.finite and not first.trained.scaled:
             self._end(engine.first_was_sick(first.fingerprints[-1].losses))
         self.steps = 1
 

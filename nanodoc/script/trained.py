@@ -28,6 +28,11 @@ class Trained:
     more_scalers: list[Any] = field(default_factory=list)
     _values: list[tuple[torch.nn.Parameter, torch.Tensor]] = field(default_factory=list)
 
+    @property
+    def scaled(self) -> bool:
+        """A loss scaler leaves steps out whose gradients are not finite."""
+        return self.recipe.scaler is not None
+
     def moved(self) -> bool:
         """Weights have been written to since this was made."""
         return any(not torch.equal(_first(p), values) for p, values in self._values)

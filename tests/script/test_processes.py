@@ -12,7 +12,7 @@ import pytest
 from tests.helpers import line_of, nanodoc, python
 
 SCRIPT = """
-import os, socket, sys
+import os, socket, sys, time
 import torch, torch.distributed as dist, torch.multiprocessing as mp
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -51,10 +51,11 @@ def train(rank, port, model=None, words=()):
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+    open(f"done{rank}.txt", "w").write(f"{loss.item()} {sum(p.sum() for p in net.parameters()).item()}")
     if port:
         dist.barrier()
+        time.sleep(0.2)  # torch hangs where a group goes while its threads hold objects of Python's
         dist.destroy_process_group()
-    open(f"done{rank}.txt", "w").write(f"{loss.item()} {sum(p.sum() for p in net.parameters()).item()}")
 
 class Trains(mp.Process):
     def __init__(self, *given):
