@@ -39,6 +39,9 @@ class Elsewhere:
     """What the earliest of them is."""
 
 
+_OUT_OF_TIME = "the time for the examination is up (--budget)"
+
+
 class NotRun(Exception):
     """An experiment that can't be made here; says why."""
 
@@ -94,8 +97,12 @@ class Experiments:
             if key != "same-again" and not self._trials.budget.allows(self._trials.seconds):
                 if key in self._pointless():
                     return None
-                raise NotRun("the time for the examination is up (--budget)")
-            name, trial = self._makers[key]()
+                raise NotRun(_OUT_OF_TIME)
+            make = self._makers[key]
+            made = make() if key == "same-again" else self._trials.in_time(make, None)
+            if made is None:
+                raise NotRun(_OUT_OF_TIME)
+            name, trial = made
         except NotRun as reason:
             return (
                 Experiment(key=key, name=_NAMES[key], outcome=f"not run: {reason}")
@@ -122,8 +129,9 @@ class Experiments:
         earliest = min(self._elsewhere.earlier, key=lambda state: state.step, default=None)
         if found is None or found[2] is None or earliest is None or earliest.step:
             return False  # it was not run, or there are no such weights
-        trial = self._with_weights(earliest, replace(self._capsule, batches=found[1], rng=found[2]))
-        return trial.applied and not trial.healthy
+        capsule = replace(self._capsule, batches=found[1], rng=found[2])
+        trial = self._trials.in_time(lambda: self._with_weights(earliest, capsule), None)
+        return trial is not None and trial.applied and not trial.healthy
 
     # -- the experiments ---------------------------------------------------------------------------
 

@@ -42,6 +42,9 @@ class Blame:
         and the others pass. Unless `divisible`, a part of a batch would tell nothing."""
         if not self._trials.budget.allows(self._trials.seconds):
             return finding
+        return self._trials.in_time(lambda: self._found(fail, finding, divisible), finding)
+
+    def _found(self, fail: Callable[[Trial], bool], finding: Finding, divisible: bool) -> Finding:
         capsule, indices, before = self._capsule, self._indices, ""
         if len(capsule.batches) > 1:
             self._say("looking for the micro-batch that fails alone …")

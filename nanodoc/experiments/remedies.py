@@ -136,6 +136,9 @@ class Remedies:
         remedy = fix.remedy
         if remedy is None or not self._trials.budget.allows(self._trials.seconds):
             return fix
+        return self._trials.in_time(lambda: self._tried_as(remedy, fix, finding), fix)
+
+    def _tried_as(self, remedy: Remedy, fix: Fix, finding: Finding) -> Fix:
         if remedy.whole_run:
             return self._on_the_run(fix, remedy)
         if isinstance(remedy, LossScale):

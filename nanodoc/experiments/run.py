@@ -177,7 +177,8 @@ class ExperimentRun:
             lambda rows: fails(self._trials.outcome(rows)),
             self._trials.budget.deadline,
         )
-        return search.search() or None
+        nothing: tuple[int, ...] = ()
+        return self._trials.in_time(search.search, nothing) or None
 
     def treat(self, findings: Sequence[Finding]) -> tuple[Finding, ...]:
         """The findings with the experiments' rows, the guilty samples and their fixes tried."""

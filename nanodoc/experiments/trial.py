@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from nanodoc.errors import UsageError, UserCodeError
 from nanodoc.examination.traceback import describe_failure
@@ -14,18 +15,21 @@ from nanodoc.experiments.call_site import Applied, Patch
 from nanodoc.replay.sandbox import state_preserved
 from nanodoc.replay.step import StepRunner
 from nanodoc.replay.step_state import StateKeeper, StepState
+from nanodoc.replay.time_limit import OutOfTime
 from nanodoc.replay.traced_replay import Replayer
 
 DEFAULT_BUDGET = 60.0  # seconds
 
+T = TypeVar("T")
+
 
 class Budget:
-    """The time that the whole examination may take; it begins with the first question asked of
-    it."""
+    """The time that the whole examination may take. It began when the run was over (`began`, in
+    seconds of `time.monotonic`), or begins with the first question asked of it."""
 
-    def __init__(self, seconds: float = DEFAULT_BUDGET) -> None:
+    def __init__(self, seconds: float = DEFAULT_BUDGET, began: float | None = None) -> None:
         self.seconds = seconds
-        self._began: float | None = None
+        self._began = began
 
     @property
     def deadline(self) -> float:
@@ -75,6 +79,16 @@ class StepTrials:
         """The type of exception that the unchanged step ends in."""
         self.seconds = 0.0
         """What the slowest trial so far took."""
+
+    def in_time(self, work: Callable[[], T], otherwise: T) -> T:
+        """What `work` comes to; `otherwise` where the time for the examination is up before."""
+        before, self.runner.until = self.runner.until, min(self.runner.until, self.budget.deadline)
+        try:
+            return work()
+        except OutOfTime:
+            return otherwise
+        finally:
+            self.runner.until = before
 
     def outcome(
         self, capsule: StepState, patch: Patch | None = None, applied: Applied | None = None

@@ -359,6 +359,7 @@ class Engine:
         """No further step is the training's: those that follow are run again, without a word to
         other ranks."""
         here().examining()
+        self.course.ended = self.course.ended or time.monotonic()
         self.alone.begin()
 
     def _ranges(self, trouble: Stop, steps: int) -> tuple[RangeFacts, ...]:

@@ -69,6 +69,8 @@ class RunMetrics:
         """Seconds spent on watching, as part of `step_seconds`."""
         self.step_seconds = 0.0
         self._throughputs: list[float] = []
+        self.ended: float | None = None
+        """When the last step was over, in seconds of `time.monotonic`."""
 
     def step(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -115,9 +116,8 @@ def _with_makings(
     source = run.data() if run.data is not None else None
     if source is None:
         source = Source.of_loader(loader_of(engine.recipe.data) or engine.recipe.data)
-    search = MakingSearch(
-        engine.runner, engine.keeper, source, run.rebuilt, seconds=run.config.budget
-    )
+    left = Budget(run.config.budget, engine.course.ended).deadline - time.monotonic()
+    search = MakingSearch(engine.runner, engine.keeper, source, run.rebuilt, seconds=max(left, 1.0))
     step = evidence.trip.step if evidence.trip is not None else evidence.failure_step or 0
     try:
         return replace(evidence, leaves=with_makings(search, evidence.leaves, step))
@@ -220,7 +220,12 @@ def _differential(
         indices=outcome.indices,
     )
     return ExperimentRun(
-        engine.runner, engine.keeper, engine.replayer, step, Budget(config.budget), progress.say
+        engine.runner,
+        engine.keeper,
+        engine.replayer,
+        step,
+        Budget(config.budget, engine.course.ended),
+        progress.say,
     )
 
 

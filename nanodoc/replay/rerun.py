@@ -18,6 +18,7 @@ from nanodoc.replay.optimizers import scaled_rates
 from nanodoc.replay.sandbox import state_preserved, warnings_unsaid
 from nanodoc.replay.step import StepResult, StepRunner, run_step
 from nanodoc.replay.step_state import StateKeeper, StepState
+from nanodoc.replay.time_limit import OutOfTime
 from nanodoc.replay.weight_history import PastStep
 
 
@@ -74,8 +75,11 @@ class Rerunner:
                     break
                 self._set(past, options or {})
                 try:
-                    with self._at_rate(rate):
+                    with self._at_rate(rate), self._until(deadline):
                         loss, norm, bad = self._step(past)
+                except OutOfTime:
+                    reason = "time"
+                    break
                 except (UserCodeError, UsageError, RuntimeError):
                     reason = "exception"
                     break
@@ -88,7 +92,8 @@ class Rerunner:
                 if not all(bool(torch.isfinite(p).all()) for _, p in self._named):
                     reason = "not finite"
                 else:
-                    again = self._first_again(steps[0], rate, options or {})
+                    with self._until(deadline):
+                        again = self._first_again(steps[0], rate, options or {})
         return Rerun(losses, norms, time.perf_counter() - began, not reason, reason, again)
 
     @contextlib.contextmanager
@@ -114,8 +119,17 @@ class Rerunner:
         try:
             with self._at_rate(rate):
                 return self._step(past)[0]
-        except (UserCodeError, UsageError, RuntimeError):
+        except (UserCodeError, UsageError, RuntimeError, OutOfTime):
             return math.nan
+
+    @contextlib.contextmanager
+    def _until(self, deadline: float) -> Iterator[None]:
+        """Steps are broken off then."""
+        before, self._runner.until = self._runner.until, min(self._runner.until, deadline)
+        try:
+            yield
+        finally:
+            self._runner.until = before
 
     def _set(self, past: PastStep, options: dict[str, Any]) -> None:
         past.rng.restore(self._runner.device)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import pickle
 import platform
@@ -12,7 +13,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 
@@ -91,16 +92,37 @@ def random_content(rng: RandomState) -> dict[str, Any]:
 def save(content: Mapping[str, Any], path: Path) -> Path:
     """Writes a snapshot's content to `path`, whole or not at all. Raises `OSError`."""
     handle, temporary = tempfile.mkstemp(prefix=".nanodoc-", suffix=".tmp", dir=path.parent)
+    failed: list[OSError] = []
     try:
         with os.fdopen(handle, "wb") as file:
-            torch.save(dict(content), file)
+            torch.save(dict(content), _Noting(file, failed))  # type: ignore[arg-type]  # all it asks
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except (OSError, RuntimeError, pickle.PicklingError, AttributeError, TypeError) as error:
         Path(temporary).unlink(missing_ok=True)
-        raise OSError(str(error)) from error
+        words = failed[0].strerror if failed else None
+        if failed and failed[0].errno == errno.EFBIG:
+            words = "it is larger than a file may be here (ulimit -f)"
+        raise OSError(words or str(error)) from error
     return path
+
+
+class _Noting:
+    """A file that keeps why it could not be written: torch tells only at which byte."""
+
+    def __init__(self, file: IO[bytes], failed: list[OSError]) -> None:
+        self._file, self._failed = file, failed
+
+    def write(self, data: Any) -> int:
+        try:
+            return self._file.write(data)
+        except OSError as error:
+            self._failed.append(error)
+            raise
+
+    def flush(self) -> None:
+        self._file.flush()
 
 
 def machine(device: str) -> dict[str, str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import math
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from nanodoc.errors import Phase, UsageError, UserCodeError, is_users
 from nanodoc.heartbeat.trail import here
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.replay.observer import Observer
+from nanodoc.replay.time_limit import OutOfTime, broken_off_at
 from nanodoc.tensors.nested import is_spread, lies_on, map_tensors, to_device
 
 OnLoss = Callable[[torch.Tensor], None]
@@ -92,6 +94,8 @@ class StepRunner:
         """The batches that the training itself is about to be given: its own objects, which are
         handed on as they are where nothing has to be moved."""
         """The model is on several devices, where the training's own code put it."""
+        self.until = math.inf
+        """When a step is broken off by `OutOfTime`, in seconds of `time.monotonic`."""
         self._phase: Phase = "forward"
         self._arguments = (
             _accepted_arguments(recipe.train_step) if recipe.train_step is not None else 0
@@ -217,8 +221,9 @@ class StepRunner:
     @contextlib.contextmanager
     def _as_user_code(self) -> Iterator[None]:
         try:
-            yield
-        except (UsageError, UserCodeError):
+            with broken_off_at(self.until):
+                yield
+        except (UsageError, UserCodeError, OutOfTime):
             raise
         except BaseException as error:
             if not is_users(error):

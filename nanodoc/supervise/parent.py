@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nanodoc.errors import UsageError
 from nanodoc.heartbeat.last_words import ASK, DUMP
 from nanodoc.heartbeat.memory_limit import MemoryWatch
 from nanodoc.heartbeat.trail import EXAMINATION, START, Trail, TrailWriter, shared_page
@@ -94,7 +95,11 @@ class Child:
 
     def run(self) -> Ended:
         """Starts it and waits until it has ended, by itself or not."""
-        page = shared_page()
+        try:
+            page = shared_page()
+        except OSError as error:
+            words = f"{error.strerror or error}; is there a limit on the size of files (ulimit -f)?"
+            raise UsageError(f"no memory can be shared with the training: {words}") from error
         crumbs = TrailWriter(page)
         memory = MemoryWatch()
         read, write = os.pipe()

@@ -1,0 +1,81 @@
+"""An experiment that takes longer than the examination may is broken off where it stands."""
+
+from __future__ import annotations
+
+import math
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from nanodoc.replay.time_limit import OutOfTime, broken_off_at
+from tests.helpers import nanodoc, report_of
+
+RECIPE = """
+import time
+import torch
+
+def loss_fn(model, batch):
+    out = model(batch)
+    until = time.monotonic() + 100
+    while out.dtype is torch.float64 and time.monotonic() < until:
+        try:
+            out = out + 0
+        except Exception:  # whatever comes, it goes on
+            pass
+    return (out / (out - out)).mean()
+
+def build():
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 1)
+    return {"model": model, "loss_fn": loss_fn, "data": [torch.randn(8, 4)] * 3,
+            "optimizer": torch.optim.SGD(model.parameters(), lr=0.01)}
+"""
+
+
+def test_one_that_would_not_end(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(RECIPE)
+    report = report_of(
+        nanodoc("run", "--output-format", "json", "--budget", "4", "train.py:build", cwd=tmp_path)
+    )
+    first = report["findings"][0]
+    assert first["code"] == "ND202"
+    outcomes = {row["name"]: row["outcome"] for row in first["experiments"]}
+    assert outcomes["same again"] == "fails again, bitwise the same"
+    assert outcomes["float64"] == "not run: the time for the examination is up (--budget)"
+
+
+def test_code_that_catches_everything_is_told_again() -> None:
+    told = []
+
+    def stubborn() -> None:
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            try:
+                sum(range(1000))
+            except BaseException:
+                told.append(1)
+                if len(told) > 2:
+                    raise
+
+    with pytest.raises(OutOfTime), broken_off_at(time.monotonic() + 0.1):
+        stubborn()
+    assert len(told) == 3
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+    assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
+
+
+def test_a_timer_of_the_training_is_left_alone() -> None:
+    signal.setitimer(signal.ITIMER_REAL, 1000)
+    try:
+        with broken_off_at(time.monotonic()):
+            assert signal.getitimer(signal.ITIMER_REAL)[0] > 900
+        assert signal.getitimer(signal.ITIMER_REAL)[0] > 900
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def test_nothing_is_set_where_there_is_no_limit() -> None:
+    with broken_off_at(math.inf):
+        assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
