@@ -33,7 +33,7 @@ from nanodoc.replay.step import StepRunner, run_step
 from nanodoc.replay.step_state import StateKeeper, StepState
 from nanodoc.replay.traced_replay import leaves_of
 from nanodoc.replay.weight_history import PastStep
-from nanodoc.tensors.nested import batch_size, tensor_leaves
+from nanodoc.tensors.nested import batch_size, takes_hooks, tensor_leaves
 from nanodoc.tensors.plain import is_plain
 from nanodoc.trace.calls import CallLog
 from nanodoc.trace.eager import run_eagerly
@@ -175,9 +175,11 @@ class _ModelWatch:
 
     def begin(self, capsule: StepState) -> None:
         self._size = batch_size(capsule.batches[0]) if capsule.batches else None
-        self._handles.append(self._model.register_forward_hook(self._returned, with_kwargs=True))
+        if takes_hooks(self._model):
+            told = self._model.register_forward_hook(self._returned, with_kwargs=True)
+            self._handles.append(told)
         for module in self._model.modules():
-            if isinstance(module, _DROPPING):
+            if isinstance(module, _DROPPING) and takes_hooks(module):
                 self._handles.append(module.register_forward_pre_hook(self._called))
 
     def end(self) -> None:

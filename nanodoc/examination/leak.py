@@ -24,6 +24,7 @@ from torch.overrides import TorchFunctionMode
 from nanodoc.accelerator import in_widest, widest
 from nanodoc.facts.graph import LeakFacts
 from nanodoc.facts.ops import OpFacts
+from nanodoc.tensors.nested import takes_hooks
 from nanodoc.trace.eager import run_eagerly
 from nanodoc.trace.modules import ModuleStack
 from nanodoc.trace.spans import Place, calling_places, resolve
@@ -62,6 +63,9 @@ class ModelCall:
     @contextlib.contextmanager
     def caught(self, model: torch.nn.Module, device: torch.device) -> Iterator[ModelCall]:
         """Remembers the arguments of the first call of `model` inside."""
+        if not takes_hooks(model):
+            yield self
+            return
 
         def catch(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             if self.kwargs is None:
@@ -104,6 +108,8 @@ def find_leak(
     """The place where samples mix, or why that could not be checked. `rewind` puts the start of the
     step back."""
     if call.kwargs is None or call.autocast is None:
+        if not takes_hooks(model):
+            return None, "the model is TorchScript"
         return None, "the model as a whole is never called in the step"
     if size < 2:
         return None, "the batch has no two samples"

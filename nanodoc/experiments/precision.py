@@ -18,7 +18,7 @@ from nanodoc.experiments.call_site import Applied, raised
 from nanodoc.replay.closure_state import ReachedState
 from nanodoc.replay.step import StepRunner
 from nanodoc.replay.step_state import StepState
-from nanodoc.tensors.nested import map_tensors, tensor_leaves
+from nanodoc.tensors.nested import map_tensors, takes_hooks, tensor_leaves
 
 
 @contextlib.contextmanager
@@ -47,6 +47,9 @@ def float32_module(module: torch.nn.Module, device: str, applied: Applied) -> It
     """Autocast disabled around one module, and its half-precision arguments cast to float32; what
     it returns stays float32."""
     contexts: list[Any] = []
+    if not takes_hooks(module):
+        yield
+        return
 
     def enter(module: torch.nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
         applied.yes = True

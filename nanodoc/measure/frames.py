@@ -21,6 +21,7 @@ from nanodoc import probing
 from nanodoc.accelerator import in_widest
 from nanodoc.facts.frames import Frame, FrameTable, FrameTensor
 from nanodoc.facts.source import SourceSpan
+from nanodoc.tensors.nested import takes_hooks
 from nanodoc.tensors.plain import is_plain, without_values
 from nanodoc.trace.half import HalfLog, HalfMode
 from nanodoc.trace.spans import Place, calling_places, resolve
@@ -79,7 +80,7 @@ class FrameProbe:
 
     def __enter__(self) -> FrameProbe:
         try:
-            for module in self._chosen:
+            for module in filter(takes_hooks, self._chosen):
                 self._handles.append(
                     module.register_forward_pre_hook(self._enter_module, with_kwargs=True)
                 )

@@ -65,11 +65,6 @@ def build_watched(entrypoint: str, config: Config) -> tuple[Recipe, BuildFacts]:
     except TrainerReturned as returned:
         returned.building = watch
         raise
-    if any(isinstance(module, torch.jit.ScriptModule) for module in recipe.model.modules()):
-        raise UsageError(
-            "the model holds TorchScript modules, which cannot be watched; return the plain "
-            "module from the recipe"
-        )
     path, name = split_entrypoint(entrypoint)
     shown = shown_path(str(path))
     facts = watch.settle(recipe.model, recipe.criterion)

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader
 
 from nanodoc.recipe.build_facts import BuildFacts, load_facts
-from nanodoc.trace.ops import describe_op, written_by
+from nanodoc.trace.ops import call_op, describe_op, written_by
 from nanodoc.trace.spans import Place, calling_places
 
 # Tensor methods through which NumPy and C code get at the memory.
@@ -110,7 +110,7 @@ class BuildWatch(TorchDispatchMode):
         setattr(owner, name, replacement)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
+        out = call_op(func, args, kwargs or {})
         op = describe_op(func)
         if op.silent:
             if isinstance(out, torch.Tensor) and out.device.type != "meta":
@@ -321,7 +321,7 @@ class BuildWatch(TorchDispatchMode):
         never = {name for name, tensor in _named(model) if _storage(tensor) in self._unwritten}
         places = {}
         for path, module in model.named_modules():
-            for name in module._parameters:
+            for name, _ in module._parameters.items():  # TorchScript's is no dict
                 place = self._parameters.get((id(module), name))
                 if place is not None:
                     places[f"{path}.{name}" if path else name] = place

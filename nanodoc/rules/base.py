@@ -93,11 +93,12 @@ def birth_claim(
 
 def _blamed(evidence: Evidence, culprit: Culprit) -> Culprit:
     """An op of the recipe's criterion has no line of the user's: the one that made the criterion is
-    to blame."""
-    outside = (
-        culprit.location is None and not culprit.module and evidence.criterion_site is not None
-    )
-    return replace(culprit, location=evidence.criterion_site) if outside else culprit
+    to blame; for an op of a model that is no Python (TorchScript), the one that made the model."""
+    if culprit.location is not None or culprit.module:
+        return culprit
+    outside = culprit.module is None and evidence.criterion_site is not None
+    site = evidence.criterion_site if outside else evidence.model_site
+    return replace(culprit, location=site) if site is not None else culprit
 
 
 def _growth(birth: Birth) -> list[tuple[str, str]]:

@@ -122,6 +122,11 @@ def move_module(
             tensor.data = tensor.data.to(device)
 
 
+def takes_hooks(module: torch.nn.Module) -> bool:
+    """TorchScript's modules raise where a hook is registered."""
+    return not isinstance(module, torch.jit.ScriptModule)
+
+
 def _to(module: torch.nn.Module, device: torch.device) -> None:
     """`module.to(device)`, with the parameters as the same objects also on a device of the
     PrivateUse1 kind, where torch can do that: not where something holds a weak reference to one."""
@@ -141,9 +146,10 @@ def _to(module: torch.nn.Module, device: torch.device) -> None:
 def _tie(module: torch.nn.Module, before: dict[str, torch.nn.Parameter]) -> None:
     """Parameters that were one and have been replaced one by one are one again."""
     owners: dict[int, torch.nn.Parameter] = {}
+    modules = dict(module.named_modules(remove_duplicate=False))  # TorchScript has no get_submodule
     for name, old in before.items():
         path, _, last = name.rpartition(".")
-        owner = module.get_submodule(path)
+        owner = modules[path]
         new = owner._parameters[last]
         if new is not None and new is not old:
             owner._parameters[last] = owners.setdefault(id(old), new)

@@ -16,7 +16,7 @@ import torch
 from nanodoc.facts.ops import TensorFacts, ValuesAt
 from nanodoc.tensors.plain import local_parts
 from nanodoc.trace.op_notes import op_notes
-from nanodoc.trace.ops import describe_op, outputs_of, tensors_in, written_by
+from nanodoc.trace.ops import call_op, describe_op, outputs_of, tensors_in, written_by
 
 _MOST_POSITIONS = 4096  # bad elements kept by position; enough to tell zeros from the rest
 _MOST_ROWS = 4096
@@ -95,7 +95,7 @@ def examine_call(
     # what these run by themselves would be collectives
     sharded = local_parts(given := tensors_in((*args, *kwargs.values()))) is not given
     notes = op_notes(func, args, kwargs) if not sharded else {}
-    out = func(*args, **kwargs)
+    out = call_op(func, args, kwargs)
     detail.notes = notes
     outputs = local_parts(outputs_of(out) or written_by(info, args, kwargs))
     detail.outputs = [

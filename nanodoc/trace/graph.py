@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from nanodoc.trace.examine import OpDetail
     from nanodoc.trace.flow import Source
     from nanodoc.trace.record import Record, Ref
+    from nanodoc.trace.scripted import ScriptedLines
 
 
 class StepTrace:
@@ -44,6 +45,8 @@ class StepTrace:
         self.details = details
         self.optimizer_calls = optimizer_calls or []
         """Where each `Optimizer.step` was called, and how many ops had been recorded by then."""
+        self.scripted: dict[int, ScriptedLines] = {}
+        """The lines of TorchScript modules, by the module's index."""
 
     # -- edges -------------------------------------------------------------------------------------
 
@@ -175,6 +178,9 @@ class StepTrace:
         module, module_type = (
             self.modules[module_index] if 0 <= module_index < len(self.modules) else (None, None)
         )
+        if module_index in self.scripted:  # the frame that was seen is only the module's caller
+            line = self.scripted[module_index].line_of(_base(named.info.name).strip("_"))
+            place, caller = (line, None) if line is not None else (place, caller)
         plain = OpFacts(
             index=index,
             op=record.info.name,

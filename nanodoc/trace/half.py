@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from nanodoc import accelerator
 from nanodoc.tensors.plain import is_plain
 from nanodoc.trace.examine import upcast_outputs
-from nanodoc.trace.ops import OpInfo, describe_op, outputs_of, tensors_in, written_by
+from nanodoc.trace.ops import OpInfo, call_op, describe_op, outputs_of, tensors_in, written_by
 from nanodoc.trace.spans import Place, calling_places
 
 _HALF = (torch.float16, torch.bfloat16)
@@ -218,10 +218,10 @@ class HalfMode(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if torch._C._current_autograd_node() is not None:
-            return func(*args, **kwargs)
+            return call_op(func, args, kwargs)
         info, inputs = describe_op(func), tensors_in((*args, *kwargs.values()))
         kept = self._log.before(info, inputs)
-        out = func(*args, **kwargs)
+        out = call_op(func, args, kwargs)
         self._log.after(self._count, info, func, args, kwargs, kept, out)
         self._count += 1
         return out

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from nanodoc.trace.scripted import ScriptedLines
+
 
 class ModuleStack:
     """The modules of one model that are being called, innermost last. A context manager around the
@@ -25,6 +27,12 @@ class ModuleStack:
         for name, module in model.named_modules():
             self._ids[id(module)] = len(self.modules)
             self.modules.append((name, type(module).__name__))
+        self.scripted = {
+            self._ids[id(module)]: ScriptedLines(module)
+            for module in model.modules()
+            if isinstance(module, torch.jit.ScriptModule)
+        }
+        """The lines of those that are TorchScript, by index."""
 
     @property
     def current(self) -> int:

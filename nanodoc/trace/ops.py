@@ -91,6 +91,42 @@ def describe_op(func: Any) -> OpInfo:
     )
 
 
+def call_op(func: Any, args: Any, kwargs: Any) -> Any:
+    """`func(*args, **kwargs)` inside a dispatch mode.
+
+    torch hands a mode the constants of a TorchScript trace as Python numbers, also where the op
+    takes a tensor only: there they are made tensors again.
+
+    Raises what the op raises.
+    """
+    try:
+        return func(*args, **kwargs)
+    except RuntimeError:
+        tensors = _with_tensors(func, args)
+        if tensors is None:
+            raise
+    return func(*tensors, **kwargs)
+
+
+def _with_tensors(func: Any, args: Any) -> list[Any] | None:
+    """`args` with a 0-dim tensor for each number in a tensor's place; None where there is none."""
+    expected = [str(argument.type) == "Tensor" for argument in func._schema.arguments]
+    numbers = [
+        tensor and isinstance(arg, (bool, int, float, complex))
+        for tensor, arg in zip(expected, args, strict=False)
+    ]
+    if not any(numbers):
+        return None
+    pairs = zip(args, numbers, strict=True)
+    return [_constant(arg) if number else arg for arg, number in pairs]
+
+
+def _constant(value: complex) -> torch.Tensor:
+    """A number as TorchScript keeps it, in the widest type of its kind."""
+    widest = {float: torch.float64, complex: torch.complex128}
+    return torch.tensor(value, dtype=widest.get(type(value)), device="cpu")
+
+
 @cache
 def plain_name(op: str) -> str:
     """`aten.add_.Tensor` as `add`, `torch.as_tensor` as `as_tensor`."""

@@ -22,7 +22,7 @@ from nanodoc.trace.flow import MOST_VALUES, FlowLog
 from nanodoc.trace.graph import StepTrace
 from nanodoc.trace.half import HalfLog
 from nanodoc.trace.modules import ModuleStack
-from nanodoc.trace.ops import OpInfo, describe_op, outputs_of, tensors_in, written_by
+from nanodoc.trace.ops import OpInfo, call_op, describe_op, outputs_of, tensors_in, written_by
 from nanodoc.trace.optimizer_steps import OptimizerSteps
 from nanodoc.trace.pending import are_finite
 from nanodoc.trace.record import BACKWARD, FORWARD, OPTIMIZER, RECOMPUTE, RUNNING, Record, Ref
@@ -184,15 +184,12 @@ class Tracer(TorchDispatchMode):
         self._pending = {}
         finite = self._finite
         bad = [not all(finite[r.statistic : r.statistic + r.statistics]) for r in self._records]
-        return StepTrace(
-            self._records,
-            bad,
-            self._marks,
-            self._leaf_names,
-            self._modules.modules,
-            self._details,
-            self._steps.calls,
+        modules, calls = self._modules, self._steps.calls
+        trace = StepTrace(
+            self._records, bad, self._marks, self._leaf_names, modules.modules, self._details, calls
         )
+        trace.scripted = modules.scripted
+        return trace
 
     # -- the hot path ------------------------------------------------------------------------------
 
@@ -201,7 +198,7 @@ class Tracer(TorchDispatchMode):
     ) -> Any:
         ident = _ident()
         if self._paused and ident in self._paused:
-            return func(*args, **(kwargs or {}))
+            return call_op(func, args, kwargs or {})
         info = describe_op(func)
         lifted = func is _LIFT
         keys = self._keys
@@ -258,7 +255,7 @@ class Tracer(TorchDispatchMode):
         kept = half.before(info, inputs) if half is not None else inputs
         try:
             if request is None:
-                out = func(*args, **kwargs) if kwargs else func(*args)
+                out = call_op(func, args, kwargs or {})
             else:
                 out, self._details[index] = examine_call(func, args, kwargs or {}, inputs, request)
                 if request.on_reached is not None:
