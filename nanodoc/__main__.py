@@ -1,4 +1,22 @@
-from nanodoc.cli.app import main
+"""The `nanodoc` command. What is imported here is imported before anything else happens."""
+
+import sys
+
+from nanodoc.supervise.start import drop_early, start_early
+
+
+def main() -> None:
+    """Entry point of the command. The process of a training is started before the command line is
+    read, which takes as long as a part of its imports."""
+    if sys.argv[1:2] == ["run"] and len(sys.argv) > 2 and "--help" not in sys.argv:
+        start_early()
+    try:
+        from nanodoc.cli.app import main as command
+
+        command()
+    finally:
+        drop_early()
+
 
 if __name__ == "__main__":
     main()

@@ -155,10 +155,10 @@ def _command(told: dict[str, Any], streams: list[int]) -> None:
         # what a script leaves behind lives until its process ends, with threads that use it
         left: list[Any] = []
         _end(lambda: left.append(runpy.run_path(script, run_name="__main__")))
-    from nanodoc.cli.app import main
-    from nanodoc.supervise import parent
+    from nanodoc.__main__ import main
+    from nanodoc.supervise import start
 
-    parent.subprocess = _Forking()  # type: ignore[assignment]  # what it asks of the module
+    start.subprocess = _Forking()  # type: ignore[assignment]  # what it asks of the module
     _end(main)
 
 
@@ -220,8 +220,6 @@ def _become_child(command: list[str], options: dict[str, Any]) -> None:
         signal.signal(sign, signal.SIG_DFL)
     if options["stdin"] is not None:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    if options["stdout"] is not None:
-        os.dup2(options["stdout"], 1)
     kept = {0, 1, 2, *options["pass_fds"]}
     for name in os.listdir("/proc/self/fd"):
         if int(name) not in kept:

@@ -4,6 +4,7 @@ it can."""
 from __future__ import annotations
 
 import faulthandler
+import gc
 import os
 import signal
 import sys
@@ -28,11 +29,8 @@ if TYPE_CHECKING:
 _BETWEEN = 0.1  # seconds between two messages about progress
 
 
-def work(body: bytes, events: int, page: int, stack: int) -> int:
-    """Does the job whose message is `body`; the exit status matters to nobody."""
-    job: Job = opened(body[4:])[1]
-    # a script that parses its command line must not see ours, in its steps neither
-    sys.argv[1:] = []
+def begin(events: int, page: int, stack: int) -> tuple[Sender, crumbs.TrailWriter]:
+    """Before the job is known: can be heard from here on, and imports what every job needs."""
     sender = Sender(events)
     trail = crumbs.TrailWriter(page)
     crumbs.leave(trail)
@@ -46,6 +44,20 @@ def work(body: bytes, events: int, page: int, stack: int) -> int:
     sys.meta_path.insert(0, _Imports(trail))
     sender.on_closed = lambda: trail.say({"said": CLOSED})
     sender.send("started")
+    import nanodoc.pipeline.script  # noqa: F401 - with most of nanodoc, and torch
+
+    return sender, trail
+
+
+def work(body: bytes, sender: Sender, trail: crumbs.TrailWriter) -> int:
+    """Does the job whose message is `body`; the exit status matters to nobody."""
+    job: Job = opened(body[4:])[1]
+    # a script that parses its command line must not see ours, in its steps neither
+    sys.argv[1:] = []
+    # What was imported stays to the end. To look at it again whenever garbage is collected, at the
+    # process's end too, takes longer than a short training.
+    gc.freeze()
+    gc.enable()
     try:
         if job.again is not None and job.again.lines:
             with LineWatch(trail, job.again.step):

@@ -51,6 +51,9 @@ def installed(
     hook = register_optimizer_step_pre_hook(stepping)
 
     def put_back() -> None:
+        nonlocal made, by_scaler, backward
+        # a cache of torch's may keep a wrapper, which must not keep the script's variables alive
+        made = by_scaler = backward = _nobody
         hook.remove()
         torch.optim.Optimizer.__init__ = optimizer  # type: ignore[method-assign]  # the original
         GradScaler.__init__ = scaler  # type: ignore[method-assign]  # the original
@@ -59,3 +62,7 @@ def installed(
             torch.autograd.backward = original
 
     return put_back
+
+
+def _nobody(_: Any) -> None:
+    pass

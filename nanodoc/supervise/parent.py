@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import resource
 import select
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,17 +17,17 @@ from typing import TYPE_CHECKING, Any
 from nanodoc.errors import UsageError
 from nanodoc.heartbeat.last_words import ASK, DUMP
 from nanodoc.heartbeat.memory_limit import MemoryWatch
-from nanodoc.heartbeat.trail import EXAMINATION, START, Trail, TrailWriter, shared_page
+from nanodoc.heartbeat.trail import EXAMINATION, START, Trail, TrailWriter
 from nanodoc.supervise._guardian import end_tree
 from nanodoc.supervise.job import Job
 from nanodoc.supervise.signals import Signals
+from nanodoc.supervise.start import ChildProcess, start
 from nanodoc.supervise.wire import Receiver, WireError, packed
 
 if TYPE_CHECKING:
     from nanodoc.progress import Progress
     from nanodoc.report.report import Report
 
-_START = Path(__file__).parent.parent / "pipeline" / "_child_start.py"
 _GUARDIAN = Path(__file__).parent / "_guardian.py"
 _QUIET = 5.0  # seconds that the end may take before somebody is told why nothing happens
 # seconds besides the budget that nanodoc's own runs of steps may be silent for, where there is a
@@ -95,34 +93,32 @@ class Child:
 
     def run(self) -> Ended:
         """Starts it and waits until it has ended, by itself or not."""
-        try:
-            page = shared_page()
-        except OSError as error:
-            words = f"{error.strerror or error}; is there a limit on the size of files (ulimit -f)?"
-            raise UsageError(f"no memory can be shared with the training: {words}") from error
-        crumbs = TrailWriter(page)
         memory = MemoryWatch()
-        read, write = os.pipe()
         began = time.monotonic()
-        with tempfile.TemporaryFile() as stack, self._guarded():
-            self._process = process = self._start(write, page, stack.fileno())
-            os.close(write)
-            os.close(page)
+        with self._guarded():
+            child = self._started()
+            self._process = process = child.process
+            self._tell_guardian(b"%d\n" % process.pid)
+            crumbs = TrailWriter(child.page)
+            os.close(child.page)
             try:
                 with self._signals.passed_on(process.pid, self._told_to_end):
-                    self._listen(read, crumbs)
+                    guarded, to_stderr = self._guardian is not None, self._job.launch is None
+                    child.give(packed("job", self._job), guarded=guarded, to_stderr=to_stderr)
+                    self._listen(child.events, crumbs)
                     status, usage = self._reap()
             finally:
                 if process.returncode is None:  # an error of our own
                     self._reap()
-                os.close(read)
+                os.close(child.events)
             self._ended.trail = trail = crumbs.trail()
             if self._silent is not None and trail.phase == EXAMINATION:
                 # it hung; what it raised when the rank it waited for was ended is no cause
                 self._ended.trail = self._silent
             crumbs.close()
-            stack.seek(0)
-            self._ended.stack = stack.read(_LARGEST_STACK).decode(errors="replace")
+            with child.stack as stack:
+                stack.seek(0)
+                self._ended.stack = stack.read(_LARGEST_STACK).decode(errors="replace")
         self._ended.status = os.waitstatus_to_exitcode(status)
         self._ended.seconds = time.monotonic() - began
         # kibibytes on Linux, bytes on macOS: see getrusage(2) of each
@@ -130,36 +126,12 @@ class Child:
         self._ended.killed_for_memory = memory.kills() > 0
         return self._ended
 
-    def _start(self, events: int, page: int, stack: int) -> subprocess.Popen[bytes]:
-        """A group of its own: signals of the terminal reach it only through us, and nothing of it
-        survives."""
-        job_read, job_write = os.pipe()
-        flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # what multiprocessing's spawn passes on, too
-        # the kernel ends a child that nobody guards
-        guarded = os.getpid() if self._guardian is None else 0
-        arguments = [str(number) for number in (events, page, job_read, stack, guarded)]
-        # a terminal's input belongs to the foreground group: who reads it from another is stopped
-        # for good
-        reads = subprocess.DEVNULL if sys.stdin is None or sys.stdin.isatty() else None
-        process = subprocess.Popen(
-            [sys.executable, *flags, str(_START), *arguments],
-            stdin=reads,
-            stdout=_stderr() if self._job.launch is None else None,
-            pass_fds=(events, page, job_read, stack),
-            env=self._environment,
-            process_group=0,
-        )
-        self._tell_guardian(b"%d\n" % process.pid)
-        os.close(job_read)
-        told = json.dumps(
-            {
-                "path": [os.getcwd() if entry == "" else entry for entry in sys.path],
-                "argv": sys.argv,
-            }
-        ).encode()
-        with os.fdopen(job_write, "wb") as file, contextlib.suppress(BrokenPipeError):
-            file.write(told + b"\n" + packed("job", self._job))
-        return process
+    def _started(self) -> ChildProcess:
+        try:
+            return start(self._environment)
+        except OSError as error:
+            words = f"{error.strerror or error}; is there a limit on the size of files (ulimit -f)?"
+            raise UsageError(f"no memory can be shared with the training: {words}") from error
 
     @contextlib.contextmanager
     def _guarded(self) -> Iterator[None]:
@@ -348,11 +320,3 @@ class Child:
                 os.kill(self._process.pid, number)
                 sent = time.monotonic()
         return False
-
-
-def _stderr() -> int | None:
-    """stdout is the report's alone: what the training prints goes to stderr."""
-    try:
-        return sys.stderr.fileno()
-    except (OSError, ValueError, AttributeError):
-        return None

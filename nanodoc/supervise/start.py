@@ -1,0 +1,119 @@
+"""A child process from its first moment until it is given its job. `nanodoc run` starts it before
+the command line is read, so that it imports torch meanwhile. Only the standard library and a page
+of memory are needed here."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from nanodoc.heartbeat.trail import shared_page
+
+_START = Path(__file__).parent.parent / "pipeline" / "_child_start.py"
+
+
+class ChildProcess:
+    """A started process that waits for its job; `events`, `page` and `stack` are what it is heard
+    by."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        """It leads a group of its own: signals of the terminal reach it only through us, and
+        nothing of it survives. Raises OSError where the system gives no more."""
+        self._environment = dict(environment)
+        self._folder = os.getcwd()
+        with contextlib.ExitStack() as opened:
+            self.page = shared_page()
+            opened.callback(os.close, self.page)
+            self.events, events = os.pipe()
+            opened.callback(os.close, self.events)
+            job, self._job = os.pipe()
+            opened.callback(os.close, self._job)
+            self.stack = opened.enter_context(tempfile.TemporaryFile())
+            passed = (events, self.page, job, self.stack.fileno())
+            arguments = [str(number) for number in (*passed, os.getpid())]
+            flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # what multiprocessing's spawn passes on, too
+            # a terminal's input belongs to the foreground group: who reads it from another is
+            # stopped for good
+            reads = subprocess.DEVNULL if sys.stdin is None or sys.stdin.isatty() else None
+            try:
+                self.process = subprocess.Popen(
+                    [sys.executable, *flags, str(_START), *arguments],
+                    stdin=reads,
+                    pass_fds=passed,
+                    env=self._environment,
+                    process_group=0,
+                )
+            finally:
+                os.close(events)
+                os.close(job)
+            with contextlib.suppress(BrokenPipeError):  # it has ended already
+                os.write(self._job, _line({"path": _path()}))
+            opened.pop_all()
+
+    def fits(self, environment: Mapping[str, str]) -> bool:
+        """It is as one that would be started now."""
+        return (self._environment, self._folder) == (dict(environment), os.getcwd())
+
+    def give(self, job: bytes, *, guarded: bool, to_stderr: bool) -> None:
+        """`to_stderr`: what it prints goes there. A child that is not `guarded` is ended by the
+        kernel with its parent."""
+        told = {"path": _path(), "argv": sys.argv, "guarded": guarded, "to_stderr": to_stderr}
+        with os.fdopen(self._job, "wb") as file, contextlib.suppress(BrokenPipeError):
+            file.write(_line(told) + job)
+            file.flush()
+
+    def dropped(self) -> None:
+        """Ends it before it has a job."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.process.pid, signal.SIGKILL)
+        _, status = os.waitpid(self.process.pid, 0)
+        self.process.returncode = os.waitstatus_to_exitcode(status)
+        for descriptor in (self._job, self.events, self.page):
+            os.close(descriptor)
+        self.stack.close()
+
+
+_early: ChildProcess | None = None
+
+
+def start_early() -> None:
+    """Starts the child that the next `start` gives, if the system lets it be."""
+    global _early
+    with contextlib.suppress(OSError):
+        _early = ChildProcess(os.environ)
+
+
+def drop_early() -> None:
+    """Ends the child that nobody wanted."""
+    global _early
+    if _early is not None:
+        _early.dropped()
+    _early = None
+
+
+def start(environment: Mapping[str, str]) -> ChildProcess:
+    """The child that was started early, if it is as one that is started now; else a new one.
+
+    Raises OSError where the system gives no process, memory or file more.
+    """
+    global _early
+    if _early is None or not _early.fits(environment):
+        drop_early()
+        return ChildProcess(environment)
+    started, _early = _early, None
+    return started
+
+
+def _path() -> list[str]:
+    return [os.getcwd() if entry == "" else entry for entry in sys.path]
+
+
+def _line(told: object) -> bytes:
+    return json.dumps(told).encode() + b"\n"
