@@ -8,7 +8,8 @@ from nanodoc.supervise.start import drop_early, start_early
 def main() -> None:
     """Entry point of the command. The process of a training is started before the command line is
     read, which takes as long as a part of its imports."""
-    if sys.argv[1:2] == ["run"] and len(sys.argv) > 2 and "--help" not in sys.argv:
+    needless = {"--help", "--in-process"} & set(sys.argv)
+    if sys.argv[1:2] == ["run"] and len(sys.argv) > 2 and not needless:
         start_early()
     try:
         from nanodoc.cli.app import main as command

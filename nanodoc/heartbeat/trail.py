@@ -103,6 +103,12 @@ class TrailWriter:
         self.at(self.step, EXAMINATION)
         self._examining = True
 
+    def going_on(self) -> None:
+        """The training was not over: its own steps follow. What was said of those that were run
+        again is forgotten."""
+        self._examining = False
+        _LENGTH.pack_into(self._page, _WORDS, 0)
+
     def say(self, words: Mapping[str, Any]) -> None:
         """Last words, for the time after: plain data, replaced by those said later."""
         text = json.dumps(words).encode()
@@ -169,6 +175,9 @@ class NoTrail(TrailWriter):
         return None
 
     def examining(self) -> None:
+        return None
+
+    def going_on(self) -> None:
         return None
 
     def trail(self) -> Trail:

@@ -100,6 +100,9 @@ class ObservedStep(StepDriver):
         reading.told = sum(losses) / len(losses) if losses else tripped.loss
 
 
+_ROUNDED = 1e-2  # relative, of half precision
+
+
 class ObservedVitals:
     """What `observer` and the watchers read during one train_step."""
 
@@ -161,10 +164,7 @@ class ObservedVitals:
             return None
         vitals = observer.vitals[0]
         if result is None:
-            told = self._losses(vitals)
-            if told and len(told) == len(observer.losses) and math.isfinite(vitals.loss):
-                return vitals.with_loss(sum(told) / len(told))  # and not as the scaler made it
-            return vitals
+            return vitals.with_loss(self._before_scaling(vitals))
         if isinstance(result, float):
             return vitals.with_loss(result) if math.isfinite(vitals.loss) else vitals
         if not _is_scalar(result):
@@ -175,6 +175,17 @@ class ObservedVitals:
             if result.data_ptr() == loss.data_ptr():
                 return vitals.with_loss(value) if math.isfinite(vitals.loss) else vitals
         return None
+
+    def _before_scaling(self, vitals: Vitals) -> float:
+        """The mean of the losses, not as a loss scaler made them."""
+        told = self._losses(vitals)
+        if not told or not math.isfinite(vitals.loss) or self._amp.reading is None:
+            return vitals.loss
+        scale, mean = vitals.extras[0], sum(told) / len(told)
+        # what was scaled need not be what was differentiated: several in one call, or one to log
+        own = len(told) == len(self.observer.losses)
+        exact = own and math.isclose(mean * scale, vitals.loss, rel_tol=_ROUNDED)
+        return mean if exact else vitals.loss / scale
 
 
 def _is_scalar(result: Any) -> bool:

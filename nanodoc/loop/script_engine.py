@@ -70,6 +70,12 @@ class ScriptEngine(Engine):
         self._tell_begun(capsule)
         return self._begun(capsule, time.perf_counter(), None)
 
+    def going_on(self) -> None:
+        """The first step was run again, and the script goes on with its own."""
+        self.alone.end()
+        self.course.ended = None
+        here().going_on()
+
     def first_was_sick(self, losses: Sequence[torch.Tensor]) -> Stop:
         """The script's first step, which can't be run again, was not finite: one of its losses, or
         a gradient of them."""

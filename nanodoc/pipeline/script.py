@@ -98,6 +98,7 @@ class ScriptRun:
         self._history: History | None = None
         self._most = most
         self._earlier_reports: list[Report] = []
+        self._cut_short = False
         self.session = self._session = self._new_session(
             most, 0 if in_code else _MOST_TRAININGS - 1
         )
@@ -119,6 +120,8 @@ class ScriptRun:
     def _successor(self, found: Successor) -> ScriptSession:
         """The session of the training that follows the one that is over."""
         self._session.close()
+        if self._cut_short:
+            raise ScriptEnded
         if self._report is not None:
             self._earlier_reports.append(self._report)
             self._report = None
@@ -128,6 +131,7 @@ class ScriptRun:
             None if self._most is None else max(self._most - done, 1), left, found.around
         )
         self._session.install()
+        here().going_on()
         here().at(None, "script")
         return self._session
 
@@ -330,9 +334,11 @@ class ScriptRun:
         return notes
 
     def _told_to_end(self) -> None:
-        """SIGTERM is about to come: the report of what was seen, made where the script stands."""
+        """SIGTERM is about to come: the report of what was seen, made where the script stands. An
+        examination is cut short, and no other training follows."""
         if here().trail().phase == EXAMINATION:
-            raise KeyboardInterrupt  # it is only cut short
+            self._cut_short = True
+            raise KeyboardInterrupt
         if (end := self._session.told_to_end()) is not None:
             raise end
 

@@ -48,15 +48,19 @@ class LocalCollectives:
         """There are other ranks."""
         return several_ranks()
 
-    def begin(self) -> None:
-        """From now on DDP reduces nothing and every collective gives back the rank's own part."""
+    def begin(self, *, broken_off: bool = True) -> None:
+        """From now on DDP reduces nothing and every collective gives back the rank's own part.
+        `broken_off`: the last step may not have come to its end."""
         if not self.needed or self._originals:
             return
         for module in self._model.modules():
             if isinstance(module, DistributedDataParallel):
                 # its forward is then the wrapped module's
                 self._patch(module, "_use_python_reducer", True)
-                module.reducer._reset_state()  # a step that broke off left it waiting for gradients
+                # A step that broke off left it waiting for gradients. After a whole one it would
+                # forget their order, which the other ranks ask for in their next step.
+                if broken_off:
+                    module.reducer._reset_state()
         for owner in (dist, dist.distributed_c10d):
             for name in _IN_PLACE:
                 self._stand_in(owner, name, lambda *args, **kwargs: None)

@@ -94,6 +94,8 @@ class Rerunner:
                 else:
                     with self._until(deadline):
                         again = self._first_again(steps[0], rate, options or {})
+                    if math.isnan(again) and time.monotonic() > deadline:
+                        reason = "time"
         return Rerun(losses, norms, time.perf_counter() - began, not reason, reason, again)
 
     @contextlib.contextmanager

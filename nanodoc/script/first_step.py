@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +9,6 @@ import torch
 from nanodoc.errors import said
 from nanodoc.loop.script_engine import ScriptEngine
 from nanodoc.loop.stop import Stop
-from nanodoc.replay.agreement import all_agree
 from nanodoc.replay.local_collectives import several_ranks
 from nanodoc.replay.sandbox import state_preserved
 from nanodoc.replay.whole_state import WholeState
@@ -42,7 +40,8 @@ def run_again(
     first: Candidate, engine: ScriptEngine, recovered: RecoveredStep, error: BaseException | None
 ) -> RunAgain:
     """Runs it from its start, under every watcher; the script's own state is left as it was.
-    `error` is what the script's own step raised, if anything."""
+    `error` is what the script's own step raised, if anything. Of several ranks each runs it by
+    itself."""
     healthy = error is None and first.finite
     unsafe = _of_others_too(engine.recipe.model)
     drawn = recovered.draws_unseen() if healthy else None
@@ -52,26 +51,24 @@ def run_again(
     if unsafe is None:
         now = WholeState(value for _, _, value in recovered.reached_variables())
         unsafe = now.unsafe
-    busy = healthy and another_is_at_work()
-    skipped = first.trained.scaled and error is None and not first.finite and several_ranks()
-    # healthy ranks run the step again side by side, with the collectives that it has
-    together = all_agree(healthy and unsafe is None and not busy)
     if now is None or unsafe is not None:
         return RunAgain(unsafe=unsafe or "")
-    if busy:
+    if healthy and another_is_at_work():
         return RunAgain(deferred="another thread of the script is at work")
-    if skipped:
+    # Whether the other ranks can run theirs again is not known: each does it without them.
+    alone = several_ranks()
+    if alone and first.trained.scaled and error is None and not first.finite:
         return RunAgain(deferred="its loss scaler met gradients that were not finite")
-    if healthy and not together:
-        return RunAgain(deferred="another rank can't run its own again")
-    with ExitStack() as alone:
-        if not together:
-            engine.alone.begin()
-            alone.callback(engine.alone.end)
-        ended, prints = _run(first, engine, recovered, now)
-        if isinstance(ended, Stop):
-            alone.pop_all()  # the run is over, and ends there
-    return _compared(first, ended, prints, error, alone=not together and several_ranks())
+    engine.alone.begin(broken_off=error is not None)
+    again = None
+    try:
+        again = _compared(first, *_run(first, engine, recovered, now), error, alone=alone)
+    finally:
+        if again is None or again.stop is None:
+            engine.going_on()
+    if alone and healthy and not again.same:
+        return RunAgain(deferred="without the other ranks it comes to another loss")
+    return again
 
 
 def _run(
@@ -117,7 +114,7 @@ def _compared(
         same=same,
         stop=stop if is_true else None,
         # a rank that is well by itself has its sick gradients from another
-        holds=is_true and ended is None and not alone,
+        holds=is_true and ended is None and (first.finite or not alone),
     )
 
 

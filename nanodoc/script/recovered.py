@@ -83,17 +83,18 @@ class RecoveredStep:
         if self.undo is not None:
             self.undo.restore()
         outside, before = self._outside, self._outside.given
-        outside.given = deque(self.recorded)
         # copies, so that a body that writes into its batch finds it as it was the next time
         given = _copied(batch) if self.writes else batch
         variables = {**self.variables, **self._named(given)}
+        drawn = deque(self.recorded)
         try:
+            outside.given = drawn
             with muted(), self._counted(), _autocast_as(self.flags):
                 body(variables, self.namespace)
         except StopReplay:
             pass
         finally:
-            self.limits.draws = len(outside.given) < len(self.recorded)
+            self.limits.draws = len(drawn) < len(self.recorded)
             outside.given = before
 
     @property

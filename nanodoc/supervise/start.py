@@ -76,7 +76,8 @@ class ChildProcess:
         _, status = os.waitpid(self.process.pid, 0)
         self.process.returncode = os.waitstatus_to_exitcode(status)
         for descriptor in (self._job, self.events, self.page):
-            os.close(descriptor)
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
         self.stack.close()
 
 

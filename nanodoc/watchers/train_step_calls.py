@@ -163,8 +163,10 @@ class CallWatch:
                     isinstance(out, torch.Tensor) and out.requires_grad
                 )
                 self.order.scale(scaler, _here(), known=known)
-                if isinstance(outputs, torch.Tensor) and len(self.unscaled) < _MOST_LOSSES:
-                    self.unscaled.append(outputs.detach())
+                losses = outputs if isinstance(outputs, (list, tuple)) else (outputs,)
+                for loss in losses[: _MOST_LOSSES - len(self.unscaled)]:
+                    if isinstance(loss, torch.Tensor):
+                        self.unscaled.append(loss.detach())
                 mark_scaled(out, scaler)
             return out
 

@@ -1,6 +1,7 @@
 """A rank that could not run its first step again left that to the others, whose second time had
-collectives of the script's own: they met those of the next step, and the training went wrong. And
-gradients that a GradScaler's first scale made inf were told as sick in a script whose step can't be
+collectives of the script's own: they met those of the next step, and the training went wrong. A
+healthy first step that failed when it was run again left its rank without the others to the end,
+and a training that was killed later was told as healthy. And gradients that a GradScaler's first scale made inf were told as sick in a script whose step can't be
 run again."""
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import pytest
 from tests.helpers import PYTHON, nanodoc
 
 RANKS = """
-import sys, threading, time
+import subprocess, sys, threading, time
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -35,6 +36,8 @@ draw = torch.Generator().manual_seed(rank)
 with open(f"losses{rank}-{sys.argv[2]}", "w") as losses:
     for step in range(5):
         x = torch.randn(16, 8, generator=draw)
+        if step == 0 and ("all" in sys.argv or rank == 0 and "one" in sys.argv):
+            subprocess.run(["true"], check=True)  # a second time it is not allowed
         loss = (net(x) - x.sum(1, keepdim=True)).square().mean()
         if rank == 1 and "sick" in sys.argv:
             loss = loss * float("inf")
@@ -44,6 +47,9 @@ with open(f"losses{rank}-{sys.argv[2]}", "w") as losses:
         if kept is not None:
             kept.execute("select 1")
         losses.write(f"{loss.item()!r}\\n")
+    total = torch.tensor(rank + 1.0)
+    dist.all_reduce(total)
+    losses.write(f"{total.item()!r} {net.module.weight.tolist()!r}\\n")
 dist.destroy_process_group()
 """
 SCALED = """
@@ -69,6 +75,28 @@ assert 2.0**90 < scaler.get_scale() < 2.0**126
 """
 
 
+KILLED = """
+import os, signal, subprocess
+import torch
+from torch import nn
+
+def train(steps):
+    net = nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(net.parameters(), 0.01)
+    for step in range(steps):
+        loss = net(torch.randn(16, 8)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        FIRST
+        if step == 20:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+train(15)
+train(30)
+"""
+
+
 def told(folder: Path, what: str, ranks: int = 2) -> dict[str, Any]:
     """The report of all ranks."""
     report = folder / "report.json"
@@ -79,7 +107,7 @@ def told(folder: Path, what: str, ranks: int = 2) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("what", ["thread", "database"])
+@pytest.mark.parametrize("what", ["thread", "database", "all", "one"])
 def test_ranks_of_which_one_cannot(what: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(RANKS)
     bare = nanodoc(PYTHON, "train.py", what, "bare", cwd=tmp_path, ranks=2)
@@ -109,3 +137,11 @@ def test_the_first_scale_is_too_large(tmp_path: Path) -> None:
     report = told(tmp_path, "alone", ranks=1)
     assert report["run"]["step_found"].endswith("not run again")
     assert report["findings"] == []
+
+
+@pytest.mark.parametrize("first", ["pass", 'subprocess.run(["true"], check=True)'])
+def test_a_training_that_is_killed_is_not_healthy(first: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(KILLED.replace("FIRST", first))
+    report = told(tmp_path, "alone", ranks=1)
+    assert [finding["code"] for finding in report["findings"]] == ["ND711"]
+    assert report["verdict"] == "failed"

@@ -33,3 +33,4 @@ def test_the_report_is_made_as_soon_as_the_measurement_is_over(tmp_path: Path) -
     assert report["interrupted"] is True
     assert report["run"]["step_found"].startswith("step train.py:")
     assert report["vitals"]["steps"] < 20
+

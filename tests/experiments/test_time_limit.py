@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import builtins
+import io
 import math
+import os
 import signal
+import sys
 import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from nanodoc.replay.time_limit import OutOfTime, broken_off_at
+from nanodoc.script.muted import muted
 from tests.helpers import nanodoc, report_of
 
 RECIPE = """
@@ -53,7 +59,7 @@ def test_code_that_catches_everything_is_told_again() -> None:
         until = time.monotonic() + 60
         while time.monotonic() < until:
             try:
-                sum(range(1000))
+                sum(range(100_000))  # as good as all of its time passes here
             except BaseException:
                 told.append(1)
                 if len(told) > 2:
@@ -79,3 +85,42 @@ def test_a_timer_of_the_training_is_left_alone() -> None:
 def test_nothing_is_set_where_there_is_no_limit() -> None:
     with broken_off_at(math.inf):
         assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
+
+
+class Tee(io.StringIO):
+    """A stdout of the script's own, that goes to a slow disk, too."""
+
+    def flush(self) -> None:
+        until = time.monotonic() + 0.002
+        while time.monotonic() < until:
+            pass
+
+
+def test_nothing_that_is_put_back_is_left_half_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", Tee())
+    model = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.Adam(model.parameters())
+    batch, broken_off = torch.randn(16, 8), 0
+
+    def step() -> None:
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = model(batch).square().mean()
+        loss.backward()
+        optimizer.step()
+        with torch.no_grad():
+            model.bias.mul_(0.99)
+
+    before = (builtins.open, sys.stdout, os.open)
+    for number in range(80):
+        try:
+            with broken_off_at(time.monotonic() + number * 5e-5), muted():
+                while True:
+                    step()
+        except OutOfTime:
+            broken_off += 1
+        assert torch.is_grad_enabled()
+        assert not torch.is_autocast_enabled("cpu")
+        assert (builtins.open, sys.stdout, os.open) == before
+        assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+    assert broken_off == 80
