@@ -34,3 +34,45 @@ def test_the_report_is_made_as_soon_as_the_measurement_is_over(tmp_path: Path) -
     assert report["run"]["step_found"].startswith("step train.py:")
     assert report["vitals"]["steps"] < 20
 
+
+TWO = """
+import os, signal, time
+import torch
+from torch import nn
+
+class Net(nn.Linear):
+    def forward(self, x):
+        if os.path.exists("second"):  # nanodoc runs a step of the first training again
+            os.kill(os.getppid(), signal.SIGTERM)
+            until = time.monotonic() + 1
+            while time.monotonic() < until:
+                pass
+        return super().forward(x)
+
+def step(net, optimizer):
+    loss = nn.functional.cross_entropy(net(torch.randn(64, 8)), torch.randint(0, 10, (64,)))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+net = Net(8, 10)
+optimizer = torch.optim.SGD(net.parameters(), 0.01)
+for _ in range(30):
+    step(net, optimizer)
+open("second", "w").close()
+net = nn.Linear(8, 10)
+optimizer = torch.optim.SGD(net.parameters(), 0.01)
+for _ in range(10**6):
+    step(net, optimizer)
+"""
+
+
+def test_no_training_follows_one_that_was_to_end(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TWO)
+    report_file = tmp_path / "report.json"
+    process = started(tmp_path, "--output", str(report_file), "train.py")
+    with process:
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    report = json.loads(report_file.read_text())
+    assert (report["interrupted"], report["vitals"]["steps"]) == (True, 30)
