@@ -12,6 +12,7 @@ from typing import Any
 from nanodoc.diagnosis.finding import Finding
 from nanodoc.diagnosis.remedy import Remedy
 from nanodoc.experiments.experiments import Experiments
+from nanodoc.experiments.held_back import HeldBack
 from nanodoc.experiments.overfit import Overfit
 from nanodoc.experiments.past import Past, growth_of
 from nanodoc.experiments.remedies import WITHOUT_FAILURE, Remedies
@@ -23,7 +24,13 @@ from nanodoc.facts.course import rise
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.loop import OverfitFacts
 from nanodoc.facts.plateau import stuck_at_chance
-from nanodoc.facts.rates import compared, far_lower, worth_smaller_rates
+from nanodoc.facts.rates import (
+    compared,
+    far_lower,
+    slow_enough,
+    worth_larger_updates,
+    worth_smaller_rates,
+)
 from nanodoc.facts.trials import FAILS, PASSES, UNBOUNDED, Experiment, Pattern
 from nanodoc.replay.closure_state import ReachedState
 from nanodoc.replay.step import StepRunner
@@ -124,6 +131,7 @@ class ExperimentRun:
             cured = course is not None and course.passing()
             if self._past is not None and not cured and evidence.trip is None:
                 self._smaller_rates(evidence, self._past)
+                self._larger_updates(evidence)
         except KeyboardInterrupt:
             self._stopped()
         return replace(evidence, pattern=self.pattern)
@@ -135,6 +143,14 @@ class ExperimentRun:
         losses = compared(evidence)
         slower = past.slower(len(losses) - 1, lambda late: far_lower(losses, late))
         self.pattern = replace(self.pattern, slower=slower)
+
+    def _larger_updates(self, evidence: Evidence) -> None:
+        """What held back a run that learnt nothing."""
+        checkpoints, lower = self._step.checkpoints, slow_enough(evidence, self.pattern.slower)
+        if checkpoints is None or lower is not None or not worth_larger_updates(evidence):
+            return
+        held = HeldBack(self._trials, checkpoints, self._say).facts(evidence.losses)
+        self.pattern = replace(self.pattern, held_back=held)
 
     def _hot(self, evidence: Evidence) -> bool:
         """The learning rate is high for its kind of optimizer: worth a look, and no more."""

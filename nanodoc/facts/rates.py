@@ -5,13 +5,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import median
 
 from nanodoc.facts.course import has_fixed_targets
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.plateau import SHORTEST, late_loss, no_better
+from nanodoc.facts.trials import RerunFacts, Stretch
 
 COMPARED = 300
 """The first so many steps of a run are compared."""
+_LONG_ENOUGH = 100  # steps: a rate that is merely low shows within as many
+_RISING = 1.5  # times the median rate
 _SPIKE = 10.0  # times the loss at the start
 _NOT_BACK = 0.5  # of the loss at the start
 _LOWER = 1.3  # times the smaller rate's loss
@@ -32,9 +36,33 @@ def worth_smaller_rates(evidence: Evidence, *, hot: bool) -> bool:
     return hot or jumped
 
 
+def worth_larger_updates(evidence: Evidence) -> bool:
+    """A supervised loss that came no lower in a run that was long enough to show it, outside of a
+    warm-up."""
+    rates = [max(step) for step in (evidence.stats.rates if evidence.stats else ()) if step]
+    if not rates or len(evidence.losses) < _LONG_ENOUGH or rates[-1] > _RISING * median(rates):
+        return False
+    return no_better(evidence)
+
+
 def compared(evidence: Evidence) -> Sequence[float]:
     """The losses that are compared with those of smaller rates."""
     return evidence.losses[:COMPARED]
+
+
+def slow_enough(evidence: Evidence, course: RerunFacts | None) -> Stretch | None:
+    """The first stretch of smaller rates that ends far below the run itself."""
+    losses = compared(evidence)
+    return next(
+        (
+            stretch
+            for stretch in (course.stretches if course is not None else ())
+            if stretch.passes
+            and stretch.last_loss is not None
+            and far_lower(losses, stretch.last_loss)
+        ),
+        None,
+    )
 
 
 def far_lower(losses: Sequence[float], smaller: float) -> bool:

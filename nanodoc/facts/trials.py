@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from nanodoc.facts.source import SourceSpan
+
 PASSES, FAILS = "passes", "fails too"
 
 UNBOUNDED = 1e4
@@ -71,6 +73,32 @@ class Stretch:
         if self.finite and self.last_loss is not None:
             return f"finite, ends at loss {self.last_loss:.3g}"
         return "fails too"
+
+
+CLIPPING, WEIGHT_DECAY, RATE = "clipping", "weight decay", "rate"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HeldBackFacts:
+    """What kept a run from learning: without it, the same steps learn."""
+
+    kind: str
+    """CLIPPING, WEIGHT_DECAY or RATE."""
+    value: float | None
+    """The largest norm that is let through, the weight decay, or the learning rate; None where
+    groups differ."""
+    steps: int
+    """The first so many of the run, run again without it."""
+    loss: float
+    """The late loss that they came to in the run."""
+    without: float
+    """The late loss that they come to without it."""
+    factor: float = 1.0
+    """Times the learning rate, of a RATE."""
+    site: SourceSpan | None = None
+    """The call that clips."""
+    norm: float | None = None
+    """The median gradient norm before it was clipped."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -140,6 +168,7 @@ class Pattern:
     course: RerunFacts | None = None
     slower: RerunFacts | None = None
     """The steps from the first one on with smaller learning rates, in a finite run."""
+    held_back: HeldBackFacts | None = None
 
     def passes(self, key: str) -> bool | None:
         """Whether the step passed with this change; None where it was not run."""

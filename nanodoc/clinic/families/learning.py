@@ -76,6 +76,14 @@ PATIENTS: tuple[Patient, ...] = (
         line="torch.optim.Adam(model.parameters(), lr=0.3)",
     ),
     Patient(
+        name="throttled",
+        file="throttled",
+        story="gradients clipped to next to nothing",
+        expect="held-back-updates",
+        severity="warning",
+        line="nn.utils.clip_grad_norm_(model.parameters(), most)",
+    ),
+    Patient(
         name="impatient-schedule",
         file="impatient_schedule",
         story="a schedule for epochs that steps with every batch",

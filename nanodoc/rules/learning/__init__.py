@@ -11,6 +11,7 @@ from nanodoc.rules.learning import (
     double_softmax,
     exploding_gradients,
     frozen_statistics,
+    held_back_updates,
     initial_loss,
     learning_rate_range,
     loss_not_decreasing,
@@ -64,5 +65,6 @@ RULES = tuple(
         not_log_probabilities,
         missing_step,
         unreachable_target,
+        held_back_updates,
     )
 )

@@ -35,7 +35,7 @@ from nanodoc.diagnosis.rule import Rule, Threshold, rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.loop import SchedulerFacts
 from nanodoc.facts.plateau import NO_BETTER, late_loss
-from nanodoc.facts.rates import compared, far_lower
+from nanodoc.facts.rates import compared, slow_enough
 from nanodoc.facts.source import SourceSpan
 from nanodoc.rules.base import Told
 from nanodoc.rules.rewrite import number_in_call
@@ -129,20 +129,9 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
 def _too_high(rule: Rule, evidence: Evidence) -> Claim | None:
     """A loss that ends far above where a smaller learning rate ends on the same batches."""
     course = evidence.pattern.slower if evidence.pattern is not None else None
-    if course is None:
-        return None
     losses = compared(evidence)
     late = late_loss(losses)
-    slower = next(
-        (
-            stretch
-            for stretch in course.stretches
-            if stretch.passes
-            and stretch.last_loss is not None
-            and far_lower(losses, stretch.last_loss)
-        ),
-        None,
-    )
+    slower = slow_enough(evidence, course)
     if slower is None or slower.last_loss is None:
         return None
     rate = evidence.learning_rates[0] if evidence.learning_rates else None

@@ -1,0 +1,170 @@
+"""What kept a run from learning? Its first steps are run again without clipping, without weight
+decay, and with far larger learning rates; everything is put back afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.nn.utils.clip_grad as clip_grad
+
+from nanodoc.experiments.trial import Say, StepTrials
+from nanodoc.facts.plateau import late_loss
+from nanodoc.facts.rates import COMPARED, far_lower
+from nanodoc.facts.source import SourceSpan
+from nanodoc.facts.trials import CLIPPING, RATE, WEIGHT_DECAY, HeldBackFacts
+from nanodoc.replay.rerun import Rerunner
+from nanodoc.replay.step_state import StepState
+from nanodoc.replay.weight_history import PastStep, WeightHistory
+from nanodoc.trace.spans import Place, calling_places, resolve
+
+_FACTORS = (100.0, 1000.0, 1e4, 10.0)
+_LEAST_DECAY = 1e-3  # a smaller one holds nothing back
+_HARMLESS = 0.1  # of the gradient norm: a clip that lets a tenth through is no brake
+
+
+class HeldBack:
+    """One run's trials with larger updates."""
+
+    def __init__(self, trials: StepTrials, checkpoints: WeightHistory, say: Say) -> None:
+        self._budget = trials.budget
+        self._courses = Rerunner(trials.runner, trials.keeper)
+        self._checkpoints = checkpoints
+        self._say = say
+
+    def facts(self, losses: Sequence[float]) -> HeldBackFacts | None:
+        """The first thing without which the run's first steps end at a far lower loss. None where
+        nothing does, or where they can't be run again."""
+        start = self._checkpoints.first
+        until = min(len(losses), COMPARED) - 1
+        steps = self._checkpoints.steps_between(0, until)
+        if start is None or start.step or not steps:
+            return None
+        own = losses[: len(steps)]
+        return (
+            self._without_clipping(start, steps, own)
+            or self._without_decay(start, steps, own)
+            or self._faster(start, steps, own)
+        )
+
+    def _without_clipping(
+        self, start: StepState, steps: list[PastStep], own: Sequence[float]
+    ) -> HeldBackFacts | None:
+        # whether anything clips is not known before a step
+        with _unclipped() as clips:
+            self._courses.run(start, steps[:1], self._budget.part(0.2))
+            if not clips.seen or clips.limit > _HARMLESS * clips.norm:
+                return None
+            self._say("trying without gradient clipping from step 0 …")
+            late = self._late(start, steps, own)
+        if late is None:
+            return None
+        return HeldBackFacts(
+            kind=CLIPPING,
+            value=clips.limit,
+            steps=len(steps),
+            loss=late_loss(own),
+            without=late,
+            site=clips.site,
+            norm=clips.norm,
+        )
+
+    def _without_decay(
+        self, start: StepState, steps: list[PastStep], own: Sequence[float]
+    ) -> HeldBackFacts | None:
+        given = {
+            float(group.get("weight_decay") or 0.0)
+            for groups in steps[0].options
+            for group in groups
+        }
+        if not given or max(given) < _LEAST_DECAY:
+            return None
+        self._say("trying without weight decay from step 0 …")
+        late = self._late(start, steps, own, options={"weight_decay": 0.0})
+        if late is None:
+            return None
+        value = max(given) if len(given) == 1 else None
+        return HeldBackFacts(
+            kind=WEIGHT_DECAY, value=value, steps=len(steps), loss=late_loss(own), without=late
+        )
+
+    def _faster(
+        self, start: StepState, steps: list[PastStep], own: Sequence[float]
+    ) -> HeldBackFacts | None:
+        given = self._checkpoints.optimizers[0].defaults.get("lr")
+        groups = {rate for past in steps for rates in past.rates for rate in rates}
+        for factor in _FACTORS if any(groups) else ():
+            self._say(f"trying learning rate × {factor:g} from step 0 …")
+            late = self._late(start, steps, own, rate=factor)
+            if late is not None:
+                return HeldBackFacts(
+                    kind=RATE,
+                    value=given if isinstance(given, float) and given in groups else None,
+                    steps=len(steps),
+                    loss=late_loss(own),
+                    without=late,
+                    factor=factor,
+                )
+        return None
+
+    def _late(
+        self, start: StepState, steps: list[PastStep], own: Sequence[float], **change: Any
+    ) -> float | None:
+        """The late loss of the steps with this change, where it is far below the run's own."""
+        course = self._courses.run(start, steps, self._budget.part(0.3), **change)
+        if not course.complete:
+            return None
+        late = late_loss(course.losses)
+        return late if far_lower(own, late) else None
+
+
+class _Clips:
+    """The calls that would have clipped."""
+
+    def __init__(self) -> None:
+        self._norms: list[float] = []
+        self._limits: list[float] = []
+        self._place: Place | None = None
+
+    def note(self, limit: float, norm: torch.Tensor) -> None:
+        own, caller = calling_places(3)
+        self._place = self._place or caller or own
+        self._norms.append(float(norm))
+        self._limits.append(float(limit))
+
+    @property
+    def seen(self) -> bool:
+        return bool(self._norms)
+
+    @property
+    def norm(self) -> float:
+        """The median norm before clipping."""
+        return statistics.median(self._norms)
+
+    @property
+    def limit(self) -> float:
+        return statistics.median(self._limits)
+
+    @property
+    def site(self) -> SourceSpan | None:
+        return resolve(*self._place) if self._place is not None else None
+
+
+@contextlib.contextmanager
+def _unclipped() -> Iterator[_Clips]:
+    """Inside, torch's clipping by norm measures, and changes nothing."""
+    clips, original = _Clips(), clip_grad._clip_grads_with_norm_
+
+    def measured(
+        parameters: Any, limit: float, norm: torch.Tensor, *more: Any, **named: Any
+    ) -> None:
+        clips.note(limit, norm)
+
+    clip_grad._clip_grads_with_norm_ = measured  # type: ignore[assignment]  # put back below
+    try:
+        yield clips
+    finally:
+        clip_grad._clip_grads_with_norm_ = original

@@ -1,0 +1,106 @@
+"""## What it checks
+A supervised loss that came no lower in 100 steps and more, outside of a warm-up. The run's first
+steps are run again from step 0: without clipping where a clip lets less than a tenth of the
+gradient through, without weight decay, and with 10 to 10 000 times the learning rate. Where one of
+them ends far lower on the same batches, that held the run back.
+
+## Why it matters
+Nothing fails. The loss is a flat line, and so it is with a broken model.
+
+## Example
+    clip_grad_norm_(model.parameters(), max_norm=1e-4)
+
+## Fix
+A clip near the usual norm of the gradient, a smaller weight decay, or a larger learning rate.
+
+## See also
+ND609 learning-rate-range, ND607 loss-not-decreasing
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from nanodoc.diagnosis.claim import Claim, Scope, confidence
+from nanodoc.diagnosis.finding import Culprit, Fix
+from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.source import SourceSpan
+from nanodoc.facts.trials import CLIPPING, RATE, HeldBackFacts
+from nanodoc.rules.learning.claims import Standing, learning_claim
+from nanodoc.rules.rewrite import number_in_call
+
+
+@rule(
+    "ND630",
+    "held-back-updates",
+    "warning",
+    "a clip, a weight decay or a learning rate that keeps the model from learning",
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    held = evidence.pattern.held_back if evidence.pattern is not None else None
+    if held is None:
+        return
+    built = next((site for site in evidence.optimizer_sites if site is not None), None)
+    site = held.site or built if held.kind == CLIPPING else built
+    title, change = _words(held)
+    told = (
+        f"{change}, the first {held.steps} steps end at a loss of {held.without:.3g} instead of "
+        f"{held.loss:.3g}"
+    )
+    claim = learning_claim(
+        rule,
+        # a rate that would have to be larger may be no more than a way around another cause
+        ("slow",) if held.kind == RATE else ("rate", held.kind),
+        standing=Standing(scope=Scope.LAYERS if held.kind == RATE else Scope.CAUSE, position=1),
+        title=title,
+        explanation=f"The loss went from {evidence.losses[0]:.3g} to {held.loss:.3g} and no "
+        f"further. {told[0].upper()}{told[1:]}.",
+        culprit=Culprit(kind="optimizer", location=site),
+        phase="optimizer",
+        step=len(evidence.losses) - 1,
+        weight=confidence(0.7, 0.5),
+        notes=[
+            (held.kind, held.value),
+            ("gradient norm before the clip", held.norm),
+            ("late loss", held.loss),
+            (f"late loss {change}", held.without),
+        ],
+        fix="",
+    )
+    yield replace(claim, finding=replace(claim.finding, fixes=(_fix(held, site, told),)))
+
+
+def _words(held: HeldBackFacts) -> tuple[str, str]:
+    """(the title, what was changed)"""
+    if held.kind == CLIPPING:
+        return (
+            f"gradients are clipped to {held.value:.3g} where their norm is {held.norm:.3g}: the "
+            "loss does not fall",
+            "without the clip",
+        )
+    if held.kind == RATE:
+        rate = f" of {held.value:.3g}" if held.value is not None else ""
+        return (
+            f"the learning rate{rate} is too low: the loss does not fall",
+            f"with {held.factor:g} times the learning rate",
+        )
+    decay = f" of {held.value:.3g}" if held.value is not None else ""
+    return f"the weight decay{decay} leaves nothing to learn", "without weight decay"
+
+
+def _fix(held: HeldBackFacts, site: SourceSpan | None, told: str) -> Fix:
+    """The change that was tried, as a patch where it is a number in a call."""
+    if held.kind == CLIPPING:
+        return Fix(
+            title="do not clip, or near the gradients' own norm", verified=True, outcome=told
+        )
+    if held.kind != RATE:
+        patch = number_in_call(site, "weight_decay", "0.0") if site is not None else None
+        return Fix(title="no weight decay", patch=patch, verified=True, outcome=told)
+    if held.value is None:
+        return Fix(title=f"learning rates × {held.factor:g}", verified=True, outcome=told)
+    rate = f"{held.factor * held.value:.3g}"
+    patch = number_in_call(site, "lr", rate) if site is not None else None
+    return Fix(title=f"raise the learning rate to {rate}", patch=patch, verified=True, outcome=told)

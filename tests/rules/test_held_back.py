@@ -1,0 +1,102 @@
+"""What keeps a model from learning though nothing fails: tried by running the steps again without
+it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nanodoc.config import Config
+from nanodoc.pipeline.run import run_training
+
+MAKE = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+def recipe(*, lr=0.1, decay=0.0, most=None, shuffled=False, warm_up=0, adam=False, steps=120):
+    torch.manual_seed(0)
+    x = torch.randn(20, 32, 12)
+    y = x[:, :, :4].argmax(2)
+    if shuffled:
+        y = y[:, torch.randperm(32)]
+    model = nn.Sequential(nn.Linear(12, 32), nn.ReLU(), nn.Linear(32, 4))
+    kind = torch.optim.AdamW if adam else torch.optim.SGD
+    optimizer = kind(model.parameters(), lr=lr, weight_decay=decay)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: min(1.0, n / max(warm_up, 1)))
+
+    def train_step(model, batch, optimizer):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(batch[0]), batch[1])
+        loss.backward()
+        if most is not None:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), most)
+        optimizer.step()
+        return loss
+
+    return {"model": model, "train_step": train_step, "optimizer": optimizer,
+            "scheduler": scheduler, "data": list(zip(x, y)), "max_steps": steps}
+
+
+def sick_clip():
+    return recipe(most=1e-4)
+
+
+def sick_decay():
+    return recipe(decay=3.0)
+
+
+def sick_rate():
+    return recipe(lr=1e-4)
+
+
+def sick_rate_of_adam():
+    return recipe(lr=1e-6, adam=True)
+
+
+def well_clipped():
+    return recipe(most=0.5)
+
+
+def random_labels():
+    return recipe(shuffled=True)
+
+
+def long_warm_up():
+    return recipe(lr=0.1, warm_up=10**5)
+
+
+def too_short():
+    return recipe(lr=1e-4, steps=60)
+"""
+
+
+def lines(folder: Path, name: str) -> list[tuple[str, str, str]]:
+    """(code, severity, the culprit's code) of every finding."""
+    file = folder / "train.py"
+    file.write_text(MAKE)
+    report = run_training(f"{file}:{name}", Config())
+    return [
+        (one.code, one.severity, one.culprit.location.code if one.culprit.location else "")
+        for one in report.findings
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "at"),
+    [
+        ("sick_clip", "torch.nn.utils.clip_grad_norm_(model.parameters(), most)"),
+        ("sick_decay", "optimizer = kind(model.parameters(), lr=lr, weight_decay=decay)"),
+        ("sick_rate", "optimizer = kind(model.parameters(), lr=lr, weight_decay=decay)"),
+        ("sick_rate_of_adam", "optimizer = kind(model.parameters(), lr=lr, weight_decay=decay)"),
+    ],
+)
+def test_what_holds_it_back_is_named(tmp_path: Path, name: str, at: str) -> None:
+    assert lines(tmp_path, name) == [("ND630", "warning", at)]
+
+
+@pytest.mark.parametrize("name", ["well_clipped", "random_labels", "long_warm_up", "too_short"])
+def test_nothing_is_said_of_what_is_not_held_back(tmp_path: Path, name: str) -> None:
+    assert "ND630" not in [code for code, _, _ in lines(tmp_path, name)]
