@@ -31,6 +31,9 @@ _ENORMOUS = 1e12
 _TENFOLD = 10.0  # times the loss at the start
 
 
+_THOUSANDFOLD = 1e3
+
+
 _LOST = 1e6  # times the loss at the start
 
 
@@ -72,7 +75,7 @@ def divergence_claims(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if broke and evidence.births and growth is not None and _hardly_moved(growth):
         return  # an op made that much of next to nothing
     if growth is not None and course is not None and course.repeated:
-        lost = _blew_up(growth, course) if broke else _lost(evidence, growth)
+        lost = _blew_up(pattern, growth, course) if broke else _lost(evidence, growth)
         if not lost and (
             not course.passing()
             or not (growth.seen if broke else _went_off(evidence, growth, course))
@@ -160,11 +163,15 @@ def _went_off(evidence: Evidence, growth: Growth, course: RerunFacts) -> bool:
     )
 
 
-def _blew_up(growth: Growth, course: RerunFacts) -> bool:
-    """Weights a million times as large when the step broke, by batches that are alike: no op did
-    that, whether or not some other rate keeps so few steps from it."""
-    grew = (growth.weights or 0.0) > _LOST and (growth.loss or 0.0) > _GROWTH
-    return course.alike and grew
+def _blew_up(pattern: Pattern | None, growth: Growth, course: RerunFacts) -> bool:
+    """Weights a million times as large when the step broke, by batches that are alike; or, where
+    the first weights bear the step, a thousand times, or a loss a million times its start with
+    weights that grew: no op did that, whether or not some other rate keeps so few steps from it."""
+    weights, loss = growth.weights or 0.0, growth.loss or 0.0
+    borne = pattern is not None and pattern.passes("first-weights") is True
+    grew = weights > _LOST and loss > _GROWTH
+    by_then = weights > _THOUSANDFOLD or (loss > _LOST and weights > WEIGHTS_GREW)
+    return course.alike and (grew or (borne and by_then))
 
 
 def _hardly_moved(growth: Growth) -> bool:
