@@ -39,6 +39,8 @@ class Ownership:
         self._model = recipe.model
         self._marks: dict[str, tuple[float, float]] = {}
         self._stepped: list[torch.optim.Optimizer] = []
+        self.closed = False
+        """The model has been changed since the last step: nothing is known of who owns what."""
 
     def begin(self) -> None:
         """Remembers the values of parameters that no optimizer holds, so that one moved by hand can
@@ -52,12 +54,16 @@ class Ownership:
 
     def facts(self, steps: int) -> OwnershipFacts:
         """What is known after `steps` steps; gradients are those the last step left."""
+        if self.closed:
+            return OwnershipFacts(steps=steps, optimizers=())
         optimizers = self._optimizers()
         missing = tuple(self._owned(name, p) for name, p in self._missing()) if optimizers else ()
         return OwnershipFacts(
             steps=steps,
             optimizers=tuple(
-                self._build.optimizer_built_at(optimizer) for optimizer in self._recipe.optimizers
+                self._build.optimizer_built_at(optimizer)
+                # those first that step: others may be an earlier training's
+                for optimizer in sorted(self._recipe.optimizers, key=self._is_idle)
             ),
             missing=missing,
             stale=tuple(self._stale(optimizers)),
@@ -66,6 +72,9 @@ class Ownership:
             repeated=tuple(self._repeated()),
             frozen=self._frozen(optimizers),
         )
+
+    def _is_idle(self, optimizer: torch.optim.Optimizer) -> bool:
+        return all(optimizer is not stepped for stepped in self._stepped)
 
     # -- optimizers --------------------------------------------------------------------------------
 

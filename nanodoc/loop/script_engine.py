@@ -70,6 +70,10 @@ class ScriptEngine(Engine):
         self._tell_begun(capsule)
         return self._begun(capsule, time.perf_counter(), None)
 
+    def went_on(self) -> None:
+        """The script trains something else by now, with a model that it has changed."""
+        self._graph.ownership.closed = True
+
     def going_on(self) -> None:
         """The first step was run again, and the script goes on with its own."""
         self.alone.end()

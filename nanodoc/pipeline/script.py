@@ -227,6 +227,8 @@ class ScriptRun:
         facts = self._building.settle(recipe.model)
         if self._earlier is not None:  # a trainer makes its optimizers when it trains
             facts = self._earlier.settle(recipe.model).and_later(facts)
+        places = self._session.optimizer_places()  # also of those that were made later
+        facts = replace(facts, optimizers={**facts.optimizers, **places})
         here().of_model(
             {
                 id(module): (path, type(module).__name__)

@@ -23,6 +23,7 @@ from nanodoc.script.search import Candidate, Search
 from nanodoc.script.states import State, TrainingIsSick
 from nanodoc.script.trained import Made
 from nanodoc.trace.optimizer_steps import Closure, around_closure
+from nanodoc.trace.spans import calling_places
 
 _SESSIONS: weakref.WeakSet[SearchSession] = weakref.WeakSet()
 
@@ -120,7 +121,8 @@ class SearchSession:
 
     def made(self, made: Any) -> None:
         """There is an optimizer or a loss scaler."""
-        self._search.made.note(made)
+        own, caller = calling_places(2)
+        self._search.made.note(made, caller or own)
         if isinstance(made, torch.optim.Optimizer):
             self._wake()
 

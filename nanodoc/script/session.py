@@ -33,6 +33,7 @@ from nanodoc.script.search_session import SearchSession
 from nanodoc.script.states import ENDED, ScriptEnded, State
 from nanodoc.script.succession import Succession, Successor, end_of_training
 from nanodoc.script.trained import Trained
+from nanodoc.trace.spans import Place
 
 
 class ScriptSession(SearchSession):
@@ -108,7 +109,8 @@ class ScriptSession(SearchSession):
         engine = self.engine
         assert engine is not None
         if engine.is_open:
-            self._succession.stepped_inside(optimizer, engine.recipe.optimizers)
+            recipe = engine.recipe
+            self._succession.stepped_inside(optimizer, recipe.optimizers, recipe.model)
             return
         unseen = self._loops.innermost(frame)
         if unseen is None:
@@ -129,6 +131,8 @@ class ScriptSession(SearchSession):
                 self.unseen.clear()
             elif self.loop is not None:
                 self.unseen.add(f"{self.loop.file}:{self.loop.line}")
+            if self._succession.has_grown(engine.recipe.model):
+                engine.went_on()
             end_of_training(engine, self._recovered, lambda: self.over(Stop()))
         else:  # its steps were parts of one
             engine.abandon()
@@ -144,12 +148,16 @@ class ScriptSession(SearchSession):
             gc.collect()
             self._successor.take_over(self._search.made)
 
+    def optimizer_places(self) -> dict[int, Place]:
+        """Where the optimizers that are known were made, by their id."""
+        return self._search.made.places()
+
     # -- the steps ---------------------------------------------------------------------------------
 
     def _open_engine(self, trained: Trained) -> ScriptEngine:
         self.engine = engine = self._make_engine(trained, self._recovered)
         engine.keeper.more_scalers = trained.more_scalers
-        self._succession.of_model(trained.recipe.model.parameters())
+        self._succession.began(trained.recipe.model, self._recovered.code)
         self._around.enter_context(engine.watching())
         self.state = State.WATCHING
         return engine
@@ -254,6 +262,7 @@ class ScriptSession(SearchSession):
             and not _of_several_ranks()
         ):
             engine.abandon()
+            del engine  # what it holds must be gone when the next training is looked for
             self._succeed(Successor())
             return
         self._recovered.limits.optimizer_steps = max(1, engine.optimizer_steps)

@@ -3,9 +3,10 @@ another model; or that what was taken for the training is a part of a larger ste
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
-from types import FrameType
+from types import CodeType, FrameType
 
 import torch
 
@@ -38,12 +39,20 @@ class Succession:
         self._loops = loops
         self._begun: dict[int, int] = {}
         self._model: set[int] = set()
+        self._code: CodeType | None = None
+        self._calls: tuple[tuple[CodeType, int], ...] = ()
         self._own = self._strange = False
         self._elsewhere = 0  # optimizer steps outside of the watched loop, since its last iteration
 
-    def of_model(self, parameters: Iterable[torch.Tensor]) -> None:
-        """The parameters of the training that is watched."""
-        self._model = {id(parameter) for parameter in parameters}
+    def began(self, model: torch.nn.Module, code: CodeType | None) -> None:
+        """What the training that is watched trains, and the code that its loop lies in."""
+        self._model = {id(parameter) for parameter in model.parameters()}
+        self._code = code
+        self._calls = _calls_of(code, sys._getframe())
+
+    def has_grown(self, model: torch.nn.Module) -> bool:
+        """The model has parameters that it did not have when the training began."""
+        return any(p.requires_grad and id(p) not in self._model for p in model.parameters())
 
     def other_loop_began(self, number: int, steps: int) -> None:
         """An iteration of a loop that is not watched, after so many watched steps."""
@@ -55,11 +64,18 @@ class Succession:
         self._elsewhere = 0
 
     def stepped_inside(
-        self, optimizer: torch.optim.Optimizer, known: list[torch.optim.Optimizer]
+        self,
+        optimizer: torch.optim.Optimizer,
+        known: list[torch.optim.Optimizer],
+        model: torch.nn.Module,
     ) -> None:
-        """An optimizer steps in the watched loop."""
-        if any(optimizer is one for one in known) or any(
-            id(p) in self._model for group in optimizer.param_groups for p in group["params"]
+        """An optimizer steps in the watched loop. `known` and `model` are those of the training
+        that is watched. Another optimizer of the same model is another training's where the model
+        has been given another head, or where the loop's function was called anew."""
+        if any(optimizer is one for one in known) or (
+            any(id(p) in self._model for group in optimizer.param_groups for p in group["params"])
+            and not self.has_grown(model)
+            and self._calls == _calls_of(self._code, sys._getframe())
         ):
             self._own = True
         else:
@@ -87,6 +103,16 @@ class Succession:
                     return loop
             frame = frame.f_back
         return None
+
+
+def _calls_of(code: CodeType | None, frame: FrameType | None) -> tuple[tuple[CodeType, int], ...]:
+    """The calls that lead to the function with this code, by code and instruction."""
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    calls = []
+    while frame is not None and (frame := frame.f_back) is not None:
+        calls.append((frame.f_code, frame.f_lasti))
+    return tuple(calls)
 
 
 def end_of_training(

@@ -15,6 +15,7 @@ from torch.amp.grad_scaler import GradScaler
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.script.recovered import RecoveredStep
 from nanodoc.tensors.nested import tensor_leaves
+from nanodoc.trace.spans import Place
 
 _OUR_OWN = "nanodoc."
 
@@ -48,12 +49,19 @@ class Made:
     """Optimizers and loss scalers that the script has made, as long as they live."""
 
     _made: list[weakref.ref[Any]] = field(default_factory=list)
+    _places: list[Place | None] = field(default_factory=list)
 
-    def note(self, made: Any) -> None:
-        """One has been made, or has turned up."""
+    def note(self, made: Any, place: Place | None = None) -> None:
+        """One has been made at `place`, or has turned up."""
         if any(ref() is made for ref in self._made):
             return
         self._made.append(weakref.ref(made))
+        self._places.append(place)
+
+    def places(self) -> dict[int, Place]:
+        """Where each was made, by its id."""
+        pairs = zip(self._made, self._places, strict=True)
+        return {id(o): place for ref, place in pairs if (o := ref()) is not None and place}
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """Those that hold parameters themselves; a wrapper shows another's."""
