@@ -295,6 +295,7 @@ class GraphExaminer:
         gradient."""
         verified: list[tuple[str, str]] = []
         refuted: list[tuple[str, str]] = []
+        raised: list[tuple[str, str, str]] = []
         for cut in facts.cuts:
             for kind, place in self._candidates(cut, replay):
                 patch = CallPatch(kind, place)
@@ -304,7 +305,10 @@ class GraphExaminer:
                 ok = again.error is None and set(cut.orphans) <= again.with_gradient
                 if not ok and replay.rewrapped:
                     break  # with the loss wrapped anew no change further up can help alone
-                (verified if ok else refuted).append((fix_key(cut.op.location, cut.region), kind))
+                key = fix_key(cut.op.location, cut.region)
+                (verified if ok else refuted).append((key, kind))
+                if again.error is not None:
+                    raised.append((key, kind, type(again.error.cause).__name__))
                 if ok:
                     break
         if (
@@ -322,7 +326,7 @@ class GraphExaminer:
             again = self._replay(capsule, free=True)
             (verified if again.error is None else refuted).append(("carried", "detach"))
         return (
-            replace(facts, verified=tuple(verified), refuted=tuple(refuted))
+            replace(facts, verified=tuple(verified), refuted=tuple(refuted), raised=tuple(raised))
             if verified or refuted
             else facts
         )

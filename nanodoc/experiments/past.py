@@ -188,6 +188,7 @@ class Past:
         clipping. `broke`: the run's own ended in a loss or gradient that is not finite; otherwise
         its loss had only grown. None where the steps since a checkpoint can't be run again."""
         found: RerunFacts | None = None
+        cured: RerunFacts | None = None
         for start in sorted(
             self._checkpoints.before(until), key=lambda state: (state.step == 0, -state.step)
         ):
@@ -195,10 +196,16 @@ class Past:
             if steps is None or len(steps) > _LONGEST:
                 continue
             found = self._from(start, steps, broke)
-            # a loss that is high already when the stretch begins does not grow any more
-            if found is not None and (found.passing() or (broke and not found.repeated)):
+            if found is None:
+                continue
+            if _tenfold(found):
                 return found
-        return found
+            # what only far smaller rates cure may have begun before the stretch
+            cured = cured or (found if found.passing() else None)
+            # a loss that is high already when the stretch begins does not grow any more
+            if broke and not found.repeated:
+                return cured or found
+        return cured or found
 
     def with_patch(
         self, patch: Callable[[], contextlib.AbstractContextManager[Any]]
@@ -278,6 +285,11 @@ class Past:
             stretches=tuple(stretches),
             alike=bool(unmoved),
         )
+
+
+def _tenfold(found: RerunFacts) -> bool:
+    """Clipping or a tenth of the learning rate is enough."""
+    return any(stretch.rate >= 0.1 for stretch in found.passing())
 
 
 def _grew(course: Rerun) -> bool:

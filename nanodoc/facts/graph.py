@@ -162,6 +162,8 @@ class GraphFacts:
     """Fixes tried by replay: (source span key of the cut, patched expression) with which every
     orphan got its gradient."""
     refuted: tuple[tuple[str, str], ...] = ()
+    raised: tuple[tuple[str, str, str], ...] = ()
+    """Of refuted fixes those with which the step raises: key, expression, and the error's type."""
 
     edges: tuple[ModuleEdge, ...] = ()
     """Who hands tensors to whom, by module; only where a picture was asked for."""

@@ -65,7 +65,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         + (
             "a recurrent layer runs backwards, too."
             if call is not None and call.name in _RECURRENT
-            else "no mask hides what comes after."
+            else "no mask hides what comes after, or not all of it."
         ),
         culprit=culprit or Culprit(kind="op", location=place),
         step=inspection.step,

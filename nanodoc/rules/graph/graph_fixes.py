@@ -38,11 +38,15 @@ def fixes_for(
         {"name": _NAMES[kind], "outcome": "every parameter gets its gradient", "loss": None}
         for kind in verified
     ]
-    rows += [
-        {"name": _NAMES[kind], "outcome": "the parameters still get none", "loss": None}
-        for kind in refuted
-    ]
+    for kind in refuted:
+        raised = next((e for where, tried, e in graph.raised if (where, tried) == (key, kind)), "")
+        outcome = f"the step raises {raised}" if raised else "the parameters still get none"
+        rows.append({"name": _NAMES[kind], "outcome": outcome, "loss": None})
     worked = verified[0] if verified else None
+    if refuted and worked is None and cut.kind in ("detach", "data"):
+        # what was tried is no help; a loss that comes first may need it cut
+        title = "keep the graph for this loss; detach only what another loss, or step, is given"
+        return (Fix(title=title, confidence="likely"),), tuple(rows)
     return (_fix(cut, worked),), tuple(rows)
 
 
