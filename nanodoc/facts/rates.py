@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from statistics import median
 
-from nanodoc.facts.course import has_fixed_targets
+from nanodoc.facts.course import has_fixed_targets, mean_cross_entropy
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.plateau import SHORTEST, late_loss, no_better
 from nanodoc.facts.trials import RerunFacts, Stretch
@@ -15,6 +15,7 @@ from nanodoc.facts.trials import RerunFacts, Stretch
 COMPARED = 300
 """The first so many steps of a run are compared."""
 _LONG_ENOUGH = 100  # steps: a rate that is merely low shows within as many
+_KNOWS = 0.7  # of ln C: less is a model that has learnt before
 _RISING = 1.5  # times the median rate
 _SPIKE = 10.0  # times the loss at the start
 _NOT_BACK = 0.5  # of the loss at the start
@@ -38,9 +39,12 @@ def worth_smaller_rates(evidence: Evidence, *, hot: bool) -> bool:
 
 def worth_larger_updates(evidence: Evidence) -> bool:
     """A supervised loss that came no lower in a run that was long enough to show it, outside of a
-    warm-up."""
+    warm-up; not one that began far below what guessing costs, as a trained model's does."""
     rates = [max(step) for step in (evidence.stats.rates if evidence.stats else ()) if step]
     if not rates or len(evidence.losses) < _LONG_ENOUGH or rates[-1] > _RISING * median(rates):
+        return False
+    found = mean_cross_entropy(evidence)
+    if found is not None and late_loss(evidence.losses) < _KNOWS * math.log(found[1]):
         return False
     return no_better(evidence)
 

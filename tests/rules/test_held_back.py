@@ -68,6 +68,16 @@ def long_warm_up():
     return recipe(lr=0.1, warm_up=10**5)
 
 
+def trained_before():
+    parts = recipe(lr=1e-6)
+    fast = torch.optim.Adam(parts["model"].parameters(), lr=3e-3)
+    for x, y in parts["data"] * 10:
+        fast.zero_grad()
+        F.cross_entropy(parts["model"](x), y).backward()
+        fast.step()
+    return parts
+
+
 def too_short():
     return recipe(lr=1e-4, steps=60)
 """
@@ -97,6 +107,8 @@ def test_what_holds_it_back_is_named(tmp_path: Path, name: str, at: str) -> None
     assert lines(tmp_path, name) == [("ND630", "warning", at)]
 
 
-@pytest.mark.parametrize("name", ["well_clipped", "random_labels", "long_warm_up", "too_short"])
+@pytest.mark.parametrize(
+    "name", ["well_clipped", "random_labels", "long_warm_up", "too_short", "trained_before"]
+)
 def test_nothing_is_said_of_what_is_not_held_back(tmp_path: Path, name: str) -> None:
     assert "ND630" not in [code for code, _, _ in lines(tmp_path, name)]
