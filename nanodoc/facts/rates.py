@@ -15,7 +15,8 @@ from nanodoc.facts.trials import RerunFacts, Stretch
 COMPARED = 300
 """The first so many steps of a run are compared."""
 _LONG_ENOUGH = 100  # steps: a rate that is merely low shows within as many
-_KNOWS = 0.7  # of ln C: less is a model that has learnt before
+_BINARY = ("binary_cross_entropy", "binary_cross_entropy_with_logits")
+_KNOWS = 0.7  # of what guessing costs: less is a model that has learnt before
 _RISING = 1.5  # times the median rate
 _SPIKE = 10.0  # times the loss at the start
 _NOT_BACK = 0.5  # of the loss at the start
@@ -38,15 +39,29 @@ def worth_smaller_rates(evidence: Evidence, *, hot: bool) -> bool:
 
 
 def worth_larger_updates(evidence: Evidence) -> bool:
-    """A supervised loss that came no lower in a run that was long enough to show it, outside of a
-    warm-up; not one that began far below what guessing costs, as a trained model's does."""
+    """A classification that came no lower in a run that was long enough to show it, outside of a
+    warm-up; not one that began far below what guessing costs, as a trained model's does. What that
+    is is not known of other losses."""
     rates = [max(step) for step in (evidence.stats.rates if evidence.stats else ()) if step]
     if not rates or len(evidence.losses) < _LONG_ENOUGH or rates[-1] > _RISING * median(rates):
         return False
-    found = mean_cross_entropy(evidence)
-    if found is not None and late_loss(evidence.losses) < _KNOWS * math.log(found[1]):
+    guessing = _guessing(evidence)
+    if guessing is None or late_loss(evidence.losses) < _KNOWS * guessing:
         return False
     return no_better(evidence)
+
+
+def _guessing(evidence: Evidence) -> float | None:
+    """What guessing costs under a classification's mean loss; None for other losses."""
+    found = mean_cross_entropy(evidence)
+    if found is not None:
+        return math.log(found[1])
+    calls = evidence.inspection.calls if evidence.inspection is not None else None
+    if calls is None or len(calls.losses) != 1:
+        return None
+    loss = calls.calls[calls.losses[0]]
+    mean = loss.options.get("reduction", "mean") == "mean"
+    return math.log(2) if mean and loss.name in _BINARY else None
 
 
 def compared(evidence: Evidence) -> Sequence[float]:

@@ -15,9 +15,10 @@ _PDEATHSIG = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 def main() -> None:
     events, page, job, stack, parent = (int(text) for text in sys.argv[1:6])
-    _dies_with_parent(signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
+    if sys.platform == "linux":
+        _dies_with_parent(signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
     # a third of the time of many imports goes into looking at objects that stay
     gc.disable()
     with os.fdopen(job, "rb") as file:
@@ -33,7 +34,7 @@ def main() -> None:
             os._exit(1)
         told = json.loads(second)
         rest = file.read()
-    if told["guarded"]:
+    if told["guarded"] and sys.platform == "linux":
         _dies_with_parent(0)
     sys.path[:] = told["path"]
     sys.argv[:] = told["argv"]
@@ -43,8 +44,7 @@ def main() -> None:
 
 
 def _dies_with_parent(number: int) -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PDEATHSIG, number)
+    ctypes.CDLL(None).prctl(_PDEATHSIG, number)
 
 
 def _print_to_stderr() -> None:

@@ -31,6 +31,8 @@ _SILENT = (
     "irecv",
     "batch_isend_irecv",
     "scatter_object_list",
+    "send_object_list",
+    "recv_object_list",
 )
 _STEPS, _LARGEST_BATCH = 4, 16 << 20
 _LARGEST = 1 << 30  # bytes of parameters that are read for a comparison
@@ -72,6 +74,11 @@ class LocalCollectives:
             self._stand_in(owner, "reduce_scatter_tensor", _reduce_scatter_tensor)
             self._stand_in(owner, "reduce_scatter", _reduce_scatter)
             self._stand_in(owner, "all_to_all_single", _all_to_all_single)
+            self._stand_in(owner, "all_to_all", _all_to_all)
+            self._stand_in(owner, "all_gather_coalesced", _all_to_all)
+            self._stand_in(owner, "gather", _gather)
+            self._stand_in(owner, "gather_object", _gather_object)
+            self._stand_in(owner, "scatter", _scatter)
 
     def end(self) -> None:
         for owner, name, original in reversed(self._originals):
@@ -85,6 +92,8 @@ class LocalCollectives:
                 waits = kwargs.pop("async_op", False)
                 kwargs.pop("group", None)
                 function(*args, **kwargs)
+                if name == "batch_isend_irecv":
+                    return [_Done() for _ in args[0]]
                 return _Done() if waits or name in ("isend", "irecv") else None
 
             self._patch(owner, name, local)
@@ -137,6 +146,34 @@ def _all_to_all_single(
     output: torch.Tensor, tensor: torch.Tensor, *more: Any, **options: Any
 ) -> None:
     output.copy_(tensor)
+
+
+def _all_to_all(outputs: list[Any], tensors: list[torch.Tensor], *more: Any) -> None:
+    for output, tensor in zip(outputs, tensors, strict=False):
+        for one in output if isinstance(output, list) else [output]:
+            if one.shape == tensor.shape:
+                one.copy_(tensor)
+
+
+def _gather(
+    tensor: torch.Tensor, gather_list: list[torch.Tensor] | None = None, *more: Any, **options: Any
+) -> None:
+    for output in gather_list or ():
+        output.copy_(tensor)
+
+
+def _gather_object(
+    obj: Any, object_gather_list: list[Any] | None = None, *more: Any, **options: Any
+) -> None:
+    if object_gather_list:
+        object_gather_list[:] = [obj] * len(object_gather_list)
+
+
+def _scatter(
+    tensor: torch.Tensor, scatter_list: list[torch.Tensor] | None = None, *more: Any, **options: Any
+) -> None:
+    if scatter_list:
+        tensor.copy_(scatter_list[dist.get_rank()])
 
 
 def several_ranks() -> bool:

@@ -129,6 +129,12 @@ class WeightHistory:
             self._first_loss = abs(loss)
         self._growing = not math.isfinite(loss) or abs(loss) > _GREW * self._first_loss + 1e-6
 
+    def forget(self, why: str) -> None:
+        """What is past can't be run again any more."""
+        self.enabled, self.note = False, why
+        self.first = self.good = self.previous = None
+        self.past.clear()
+
     @property
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """Those of the recipe."""

@@ -110,7 +110,8 @@ class ScriptSession(SearchSession):
         assert engine is not None
         if engine.is_open:
             recipe = engine.recipe
-            self._succession.stepped_inside(optimizer, recipe.optimizers, recipe.model)
+            if self._succession.stepped_inside(optimizer, recipe.optimizers, recipe.model):
+                engine.checkpoints.forget("another optimizer has taken over since")
             return
         unseen = self._loops.innermost(frame)
         if unseen is None:
@@ -157,7 +158,7 @@ class ScriptSession(SearchSession):
     def _open_engine(self, trained: Trained) -> ScriptEngine:
         self.engine = engine = self._make_engine(trained, self._recovered)
         engine.keeper.more_scalers = trained.more_scalers
-        self._succession.began(trained.recipe.model, self._recovered.code)
+        self._succession.began(trained.recipe.model)
         self._around.enter_context(engine.watching())
         self.state = State.WATCHING
         return engine

@@ -3,10 +3,9 @@ another model; or that what was taken for the training is a part of a larger ste
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import CodeType, FrameType
+from types import FrameType
 
 import torch
 
@@ -39,16 +38,12 @@ class Succession:
         self._loops = loops
         self._begun: dict[int, int] = {}
         self._model: set[int] = set()
-        self._code: CodeType | None = None
-        self._calls: tuple[tuple[CodeType, int], ...] = ()
         self._own = self._strange = False
         self._elsewhere = 0  # optimizer steps outside of the watched loop, since its last iteration
 
-    def began(self, model: torch.nn.Module, code: CodeType | None) -> None:
-        """What the training that is watched trains, and the code that its loop lies in."""
+    def began(self, model: torch.nn.Module) -> None:
+        """What the training that is watched trains."""
         self._model = {id(parameter) for parameter in model.parameters()}
-        self._code = code
-        self._calls = _calls_of(code, sys._getframe())
 
     def has_grown(self, model: torch.nn.Module) -> bool:
         """The model has parameters that it did not have when the training began."""
@@ -68,18 +63,19 @@ class Succession:
         optimizer: torch.optim.Optimizer,
         known: list[torch.optim.Optimizer],
         model: torch.nn.Module,
-    ) -> None:
+    ) -> bool:
         """An optimizer steps in the watched loop. `known` and `model` are those of the training
         that is watched. Another optimizer of the same model is another training's where the model
-        has been given another head, or where the loop's function was called anew."""
-        if any(optimizer is one for one in known) or (
-            any(id(p) in self._model for group in optimizer.param_groups for p in group["params"])
-            and not self.has_grown(model)
-            and self._calls == _calls_of(self._code, sys._getframe())
-        ):
+        has been given another head; else the training goes on with it: True."""
+        known_one = any(optimizer is one for one in known)
+        of_model = any(
+            id(p) in self._model for group in optimizer.param_groups for p in group["params"]
+        )
+        if known_one or (of_model and not self.has_grown(model)):
             self._own = True
         else:
             self._strange = True
+        return self._own and not known_one
 
     @property
     def of_another_model(self) -> bool:
@@ -103,16 +99,6 @@ class Succession:
                     return loop
             frame = frame.f_back
         return None
-
-
-def _calls_of(code: CodeType | None, frame: FrameType | None) -> tuple[tuple[CodeType, int], ...]:
-    """The calls that lead to the function with this code, by code and instruction."""
-    while frame is not None and frame.f_code is not code:
-        frame = frame.f_back
-    calls = []
-    while frame is not None and (frame := frame.f_back) is not None:
-        calls.append((frame.f_code, frame.f_lasti))
-    return tuple(calls)
 
 
 def end_of_training(

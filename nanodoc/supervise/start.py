@@ -65,9 +65,9 @@ class ChildProcess:
         """`to_stderr`: what it prints goes there. A child that is not `guarded` is ended by the
         kernel with its parent."""
         told = {"path": _path(), "argv": sys.argv, "guarded": guarded, "to_stderr": to_stderr}
-        with os.fdopen(self._job, "wb") as file, contextlib.suppress(BrokenPipeError):
+        # where it has ended already, closing the file writes, too
+        with contextlib.suppress(BrokenPipeError), os.fdopen(self._job, "wb") as file:
             file.write(_line(told) + job)
-            file.flush()
 
     def dropped(self) -> None:
         """Ends it before it has a job."""

@@ -101,11 +101,16 @@ def call_op(func: Any, args: Any, kwargs: Any) -> Any:
     """
     try:
         return func(*args, **kwargs)
-    except RuntimeError:
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
         tensors = _with_tensors(func, args)
         if tensors is None:
             raise
-    return func(*tensors, **kwargs)
+        try:
+            return func(*tensors, **kwargs)
+        except RuntimeError:
+            raise error from None  # the op's own
 
 
 def _with_tensors(func: Any, args: Any) -> list[Any] | None:

@@ -4,6 +4,7 @@ graph remembers where each op stood in the source."""
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -56,10 +57,17 @@ def _user_line(source: str) -> SourceSpan | None:
     """The line that a node's source range names, if it lies in the user's own code."""
     scripted = _SCRIPTED.search(source)
     if scripted is not None:
-        file, line = scripted["file"], int(scripted["line"])
-        return line_span(file, line, "forward") if frame_kind(file) == USER else None
+        return _line(scripted["file"], int(scripted["line"]), "forward")
     for frame in source.splitlines():  # of a traced module the whole stack, innermost first
         traced = _TRACED.match(frame)
         if traced is not None and frame_kind(traced["file"]) == USER:
-            return line_span(traced["file"], int(traced["line"]), traced["function"])
+            return _line(traced["file"], int(traced["line"]), traced["function"])
     return None
+
+
+def _line(file: str, line: int, function: str) -> SourceSpan | None:
+    """A module that was loaded brings the paths of wherever it was made: only files of modules that
+    run here are looked into."""
+    loaded = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+    known = file in loaded and frame_kind(file) == USER
+    return line_span(file, line, function) if known else None
