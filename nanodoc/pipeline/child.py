@@ -44,8 +44,13 @@ def begin(events: int, page: int, stack: int) -> tuple[Sender, crumbs.TrailWrite
     sys.meta_path.insert(0, _Imports(trail))
     sender.on_closed = lambda: trail.say({"said": CLOSED})
     sender.send("started")
-    import nanodoc.pipeline.script  # noqa: F401 - with most of nanodoc, and torch
-
+    try:
+        import nanodoc.pipeline.script  # noqa: F401 - with most of nanodoc, and torch
+    except Exception as error:  # torch can't be imported
+        if os.environ.get("NANODOC_DEBUG"):
+            traceback.print_exc()
+        sender.send("internal", said_of(error))
+        sys.exit(1)
     return sender, trail
 
 

@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 kept = None
-if rank == 0 and "thread" in sys.argv:
+if rank == 0 and {"thread", "gather"} & {*sys.argv}:
     threading.Thread(target=lambda: [time.sleep(0.05) for _ in range(10**6)], daemon=True).start()
 if rank == 0 and "database" in sys.argv:
     import sqlite3
@@ -44,6 +44,10 @@ with open(f"losses{rank}-{sys.argv[2]}", "w") as losses:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        if "gather" in sys.argv:
+            parts = [torch.zeros(()) for _ in range(2)] if rank == 0 else None
+            dist.gather(torch.tensor(float(step)), parts, dst=0)
+            assert parts is None or [part.item() for part in parts] == [step, step]
         if kept is not None:
             kept.execute("select 1")
         losses.write(f"{loss.item()!r}\\n")
@@ -107,7 +111,7 @@ def told(folder: Path, what: str, ranks: int = 2) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("what", ["thread", "database", "all", "one"])
+@pytest.mark.parametrize("what", ["thread", "gather", "database", "all", "one"])
 def test_ranks_of_which_one_cannot(what: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(RANKS)
     bare = nanodoc(PYTHON, "train.py", what, "bare", cwd=tmp_path, ranks=2)

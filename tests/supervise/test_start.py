@@ -82,3 +82,22 @@ def test_garbage_is_collected_as_under_python(tmp_path: Path) -> None:
     assert watched.stdout == bare.stdout, watched.stderr
     assert "deleted by the collector" in bare.stdout
     assert "deleted at the end" in bare.stdout
+
+
+def test_a_torch_that_cannot_be_imported(tmp_path: Path) -> None:
+    """The child ends before it has read its job, which may be larger than a pipe holds."""
+    broken = tmp_path / "elsewhere" / "torch"
+    broken.mkdir(parents=True)
+    (broken / "__init__.py").write_text("raise ImportError('libtorch.so: not found')")
+    (tmp_path / "train.py").write_text("import torch\nprint(torch.ones(1))")
+    done = subprocess.run(
+        [sys.executable, "-m", "nanodoc", "run", "train.py", "--", "x" * 100_000],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": f"{broken.parent}{os.pathsep}{Path.cwd()}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 3, done.stderr
+    assert "internal error: ImportError: libtorch.so: not found" in done.stderr
+    assert "Traceback" not in done.stderr
