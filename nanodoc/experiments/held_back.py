@@ -95,14 +95,16 @@ class HeldBack:
         self, start: StepState, steps: list[PastStep], own: Sequence[float]
     ) -> HeldBackFacts | None:
         given = self._checkpoints.optimizers[0].defaults.get("lr")
-        groups = {rate for past in steps for rates in past.rates for rate in rates}
-        for factor in _FACTORS if any(groups) else ():
+        groups = [rates for past in steps for rates in past.rates]
+        # groups with rates of their own have no number that stands for all
+        alone = all(len(rates) == 1 for rates in groups) and isinstance(given, float)
+        for factor in _FACTORS if any(map(any, groups)) else ():
             self._say(f"trying learning rate × {factor:g} from step 0 …")
             late = self._late(start, steps, own, rate=factor)
             if late is not None:
                 return HeldBackFacts(
                     kind=RATE,
-                    value=given if isinstance(given, float) and given in groups else None,
+                    value=given if alone and [given] in groups else None,
                     steps=len(steps),
                     loss=late_loss(own),
                     without=late,

@@ -70,7 +70,7 @@ class ScriptEngine(Engine):
         self._tell_begun(capsule)
         return self._begun(capsule, time.perf_counter(), None)
 
-    def went_on(self) -> None:
+    def model_was_changed(self) -> None:
         """The script trains something else by now, with a model that it has changed."""
         self._graph.ownership.closed = True
 

@@ -92,9 +92,10 @@ class Rerunner:
                 if not all(bool(torch.isfinite(p).all()) for _, p in self._named):
                     reason = "not finite"
                 else:
-                    with self._until(deadline):
-                        again = self._first_again(steps[0], rate, options or {})
-                    if math.isnan(again) and time.monotonic() > deadline:
+                    try:
+                        with self._until(deadline):
+                            again = self._first_again(steps[0], rate, options or {})
+                    except OutOfTime:
                         reason = "time"
         return Rerun(losses, norms, time.perf_counter() - began, not reason, reason, again)
 
@@ -121,7 +122,7 @@ class Rerunner:
         try:
             with self._at_rate(rate):
                 return self._step(past)[0]
-        except (UserCodeError, UsageError, RuntimeError, OutOfTime):
+        except (UserCodeError, UsageError, RuntimeError):
             return math.nan
 
     @contextlib.contextmanager

@@ -133,7 +133,7 @@ class ScriptSession(SearchSession):
             elif self.loop is not None:
                 self.unseen.add(f"{self.loop.file}:{self.loop.line}")
             if self._succession.has_grown(engine.recipe.model):
-                engine.went_on()
+                engine.model_was_changed()
             end_of_training(engine, self._recovered, lambda: self.over(Stop()))
         else:  # its steps were parts of one
             engine.abandon()

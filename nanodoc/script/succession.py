@@ -73,9 +73,9 @@ class Succession:
         )
         if known_one or (of_model and not self.has_grown(model)):
             self._own = True
-        else:
-            self._strange = True
-        return self._own and not known_one
+            return not known_one
+        self._strange = True
+        return False
 
     @property
     def of_another_model(self) -> bool:

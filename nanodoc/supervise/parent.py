@@ -99,9 +99,9 @@ class Child:
             child = self._started()
             self._process = process = child.process
             self._tell_guardian(b"%d\n" % process.pid)
-            crumbs = TrailWriter(child.page)
-            os.close(child.page)
             try:
+                crumbs = TrailWriter(child.page)
+                os.close(child.page)
                 with self._signals.passed_on(process.pid, self._told_to_end):
                     guarded, to_stderr = self._guardian is not None, self._job.launch is None
                     child.give(packed("job", self._job), guarded=guarded, to_stderr=to_stderr)

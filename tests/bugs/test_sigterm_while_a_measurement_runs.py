@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from tests.supervise.test_signals import SCRIPT, started
 
@@ -22,14 +23,20 @@ torch.get_rng_state = slow
 """
 
 
-def test_the_report_is_made_as_soon_as_the_measurement_is_over(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(SCRIPT.replace("BEFORE", BEFORE).replace("AFTER", ""))
-    report_file = tmp_path / "report.json"
-    process = started(tmp_path, "--output", str(report_file), "train.py")
+def told(folder: Path) -> dict[str, Any]:
+    """The report of a script that was terminated."""
+    report_file = folder / "report.json"
+    process = started(folder, "--output", str(report_file), "train.py")
     with process:
         _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
-    report = json.loads(report_file.read_text())
+    report: dict[str, Any] = json.loads(report_file.read_text())
+    return report
+
+
+def test_the_report_is_made_as_soon_as_the_measurement_is_over(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT.replace("BEFORE", BEFORE).replace("AFTER", ""))
+    report = told(tmp_path)
     assert report["interrupted"] is True
     assert report["run"]["step_found"].startswith("step train.py:")
     assert report["vitals"]["steps"] < 20
@@ -69,10 +76,5 @@ for _ in range(10**6):
 
 def test_no_training_follows_one_that_was_to_end(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TWO)
-    report_file = tmp_path / "report.json"
-    process = started(tmp_path, "--output", str(report_file), "train.py")
-    with process:
-        _, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
-    report = json.loads(report_file.read_text())
+    report = told(tmp_path)
     assert (report["interrupted"], report["vitals"]["steps"]) == (True, 30)

@@ -60,7 +60,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         culprit=Culprit(kind="optimizer", location=site),
         phase="optimizer",
         step=len(evidence.losses) - 1,
-        weight=confidence(0.7, 0.5),
+        # the more of the loss it takes away, the less can it be chance
+        weight=confidence(0.6, 0.7 * (1 - held.without / held.loss)),
         notes=[
             (held.kind, held.value),
             ("gradient norm before the clip", held.norm),
@@ -97,7 +98,9 @@ def _fix(held: HeldBackFacts, site: SourceSpan | None, told: str) -> Fix:
             title="do not clip, or near the gradients' own norm", verified=True, outcome=told
         )
     if held.kind != RATE:
-        patch = number_in_call(site, "weight_decay", "0.0") if site is not None else None
+        # groups may have decays of their own
+        known = site if held.value is not None else None
+        patch = number_in_call(known, "weight_decay", "0.0") if known is not None else None
         return Fix(title="no weight decay", patch=patch, verified=True, outcome=told)
     if held.value is None:
         return Fix(title=f"learning rates × {held.factor:g}", verified=True, outcome=told)
