@@ -17,6 +17,7 @@ from nanodoc.facts.crash import CrashFacts, LoadFacts
 from nanodoc.facts.death import DeathFacts
 from nanodoc.facts.failure import Failure
 from nanodoc.facts.graph import GraphFacts, GrowingFacts, LeakFacts, OwnershipFacts
+from nanodoc.facts.items import ItemFacts
 from nanodoc.facts.loop import DataFacts, LoopFacts, OverfitFacts, RunStatistics
 from nanodoc.facts.ops import Birth, LeafRoot, OptimizerFacts, ParameterFacts, ProbedFacts
 from nanodoc.facts.ranks import RankOutcome
@@ -112,6 +113,8 @@ class Evidence:
     loop: LoopFacts | None = measured("the loop was not watched")
     stats: RunStatistics | None = measured("parameters and layers were not measured")
     data: DataFacts | None = measured("no batch was measured")
+    items: ItemFacts | None = None
+    """What single samples of the data set showed when they were drawn again, where they were."""
     loads: tuple[LoadFacts, ...] = ()
     """Calls of load_state_dict that left parameters as they were."""
     crash: CrashFacts | None = None

@@ -25,6 +25,7 @@ from nanodoc.pipeline.common import (
     kept_going,
     report_of,
 )
+from nanodoc.pipeline.item_look import item_facts
 from nanodoc.pipeline.ranks import rank_facts
 from nanodoc.pipeline.run_plan import Run
 from nanodoc.pipeline.second_run import write_batches
@@ -71,6 +72,10 @@ def reported(
     if evidence.leaves and not outcome.interrupted:
         with kept_going("the making of the data", not_checked):
             evidence = _with_makings(run, engine, evidence, progress, not_checked)
+    if not (outcome.interrupted or evidence.trip or evidence.failure):
+        with kept_going("samples drawn again", not_checked):
+            left = Budget(config.budget, engine.course.ended).deadline - time.monotonic()
+            evidence = replace(evidence, items=item_facts(_source(run, engine), left))
     if differential is not None:
         with kept_going("experiments", not_checked):
             evidence = differential.examine(evidence)
@@ -113,10 +118,8 @@ def _with_makings(
 ) -> Evidence:
     """The evidence with the lines that made bad values of the batch. Ctrl-C ends the search."""
     progress.say("following the bad values into the making of the batch …")
-    source = run.data() if run.data is not None else None
-    if source is None:
-        source = Source.of_loader(loader_of(engine.recipe.data) or engine.recipe.data)
     left = Budget(run.config.budget, engine.course.ended).deadline - time.monotonic()
+    source = _source(run, engine)
     search = MakingSearch(engine.runner, engine.keeper, source, run.rebuilt, seconds=max(left, 1.0))
     step = evidence.trip.step if evidence.trip is not None else evidence.failure_step or 0
     try:
@@ -124,6 +127,14 @@ def _with_makings(
     except KeyboardInterrupt:
         not_checked.append(("the making of the data", "it was interrupted"))
         return evidence
+
+
+def _source(run: Run, engine: Engine) -> Source:
+    """What the batches come from."""
+    source = run.data() if run.data is not None else None
+    if source is None:
+        source = Source.of_loader(loader_of(engine.recipe.data) or engine.recipe.data)
+    return source
 
 
 def without_device_report(run: Run, outcome: Outcome) -> Report:

@@ -139,4 +139,18 @@ PATIENTS: tuple[Patient, ...] = (
         expect="missing-causal-mask",
         line="scores.masked_fill(later",
     ),
+    Patient(
+        name="rescaled-scans",
+        file="rescaled_scans",
+        story="scans that are scaled in place each time they are read",
+        expect="changing-items",
+        line="scan /= 255",
+    ),
+    Patient(
+        name="mirrored-cells",
+        file="mirrored_cells",
+        story="images that are mirrored at random, without their masks",
+        expect="unpaired-transform",
+        line="image = image.flip(-1)",
+    ),
 )

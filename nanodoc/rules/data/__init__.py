@@ -4,6 +4,7 @@ from nanodoc.rules.data import (
     all_ones_mask,
     all_targets_ignored,
     broadcast_loss,
+    changing_items,
     class_imbalance,
     constant_batch,
     empty_reduction,
@@ -17,6 +18,7 @@ from nanodoc.rules.data import (
     single_class_batches,
     slow_loader,
     unnormalised_input,
+    unpaired_transform,
     unshifted_labels,
 )
 
@@ -40,5 +42,7 @@ RULES = tuple(
         single_class_batches,
         unshifted_labels,
         missing_causal_mask,
+        changing_items,
+        unpaired_transform,
     )
 )

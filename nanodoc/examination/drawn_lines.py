@@ -1,0 +1,121 @@
+"""Which line of the user's code does something to a sample while it is drawn: the line that writes
+into what a data set keeps, or the one that turns a picture."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import torch
+
+from nanodoc.facts.source import SourceSpan
+from nanodoc.trace.files import USER, frame_kind, line_span
+
+_MOST_LINES = 20_000
+
+
+class _Lines:
+    """Follows the user's code line by line while it is open, until `found` is set."""
+
+    def __init__(self) -> None:
+        self.found: SourceSpan | None = None
+        self._left = _MOST_LINES
+        self._at: dict[FrameType, int] = {}
+        self._last: tuple[FrameType, int] | None = None
+
+    def _begin(self) -> None:
+        self._former = sys.gettrace()
+        sys.settrace(self._called)
+
+    def __exit__(self, *exc: object) -> None:
+        sys.settrace(self._former)
+        self._at.clear()
+        self._last = None
+
+    def _called(self, frame: FrameType, event: str, arg: Any) -> Any:
+        if self.found is not None or frame_kind(frame.f_code.co_filename) != USER:
+            return None
+        return self._traced
+
+    def _traced(self, frame: FrameType, event: str, arg: Any) -> Any:
+        self._left -= 1
+        if self.found is not None or self._left < 0:
+            return None
+        if event in ("line", "return") and self._last is not None:
+            self._after(self._last[0], self._last[1], frame, arg if event == "return" else None)
+        if event == "line":
+            self._last = frame, frame.f_lineno
+            self._at[frame] = frame.f_lineno
+        elif event == "return":
+            self._at.pop(frame, None)
+            caller = frame.f_back
+            if caller in self._at:  # the caller's line goes on
+                self._last = caller, self._at[caller]
+        return self._traced
+
+    def _after(self, frame: FrameType, line: int, now: FrameType, returned: Any) -> None:
+        raise NotImplementedError
+
+    def _blame(self, frame: FrameType, line: int) -> None:
+        code = frame.f_code
+        self.found = line_span(code.co_filename, line, code.co_qualname)
+
+
+class LineThatWrites(_Lines):
+    """The line after which `read()` gives another value."""
+
+    def __init__(self, read: Callable[[], Any]) -> None:
+        super().__init__()
+        self._read = read
+
+    def __enter__(self) -> LineThatWrites:
+        self._value = self._read()
+        self._begin()
+        return self
+
+    def _after(self, frame: FrameType, line: int, now: FrameType, returned: Any) -> None:
+        value = self._read()
+        if value != self._value and not (value != value and self._value != self._value):
+            self._blame(frame, line)
+
+
+class LineThatTurns(_Lines):
+    """The line after which a local variable, or what is returned, holds the picture that was first
+    seen mirrored or turned.
+
+    `picture` gives the plane of what is a picture, `turned` compares two of them.
+    """
+
+    def __init__(
+        self,
+        picture: Callable[[Any], torch.Tensor | None],
+        turned: Callable[[torch.Tensor, torch.Tensor], bool],
+    ) -> None:
+        super().__init__()
+        self._picture = picture
+        self._turned = turned
+        self._known: dict[int, Any] = {}
+        self._first: torch.Tensor | None = None
+
+    def __enter__(self) -> LineThatTurns:
+        self._begin()
+        return self
+
+    def _after(self, frame: FrameType, line: int, now: FrameType, returned: Any) -> None:
+        values = [*now.f_locals.values(), *(frame.f_locals.values() if frame is not now else ())]
+        if returned is not None:
+            values += returned if isinstance(returned, (list, tuple)) else [returned]
+        for value in values:
+            if id(value) in self._known or isinstance(value, (int, float, str, type(None))):
+                continue
+            self._known[id(value)] = value  # held, so that its identity stays its own
+            picture = self._picture(value)
+            if picture is None:
+                continue
+            if self._first is None:
+                self._first = picture
+            elif self._turned(picture, self._first):
+                self._blame(frame, line)
+                return

@@ -1,0 +1,103 @@
+"""Samples are drawn again in a process of their own, so that the data set of the training, its
+generators and its files stay as they are."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import os
+import pickle
+import select
+import signal
+import sys
+import time
+import warnings
+from typing import Any, NoReturn
+
+import torch
+
+from nanodoc.examination.drawn_items import look_at_items, shares_memory
+from nanodoc.examination.making import Source
+from nanodoc.facts.items import ItemFacts
+from nanodoc.script.muted import muted
+
+_SECONDS = 4.0
+_LATER = 2.0  # seconds after which a draw that does not come back is ended
+_FEWEST = 2
+_PDEATHSIG = 1  # PR_SET_PDEATHSIG of prctl(2)
+
+
+def item_facts(source: Source, left: float) -> ItemFacts | None:
+    """Of the samples of a training's data set, within `left` seconds; None where they can't be
+    drawn in a process of their own, or drawing them fails."""
+    seconds = min(_SECONDS, left / 4)
+    if seconds < 0.1 or not _drawable(source.dataset):
+        return None
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12, of threads
+        number = os.fork()
+    if number == 0:
+        _look(source.dataset, seconds, writing)
+    os.close(writing)
+    try:
+        told = _read(reading, time.monotonic() + seconds + _LATER)
+    finally:
+        os.close(reading)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(number, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(number, 0)
+    return pickle.loads(told) if told else None  # of our own process
+
+
+def _drawable(dataset: Any) -> bool:
+    """It has samples by number, and nothing that two processes would share."""
+    if sys.platform != "linux" or dataset is None:
+        return False
+    handler = signal.getsignal(signal.SIGCHLD)
+    if callable(handler) and not str(getattr(handler, "__module__", "")).startswith("torch"):
+        return False  # the training looks after its processes by itself
+    try:
+        return (
+            hasattr(dataset, "__getitem__")
+            and len(dataset) >= _FEWEST
+            and not shares_memory(dataset)
+        )
+    except Exception:  # a data set of the user's may raise anything
+        return False
+
+
+def _look(dataset: Any, seconds: float, writing: int) -> NoReturn:
+    """In the new process, which ends here."""
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
+            signal.signal(number, signal.SIG_DFL)
+        ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
+        faulthandler.disable()  # a crash here is no crash of the training
+        torch.set_num_threads(1)  # the other threads were not forked
+        with muted(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            told = pickle.dumps(look_at_items(dataset, seconds))
+        _write(writing, told)
+    except BaseException:  # whatever the data set raises, asked at another time than it expects
+        pass
+    finally:
+        os._exit(0)
+
+
+_write = os.write
+
+
+def _read(reading: int, until: float) -> bytes:
+    """All that is written; nothing where that takes too long."""
+    told = b""
+    while (left := until - time.monotonic()) > 0:
+        if not select.select([reading], [], [], left)[0]:
+            break
+        part = os.read(reading, 1 << 16)
+        if not part:
+            return told
+        told += part
+    return b""

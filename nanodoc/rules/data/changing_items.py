@@ -1,0 +1,75 @@
+"""## What it checks
+Some samples of the data set are drawn again when the run is over, in a process of their own and
+always with the same random numbers: the draw writes into an array that the data set keeps, the next
+draw of the same sample differs by more than a hundredth of its size, and with the array's old
+content put back the sample is the old one again.
+
+## Why it matters
+A sample is scaled, shifted or turned once more in every epoch. The first epoch looks right.
+
+## Example
+    def __getitem__(self, index):
+        image = self.images[index]
+        image /= 255            # writes into self.images
+
+## Fix
+    image = self.images[index] / 255
+
+## See also
+ND107 unnormalised-input
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
+from nanodoc.diagnosis.finding import Culprit, Fix
+from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.evidence import Evidence
+from nanodoc.rules.base import location_key
+
+
+@rule(
+    "ND119",
+    "changing-items",
+    "critical",
+    "a sample is another one each time it is drawn: its data set writes over it",
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    item = evidence.items.changing if evidence.items is not None else None
+    if item is None:
+        return
+    ranges = [f"{low:.4g} … {high:.4g}" for low, high in item.ranges]
+    holder = item.holder.removeprefix(".")
+    yield Claim(
+        root=location_key(item.line) or ("data", rule.name, item.holder),
+        specificity=Specificity.EXACT,
+        stage=Stage.DATA,
+        finding=rule.finding(
+            # the line was seen, and each of the draws speaks for itself
+            confidence=confidence(0.8, 0.6 if item.line is not None else 0.2),
+            title=f"drawing a sample writes into `{holder}`: the next draw of it is another sample",
+            explanation=f"Sample {item.index} has values of {', then '.join(ranges)} in successive "
+            "draws with the same random numbers. With the old content put back, it is the first "
+            "one again.",
+            culprit=Culprit(
+                kind="data",
+                batch_path=item.part or None,
+                dataset_indices=(item.index,),
+                location=item.line or evidence.data_site,
+            ),
+            phase="data",
+            step=0,
+            evidence=(
+                ("written", holder),
+                *((f"draw {number}", told) for number, told in enumerate(ranges, 1)),
+            ),
+            fixes=(
+                Fix(
+                    title="work on a copy: no in-place operation on what the data set keeps",
+                    confidence="likely",
+                ),
+            ),
+        ),
+    )

@@ -1,0 +1,76 @@
+"""## What it checks
+Some samples of the data set that hold an image and a mask of the same height and width are drawn
+again when the run is over, in a process of their own, with other random numbers each time. Draws of
+one sample are compared: the image is mirrored or turned by a right angle, and the mask is as it
+was, or lies in another way. Crops, rotations by other angles and labels that are no masks are not
+judged.
+
+## Why it matters
+The model learns to find things where they are not. The loss falls, and stays too high.
+
+## Example
+    if random.random() < 0.5:
+        image = image.flip(-1)
+    return image, mask
+
+## Fix
+    if random.random() < 0.5:
+        image, mask = image.flip(-1), mask.flip(-1)
+
+## See also
+ND119 changing-items
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
+from nanodoc.diagnosis.finding import Culprit, Fix
+from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.evidence import Evidence
+from nanodoc.rules.base import location_key
+
+
+@rule(
+    "ND120",
+    "unpaired-transform",
+    "critical",
+    "an image is mirrored or turned at random, and its mask is not",
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    item = evidence.items.unpaired if evidence.items is not None else None
+    if item is None:
+        return
+    image, mask = item.turns[0]
+    told = [f"the image {one}, the mask {other}" for one, other in item.turns[:3]]
+    yield Claim(
+        root=location_key(item.line) or ("data", rule.name, item.image),
+        specificity=Specificity.EXACT,
+        stage=Stage.DATA,
+        finding=rule.finding(
+            # every pair of draws is an observation by itself
+            confidence=confidence(0.6, 1 - 0.8**item.pairs, 0.3 if item.line is not None else 0.0),
+            title=f"the image is {image} at random, its mask "
+            + ("is not" if mask == "as it was" else "by another draw"),
+            explanation=f"Of draws of sample {item.index} with other random numbers, {item.apart} "
+            f"of {item.pairs} pairs in which something was turned do not belong together: "
+            + "; ".join(told)
+            + ".",
+            culprit=Culprit(
+                kind="data",
+                batch_path=item.image or None,
+                dataset_indices=(item.index,),
+                location=item.line or evidence.data_site,
+            ),
+            phase="data",
+            step=0,
+            evidence=(("image", item.image), ("mask", item.mask), ("pairs of draws", item.pairs)),
+            fixes=(
+                Fix(
+                    title="draw once, and do the same to the image and to its mask",
+                    confidence="likely",
+                ),
+            ),
+        ),
+    )
