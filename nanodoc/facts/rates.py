@@ -20,13 +20,14 @@ _KNOWS = 0.7  # of what guessing costs: less is a model that has learnt before
 _RISING = 1.5  # times the median rate
 _SPIKE = 10.0  # times the loss at the start
 _NOT_BACK = 0.5  # of the loss at the start
+_NO_FURTHER = 0.95  # of the second quarter's loss
 _LOWER = 1.3  # times the smaller rate's loss
 _SHARE = 0.4  # of the way down that the smaller rate goes
 
 
 def worth_smaller_rates(evidence: Evidence, *, hot: bool) -> bool:
-    """A finite run of one optimizer whose loss has a reason to fall, and which fell badly, or whose
-    rate is high for its kind of optimizer (`hot`)."""
+    """A finite run of one optimizer whose loss has a reason to fall, and which fell badly or stands
+    still, or whose rate is high for its kind of optimizer (`hot`)."""
     losses = evidence.losses
     if len(losses) < SHORTEST or not all(map(math.isfinite, losses)) or losses[0] <= 0:
         return False
@@ -35,7 +36,15 @@ def worth_smaller_rates(evidence: Evidence, *, hot: bool) -> bool:
     if len(evidence.optimizer_sites) != 1 or not has_fixed_targets(evidence):
         return False
     jumped = max(losses) > _SPIKE * losses[0] and late_loss(losses) > _NOT_BACK * losses[0]
-    return hot or jumped
+    return hot or jumped or _stalled(losses)
+
+
+def _stalled(losses: Sequence[float]) -> bool:
+    """A long run whose loss has come down a little, and no further in its second half and more."""
+    if len(losses) < _LONG_ENOUGH:
+        return False
+    late, second = late_loss(losses), median(losses[len(losses) // 4 : len(losses) // 2])
+    return late > _NOT_BACK * losses[0] and late > _NO_FURTHER * second
 
 
 def worth_larger_updates(evidence: Evidence) -> bool:

@@ -148,11 +148,28 @@ def on_keyword(op: OpFacts, names: tuple[str, ...], template: str) -> str | None
 def number_in_call(span: SourceSpan, name: str, value: str) -> str | None:
     """The expression of `span` with the number after `name=` replaced by `value`, everything else
     letter for letter; None where it is no number written there."""
-    text = span.expression
-    if not text:
+    number = _number_in_call(span, name)
+    if number is None:
         return None
+    line = (span.expression or "").encode()
+    return (line[: number.col_offset] + value.encode() + line[number.end_col_offset :]).decode()
+
+
+def scaled_in_call(span: SourceSpan, name: str, factor: float) -> tuple[str, str] | None:
+    """(the expression of `span` with the number after `name=` times `factor`, that number); None
+    where it is no number written there. A schedule multiplies what is written, so that what is
+    written is scaled, and not what the rate has come to."""
+    number = _number_in_call(span, name)
+    if number is None or not isinstance(number.value, (int, float)):
+        return None
+    value = f"{factor * number.value:.3g}"
+    patch = number_in_call(span, name, value)
+    return (patch, value) if patch is not None else None
+
+
+def _number_in_call(span: SourceSpan, name: str) -> ast.Constant | None:
     try:
-        tree = ast.parse(text, mode="eval").body
+        tree = ast.parse(span.expression or "", mode="eval").body
     except SyntaxError:
         return None
     for word in tree.keywords if isinstance(tree, ast.Call) else ():
@@ -163,10 +180,7 @@ def number_in_call(span: SourceSpan, name: str, value: str) -> str | None:
             and isinstance(constant.value, (int, float))
             and constant.end_col_offset
         ):
-            line = text.encode()
-            return (
-                line[: constant.col_offset] + value.encode() + line[constant.end_col_offset :]
-            ).decode()
+            return constant
     return None
 
 

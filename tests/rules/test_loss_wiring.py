@@ -173,8 +173,17 @@ def weighted(model: nn.Module, batch: Any) -> torch.Tensor:
     return (each * weights).mean()
 
 
+def parts_of_a_prediction(model: nn.Module, batch: Any) -> torch.Tensor:
+    biases = model(batch[0])
+    interaction = (biases * batch[0]).sum(dim=1)
+    error = 3.5 + biases + interaction - batch[2]
+    return error.pow(2).mean()
+
+
 @pytest.mark.parametrize(
-    "loss_fn", [column_minus_row, row_minus_column, huber, weighted], ids=lambda one: one.__name__
+    "loss_fn",
+    [column_minus_row, row_minus_column, huber, weighted, parts_of_a_prediction],
+    ids=lambda one: one.__name__,
 )
 @pytest.mark.filterwarnings("ignore:Using a target size.*:UserWarning")
 def test_predictions_broadcast_against_targets(loss_fn: Loss) -> None:
@@ -191,6 +200,12 @@ def test_the_difference_is_the_line() -> None:
 
 def columns(model: nn.Module, batch: Any) -> torch.Tensor:
     return F.mse_loss(model(batch[0]), batch[2][:, None])
+
+
+def pairs_that_are_a_penalty(model: nn.Module, batch: Any) -> torch.Tensor:
+    out = model(batch[0])
+    pairs = out + out.squeeze(1)
+    return columns(model, batch) + 0.01 * (pairs - pairs.mean()).abs().mean()
 
 
 def scalar_target(model: nn.Module, batch: Any) -> torch.Tensor:
@@ -229,7 +244,7 @@ class Frequencies(nn.Module):
 
 @pytest.mark.parametrize(
     "loss_fn",
-    [columns, scalar_target, all_pairs, distances, masked_map],
+    [columns, scalar_target, all_pairs, distances, masked_map, pairs_that_are_a_penalty],
     ids=lambda one: one.__name__,
 )
 def test_shapes_that_are_meant(loss_fn: Loss) -> None:

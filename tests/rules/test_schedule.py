@@ -16,6 +16,7 @@ from nanodoc import Recipe
 from nanodoc.clinic.catalogue import find_patient
 from nanodoc.config import Config
 from nanodoc.diagnosis.finding import Finding
+from nanodoc.facts.rates import _stalled
 from nanodoc.pipeline.run import run_training
 from tests.helpers import diagnose
 
@@ -117,3 +118,44 @@ def test_random_labels_are_nobodys_learning_rate(tmp_path: Path) -> None:
         f"{tmp_path / 'train.py'}:build", Config(device="cpu", snapshot_dir=str(tmp_path))
     )
     assert report.findings == ()
+
+
+def test_a_rate_under_a_schedule_is_lowered_where_it_is_written(tmp_path: Path) -> None:
+    """What was tried is a tenth of every step's rate: of the number in the call, and not of what
+    the schedule had made of it at the end."""
+    file = tmp_path / "train.py"
+    file.write_text(
+        "import torch\n"
+        "import torch.nn.functional as F\n"
+        "from torch import nn\n"
+        "def build():\n"
+        "    torch.manual_seed(0)\n"
+        "    x = torch.randn(20, 32, 12)\n"
+        "    y = x[:, :, :4].argmax(2)\n"
+        "    layers = [nn.Linear(12, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU()]\n"
+        "    model = nn.Sequential(*layers, nn.Linear(32, 4))\n"
+        "    optimizer = torch.optim.AdamW(model.parameters(), lr=1.0)\n"
+        "    rise = lambda n: 0.3 * min(1.0, (n + 1) / 20)\n"
+        "    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, rise)\n"
+        "    loss_fn = lambda model, batch: F.cross_entropy(model(batch[0]), batch[1])\n"
+        "    return dict(model=model, loss_fn=loss_fn, optimizer=optimizer,\n"
+        "                scheduler=scheduler, scheduler_interval='step',\n"
+        "                data=list(zip(x, y)), max_steps=120)\n"
+    )
+    [found] = run_training(f"{file}:build", Config()).findings
+    assert (found.code, found.severity) == ("ND609", "critical")
+    assert found.fixes[0].verified
+    assert found.fixes[0].patch == "torch.optim.AdamW(model.parameters(), lr=0.1)"
+
+
+@pytest.mark.parametrize(
+    ("losses", "stalls"),
+    [
+        ([2.7] * 10 + [2.0] * 110, True),
+        ([2.7] * 10 + [2.0] * 50, False),  # too short to tell
+        ([2.7 * 0.995**step for step in range(120)], False),  # still on its way
+        ([2.7 * 0.9**step + 0.3 for step in range(120)], False),  # it has come down
+    ],
+)
+def test_a_loss_that_stands_still(losses: list[float], stalls: bool) -> None:
+    assert _stalled(losses) == stalls

@@ -1,7 +1,8 @@
 """## What it checks
 A regression loss, or a difference or product on the way to the loss, whose two sides have shapes
-such as (N, 1) and (N,): they broadcast to (N, N). Seen in the calls of one step, run once more when
-the run is over.
+such as (N, 1) and (N,): they broadcast to (N, N). So do two parts of a prediction, where the (N, N)
+that they give is compared with N targets. Seen in the calls of one step, run once more when the run
+is over.
 
 ## Why it matters
 Every prediction is compared with every target. The loss falls to the variance of the targets and
@@ -37,6 +38,7 @@ from nanodoc.rules.learning.claims import at_call, calls_of, op_of
 from nanodoc.rules.rewrite import on_argument
 
 _BY_HAND = ("sub", "mul", "truediv", "div")
+_PARTS = ("add", "radd", "sub", "mul")
 _DRAWS = ("rand", "normal")
 
 
@@ -64,6 +66,9 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             call.name in _BY_HAND and _by_accident(calls, call, first, second)
         ):
             yield _broadcast(rule, evidence, call)
+            return
+        if call.name in _PARTS and _of_one_prediction(calls, call, first, second):
+            yield _broadcast(rule, evidence, call, parts=True)
             return
 
 
@@ -101,6 +106,32 @@ def _by_accident(
     return given_with_input and not _on_purpose(calls, call)
 
 
+def _of_one_prediction(
+    calls: StepCalls, call: CallFacts, first: ArgumentFacts, second: ArgumentFacts
+) -> bool:
+    """Both sides learn, and what they give, one number for each pair, meets one target for each
+    sample."""
+    computed = all(isinstance(calls.origin(side), CallFacts) for side in (first, second))
+    if not (first.requires_grad and second.requires_grad and computed):
+        return False
+    if _on_purpose(calls, call):
+        return False
+    pairs, samples = {call.index}, math.prod(first.shape)
+    for later in calls.calls[call.index + 1 :]:
+        sides = later.arguments[:2]
+        from_pairs = [side for side in sides if side.made_by in pairs and side.shape == call.shape]
+        others = [side for side in sides if side.made_by not in pairs]
+        if not from_pairs:
+            continue
+        compares = later.name == "sub" or later.name in REGRESSION
+        if compares and others and math.prod(others[0].shape) == samples > 1:
+            given = calls.origin(others[0], elementwise=True)
+            return isinstance(given, ArgumentFacts) and (given.leaf or "").startswith("batch")
+        if later.shape == call.shape:
+            pairs.add(later.index)
+    return False
+
+
 def _drawn_for(calls: StepCalls, argument: ArgumentFacts) -> set[int]:
     """The random draws, such as randn, that an argument was computed from. Other tensors that a
     step makes, such as arange, are often laid out against each other on purpose."""
@@ -134,7 +165,7 @@ def _same_line(first: CallFacts, other: CallFacts) -> bool:
     return a is not None and b is not None and (a.file, a.line) == (b.file, b.line)
 
 
-def _broadcast(rule: Rule, evidence: Evidence, call: CallFacts) -> Claim:
+def _broadcast(rule: Rule, evidence: Evidence, call: CallFacts, *, parts: bool = False) -> Claim:
     first, second = call.arguments[:2]
     left, right = list(first.shape), list(second.shape)
     rows = math.prod(first.shape)
@@ -151,6 +182,12 @@ def _broadcast(rule: Rule, evidence: Evidence, call: CallFacts) -> Claim:
         else f"view({', '.join(map(str, right if wide is first else left))})"
     )
     which = "the prediction" if wide is learns else "the target"
+    title = f"{call.name} of shapes {tuple(left)} and {tuple(right)} "
+    if parts:
+        which = "one"
+        title += f"gives {rows}×{rows} predictions for {rows} targets"
+    else:
+        title += "compares every prediction with every target"
     return Claim(
         root=location_key(call.site) or ("broadcast",),
         specificity=Specificity.EXACT,
@@ -159,9 +196,7 @@ def _broadcast(rule: Rule, evidence: Evidence, call: CallFacts) -> Claim:
             confidence=confidence(
                 0.8, 0.5 if call.name in REGRESSION else 0.2, 0.5 if warned else 0.0
             ),
-            title=f"{call.name} of shapes {tuple(left)} and {tuple(right)} compares every "
-            "prediction "
-            "with every target",
+            title=title,
             explanation=f"The two broadcast against each other to {rows}×{rows} pairs instead of "
             f"{rows}: "
             "the loss is lowest where every prediction is the mean of all targets, so the "

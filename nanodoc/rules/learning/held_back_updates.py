@@ -29,7 +29,7 @@ from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.source import SourceSpan
 from nanodoc.facts.trials import CLIPPING, RATE, HeldBackFacts
 from nanodoc.rules.learning.claims import Standing, learning_claim
-from nanodoc.rules.rewrite import number_in_call
+from nanodoc.rules.rewrite import number_in_call, scaled_in_call
 
 
 @rule(
@@ -104,6 +104,6 @@ def _fix(held: HeldBackFacts, site: SourceSpan | None, told: str) -> Fix:
         return Fix(title="no weight decay", patch=patch, verified=True, outcome=told)
     if held.value is None:
         return Fix(title=f"learning rates × {held.factor:g}", verified=True, outcome=told)
-    rate = f"{held.factor * held.value:.3g}"
-    patch = number_in_call(site, "lr", rate) if site is not None else None
+    written = scaled_in_call(site, "lr", held.factor) if site is not None else None
+    patch, rate = written or (None, f"{held.factor * held.value:.3g}")
     return Fix(title=f"raise the learning rate to {rate}", patch=patch, verified=True, outcome=told)

@@ -38,7 +38,7 @@ from nanodoc.facts.plateau import NO_BETTER, late_loss
 from nanodoc.facts.rates import compared, slow_enough
 from nanodoc.facts.source import SourceSpan
 from nanodoc.rules.base import Told
-from nanodoc.rules.rewrite import number_in_call
+from nanodoc.rules.rewrite import scaled_in_call
 
 _SHORTEST = 10  # steps that a schedule can be judged by
 
@@ -136,8 +136,10 @@ def _too_high(rule: Rule, evidence: Evidence) -> Claim | None:
         return None
     rate = evidence.learning_rates[0] if evidence.learning_rates else None
     site = next((made for made in evidence.optimizer_sites if made is not None), None)
-    lower = f"{rate * slower.rate:.3g}" if rate else None
-    patch = number_in_call(site, "lr", lower) if site is not None and lower is not None else None
+    written = scaled_in_call(site, "lr", slower.rate) if site is not None else None
+    rates = {rate for step in evidence.stats.rates for rate in step} if evidence.stats else set()
+    lower = f"{rate * slower.rate:.3g}" if rate and len(rates) == 1 else None
+    patch, lower = written or (None, lower)
     told = (
         f"the same {len(losses)} steps end at a loss of {slower.last_loss:.3g} instead of "
         f"{late:.3g}"
