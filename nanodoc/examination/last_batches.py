@@ -207,8 +207,12 @@ class _ModelWatch:
         elif not getattr(module, "track_running_stats", False):
             return
         parent = self._model.get_submodule(name.rpartition(".")[0])
-        learns = any(
-            p.requires_grad and (not self._held or id(p) in self._held) for p in parent.parameters()
+        own = any(self._trains(p) for p in module.parameters())
+        # what lies behind a frozen network may learn: its statistics are to stay
+        learns = (
+            any(self._trains(p) for p in parent.parameters())
+            if isinstance(module, torch.nn.modules.dropout._DropoutNd)
+            else own or any(t.requires_grad for _, t in tensor_leaves(list(args)))
         )
         before = self._seen.get(name)
         self._seen[name] = ModeFacts(
@@ -220,6 +224,9 @@ class _ModelWatch:
             untouched=_untouched(module),
             made_at=self._build.layer_made_at(name),
         )
+
+    def _trains(self, parameter: torch.nn.Parameter) -> bool:
+        return parameter.requires_grad and (not self._held or id(parameter) in self._held)
 
     def _returned(self, module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         size = self._size

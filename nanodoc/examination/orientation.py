@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import torch
 
-AS_IT_WAS = "as it was"
+from nanodoc.facts.items import AS_IT_WAS
+
 _SMALLEST = 8  # pixels of a side; fewer look alike by chance
 _ALIKE, _APART = 0.95, 0.15  # of a correlation: the best, and what it is ahead of the next
 _SAME, _OTHER = 0.95, 0.8  # share of a mask's pixels

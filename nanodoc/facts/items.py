@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from nanodoc.facts.source import SourceSpan
 
+AS_IT_WAS = "as it was"
+"""Of a picture that is neither mirrored nor turned."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChangingItem:

@@ -10,6 +10,7 @@ import queue
 import sys
 import threading
 import time
+import types
 from collections import deque
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -70,6 +71,19 @@ class Outside:
         """The batch that a loader yielded last, and the indices of its samples."""
         self.iterator: Any = None
         """The loader's iterator that yielded it."""
+        self.trained_on: types.SimpleNamespace | None = None
+        """The data set and collate function of the training's loader, by the names that a
+        DataLoader has for them."""
+
+    def begin_step(self) -> None:
+        """An iteration of the training begins: what was drawn from last is what it trains on, and
+        not what a validation draws from later."""
+        dataset = getattr(self.iterator, "_dataset", None)
+        known = self.trained_on.dataset if self.trained_on is not None else None
+        if dataset is not None and dataset is not known:
+            self.trained_on = types.SimpleNamespace(
+                dataset=dataset, collate_fn=self.iterator._collate_fn
+            )
 
     def install(self) -> None:
         """Puts the wrappers in place."""

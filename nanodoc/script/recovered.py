@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import types
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -110,12 +109,9 @@ class RecoveredStep:
 
     @property
     def loader(self) -> Any:
-        """The data set and collate function of the loader that was drawn from last, by the names
-        that a DataLoader has for them."""
-        iterator = self._outside.iterator
-        if iterator is None:
-            return None
-        return types.SimpleNamespace(dataset=iterator._dataset, collate_fn=iterator._collate_fn)
+        """The data set and collate function of the training's loader, by the names that a
+        DataLoader has for them."""
+        return self._outside.trained_on
 
     @property
     def batch_name(self) -> str:

@@ -208,6 +208,7 @@ class ScriptSession(SearchSession):
         if self._most is not None and self.steps >= self._most:
             self._end(Stop())
         start = start_of(frame, loop, self._outside, self._changing, bound)
+        self._outside.begin_step()
         self._recovered.begin(start)
         self._start = start
         self._outside.sinks = [start.recorded]

@@ -68,6 +68,7 @@ class FirstLines:
         self._seconds = seconds
         self._until = 0.0
         self._lines: dict[int, tuple[Any, FirstLine]] = {}  # the value is kept: its id stays its
+        self._memory: dict[int, FirstLine] = {}  # of values that are kept, by their address
         self._reads: dict[tuple[str, int], tuple[FirstLine, Statement, str]] = {}
         self._read: dict[int, tuple[Any, int]] = {}
         self._stack: list[_Call] = []
@@ -95,6 +96,8 @@ class FirstLines:
                 if (line := self.of(item)) is not None:
                     return line
         known = self._lines.get(id(value))
+        if known is None and (memory := _memory_of(value)) is not None:
+            return self._memory.get(memory)
         return known[1] if known is not None else None
 
     def of_any(self) -> bool:
@@ -219,6 +222,9 @@ class FirstLines:
 
     def _note(self, value: Any, line: FirstLine) -> None:
         self._lines[id(value)] = (value, line)
+        memory = _memory_of(value)
+        if memory is not None:
+            self._memory.setdefault(memory, line)
 
     def _bad(self, value: Any, depth: int = 0, *, anew: bool = False) -> int:
         if isinstance(value, (str, bytes, type(None), type)):
@@ -234,6 +240,19 @@ class FirstLines:
         if _is_large(value):
             self._read[id(value)] = (value, bad)
         return bad
+
+
+def _memory_of(value: Any) -> int | None:
+    """The address of the memory that a tensor or an array lies in: a view of it, or a tensor made
+    of an array, has the same."""
+    if isinstance(value, torch.Tensor):
+        plain = value.layout is torch.strided and not value.is_nested and value.numel()
+        return value.untyped_storage().data_ptr() or None if plain else None
+    if type(value).__module__ != "numpy" or not hasattr(value, "__array_interface__"):
+        return None
+    while type(getattr(value, "base", None)).__module__ == "numpy":
+        value = value.base
+    return int(value.__array_interface__["data"][0]) or None
 
 
 def _is_large(value: Any) -> bool:

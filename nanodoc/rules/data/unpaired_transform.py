@@ -29,6 +29,7 @@ from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
 from nanodoc.diagnosis.finding import Culprit, Fix
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.items import AS_IT_WAS, UnpairedItem
 from nanodoc.rules.base import location_key
 
 
@@ -42,7 +43,6 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     item = evidence.items.unpaired if evidence.items is not None else None
     if item is None:
         return
-    image, mask = item.turns[0]
     told = [f"the image {one}, the mask {other}" for one, other in item.turns[:3]]
     yield Claim(
         root=location_key(item.line) or ("data", rule.name, item.image),
@@ -51,8 +51,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         finding=rule.finding(
             # every pair of draws is an observation by itself
             confidence=confidence(0.6, 1 - 0.8**item.pairs, 0.3 if item.line is not None else 0.0),
-            title=f"the image is {image} at random, its mask "
-            + ("is not" if mask == "as it was" else "by another draw"),
+            title=_title(item),
             explanation=f"Of draws of sample {item.index} with other random numbers, {item.apart} "
             f"of {item.pairs} pairs in which something was turned do not belong together: "
             + "; ".join(told)
@@ -74,3 +73,12 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             ),
         ),
     )
+
+
+def _title(item: UnpairedItem) -> str:
+    images, masks = (set(turns) for turns in zip(*item.turns, strict=True))
+    if masks == {AS_IT_WAS}:
+        return f"the image is {item.turns[0][0]} at random, its mask is not"
+    if images == {AS_IT_WAS}:
+        return f"the mask is {item.turns[0][1]} at random, its image is not"
+    return "the image and its mask are mirrored or turned by different draws"
