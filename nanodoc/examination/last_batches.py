@@ -215,6 +215,7 @@ class _ModelWatch:
             else own or any(t.requires_grad for _, t in tensor_leaves(list(args)))
         )
         before = self._seen.get(name)
+        undone = self._build.eval_undone(module) if module.training else None
         self._seen[name] = ModeFacts(
             module=name,
             module_type=type(module).__name__,
@@ -222,6 +223,8 @@ class _ModelWatch:
             trainable=learns,
             momentum=getattr(module, "momentum", None),
             untouched=_untouched(module),
+            eval_at=undone[0] if undone else None,
+            train_at=undone[1] if undone else None,
             made_at=self._build.layer_made_at(name),
         )
 

@@ -341,4 +341,7 @@ class ModeFacts:
     """Of a BatchNorm with running statistics."""
     untouched: bool = False
     """Its running statistics are still mean 0 and variance 1."""
+    eval_at: SourceSpan | None = None
+    """Where it was put into eval mode by itself, or in a frozen part; the next took that back."""
+    train_at: SourceSpan | None = None
     made_at: SourceSpan | None = None

@@ -12,6 +12,7 @@ from torch.nn.parameter import is_lazy
 
 from nanodoc.facts.crash import LoadFacts
 from nanodoc.facts.source import SourceSpan
+from nanodoc.recipe.mode_calls import UndoneEval
 from nanodoc.trace.spans import Place, resolve
 
 
@@ -37,6 +38,8 @@ class BuildFacts:
     """Calls of load_state_dict that left parameters of their module as they were."""
     eval_at: Mapping[int, Place] = field(default_factory=dict)
     """Where modules, by identity, were last put into eval mode."""
+    undone: Mapping[int, UndoneEval] = field(default_factory=dict)
+    """Modules, by identity, whose own eval() a train() of a larger part took back."""
     built: list[torch.optim.Optimizer] = field(default_factory=list)
     """Every optimizer that was made and is still alive."""
     frozen: Mapping[str, Place] = field(default_factory=dict)
@@ -69,6 +72,7 @@ class BuildFacts:
             schedulers={**self.schedulers, **later.schedulers},
             loaders={**self.loaders, **later.loaders},
             eval_at={**self.eval_at, **later.eval_at},
+            undone={**self.undone, **later.undone},
             frozen={**self.frozen, **later.frozen},
             built=[*self.built, *later.built],
         )
@@ -112,6 +116,20 @@ class BuildFacts:
     def frozen_at(self, name: str) -> SourceSpan | None:
         """The line that switched off requires_grad of parameter `name`."""
         return _span(self.frozen.get(name))
+
+    def eval_undone(self, module: torch.nn.Module) -> tuple[SourceSpan, SourceSpan] | None:
+        """(where a part of the model was put into eval mode on purpose, where train() took that
+        back) of a module in it; None for a part that learns: eval() was for a look only, or
+        pretrained weights came so."""
+        undone = self.undone.get(id(module))
+        if undone is None:
+            return None
+        frozen = not any(parameter.requires_grad for parameter in undone.part.parameters())
+        layer = isinstance(undone.part, torch.nn.modules.batchnorm._NormBase)
+        places = _span(undone.eval_at), _span(undone.train_at)
+        if not (frozen or layer) or places[0] is None or places[1] is None:
+            return None
+        return places[0], places[1]
 
     def layer_made_at(self, path: str) -> SourceSpan | None:
         """The line that made the layer (of torch's own kinds) at `path`."""

@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader
 
 from nanodoc.recipe.build_facts import BuildFacts, load_facts
+from nanodoc.recipe.mode_calls import ModeCalls
 from nanodoc.trace.ops import call_op, describe_op, written_by
 from nanodoc.trace.spans import Place, calling_places
 
@@ -47,7 +48,7 @@ class BuildWatch(TorchDispatchMode):
         self._schedulers: dict[int, Place] = {}
         self._loaders: dict[int, Place] = {}
         self._loads: list[tuple[torch.nn.Module, Any, Any, dict[str, int], Place | None]] = []
-        self._eval_at: dict[int, Place] = {}
+        self._modes = ModeCalls()
         self._built: list[weakref.ref[torch.optim.Optimizer]] = []
         self._frozen: dict[int, Place] = {}
         self._loaded: set[int] = set()
@@ -213,11 +214,10 @@ class BuildWatch(TorchDispatchMode):
 
     def _changing_mode(self, original: Callable[..., Any]) -> Any:
         def train(module: torch.nn.Module, mode: bool = True) -> torch.nn.Module:
-            out: torch.nn.Module = original(module, mode)
-            if mode:
-                self._eval_at.pop(id(module), None)
-            else:
-                self._note(self._eval_at, id(module), module)
+            mine, caller = calling_places(1)
+            with self._modes.call(module):
+                out: torch.nn.Module = original(module, mode)
+                self._modes.changed(module, mode, caller or mine)
             return out
 
         return train
@@ -347,7 +347,8 @@ class BuildWatch(TorchDispatchMode):
                 for load in self._loads
                 if modules & {id(module) for module in load[0].modules()}
             ),
-            eval_at={key: place for key, place in self._eval_at.items() if key in modules},
+            eval_at={k: place for k, place in self._modes.eval_at.items() if k in modules},
+            undone={k: undone for k, undone in self._modes.undone.items() if k in modules},
             built=[optimizer for ref in self._built if (optimizer := ref()) is not None],
             frozen={
                 name: self._frozen[id(p)]
@@ -372,6 +373,7 @@ class BuildWatch(TorchDispatchMode):
             grad_off=self._grad_off if not torch.is_grad_enabled() else None,
         )
         self._unwritten, self._alive, self._loads = {}, [], []
+        self._modes = ModeCalls()
         return facts
 
 

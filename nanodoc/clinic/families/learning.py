@@ -264,4 +264,20 @@ PATIENTS: tuple[Patient, ...] = (
         expect="missing-step",
         line="loss.backward()",
     ),
+    Patient(
+        name="fine-tuned",
+        file="fine_tuned",
+        story="a frozen network that train() puts back into training mode",
+        expect="undone-eval",
+        line="model.train()",
+        severity="warning",
+    ),
+    Patient(
+        name="painted-critic",
+        file="painted_critic",
+        story="a gradient penalty at every pixel",
+        expect="penalty-per-pixel",
+        line="gradient.norm(2, dim=1)",
+        severity="warning",
+    ),
 )

@@ -20,11 +20,13 @@ from nanodoc.rules.learning import (
     not_log_probabilities,
     optimizer_made_nan,
     optimizer_state_lost,
+    penalty_per_pixel,
     poor_initialisation,
     saturated_activations,
     scheduler_order,
     singleton_softmax,
     sum_reduction,
+    undone_eval,
     unreachable_target,
     unscaled_accumulation,
     update_ratio,
@@ -66,5 +68,7 @@ RULES = tuple(
         missing_step,
         unreachable_target,
         held_back_updates,
+        penalty_per_pixel,
+        undone_eval,
     )
 )
