@@ -285,7 +285,9 @@ class GraphExaminer:
             for index in sorted(earlier - last):
                 for source in flow.sources[index]:
                     if source.carries and source.producer is not None and source.producer in last:
-                        return {"shared_reader": trace.facts(index), "freed_by": number}
+                        given = trace.given_at(index, source.producer)
+                        reader = {"shared_reader": trace.facts(index), "shared_given_at": given}
+                        return {**reader, "freed_by": number}
         return {}
 
     # -- remedies ----------------------------------------------------------------------------------

@@ -147,6 +147,8 @@ class GraphFacts:
     shared_reader: OpFacts | None = None
     """With several backward calls: the op through which an earlier loss used what the last needs
     too."""
+    shared_given_at: SourceSpan | None = None
+    """The line that gave what that op reads to the network that it belongs to."""
     freed_by: int = 0
     """Which of `backward_calls` freed what that op reads."""
     backward_calls: tuple[SourceSpan | None, ...] = ()

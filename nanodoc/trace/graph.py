@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from nanodoc.facts.ops import OpFacts, TensorFacts
+from nanodoc.facts.source import SourceSpan
 from nanodoc.trace.spans import Place, resolve
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class StepTrace:
         self.optimizer_calls = optimizer_calls or []
         """Where each `Optimizer.step` was called, and how many ops had been recorded by then."""
         self.scripted: dict[int, ScriptedLines] = {}
+        self.module_calls: list[tuple[int, int, Place]] = []
         """The lines of TorchScript modules, by the module's index."""
 
     # -- edges -------------------------------------------------------------------------------------
@@ -163,6 +165,14 @@ class StepTrace:
             return "constant"
         last = log[length - 1]
         return self.leaf_name(last) if last < 0 else _base(self.records[last].info.name)
+
+    def given_at(self, index: int, producer: int) -> SourceSpan | None:
+        """The line that called the module, outside of any other, that op `index` runs in, where
+        what it reads, of op `producer`, was given to that call."""
+        for first, behind, place in self.module_calls:
+            if first <= index < behind and not first <= producer < behind:
+                return resolve(*place)
+        return None
 
     def facts(self, index: int) -> OpFacts:
         """What is known of op `index`, with its source span and, if it was examined, its

@@ -4,18 +4,26 @@ again."""
 from __future__ import annotations
 
 import threading
+from collections.abc import Sized
 from typing import Any
 
 import torch
 
 from nanodoc.trace.scripted import ScriptedLines
+from nanodoc.trace.spans import Place, calling_places
 
 
 class ModuleStack:
     """The modules of one model that are being called, innermost last. A context manager around the
     step."""
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(self, model: torch.nn.Module, records: Sized | None = None) -> None:
+        """With `records`, which grows by one with every op, the calls of modules outside of any
+        other are kept."""
+        self._records = records
+        self.calls: list[tuple[int, int, Place]] = []
+        """(the first op of a call, the one behind its last, the line that made it)"""
+        self._open: tuple[int, Place] | None = None
         self.modules: list[tuple[str, str]] = []
         """Path and type of every module, by index."""
         self._ids: dict[int, int] = {}
@@ -61,7 +69,12 @@ class ModuleStack:
         self._handles = []
 
     def _enter_module(self, module: torch.nn.Module, args: Any) -> None:
-        self._stacks.setdefault(threading.get_ident(), []).append(self._ids.get(id(module), -1))
+        stack = self._stacks.setdefault(threading.get_ident(), [])
+        if self._records is not None and not stack and stack is self._home_stack:
+            own, caller = calling_places(2)
+            place = caller or own
+            self._open = (len(self._records), place) if place is not None else None
+        stack.append(self._ids.get(id(module), -1))
 
     def _leave_module(self, module: torch.nn.Module, args: Any, output: Any) -> None:
         # An exception can leave inner modules on the stack: drop down to this one.
@@ -69,3 +82,6 @@ class ModuleStack:
         stack = self._stacks.get(threading.get_ident(), [])
         while stack and stack.pop() != index:
             pass
+        if self._open is not None and self._records is not None and not self._home_stack:
+            self.calls.append((self._open[0], len(self._records), self._open[1]))
+            self._open = None

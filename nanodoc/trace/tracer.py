@@ -72,7 +72,7 @@ class Tracer(TorchDispatchMode):
         self._in_optimizer = self._steps.inside
         self._paused: set[int] = set()
         self._keys = NodeKeys()
-        self._modules = ModuleStack(model)
+        self._modules = ModuleStack(model, self._records if flow is not None else None)
         for name, tensor in leaves:
             storage = _storage(tensor)
             # a tied weight keeps its first name
@@ -188,7 +188,7 @@ class Tracer(TorchDispatchMode):
         trace = StepTrace(
             self._records, bad, self._marks, self._leaf_names, modules.modules, self._details, calls
         )
-        trace.scripted = modules.scripted
+        trace.scripted, trace.module_calls = modules.scripted, modules.calls
         return trace
 
     # -- the hot path ------------------------------------------------------------------------------

@@ -52,3 +52,23 @@ def test_the_losses_that_share_it_are_named(
     assert first.culprit.location.line == line_of(path, "# not detached")
     freed = str(dict(first.evidence)["freed at"])
     assert freed.startswith(f"train.py:{line_of(path, '# freed')}:")
+
+
+def test_the_call_that_gives_it_to_a_network_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not a line inside of that network, which is right."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "train.py"
+    critic = (
+        "class Critic(nn.Linear):\n"
+        "    def forward(self, x):\n"
+        "        return F.linear(x, self.weight, self.bias)\n\n\nG, D = "
+    )
+    source = RECIPE.replace("G, D = ", critic).replace("nn.Linear(6, 1)", "Critic(6, 1)")
+    path.write_text(source.replace("F.linear(fake, D.weight, D.bias)", "D(fake)"))
+    first = run_training("train.py:build", Config(device="cpu", steps=2)).findings[0]
+    assert first.code == "ND503"
+    assert first.culprit.location is not None
+    assert first.culprit.location.line == line_of(path, "# not detached")
+    assert first.fixes[0].patch == "D(fake.detach())"

@@ -20,6 +20,7 @@ ND504 in-place-overwrite, ND510 growing-graph
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim
@@ -27,6 +28,7 @@ from nanodoc.diagnosis.finding import Fix
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.graph import GraphFacts
+from nanodoc.facts.source import SourceSpan
 from nanodoc.rules.graph.failure_claims import (
     both_ends,
     detached_assignment,
@@ -119,7 +121,7 @@ def _two_calls(rule: Rule, evidence: Evidence, graph: GraphFacts) -> Claim:
     return both_ends(
         rule,
         evidence,
-        shared.site or first,
+        graph.shared_given_at or shared.site or first,
         title="two losses share a graph that the first backward() frees",
         explanation="The first loss is computed through ops that the second loss needs as "
         "well. If the first is not meant to train what lies before this line (a "
@@ -130,7 +132,22 @@ def _two_calls(rule: Rule, evidence: Evidence, graph: GraphFacts) -> Claim:
         fixes=(
             Fix(
                 title="detach the input here, or call backward() once on the sum of the losses",
+                patch=_detached_input(graph.shared_given_at),
                 confidence="likely",
             ),
         ),
     )
+
+
+def _detached_input(call: SourceSpan | None) -> str | None:
+    """`net(x)` as `net(x.detach())`; None where it has not one argument, by its name."""
+    try:
+        tree = ast.parse(call.expression or "", mode="eval").body if call is not None else None
+    except SyntaxError:
+        return None
+    if not isinstance(tree, ast.Call) or len(tree.args) != 1 or tree.keywords:
+        return None
+    given = tree.args[0]
+    if not isinstance(given, (ast.Name, ast.Attribute)):
+        return None
+    return f"{ast.unparse(tree.func)}({ast.unparse(given)}.detach())"
