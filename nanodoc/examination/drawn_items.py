@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from nanodoc.examination.drawn_lines import LineThatTurns, LineThatWrites
+from nanodoc.examination.lines_that import LineThatTurns, LineThatWrites
 from nanodoc.examination.orientation import is_mask, plane, turn_of_image, turn_of_mask
 from nanodoc.facts.items import AS_IT_WAS, ChangingItem, ItemFacts, UnpairedItem
 from nanodoc.facts.source import SourceSpan

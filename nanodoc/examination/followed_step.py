@@ -11,13 +11,13 @@ from typing import Any
 import torch
 
 from nanodoc.errors import UserCodeError
-from nanodoc.examination.parameter_groups import dense_values
 from nanodoc.examination.retained_tensors import KeptTensors
 from nanodoc.examination.saved_tensors import SavedTensorWatch
 from nanodoc.facts.source import SourceSpan
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.tensors.nested import tensor_leaves
 from nanodoc.tensors.plain import without_values
+from nanodoc.tensors.sums import dense_values
 from nanodoc.trace.custom import CustomNodes
 from nanodoc.trace.eager import run_eagerly
 from nanodoc.trace.files import USER, frame_kind

@@ -3,12 +3,12 @@ begins and when it ends."""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-from nanodoc.accelerator import widest
 from nanodoc.facts.graph import (
     FrozenFacts,
     OwnedParameter,
@@ -22,6 +22,7 @@ from nanodoc.recipe.build_facts import BuildFacts
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.recipe.variables import variables_of
 from nanodoc.tensors.plain import without_values
+from nanodoc.tensors.sums import dense_values, fingerprint
 
 _DEPTH = 3
 _MOST_ITEMS = 256
@@ -38,14 +39,21 @@ class Ownership:
         self._build = build
         self._model = recipe.model
         self._marks: dict[str, tuple[float, float]] = {}
+        self._left: dict[str, tuple[weakref.ref[torch.Tensor], int]] = {}
         self._stepped: list[torch.optim.Optimizer] = []
         self.closed = False
         """The model has been changed since the last step: nothing is known of who owns what."""
 
     def begin(self) -> None:
         """Remembers the values of parameters that no optimizer holds, so that one moved by hand can
-        be told."""
-        self._marks = {name: fingerprint(parameter) for name, parameter in self._missing()}
+        be told, and the gradients that an earlier training has left in them."""
+        missing = self._missing()
+        self._marks = {name: fingerprint(parameter) for name, parameter in missing}
+        self._left = {
+            name: (weakref.ref(parameter.grad), parameter.grad._version)
+            for name, parameter in missing
+            if parameter.grad is not None
+        }
 
     def saw_stepping(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer steps, perhaps one that neither the recipe nor build() knew."""
@@ -110,11 +118,18 @@ class Ownership:
             module=module,
             module_type=type(modules[module]).__name__ if module in modules else "",
             shape=tuple(parameter.shape),
-            gradient=_norm(parameter.grad),
+            gradient=None if self._is_left(name, parameter.grad) else _norm(parameter.grad),
             registered_at=self._build.registered_at(name),
             loaded=name in self._build.loaded,
             moved=before is not None and before != fingerprint(parameter),
         )
+
+    def _is_left(self, name: str, gradient: torch.Tensor | None) -> bool:
+        """It was there before the first step, and nothing was added to it since."""
+        left, version = self._left.get(name, (None, 0))
+        if left is None or gradient is None:
+            return False
+        return left() is gradient and gradient._version == version
 
     def _stale(self, optimizers: list[torch.optim.Optimizer]) -> Iterator[OwnedParameter]:
         """Tensors of optimizers that belong to no module in sight and never got a gradient."""
@@ -361,27 +376,6 @@ def _common_path(names: list[str]) -> str:
             break
         common.append(parts[0])
     return ".".join(common)
-
-
-def dense_values(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor itself, or the values that a sparse one stores."""
-    if tensor.layout == torch.sparse_coo:
-        return tensor.coalesce().values()
-    return tensor if tensor.layout == torch.strided else tensor.values()
-
-
-def fingerprint(parameter: torch.Tensor) -> tuple[float, float]:
-    """Two numbers that change with the values: their sum and the sum of their magnitudes."""
-    values = dense_values(parameter.detach())
-    if values.is_complex():
-        values = torch.view_as_real(values)
-    # quantised, or one of the eight-bit floats: such a parameter is not trained
-    if not values.is_floating_point() or values.itemsize == 1:
-        return 0.0, 0.0
-    dtype = widest(values.device)
-    return float(values.sum(dtype=dtype)), float(
-        torch.linalg.vector_norm(values, ord=1, dtype=dtype)
-    )
 
 
 def _norm(grad: torch.Tensor | None) -> float | None:

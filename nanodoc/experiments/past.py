@@ -7,15 +7,20 @@ import contextlib
 import math
 import statistics
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from nanodoc.accelerator import in_widest
+from nanodoc.examination.lines_that import LineThatWrites
 from nanodoc.experiments.trial import Say, StepTrials
 from nanodoc.facts.course import rise
+from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.plateau import late_loss
+from nanodoc.facts.source import SourceSpan
 from nanodoc.facts.trials import Growth, RerunFacts, Stretch
+from nanodoc.replay.optimizers import rate_of
 from nanodoc.replay.rerun import Rerun, Rerunner
 from nanodoc.replay.step_state import StepState
 from nanodoc.replay.weight_history import PastStep, WeightHistory
@@ -39,6 +44,7 @@ _FAR = 10.0  # times the first losses; single batches differ by less
 _OUTLIER = 100.0  # times the median loss of the batches
 _SLACK = 0.02  # of the loss, of one and the same batch
 _LONGEST = 300  # steps run again
+_ELSEWHERE = 1.5  # times a rate
 
 
 def growth_of(
@@ -142,9 +148,40 @@ class Past:
 
     def __init__(self, trials: StepTrials, checkpoints: WeightHistory, say: Say) -> None:
         self._budget = trials.budget
+        self._trials = trials
         self._courses = Rerunner(trials.runner, trials.keeper)
         self._checkpoints = checkpoints
         self._say = say
+
+    def growth(
+        self,
+        evidence: Evidence,
+        weights: Sequence[tuple[str, torch.Tensor]],
+        last: StepState,
+    ) -> Growth:
+        """What had grown until the step `last`, and the line that raises the rate by hand."""
+        losses, norms = evidence.losses, evidence.grad_norms
+        growth = growth_of(losses, norms, self._checkpoints, weights)
+        if growth.raised and not self._trials.runner.recipe.schedulers:
+            growth = replace(growth, rate_set_at=self._rate_set_at(last))
+        return growth
+
+    def _rate_set_at(self, last: StepState) -> SourceSpan | None:
+        """The line of the step that sets the only optimizer's rate: with another rate when the
+        user's code begins, the line after which it is changed."""
+        [optimizer] = self._checkpoints.optimizers
+        moved: list[float] = []
+
+        def rate() -> float | None:
+            group = optimizer.param_groups[0]
+            if not moved and isinstance(group["lr"], float):
+                group["lr"] *= _ELSEWHERE
+                moved.append(group["lr"])
+            return rate_of(group)
+
+        with LineThatWrites(rate) as line:
+            self._trials.outcome(last)
+        return line.found
 
     def slower(self, until: int, enough: Callable[[float], bool]) -> RerunFacts | None:
         """The steps from step 0 with smaller and smaller learning rates, in a run that stayed

@@ -14,7 +14,7 @@ from nanodoc.diagnosis.remedy import Remedy
 from nanodoc.experiments.experiments import Experiments
 from nanodoc.experiments.held_back import HeldBack
 from nanodoc.experiments.overfit import Overfit
-from nanodoc.experiments.past import Past, growth_of
+from nanodoc.experiments.past import Past
 from nanodoc.experiments.remedies import WITHOUT_FAILURE, Remedies
 from nanodoc.experiments.samples import GuiltySamples, Parts, indivisible, shares_statistics
 from nanodoc.experiments.step import Step
@@ -284,7 +284,7 @@ class ExperimentRun:
             (name, p if old is None else old)
             for (name, p), old in zip(self._named, kept or [None] * len(self._named), strict=True)
         ]
-        growth = growth_of(evidence.losses, evidence.grad_norms, checkpoints, weights)
+        growth = past.growth(evidence, weights, self._capsule)
         self.pattern = replace(self.pattern, growth=growth)
         if (
             not repeat

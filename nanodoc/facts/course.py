@@ -90,6 +90,26 @@ def has_fixed_targets(evidence: Evidence) -> bool:
     return all(_is_fixed(calls, loss) for loss in losses)
 
 
+def is_one_supervised_loss(evidence: Evidence) -> bool:
+    """`has_fixed_targets`, and nothing else is added to it: a critic's error stands beside the
+    policy's."""
+    calls = _calls(evidence)
+    if calls is None or len(calls.losses) != 1 or not has_fixed_targets(evidence):
+        return False
+    losses, waiting = _losses(calls), [calls.calls[calls.losses[0]]]
+    if not losses:
+        return True  # all of it is a distance, written by hand
+    while waiting:
+        call = waiting.pop()
+        if call.name in SUPERVISED:
+            continue
+        inner = [made for a in call.arguments if (made := calls.maker(a)) is not None]
+        if call.name not in _ARITHMETIC | {"mul"} or not inner:
+            return False
+        waiting += inner
+    return True
+
+
 def _by_hand(calls: StepCalls) -> bool:
     """The only loss is made of a distance between what a network computes and what it doesn't, or
     of log-probabilities picked by labels; nothing else weighs its terms, as advantages do."""

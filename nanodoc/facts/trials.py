@@ -9,6 +9,8 @@ from typing import Any
 
 from nanodoc.facts.source import SourceSpan
 
+_RAISED = 1.5  # times the learning rate that was given: the schedule is part of the story
+
 PASSES, FAILS = "passes", "fails too"
 
 UNBOUNDED = 1e4
@@ -143,8 +145,16 @@ class Growth:
     begun to grow; None where groups differ."""
     only_rate: bool = False
     """No other learning rate was ever used."""
+    rate_set_at: SourceSpan | None = None
+    """The line that sets the rate by hand in every step, where it was raised so."""
     steps: int = 0
     """With a finite loss."""
+
+    @property
+    def raised(self) -> bool:
+        """The rate had come to half as much again as it was given, and more."""
+        given, highest = self.rate_given, self.rate_highest
+        return given is not None and highest is not None and highest > _RAISED * given
 
     @property
     def seen(self) -> bool:

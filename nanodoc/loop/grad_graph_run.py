@@ -11,7 +11,7 @@ import torch
 from nanodoc.errors import UserCodeError
 from nanodoc.examination.grad_graph import GraphExaminer
 from nanodoc.examination.late_errors import late_failure
-from nanodoc.examination.parameter_groups import Ownership, fingerprint
+from nanodoc.examination.parameter_groups import Ownership
 from nanodoc.examination.traceback import describe_failure
 from nanodoc.facts.calls import RangeFacts
 from nanodoc.facts.evidence import Evidence
@@ -26,6 +26,7 @@ from nanodoc.replay.step import StepRunner, run_step
 from nanodoc.replay.step_state import StateKeeper, StepState, copy_weights
 from nanodoc.tensors.nested import move_module
 from nanodoc.tensors.plain import without_values
+from nanodoc.tensors.sums import fingerprint
 
 
 @dataclass(slots=True)

@@ -16,11 +16,13 @@ from nanodoc.facts.calls import RangeFacts
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.frames import FrameTable, Magnitude
 from nanodoc.facts.ops import ParameterFacts
+from nanodoc.facts.source import SourceSpan
 from nanodoc.loop.history import History
 from nanodoc.loop.stop import Stop
 from nanodoc.measure.gradients import Vitals
 from nanodoc.progress import LiveMetrics
 from nanodoc.recipe.build_facts import BuildFacts
+from nanodoc.recipe.recipe import Recipe
 from nanodoc.replay.optimizers import rate_of
 from nanodoc.replay.step import StepRunner
 from nanodoc.replay.step_state import StepState
@@ -214,7 +216,7 @@ def gather(
         optimizer_sites=tuple(build.optimizer_built_at(o) for o in recipe.optimizers),
         criterion_site=build.criterion_made_at() if recipe.criterion is not None else None,
         model_site=build.layer_made_at(""),
-        data_site=build.loader_made_at(loader_of(recipe.data)),
+        data_site=_data_site(recipe, build),
         scheduler_sites=build.schedulers_built_at(),
         learning_rates=tuple(
             rate for o in recipe.optimizers if (rate := rate_of(o.param_groups[0])) is not None
@@ -231,3 +233,11 @@ def gather(
         grad_off_since_build=not torch.is_grad_enabled(),
         **watched,
     )
+
+
+def _data_site(recipe: Recipe, build: BuildFacts) -> SourceSpan | None:
+    """Where the recipe's loader was made, or that of the loop of a script."""
+    loader = loader_of(recipe.data)
+    if loader is None and (drawn := getattr(recipe.train_step, "loader", None)) is not None:
+        return build.loader_made_at(drawn._index_sampler)
+    return build.loader_made_at(loader)

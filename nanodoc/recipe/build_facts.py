@@ -32,8 +32,8 @@ class BuildFacts:
     schedulers: Mapping[int, Place] = field(default_factory=dict)
     """Where the learning rate's schedulers were made, by identity, in that order."""
     loaders: Mapping[int, Place] = field(default_factory=dict)
-    """Where each DataLoader was made, by identity; one that is gone may have left its number to
-    another object."""
+    """Where each DataLoader was made, by the identity of the loader and of its sampler; one that is
+    gone may have left its number to another object."""
     loads: tuple[LoadFacts, ...] = ()
     """Calls of load_state_dict that left parameters of their module as they were."""
     eval_at: Mapping[int, Place] = field(default_factory=dict)

@@ -78,7 +78,7 @@ class BuildWatch(TorchDispatchMode):
         self._patch(module, "train", self._changing_mode(module.train))
         self._patch(module, "load_state_dict", self._loading(module.load_state_dict))
         self._patch(optimizer, "__init__", self._optimizing(optimizer.__init__))
-        self._patch(DataLoader, "__init__", self._noting(DataLoader.__init__, self._loaders))
+        self._patch(DataLoader, "__init__", self._loading_data(DataLoader.__init__))
         self._patch(LRScheduler, "__init__", self._scheduling(LRScheduler.__init__))
         self._patch(ReduceLROnPlateau, "__init__", self._scheduling(ReduceLROnPlateau.__init__))
         self._patch(tensor, "requires_grad_", self._freezing(tensor.requires_grad_))
@@ -259,10 +259,12 @@ class BuildWatch(TorchDispatchMode):
 
         return init
 
-    def _noting(self, original: Callable[..., Any], table: dict[int, Place]) -> Any:
-        def init(made: Any, *args: Any, **kwargs: Any) -> None:
-            self._note(table, id(made), made)
-            original(made, *args, **kwargs)
+    def _loading_data(self, original: Callable[..., Any]) -> Any:
+        def init(loader: Any, *args: Any, **kwargs: Any) -> None:
+            self._note(self._loaders, id(loader), loader)
+            original(loader, *args, **kwargs)
+            if id(loader) in self._loaders:  # an iterator has the sampler, and not the loader
+                self._loaders[id(loader._index_sampler)] = self._loaders[id(loader)]
 
         return init
 

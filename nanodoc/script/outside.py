@@ -72,7 +72,7 @@ class Outside:
         self.iterator: Any = None
         """The loader's iterator that yielded it."""
         self.trained_on: types.SimpleNamespace | None = None
-        """The data set and collate function of the training's loader, by the names that a
+        """The data set, collate function and sampler of the training's loader, by the names that a
         DataLoader has for them."""
 
     def begin_step(self) -> None:
@@ -82,7 +82,9 @@ class Outside:
         known = self.trained_on.dataset if self.trained_on is not None else None
         if dataset is not None and dataset is not known:
             self.trained_on = types.SimpleNamespace(
-                dataset=dataset, collate_fn=self.iterator._collate_fn
+                dataset=dataset,
+                collate_fn=self.iterator._collate_fn,
+                _index_sampler=self.iterator._index_sampler,
             )
 
     def install(self) -> None:

@@ -109,7 +109,7 @@ class RecoveredStep:
 
     @property
     def loader(self) -> Any:
-        """The data set and collate function of the training's loader, by the names that a
+        """The data set, collate function and sampler of the training's loader, by the names that a
         DataLoader has for them."""
         return self._outside.trained_on
 

@@ -23,7 +23,7 @@ from nanodoc.errors import UserCodeError
 from nanodoc.examination.followed_step import FollowedStep
 from nanodoc.examination.grad_graph import GraphExaminer
 from nanodoc.examination.leak import ModelCall, find_leak
-from nanodoc.examination.parameter_groups import Ownership, fingerprint
+from nanodoc.examination.parameter_groups import Ownership
 from nanodoc.examination.retained_tensors import KeptTensors
 from nanodoc.facts.calls import RangeFacts
 from nanodoc.facts.graph import GraphFacts, GrowingFacts, LeakFacts
@@ -35,6 +35,7 @@ from nanodoc.replay.step import StepRunner
 from nanodoc.replay.step_state import StateKeeper, StepState
 from nanodoc.tensors.nested import batch_size, is_list_of_samples, size_of_fields, tensor_leaves
 from nanodoc.tensors.plain import without_values
+from nanodoc.tensors.sums import fingerprint
 from nanodoc.trace.files import LIBRARY, USER, frame_kind
 from nanodoc.trace.spans import Place, resolve
 from nanodoc.watchers.watch import NOTHING, RunEnd, Watch

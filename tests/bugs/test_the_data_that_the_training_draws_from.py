@@ -54,6 +54,32 @@ def main():
 main()
 """
 
+SORTED = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def main():
+    torch.manual_seed(0)
+    y = torch.arange(4).repeat_interleave(64)
+    x = torch.randn(256, 4) + F.one_hot(y, 4)
+    training = DataLoader(TensorDataset(x, y), 32)
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for epoch in range(2):
+        for features, target in training:
+            loss = F.cross_entropy(model(features), target)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        print(len(DataLoader(TensorDataset(x, y), 8)))
+
+
+main()
+"""
+
 SLICED = """
 import numpy as np
 import torch
@@ -101,3 +127,8 @@ def test_samples_of_the_training_are_drawn(tmp_path: Path) -> None:
 def test_a_slice_of_bad_data_has_their_line(tmp_path: Path) -> None:
     code, line = first(tmp_path, SLICED)
     assert (code, line) == ("ND101", line_of(tmp_path / "train.py", "return (x - x.mean(0))"))
+
+
+def test_the_loader_of_the_training_has_a_line(tmp_path: Path) -> None:
+    code, line = first(tmp_path, SORTED)
+    assert (code, line) == ("ND115", line_of(tmp_path / "train.py", "training = DataLoader"))

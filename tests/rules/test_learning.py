@@ -122,6 +122,21 @@ def test_saturated_hidden_layers() -> None:
     assert serious(run(model)) == ["ND604"]
 
 
+def test_saturation_beside_a_policy_is_an_info() -> None:
+    """A critic's error falls or rises with the policy's success, and its units may saturate."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(10, 32), nn.Tanh(), nn.Linear(32, 3))
+    nn.init.normal_(model[0].weight, std=20.0)
+
+    def loss(out: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+        advantage = actions.float() - out[:, 2].detach()
+        policy = -(F.log_softmax(out[:, :2], 1)[:, 0] * advantage).mean()
+        return policy + 0.5 * F.mse_loss(out[:, 2], actions.float())
+
+    found = run(model, loss=loss)
+    assert [one.severity for one in found if one.code == "ND604"] == ["info"]
+
+
 def test_units_that_began_alike() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(10, 16), nn.Tanh(), nn.Linear(16, 3))

@@ -18,7 +18,7 @@ from nanodoc.config import Config
 from nanodoc.diagnosis.finding import Finding
 from nanodoc.facts.rates import _stalled
 from nanodoc.pipeline.run import run_training
-from tests.helpers import diagnose
+from tests.helpers import diagnose, line_of
 
 
 def run(
@@ -159,3 +159,35 @@ def test_a_rate_under_a_schedule_is_lowered_where_it_is_written(tmp_path: Path) 
 )
 def test_a_loss_that_stands_still(losses: list[float], stalls: bool) -> None:
     assert _stalled(losses) == stalls
+
+
+def test_a_rate_that_the_step_itself_raises(tmp_path: Path) -> None:
+    """The line is where the rate is set, and not where the optimizer was made."""
+    file = tmp_path / "train.py"
+    file.write_text(
+        "import torch\n"
+        "import torch.nn.functional as F\n"
+        "from torch import nn\n"
+        "def build():\n"
+        "    torch.manual_seed(0)\n"
+        "    x = torch.randn(200, 16, 6)\n"
+        "    model = nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 6))\n"
+        "    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)\n"
+        "    steps = [0]\n"
+        "    def train_step(model, batch):\n"
+        "        steps[0] += 1\n"
+        "        for group in optimizer.param_groups:\n"
+        "            group['lr'] = 0.02 * steps[0]  # without end\n"
+        "        loss = F.mse_loss(model(batch), 3 * batch)\n"
+        "        optimizer.zero_grad()\n"
+        "        loss.backward()\n"
+        "        optimizer.step()\n"
+        "        return loss\n"
+        "    return dict(model=model, train_step=train_step, optimizer=optimizer,\n"
+        "                data=list(x), max_steps=200)\n"
+    )
+    first = run_training(f"{file}:build", Config()).findings[0]
+    assert first.code == "ND606"
+    assert first.culprit.location is not None
+    assert first.culprit.location.line == line_of(file, "# without end")
+    assert "had raised the learning rate" in first.explanation

@@ -17,7 +17,6 @@ from nanodoc.facts.trials import Growth, RerunFacts, Stretch
 from nanodoc.rules.base import effects, link, replay_row
 from nanodoc.rules.rewrite import number_in_call
 
-_RAISED = 1.5  # times the learning rate at the start: the schedule is part of the story
 WEIGHTS_GREW = 5.0
 """How far the weights of a finite run must have grown: its loss may rise for many reasons."""
 
@@ -133,15 +132,12 @@ def _site(evidence: Evidence, growth: Growth) -> tuple[SourceSpan | None, bool]:
     the rate. In a step without an optimizer, the line that moves the weights."""
     if evidence.update_site is not None:
         return evidence.update_site, False
-    raised = (
-        growth.rate_given is not None
-        and growth.rate_highest is not None
-        and growth.rate_highest > _RAISED * growth.rate_given
-    )
+    if growth.raised and growth.rate_set_at is not None:
+        return growth.rate_set_at, True
     scheduler = next(
         (made for made in reversed(evidence.scheduler_sites) if made is not None), None
     )
-    if raised and scheduler is not None:
+    if growth.raised and scheduler is not None:
         return scheduler, True
     return next((made for made in evidence.optimizer_sites if made is not None), None), False
 

@@ -1,8 +1,9 @@
 """## What it checks
 The share of a hidden sigmoid's or tanh's outputs where its derivative is below 0.01, more than half
-for a warning. When the run is over its last batch and up to three earlier ones are run once more
-with the weights it ended with. Outputs of the model and gates (sigmoids that are multiplied with
-something) are left out: they may saturate on purpose.
+for a warning; an info where the loss has no targets that stay, as that of a policy. When the run is
+over its last batch and up to three earlier ones are run once more with the weights it ended with.
+Outputs of the model and gates (sigmoids that are multiplied with something) are left out: they may
+saturate on purpose.
 
 ## Why it matters
 The gradient behind it is a hundredth of what it was, for each such layer.
@@ -24,6 +25,7 @@ from collections.abc import Iterable
 from nanodoc.diagnosis.claim import Claim, Scope, confidence
 from nanodoc.diagnosis.rule import Rule, Threshold, rule
 from nanodoc.facts.calls import CallFacts, StepCalls
+from nanodoc.facts.course import is_one_supervised_loss
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import (
@@ -67,7 +69,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             explanation="There its derivative is below 0.01: what comes back to the layers before "
             "it is a hundredth of the gradient, and less.",
             culprit=at_call(unit.call, evidence),
-            severity=rule.severity,
+            # the loss of a policy or a critic tells nothing of what its network has learnt
+            severity=rule.severity if is_one_supervised_loss(evidence) else "info",
             step=inspection.step,
             weight=confidence(
                 0.6, 0.5 if unit.saturated > 0.9 else 0.2, 0.3 if inspection.batches > 1 else 0.0

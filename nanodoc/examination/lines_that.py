@@ -1,5 +1,5 @@
-"""Which line of the user's code does something to a sample while it is drawn: the line that writes
-into what a data set keeps, or the one that turns a picture."""
+"""Which line of the user's code does something while it runs: the line that changes a value that is
+kept, or the one that turns a picture."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ class _Lines:
         self._left -= 1
         if self.found is not None or self._left < 0:
             return None
-        if event in ("line", "return") and self._last is not None:
+        if self._last is None:
+            self._first_line()
+        elif event in ("line", "return"):
             self._after(self._last[0], self._last[1], frame, arg if event == "return" else None)
         if event == "line":
             self._last = frame, frame.f_lineno
@@ -54,6 +56,9 @@ class _Lines:
             if caller in self._at:  # the caller's line goes on
                 self._last = caller, self._at[caller]
         return self._traced
+
+    def _first_line(self) -> None:
+        """The user's code is about to begin."""
 
     def _after(self, frame: FrameType, line: int, now: FrameType, returned: Any) -> None:
         raise NotImplementedError
@@ -71,9 +76,11 @@ class LineThatWrites(_Lines):
         self._read = read
 
     def __enter__(self) -> LineThatWrites:
-        self._value = self._read()
         self._begin()
         return self
+
+    def _first_line(self) -> None:
+        self._value = self._read()
 
     def _after(self, frame: FrameType, line: int, now: FrameType, returned: Any) -> None:
         value = self._read()

@@ -1,0 +1,28 @@
+"""Whether a tensor has other values than before, in two numbers."""
+
+from __future__ import annotations
+
+import torch
+
+from nanodoc.accelerator import widest
+
+
+def dense_values(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor itself, or the values that a sparse one stores."""
+    if tensor.layout == torch.sparse_coo:
+        return tensor.coalesce().values()
+    return tensor if tensor.layout == torch.strided else tensor.values()
+
+
+def fingerprint(parameter: torch.Tensor) -> tuple[float, float]:
+    """Two numbers that change with the values: their sum and the sum of their magnitudes."""
+    values = dense_values(parameter.detach())
+    if values.is_complex():
+        values = torch.view_as_real(values)
+    # quantised, or one of the eight-bit floats: such a parameter is not trained
+    if not values.is_floating_point() or values.itemsize == 1:
+        return 0.0, 0.0
+    dtype = widest(values.device)
+    return float(values.sum(dtype=dtype)), float(
+        torch.linalg.vector_norm(values, ord=1, dtype=dtype)
+    )
