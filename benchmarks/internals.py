@@ -13,7 +13,7 @@ import torch
 from nanodoc import Recipe, accelerator, cuda
 from nanodoc.examination.followed_step import FollowedStep
 from nanodoc.examination.grad_graph import GraphExaminer
-from nanodoc.examination.parameter_groups import fingerprint
+from nanodoc.tensors.sums import fingerprint
 from nanodoc.loop.engine import Engine
 from nanodoc.loop.history import History
 from nanodoc.replay.step import StepRunner, run_step
