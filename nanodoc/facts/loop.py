@@ -177,11 +177,26 @@ class BatchLeaf:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class CopyFacts:
+    """A part of the batch, each of whose numbers another part holds at a fixed place, perhaps on
+    another scale."""
+
+    path: str
+    inside: str
+    places: tuple[tuple[int, ...], ...]
+    """In one sample of `inside`, for each number of a sample of `path`."""
+    samples: int
+    equal: bool
+    """The numbers themselves are the same; else they are on another scale."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class DataFacts:
     """The batches that are still there when the run has ended."""
 
     batches: int = 0
     leaves: tuple[BatchLeaf, ...] = ()
+    copies: tuple[CopyFacts, ...] = ()
     identical: int = 0
     """Pairs of successive batches of one pass that are bitwise the same, though each was made
     anew."""

@@ -16,7 +16,7 @@ __all__ = ["_our_own_main"]
 
 LOOP = """
 model = nn.Linear(6, 3)
-optimizer = torch.optim.SGD(model.parameters(), lr=1.0)  # made
+optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
 def rate(step):
     return 400.0
 step = 0
@@ -48,6 +48,6 @@ def test_a_smaller_rate_is_one(
     first = report.findings[0]
     assert first.name == "divergence"
     assert first.culprit.location is not None
-    assert first.culprit.location.line == line_of(path, "# made")
+    assert first.culprit.location.line == line_of(path, 'group["lr"] = rate(step)')
     tried = {row["name"]: row["outcome"] for row in first.experiments}
     assert "passes" in tried.values(), tried

@@ -153,4 +153,19 @@ PATIENTS: tuple[Patient, ...] = (
         expect="unpaired-transform",
         line="image = image.flip(-1)",
     ),
+    Patient(
+        name="spoken-numbers",
+        file="spoken_numbers",
+        story="time and bands that are exchanged by reshape",
+        expect="mixed-dimensions",
+        line="frames.reshape(n, bands, time)",
+    ),
+    Patient(
+        name="late-window",
+        file="late_window",
+        story="a window that holds the hour to be forecast",
+        expect="leaked-target",
+        line="self.wind[index + 12]",
+        severity="warning",
+    ),
 )

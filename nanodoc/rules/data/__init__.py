@@ -11,7 +11,9 @@ from nanodoc.rules.data import (
     index_out_of_range,
     inverted_mask,
     label_out_of_range,
+    leaked_target,
     missing_causal_mask,
+    mixed_dimensions,
     non_finite_input,
     padding_dominated,
     ragged_batch,
@@ -44,5 +46,7 @@ RULES = tuple(
         missing_causal_mask,
         changing_items,
         unpaired_transform,
+        mixed_dimensions,
+        leaked_target,
     )
 )

@@ -1,0 +1,116 @@
+"""## What it checks
+Whether all numbers of a target are, in every sample of the batches that are still there (up to
+eight), numbers at fixed places of the model's input; an info where they are on another scale (a
+correlation of 1 up to rounding). Targets as large as half of the input and more, as those of an
+autoencoder, are left alone.
+
+## Why it matters
+The model copies what it should predict. The loss is better than it can be, and where the target is
+not known the model is lost.
+
+## Example
+    window, target = series[i : i + 24], series[i + 23]
+
+## Fix
+    window, target = series[i : i + 24], series[i + 24]
+
+## See also
+ND117 unshifted-labels, ND118 missing-causal-mask
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from nanodoc.diagnosis.claim import Claim, confidence
+from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.calls import ArgumentFacts, StepCalls
+from nanodoc.facts.course import SUPERVISED
+from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.loop import CopyFacts
+from nanodoc.rules.data.batch_claims import batch_claim
+from nanodoc.rules.learning.claims import calls_of
+
+_DISTANCES = ("sub", "rsub")
+
+
+@rule(
+    "ND122",
+    "leaked-target",
+    "warning",
+    "the target is one of the inputs",
+    needs=("inspection", "data"),
+    preflight="batch",
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    calls, data = calls_of(evidence), evidence.data
+    if calls is None or data is None:
+        return
+    for copy in data.copies:
+        if not _is_target(calls, copy.path) or not _is_input(calls, copy.inside, copy.path):
+            continue
+        first = "[n, " + ", ".join(str(number) for number in copy.places[0]) + "]"
+        more = f" and {len(copy.places) - 1} more" if len(copy.places) > 1 else ""
+        claim = batch_claim(
+            rule,
+            evidence,
+            copy.path,
+            title=f"the target {copy.path} is one of the inputs: {copy.inside}{first}{more}",
+            explanation=f"In all {copy.samples} samples looked at, sample n's target "
+            + (
+                f"is the number at {first} of the input."
+                if copy.equal
+                else f"goes up and down with the number at {first} of the input, exactly."
+            )
+            + " The model needs nothing else.",
+            # a scaled column may be the task itself, in an exercise
+            severity=rule.severity if copy.equal else "info",
+            weight=_sure(copy),
+            notes=[("samples", copy.samples), ("place in the input", first)],
+            fix=f"leave it out of {copy.inside}: windows that end before the target, features "
+            "without the column that is asked for",
+        )
+        yield _at_labels(claim, evidence)
+        return
+
+
+def _at_labels(claim: Claim, evidence: Evidence) -> Claim:
+    """Where the target is made, if that is known."""
+    labels_at = evidence.inspection.labels_at if evidence.inspection is not None else None
+    found = claim.finding
+    culprit = replace(found.culprit, location=labels_at or found.culprit.location)
+    return replace(claim, finding=replace(found, culprit=culprit))
+
+
+def _sure(copy: CopyFacts) -> float:
+    """More samples, and more numbers of each, agree by chance less."""
+    return confidence(0.6, 1 - 16 / (16 + copy.samples), 0.3 if len(copy.places) > 1 else 0.0)
+
+
+def _is_target(calls: StepCalls, path: str) -> bool:
+    """It is what the loss compares with."""
+    reaching = calls.reaching_the_loss()
+    return any(
+        _leaf(calls, side) == path
+        for call in calls.calls
+        if call.index in reaching and (call.name in SUPERVISED or call.name in _DISTANCES)
+        for side in call.arguments[:2]
+        if not side.requires_grad
+    )
+
+
+def _is_input(calls: StepCalls, path: str, target: str) -> bool:
+    """A layer takes it, and none takes the target."""
+    taken = {
+        _leaf(calls, argument)
+        for call in calls.calls
+        if call.requires_grad and call.name not in (*SUPERVISED, *_DISTANCES)
+        for argument in call.arguments
+    }
+    return path in taken and target not in taken
+
+
+def _leaf(calls: StepCalls, argument: ArgumentFacts) -> str | None:
+    made = calls.origin(argument, elementwise=True)
+    return made.leaf if isinstance(made, ArgumentFacts) else None

@@ -1,0 +1,197 @@
+"""## What it checks
+Calls of view and reshape on the way to the loss, by their shapes: the sizes come out in another
+order, so that no dimension was moved and all values are mixed. (N, T, F) as (N, F, T); (N, C, H, W)
+as (N, H·W, C) and back; (N, T, E) as (N, heads, T, E/heads), and the way back of what attention
+gave; the last states (layers, N, H) of a recurrent layer as (N, layers·H). And outputs and targets
+that are flattened in different orders, (N, T) and (T, N).
+
+## Why it matters
+The shapes fit, nothing fails, and the model reads noise.
+
+## Example
+    x = x.view(n, channels, time)       # x is (n, time, channels)
+
+## Fix
+    x = x.transpose(1, 2)
+
+## Options
+Dimensions of equal sizes can't be told apart. Where three sizes only change places, sizes that are
+computed in the call (`t // 2, f * 2`) say what is meant.
+
+## See also
+ND513 cross-sample-leak
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+
+from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
+from nanodoc.diagnosis.finding import Fix
+from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.calls import CLASSIFICATION, ArgumentFacts, CallFacts, StepCalls
+from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.source import SourceSpan
+from nanodoc.rules.base import location_key
+from nanodoc.rules.learning.claims import at_call, calls_of
+
+_RESHAPING = ("view", "reshape", "flatten", "unflatten")
+_ATTENTION = ("matmul", "bmm", "scaled_dot_product_attention", "einsum", "dropout")
+_RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+_BY_ROWS = ("log_softmax", "softmax", "linear", "dropout", "contiguous", "float", "layer_norm")
+
+Shape = tuple[int, ...]
+
+
+@rule(
+    "ND121",
+    "mixed-dimensions",
+    "critical",
+    "view or reshape where a dimension was to be moved: all values are mixed",
+    needs=("inspection",),
+    preflight="loss",
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    calls = calls_of(evidence)
+    if calls is None:
+        return
+    reaching = calls.reaching_the_loss()
+    for call in calls.calls:
+        if call.index not in reaching or not call.arguments:
+            continue
+        if call.name in _RESHAPING:
+            given = call.arguments[0].shape
+            order = _order(calls, call, given, call.shape)
+            if order is not None:
+                yield _claim(
+                    rule,
+                    evidence,
+                    call,
+                    title=f"{call.name} makes {given} into {call.shape} without moving a dimension",
+                    explanation="It reads the values in the order in which they lie in memory, so "
+                    f"that each row of the result mixes several of the input. {order[0]}.",
+                    fix=order[1],
+                )
+                return
+        elif call.name in CLASSIFICATION and len(call.arguments) > 1:
+            orders = (
+                _flattened(calls, call.arguments[0], 1),
+                _flattened(calls, call.arguments[1], 0),
+            )
+            if None not in orders and _reversed(orders[0] or (), orders[1] or ()):
+                yield _claim(
+                    rule,
+                    evidence,
+                    call,
+                    title=f"outputs are flattened from {orders[0]} and targets from {orders[1]}",
+                    explanation="Row by row, each output meets the target of another place.",
+                    fix="flatten both in the same order: transpose neither, or both",
+                )
+                return
+
+
+def _claim(
+    rule: Rule, evidence: Evidence, call: CallFacts, *, title: str, explanation: str, fix: str
+) -> Claim:
+    sizes = {size for size in call.shape if size > 1}
+    return Claim(
+        root=location_key(call.site) or ("mixed", call.index),
+        specificity=Specificity.EXACT,
+        stage=Stage.WIRING,
+        finding=rule.finding(
+            # the more different sizes come out in another order, the less is it chance
+            confidence=confidence(0.7, 0.5 if len(sizes) > 2 else 0.2),
+            title=title,
+            explanation=explanation,
+            culprit=at_call(call, evidence),
+            phase="forward",
+            step=0,
+            fixes=(Fix(title=fix, confidence="likely"),),
+        ),
+    )
+
+
+def _order(calls: StepCalls, call: CallFacts, given: Shape, made: Shape) -> tuple[str, str] | None:
+    """(what the shapes mean, what was meant) of a call that mixes; None where it does not, or where
+    that is not certain."""
+    if not given or given[0] < 2 or given == made:
+        return None
+    if len(given) == len(made):
+        if not _swapped(given, made) or _computed(call.site):
+            return None
+        return "The two shapes have the same sizes in another order", "transpose or permute instead"
+    origin = calls.origin(call.arguments[0])
+    name = origin.name if isinstance(origin, CallFacts) else ""
+    if len(given) == 3 and name in _RECURRENT and made == (given[1], given[0] * given[2]):
+        apart = 1 != given[0] != given[1]
+        told = "The states of one sample do not lie together", "h.transpose(0, 1).flatten(1)"
+        return told if apart else None
+    if given[0] != made[0] or given[-1] == made[-1]:  # the last dimension may be as it was
+        return None
+    if len(given) == 4 and len(made) == 3:
+        return _joined(given, made, attention=name in _ATTENTION)
+    return _split(given, made) if len(given) == 3 and len(made) == 4 else None
+
+
+def _joined(given: Shape, made: Shape, *, attention: bool) -> tuple[str, str] | None:
+    n, first, second, third = given
+    if made == (n, second * third, first) and first not in (1, second * third):
+        return (
+            f"The {first} channels do not come last by that",
+            "x.flatten(2).transpose(1, 2), or permute before reshape",
+        )
+    if attention and made == (n, second, first * third) and 1 != first != second:
+        return f"The {first} heads are not joined by that", "x.transpose(1, 2).reshape(...)"
+    return None
+
+
+def _split(given: Shape, made: Shape) -> tuple[str, str] | None:
+    _, second, third = given
+    if made[1] == third and made[2] * made[3] == second and third not in (1, second):
+        return f"The {third} channels do not come first by that", "x.transpose(1, 2) first"
+    if made[2] == second and made[1] * made[3] == third and 1 != made[1] != second:
+        return (
+            f"The {made[1]} heads are not split off by that",
+            f"x.view(..., {second}, {made[1]}, {made[3]}).transpose(1, 2)",
+        )
+    return None
+
+
+def _swapped(given: Shape, made: Shape) -> bool:
+    """The same sizes in another order, ones left aside."""
+    before = [size for size in given if size > 1]
+    after = [size for size in made if size > 1]
+    return len(before) > 2 and sorted(before) == sorted(after) and before != after
+
+
+def _computed(site: SourceSpan | None) -> bool:
+    """A size is computed in the call itself."""
+    try:
+        tree = ast.parse(site.expression or "", mode="eval").body if site is not None else None
+    except SyntaxError:
+        return False
+    return isinstance(tree, ast.Call) and any(
+        isinstance(node, ast.BinOp) for argument in tree.args for node in ast.walk(argument)
+    )
+
+
+def _flattened(calls: StepCalls, argument: ArgumentFacts, features: int) -> Shape | None:
+    """The two dimensions that became one on the way to `argument`, whose rows stay what they are;
+    `features` dimensions stand behind them."""
+    for _ in range(len(calls.calls)):
+        made = calls.maker(argument)
+        if made is None or not made.arguments:
+            return None
+        before = made.arguments[0].shape
+        joins = made.name in _RESHAPING and len(before) == 2 + features
+        if joins and len(made.shape) == 1 + features and made.shape[0] == before[0] * before[1]:
+            return before[:2]
+        if made.name not in _BY_ROWS and not made.same_values:
+            return None
+        argument = made.arguments[0]
+    return None
+
+
+def _reversed(one: Shape, other: Shape) -> bool:
+    return len(one) == 2 and one == other[::-1] and one[0] != one[1] and 1 not in one
