@@ -293,3 +293,54 @@ class OneKey(nn.Module):
 
 def test_attention_over_a_single_key_is_no_mistake() -> None:
     assert "ND620" not in serious(run(classify, model=OneKey()))
+
+
+# -- noise -----------------------------------------------------------------------------------------
+
+
+class Denoiser(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.layers(x)
+        return out
+
+
+def clean_data(model: nn.Module, batch: Any) -> torch.Tensor:
+    noise = torch.randn_like(batch[0])
+    mixed = 0.8 * batch[0] + 0.6 * noise  # never used
+    assert mixed.shape == noise.shape
+    return F.mse_loss(model(batch[0]), noise)
+
+
+def drawn_twice(model: nn.Module, batch: Any) -> torch.Tensor:
+    noise = torch.randn_like(batch[0])
+    mixed = 0.8 * batch[0] + 0.6 * torch.randn_like(batch[0])
+    return (model(mixed) - noise).pow(2).mean()
+
+
+@pytest.mark.parametrize("loss_fn", [clean_data, drawn_twice], ids=lambda one: one.__name__)
+def test_noise_that_the_model_is_not_given(loss_fn: Loss) -> None:
+    assert serious(run(loss_fn, model=Denoiser())) == ["ND123"]
+
+
+def noise_given(model: nn.Module, batch: Any) -> torch.Tensor:
+    noise = torch.randn_like(batch[0])
+    return F.mse_loss(model(0.8 * batch[0] + 0.6 * noise), noise)
+
+
+def flow(model: nn.Module, batch: Any) -> torch.Tensor:
+    noise, t = torch.randn(8, 6), torch.rand(8, 1)
+    return F.mse_loss(model((1 - t) * noise + t * batch[0]), batch[0] - noise)
+
+
+def exercise(model: nn.Module, batch: Any) -> torch.Tensor:
+    """Inputs and targets of chance, to see whether it runs."""
+    return F.mse_loss(model(torch.randn(8, 6)), torch.randn(8, 6))
+
+
+@pytest.mark.parametrize("loss_fn", [noise_given, flow, exercise], ids=lambda one: one.__name__)
+def test_noise_that_may_be_asked_for(loss_fn: Loss) -> None:
+    assert "ND123" not in serious(run(loss_fn, model=Denoiser()))

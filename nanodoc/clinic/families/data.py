@@ -168,4 +168,11 @@ PATIENTS: tuple[Patient, ...] = (
         line="self.wind[index + 12]",
         severity="warning",
     ),
+    Patient(
+        name="clean-pictures",
+        file="clean_pictures",
+        story="a model of noise that is given the pictures without it",
+        expect="unseen-noise",
+        line="F.mse_loss(model(mixed if noisy else pictures), noise)",
+    ),
 )

@@ -21,6 +21,7 @@ from nanodoc.rules.data import (
     slow_loader,
     unnormalised_input,
     unpaired_transform,
+    unseen_noise,
     unshifted_labels,
 )
 
@@ -48,5 +49,6 @@ RULES = tuple(
         unpaired_transform,
         mixed_dimensions,
         leaked_target,
+        unseen_noise,
     )
 )

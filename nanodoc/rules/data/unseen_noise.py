@@ -1,0 +1,124 @@
+"""## What it checks
+A regression loss whose target was drawn at random in the step, in the shape of a part of the batch,
+as the noise of a diffusion model is; the prediction is made of that part of the batch, and not of
+the noise.
+
+## Why it matters
+Nobody can tell noise that is not in the input. The model learns to predict its mean.
+
+## Example
+    noisy = scheduler.add_noise(images, noise, t)
+    loss = F.mse_loss(model(images, t), noise)
+
+## Fix
+    loss = F.mse_loss(model(noisy, t), noise)
+
+## See also
+ND122 leaked-target
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
+from nanodoc.diagnosis.finding import Fix
+from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.calls import REGRESSION, ArgumentFacts, CallFacts, StepCalls
+from nanodoc.facts.evidence import Evidence
+from nanodoc.rules.base import location_key
+from nanodoc.rules.learning.claims import at_call, calls_of
+
+_DRAWS = ("rand", "normal")
+
+
+@rule(
+    "ND123",
+    "unseen-noise",
+    "critical",
+    "the model is asked for noise that it is not given",
+    needs=("inspection",),
+    preflight="loss",
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    calls = calls_of(evidence)
+    if calls is None:
+        return
+    reaching = calls.reaching_the_loss()
+    for call in calls.calls:
+        compares = call.name in REGRESSION or call.name == "sub"
+        if call.index not in reaching or not compares or len(call.arguments) < 2:
+            continue
+        for side, other in (call.arguments[:2], call.arguments[1::-1]):
+            noise = _draw(calls, other) if side.requires_grad else None
+            if noise is None:
+                continue
+            made_of, leaves = _behind(calls, side)
+            data = [leaf for leaf in leaves if leaf.shape == noise.shape]
+            if data and noise.index not in made_of:
+                yield _claim(rule, evidence, call, noise, data[0], used=_is_used(calls, noise))
+                return
+
+
+def _claim(
+    rule: Rule,
+    evidence: Evidence,
+    call: CallFacts,
+    noise: CallFacts,
+    data: ArgumentFacts,
+    *,
+    used: bool,
+) -> Claim:
+    site = noise.site
+    drawn = f"{noise.name} at {site.file}:{site.line}" if site is not None else noise.name
+    return Claim(
+        root=location_key(call.site) or ("unseen", call.index),
+        specificity=Specificity.EXACT,
+        stage=Stage.WIRING,
+        finding=rule.finding(
+            # added to the data, and what came of it forgotten: no training on pure chance
+            confidence=confidence(0.8, 0.6 if used else 0.0),
+            title="the model is asked for noise that it is not given",
+            explanation=f"The target is {drawn}. The prediction is made of {data.leaf}, of the "
+            "same shape, and nothing that was made of the noise goes into it.",
+            culprit=at_call(call, evidence),
+            phase="forward",
+            step=0,
+            evidence=(("noise", drawn), ("input", data.leaf), ("shape", str(noise.shape))),
+            fixes=(
+                Fix(
+                    title="give the model what was made of the data and this noise",
+                    confidence="likely",
+                ),
+            ),
+        ),
+    )
+
+
+def _draw(calls: StepCalls, argument: ArgumentFacts) -> CallFacts | None:
+    """The random draw whose values these are."""
+    made = calls.origin(argument)
+    drawn = isinstance(made, CallFacts) and made.name.startswith(_DRAWS) and len(made.shape) > 1
+    return made if drawn and isinstance(made, CallFacts) else None
+
+
+def _behind(calls: StepCalls, argument: ArgumentFacts) -> tuple[set[int], list[ArgumentFacts]]:
+    """(the calls that an argument is made of, the parts of the batch that it is made of)"""
+    seen: set[int] = set()
+    leaves, waiting = [], [argument]
+    while waiting:
+        each = waiting.pop()
+        made = calls.maker(each)
+        if made is None:
+            if (each.leaf or "").startswith("batch"):
+                leaves.append(each)
+        elif made.index not in seen:
+            seen.add(made.index)
+            waiting += made.arguments
+    return seen, leaves
+
+
+def _is_used(calls: StepCalls, noise: CallFacts) -> bool:
+    """Something besides the loss is made of it."""
+    readers = [c for c in calls.calls if any(a.made_by == noise.index for a in c.arguments)]
+    return len(readers) > 1
