@@ -334,3 +334,13 @@ def test_an_encoder_that_is_put_into_eval_mode_before_every_step() -> None:
     assert (first.code, first.severity) == ("ND613", "critical")
     assert first.culprit.location is not None
     assert first.culprit.location.line == marked(__file__, "to look at its features")
+
+
+@pytest.mark.parametrize(
+    ("momentum", "told"), [(0.1, False), (0.99, True), (0.5, False), (1.0, False), (None, False)]
+)
+def test_statistics_that_forget(momentum: float | None, told: bool) -> None:
+    """1.0 and None are used to take the statistics anew."""
+    torch.manual_seed(0)
+    layers = nn.Linear(10, 16), nn.BatchNorm1d(16, momentum=momentum), nn.ReLU(), nn.Linear(16, 3)
+    assert serious(run(nn.Sequential(*layers))) == (["ND625"] if told else [])

@@ -344,3 +344,44 @@ def exercise(model: nn.Module, batch: Any) -> torch.Tensor:
 @pytest.mark.parametrize("loss_fn", [noise_given, flow, exercise], ids=lambda one: one.__name__)
 def test_noise_that_may_be_asked_for(loss_fn: Loss) -> None:
     assert "ND123" not in serious(run(loss_fn, model=Denoiser()))
+
+
+# -- scores ----------------------------------------------------------------------------------------
+
+
+def cut_off(model: nn.Module, batch: Any) -> torch.Tensor:
+    return F.cross_entropy(F.relu(model(batch[0])), batch[1])
+
+
+def dropped(model: nn.Module, batch: Any) -> torch.Tensor:
+    return F.nll_loss(F.log_softmax(F.dropout(model(batch[0]), 0.3), -1), batch[1])
+
+
+@pytest.mark.parametrize("loss_fn", [cut_off, dropped], ids=lambda one: one.__name__)
+def test_scores_that_are_spoiled(loss_fn: Loss) -> None:
+    assert serious(run(loss_fn))[:1] == ["ND633"]
+
+
+def capped(model: nn.Module, batch: Any) -> torch.Tensor:
+    return F.cross_entropy(30 * torch.tanh(model(batch[0]) / 30), batch[1])
+
+
+def pooled(model: nn.Module, batch: Any) -> torch.Tensor:
+    """As in SqueezeNet: relu, and a mean over positions."""
+    maps = F.relu(model(batch[0]))[:, :, None, None].expand(8, 4, 3, 3)
+    return F.cross_entropy(F.adaptive_avg_pool2d(maps, 1).flatten(1), batch[1])
+
+
+def dropped_before(model: nn.Module, batch: Any) -> torch.Tensor:
+    return F.cross_entropy(model(F.dropout(batch[0], 0.3)), batch[1])
+
+
+def not_in_training(model: nn.Module, batch: Any) -> torch.Tensor:
+    return F.cross_entropy(F.dropout(model(batch[0]), 0.9, training=False), batch[1])
+
+
+@pytest.mark.parametrize(
+    "loss_fn", [capped, pooled, dropped_before, not_in_training], ids=lambda one: one.__name__
+)
+def test_scores_that_are_left_alone(loss_fn: Loss) -> None:
+    assert serious(run(loss_fn)) == []

@@ -58,6 +58,14 @@ def healthy_momentum():
     return recipe(net(nn.BatchNorm1d(24)))
 
 
+def sick_memory():
+    return recipe(net(nn.BatchNorm1d(24, momentum=0.99)))
+
+
+def healthy_memory():
+    return recipe(net(nn.BatchNorm1d(24, momentum=0.01)))
+
+
 def sick_mean():
     return recipe(net(Mean(0)))
 

@@ -11,6 +11,7 @@ from nanodoc.rules.learning import (
     double_softmax,
     exploding_gradients,
     frozen_statistics,
+    heavy_dropout,
     held_back_updates,
     initial_loss,
     learning_rate_range,
@@ -25,6 +26,7 @@ from nanodoc.rules.learning import (
     saturated_activations,
     scheduler_order,
     singleton_softmax,
+    spoiled_logits,
     sum_reduction,
     undone_eval,
     unreachable_target,
@@ -70,5 +72,7 @@ RULES = tuple(
         held_back_updates,
         penalty_per_pixel,
         undone_eval,
+        spoiled_logits,
+        heavy_dropout,
     )
 )

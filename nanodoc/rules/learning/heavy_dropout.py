@@ -1,0 +1,60 @@
+"""## What it checks
+Dropout in training mode, on the way to the loss, that drops four fifths of its input and more.
+
+## Why it matters
+In torch, p is the share that is dropped. Other libraries ask for the share that is kept: with 0.9
+of theirs, nine tenths of the signal are gone.
+
+## Example
+    nn.Dropout(p=0.9)        # keep_prob of older codes
+
+## Fix
+    nn.Dropout(p=0.1)
+
+## See also
+ND607 loss-not-decreasing
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nanodoc.diagnosis.claim import Claim, confidence
+from nanodoc.diagnosis.rule import Rule, Threshold, rule
+from nanodoc.facts.evidence import Evidence
+from nanodoc.rules.base import location_key
+from nanodoc.rules.learning.claims import at_call, calls_into_the_loss, learning_claim
+
+_DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_dropout")
+
+
+@rule(
+    "ND634",
+    "heavy-dropout",
+    "warning",
+    "dropout that drops nearly everything",
+    needs=("inspection",),
+    thresholds={"share": Threshold(0.8, "of the values that are dropped; torch's default is 0.5")},
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    for _, call in calls_into_the_loss(evidence):
+        share = call.options.get("p")
+        if call.name not in _DROPOUTS or call.options.get("training") is False:
+            continue
+        if not isinstance(share, float) or share < check.limit(evidence, "share"):
+            continue
+        yield learning_claim(
+            rule,
+            location_key(call.site) or ("dropout", call.index),
+            title=f"dropout drops {share:.0%} of what {call.module or 'it'} is given",
+            explanation=f"Of 100 values {100 * (1 - share):.0f} are left, {1 / (1 - share):.3g} "
+            "times as large. p is the share that is dropped, not the one that is kept."
+            if share < 1
+            else "Nothing is left of its input.",
+            culprit=at_call(call, evidence),
+            step=0,
+            weight=confidence(0.6, 0.6 if share >= 0.9 else 0.2),
+            notes=[("p", share)],
+            fix=f"p={1 - share:.2g}, if {share:g} was to be kept",
+        )
+        return
