@@ -166,6 +166,8 @@ class BatchLeaf:
     ragged: bool = False
     """Integers: rows end in runs of the most frequent value, of different lengths, as padding
     does."""
+    columns: tuple[int, ...] = ()
+    """Integers in a few columns, (samples, columns): the largest of each, where none is below 0."""
     constant: bool = False
     """Every element of every batch is the same value."""
     typical: float = 0.0

@@ -15,6 +15,7 @@ from nanodoc.measure.copies import copies
 from nanodoc.tensors.nested import tensor_leaves
 
 _MOST_BATCHES = 8
+_MOST_COLUMNS = 64
 _MOST_ELEMENTS = 4_000_000  # of one leaf of one batch
 
 
@@ -91,8 +92,18 @@ def _leaf(path: str, tensors: list[torch.Tensor]) -> BatchLeaf:
         top_share=min(shares),
         top_value=value,
         ragged=ragged,
+        columns=_columns(tensors),
         constant=bool((flat == flat[0]).all()),
     )
+
+
+def _columns(tensors: list[torch.Tensor]) -> tuple[int, ...]:
+    first = tensors[0]
+    few = first.dim() == 2 and 2 <= first.shape[1] <= _MOST_COLUMNS
+    if first.is_floating_point() or first.dtype == torch.bool or not few:
+        return ()
+    rows = torch.cat([t for t in tensors if t.shape[1:] == first.shape[1:]]).detach().cpu()
+    return tuple(rows.amax(0).tolist()) if int(rows.min()) >= 0 else ()
 
 
 def _most_frequent(tensors: list[torch.Tensor]) -> tuple[list[float], float | None, bool]:

@@ -175,4 +175,12 @@ PATIENTS: tuple[Patient, ...] = (
         expect="unseen-noise",
         line="F.mse_loss(model(mixed if noisy else pictures), noise)",
     ),
+    Patient(
+        name="crowded-table",
+        file="crowded_table",
+        story="users and items that share the first rows of one table",
+        expect="shared-rows",
+        line="self.table(ids)",
+        severity="warning",
+    ),
 )

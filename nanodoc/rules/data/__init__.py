@@ -17,6 +17,7 @@ from nanodoc.rules.data import (
     non_finite_input,
     padding_dominated,
     ragged_batch,
+    shared_rows,
     single_class_batches,
     slow_loader,
     unnormalised_input,
@@ -50,5 +51,6 @@ RULES = tuple(
         mixed_dimensions,
         leaked_target,
         unseen_noise,
+        shared_rows,
     )
 )

@@ -1,0 +1,92 @@
+"""## What it checks
+Columns of ids that are looked up in one embedding as they are: the table has as many rows as the
+ids of all columns together, and the rows beyond the largest column's are never used. So each column
+was to have rows of its own, and the offsets are missing. The batches that are still there are
+looked at (up to eight).
+
+## Why it matters
+User 5, item 5 and weekday 5 are one and the same row. The model learns, and mixes them up.
+
+## Example
+    nn.Embedding(sum(sizes), 16)(ids)
+
+## Fix
+    offsets = torch.tensor([0, *sizes[:-1]]).cumsum(0)
+    nn.Embedding(sum(sizes), 16)(ids + offsets)
+
+## See also
+ND102 index-out-of-range
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
+from nanodoc.diagnosis.finding import Fix
+from nanodoc.diagnosis.rule import Rule, Threshold, rule
+from nanodoc.facts.calls import ArgumentFacts, StepCalls
+from nanodoc.facts.evidence import Evidence
+from nanodoc.rules.base import location_key
+from nanodoc.rules.learning.claims import at_call, calls_of
+
+_MOST_USED = 0.75  # of the rows: columns with rows of their own use nearly all
+
+
+@rule(
+    "ND124",
+    "shared-rows",
+    "warning",
+    "columns of ids that share the rows of one embedding",
+    needs=("inspection", "data"),
+    preflight="batch",
+    thresholds={
+        "filled": Threshold(0.9, "of the table's rows: what the columns' ids come to together")
+    },
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    calls, data = calls_of(evidence), evidence.data
+    if calls is None or data is None:
+        return
+    columns = {leaf.path: leaf.columns for leaf in data.leaves if leaf.columns}
+    for call in calls.calls:
+        if call.name != "embedding" or len(call.arguments) < 2 or not call.requires_grad:
+            continue
+        sizes = [largest + 1 for largest in columns.get(_leaf(calls, call.arguments[0]) or "", ())]
+        rows = call.arguments[1].shape[0] if call.arguments[1].shape else 0
+        filled = sum(sizes) / rows if rows else 0.0
+        # text has one vocabulary: its columns are alike, and together far more than the table
+        if len(set(sizes)) < 2 or max(sizes) > _MOST_USED * rows:
+            continue
+        if not check.limit(evidence, "filled") <= filled <= 1:
+            continue
+        shown = ", ".join(str(size) for size in sizes[:6]) + (", …" if len(sizes) > 6 else "")
+        yield Claim(
+            root=location_key(call.site) or ("rows", call.index),
+            specificity=Specificity.SPECIAL,
+            stage=Stage.WIRING,
+            finding=rule.finding(
+                # the closer the sum comes to the table, the less is it chance; more columns, too
+                confidence=confidence(0.5, 10 * (filled - 0.9), 0.3 if len(sizes) > 2 else 0.0),
+                title=f"{len(sizes)} columns of ids share the first {max(sizes)} of {rows} rows",
+                explanation=f"The columns' ids are below {shown}: {sum(sizes)} ids together, for "
+                f"a table of {rows} rows. They are looked up as they are, so that equal ids of "
+                "different columns are one row.",
+                culprit=at_call(call, evidence),
+                phase="forward",
+                step=0,
+                evidence=(("each column's ids are below", shown), ("rows of the table", rows)),
+                fixes=(
+                    Fix(
+                        title="add to each column the sizes of those before it: ids + offsets",
+                        confidence="likely",
+                    ),
+                ),
+            ),
+        )
+        return
+
+
+def _leaf(calls: StepCalls, argument: ArgumentFacts) -> str | None:
+    made = calls.origin(argument)
+    return made.leaf if isinstance(made, ArgumentFacts) else None
