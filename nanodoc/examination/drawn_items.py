@@ -91,7 +91,10 @@ class _Drawn:
         again = self.draw(0)
         if part not in again or not _same(again[part], first[part]):
             return None  # a generator of the data set's own
-        name = max(written, key=lambda key: int((held[key] != before[key]).sum()))
+        changed = {key: int((held[key] != before[key]).sum()) for key in written}
+        name = max(changed, key=lambda key: changed[key])
+        if 2 * changed[name] < first[part].numel():
+            return None  # a counter, a pointer: it is not the sample that is written
         return ChangingItem(
             index=self.index,
             holder=name,
@@ -135,6 +138,7 @@ class _Drawn:
                     index=self.index,
                     image=image,
                     mask=mask,
+                    mask_shape=tuple(first[mask].shape),
                     turns=tuple(dict.fromkeys(apart)),
                     pairs=len(turns),
                     apart=len(apart),
@@ -195,7 +199,7 @@ def shares_memory(dataset: Any) -> bool:
             return True
         if isinstance(value, torch.Tensor) and (value.is_shared() or value.device.type != "cpu"):
             return True
-        base = getattr(value, "base", None)
+        base = value.base if type(value).__module__ == "numpy" else None
         while type(base).__module__.partition(".")[0] == "numpy":
             base = getattr(base, "base", None)
         if type(value).__name__ == "memmap" or type(base).__name__ == "mmap":

@@ -336,7 +336,8 @@ class ModeFacts:
     module_type: str
     training: bool
     trainable: bool
-    """Some parameter of the module it belongs to (or the module itself) learns."""
+    """Some parameter of the module that a dropout belongs to learns; a batch norm's own, or what is
+    before it."""
     momentum: float | None = None
     """Of a BatchNorm with running statistics."""
     untouched: bool = False

@@ -32,6 +32,7 @@ class UnpairedItem:
     index: int
     image: str
     mask: str
+    mask_shape: tuple[int, ...]
     turns: tuple[tuple[str, str], ...]
     """How the image and how the mask of one draw lie relative to another draw's, each kind once."""
     pairs: int

@@ -6,10 +6,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
+import fcntl
 import os
 import pickle
 import select
 import signal
+import stat
 import sys
 import time
 import warnings
@@ -35,9 +37,14 @@ def item_facts(source: Source, left: float) -> ItemFacts | None:
     if seconds < 0.1 or not _drawable(source.dataset):
         return None
     reading, writing = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12, of threads
-        number = os.fork()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12, of threads
+            number = os.fork()
+    except OSError:  # no more processes, or no memory
+        os.close(reading)
+        os.close(writing)
+        return None
     if number == 0:
         _look(source.dataset, seconds, writing)
     os.close(writing)
@@ -76,6 +83,7 @@ def _look(dataset: Any, seconds: float, writing: int) -> NoReturn:
             signal.signal(number, signal.SIG_DFL)
         ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
         faulthandler.disable()  # a crash here is no crash of the training
+        _let_go_of_descriptors(writing)
         torch.set_num_threads(1)  # the other threads were not forked
         with muted(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -85,6 +93,31 @@ def _look(dataset: Any, seconds: float, writing: int) -> NoReturn:
         pass
     finally:
         os._exit(0)
+
+
+def _let_go_of_descriptors(writing: int) -> None:
+    """A forked process shares open files: their positions move with its reads, and a connection is
+    lost to both. Files that are only read are opened anew, at the same position. Connections, pipes,
+    files that are written and what the training has yet to print go nowhere."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for number in [int(name) for name in os.listdir("/proc/self/fd")]:
+        if number in (writing, nowhere):
+            continue
+        with contextlib.suppress(OSError):  # that of the listing itself
+            kind = os.fstat(number).st_mode
+            if number > 2 and (stat.S_ISCHR(kind) or stat.S_ISDIR(kind)):
+                continue
+            reads = fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
+            if not (stat.S_ISREG(kind) and reads):
+                os.dup2(nowhere, number)
+                continue
+            try:
+                anew = os.open(f"/proc/self/fd/{number}", os.O_RDONLY)
+                os.lseek(anew, os.lseek(number, 0, os.SEEK_CUR), os.SEEK_SET)
+            except OSError:
+                anew = os.dup(nowhere)
+            os.dup2(anew, number)
+            os.close(anew)
 
 
 _write = os.write

@@ -74,8 +74,7 @@ def reported(
             evidence = _with_makings(run, engine, evidence, progress, not_checked)
     if not (outcome.interrupted or evidence.trip or evidence.failure):
         with kept_going("samples drawn again", not_checked):
-            left = Budget(config.budget, engine.course.ended).deadline - time.monotonic()
-            evidence = replace(evidence, items=item_facts(_source(run, engine), left))
+            evidence = _with_items(run, engine, evidence, not_checked)
     if differential is not None:
         with kept_going("experiments", not_checked):
             evidence = differential.examine(evidence)
@@ -126,6 +125,18 @@ def _with_makings(
         return replace(evidence, leaves=with_makings(search, evidence.leaves, step))
     except KeyboardInterrupt:
         not_checked.append(("the making of the data", "it was interrupted"))
+        return evidence
+
+
+def _with_items(
+    run: Run, engine: Engine, evidence: Evidence, not_checked: list[tuple[str, str]]
+) -> Evidence:
+    """The evidence with what single samples show. Ctrl-C ends the look."""
+    left = Budget(run.config.budget, engine.course.ended).deadline - time.monotonic()
+    try:
+        return replace(evidence, items=item_facts(_source(run, engine), left))
+    except KeyboardInterrupt:
+        not_checked.append(("samples drawn again", "it was interrupted"))
         return evidence
 
 

@@ -217,7 +217,7 @@ class BuildWatch(TorchDispatchMode):
             mine, caller = calling_places(1)
             with self._modes.call(module):
                 out: torch.nn.Module = original(module, mode)
-                self._modes.changed(module, mode, caller or mine)
+                self._modes.changed(module, mode, caller or mine, own=caller is None)
             return out
 
         return train

@@ -26,14 +26,15 @@ class ModeCalls:
     """Keeps the modules alive that it tells of: their identities are keys."""
 
     def __init__(self) -> None:
-        self._evals: dict[int, tuple[torch.nn.Module, Place, torch.nn.Module]] = {}
+        # identity: the module, the line, what was called, whether the user's own line called it
+        self._evals: dict[int, tuple[torch.nn.Module, Place, torch.nn.Module, bool]] = {}
         self._undone: dict[int, UndoneEval] = {}
         self._called: torch.nn.Module | None = None
 
     @property
     def eval_at(self) -> dict[int, Place]:
         """Where modules, by identity, were last put into eval mode."""
-        return {key: place for key, (_, place, _) in self._evals.items()}
+        return {key: place for key, (_, place, _, _) in self._evals.items()}
 
     @property
     def undone(self) -> dict[int, UndoneEval]:
@@ -53,16 +54,19 @@ class ModeCalls:
             if outermost:
                 self._called = None
 
-    def changed(self, module: torch.nn.Module, mode: bool, place: Place | None) -> None:
-        """Inside of `call`: the module is in that mode now."""
+    def changed(
+        self, module: torch.nn.Module, mode: bool, place: Place | None, *, own: bool
+    ) -> None:
+        """Inside of `call`: the module is in that mode now. `own`: no library called for it, as
+        one that loads a model does."""
         called = self._called
         if not mode:
             self._undone.pop(id(module), None)
             if place is not None:
-                self._evals[id(module)] = module, place, called or module
+                self._evals[id(module)] = module, place, called or module, own
             return
         known = self._evals.pop(id(module), None)
-        if known is None or called is None or place is None:
+        if known is None or not known[3] or called is None or place is None:
             return
         part = known[2]
         if part is not called and any(below is part for below in called.modules()):

@@ -155,16 +155,11 @@ def number_in_call(span: SourceSpan, name: str, value: str) -> str | None:
     return (line[: number.col_offset] + value.encode() + line[number.end_col_offset :]).decode()
 
 
-def scaled_in_call(span: SourceSpan, name: str, factor: float) -> tuple[str, str] | None:
-    """(the expression of `span` with the number after `name=` times `factor`, that number); None
-    where it is no number written there. A schedule multiplies what is written, so that what is
-    written is scaled, and not what the rate has come to."""
+def written_number(span: SourceSpan, name: str) -> float | None:
+    """The number after `name=` in the call of `span`; None where none is written there."""
     number = _number_in_call(span, name)
-    if number is None or not isinstance(number.value, (int, float)):
-        return None
-    value = f"{factor * number.value:.3g}"
-    patch = number_in_call(span, name, value)
-    return (patch, value) if patch is not None else None
+    value = number.value if number is not None else None
+    return float(value) if isinstance(value, (int, float)) else None
 
 
 def _number_in_call(span: SourceSpan, name: str) -> ast.Constant | None:

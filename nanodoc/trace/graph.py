@@ -47,8 +47,10 @@ class StepTrace:
         self.optimizer_calls = optimizer_calls or []
         """Where each `Optimizer.step` was called, and how many ops had been recorded by then."""
         self.scripted: dict[int, ScriptedLines] = {}
-        self.module_calls: list[tuple[int, int, Place]] = []
         """The lines of TorchScript modules, by the module's index."""
+        self.module_calls: list[tuple[int, int, Place]] = []
+        """(the first op of a module's call outside of any other, the one behind its last, the line
+        that made the call)"""
 
     # -- edges -------------------------------------------------------------------------------------
 

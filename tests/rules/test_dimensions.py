@@ -118,6 +118,27 @@ def patches(x: torch.Tensor, layers: nn.ModuleDict) -> torch.Tensor:
     return grid.view(N, T, E, 8)
 
 
+def skewed(x: torch.Tensor, layers: nn.ModuleDict) -> torch.Tensor:
+    """Relative positions, as in the Music Transformer: a column more, and the rows slip."""
+    scores = F.pad(x @ x.transpose(1, 2), (1, 0))
+    return scores.reshape(N, T + 1, T)[:, 1:]
+
+
+def skewed_heads(x: torch.Tensor, layers: nn.ModuleDict) -> torch.Tensor:
+    q = x.view(N, T, H, 8).transpose(1, 2)
+    scores = F.pad(q @ q.transpose(2, 3), (1, 0))
+    size = list(scores.shape)
+    return scores.view(size[0], size[1], size[3], size[2])[:, :, 1:]
+
+
+def heads_of_the_batch(x: torch.Tensor, layers: nn.ModuleDict) -> torch.Tensor:
+    """As in fairseq, (time, batch, features): as many samples as a head has features."""
+    some = torch.cat([x, x]).transpose(0, 1)  # (T, 8, E)
+    heads = some.reshape(T, 8 * H, 8).transpose(0, 1)  # (8 · H, T, 8)
+    out = (heads @ heads.transpose(1, 2)).softmax(-1) @ heads
+    return out.transpose(0, 1).contiguous().view(T, 8, E).transpose(0, 1)[:N]
+
+
 def square(x: torch.Tensor, layers: nn.ModuleDict) -> torch.Tensor:
     """As many channels as rows: nothing tells which is which."""
     return x[:, :8, :8].repeat(1, 8, 1).view(N, 8, 8, 8)
@@ -133,7 +154,18 @@ def last_states_moved(x: torch.Tensor, layers: nn.ModuleDict) -> torch.Tensor:
 
 @pytest.mark.parametrize(
     "way",
-    [moved, attention, frames_in_pairs, patches, square, groups, last_states_moved],
+    [
+        moved,
+        attention,
+        frames_in_pairs,
+        skewed,
+        skewed_heads,
+        heads_of_the_batch,
+        patches,
+        square,
+        groups,
+        last_states_moved,
+    ],
     ids=lambda way: way.__name__,
 )
 def test_shapes_that_are_meant(way: Way) -> None:

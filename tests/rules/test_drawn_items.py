@@ -14,6 +14,8 @@ from tests.helpers import nanodoc, python
 MAKE = '''
 import multiprocessing
 import random
+import socket
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +30,11 @@ MASKS = (IMAGES.mean(1) > 0.5).long()
 MASKS[:, :, 12:] = 0
 
 
+def _answer(connection):
+    while number := connection.recv(3):
+        connection.sendall(number)
+
+
 class Data(Dataset):
     """One method for each way to draw a sample."""
 
@@ -39,6 +46,14 @@ class Data(Dataset):
         self.own = np.random.default_rng(0)
         self.mean, self.seen = np.zeros((3, 16, 16), dtype=np.float32), 0
         self.drawn = 0
+        self.seen_before = np.zeros(1, dtype=np.float32)
+        if way == "reads_on":
+            text = "".join(f"{number:<300}" for number in range(len(MASKS)))
+            Path("numbers.txt").write_text(text)
+            self.file, self.next = open("numbers.txt", "rb", buffering=0), 0
+        if way == "asks_a_server":
+            self.client, theirs = socket.socketpair()
+            threading.Thread(target=_answer, args=(theirs,), daemon=True).start()
         self.counted = multiprocessing.Value("i", 0) if way == "counts_for_all" else None
 
     def __len__(self):
@@ -117,6 +132,24 @@ class Data(Dataset):
         self.counted.value += 1
         return self.copies(index)
 
+    def counts_in_an_array(self, index):
+        self.seen_before[0] += 1
+        return torch.from_numpy(self.images[index] / self.seen_before[0]), MASKS[index]
+
+    def reads_on(self, index):
+        number = self.file.read(300)
+        if not number:
+            self.file.seek(0)
+            number = self.file.read(300)
+        assert int(number) == self.next, (number, self.next)
+        self.next = (self.next + 1) % len(MASKS)
+        return self.copies(index)
+
+    def asks_a_server(self, index):
+        self.client.sendall(b"%03d" % index)
+        assert int(self.client.recv(3)) == index
+        return self.copies(index)
+
     def fails_the_second_time(self, index):
         if self.drawn > 65:
             raise RuntimeError("no more")
@@ -179,6 +212,7 @@ def test_a_mask_that_is_turned_by_itself(tmp_path: Path) -> None:
         "turns_both",
         "gives_another_view",
         "counts_for_all",
+        "counts_in_an_array",
         "fails_the_second_time",
     ],
 )
@@ -224,3 +258,38 @@ def test_a_training_finds_its_data_set_as_it_left_it(tmp_path: Path, way: str) -
         written.append((done.stdout, drawn.read_text() if drawn.exists() else ""))
     assert written[0] == written[1]
     assert ("ND119" in done.stderr) == (way == "writes_an_array")
+
+
+TWICE = """
+from data import *
+
+data = Data({way!r})
+
+
+def train(kind):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), kind(), nn.Conv2d(4, 2, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for epoch in range(3):
+        for image, mask in DataLoader(data, batch_size=8):
+            loss = F.cross_entropy(model(image), mask)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    print(kind.__name__, loss.item())
+
+
+train(nn.ReLU)
+train(nn.Tanh)
+"""
+
+
+@pytest.mark.parametrize("way", ["reads_on", "asks_a_server"])
+def test_a_second_training_finds_its_files_and_connections(tmp_path: Path, way: str) -> None:
+    """A forked process shares the positions of open files, and connections."""
+    (tmp_path / "data.py").write_text(MAKE)
+    (tmp_path / "train.py").write_text(TWICE.format(way=way))
+    bare = python("train.py", cwd=tmp_path)
+    done = nanodoc("run", "train.py", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, bare.stdout)
+    assert "training 2" in done.stderr

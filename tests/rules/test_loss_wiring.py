@@ -385,3 +385,32 @@ def not_in_training(model: nn.Module, batch: Any) -> torch.Tensor:
 )
 def test_scores_that_are_left_alone(loss_fn: Loss) -> None:
     assert serious(run(loss_fn)) == []
+
+
+# -- targets among the inputs ----------------------------------------------------------------------
+
+
+def change_of_a_column(model: nn.Module, batch: Any) -> torch.Tensor:
+    """What is subtracted is where the forecast starts, and no target."""
+    return (model(batch[0]).squeeze(1) - (batch[2] - batch[0][:, 3])).pow(2).mean()
+
+
+def a_column(model: nn.Module, batch: Any) -> torch.Tensor:
+    return (model(batch[0]).squeeze(1) - batch[3]).pow(2).mean()
+
+
+@pytest.mark.parametrize(("loss_fn", "told"), [(change_of_a_column, False), (a_column, True)])
+def test_a_target_that_is_an_input(loss_fn: Loss, told: bool) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 1))
+    data = []
+    for _ in range(8):
+        x = torch.randn(16, 6)
+        data.append((x, torch.zeros(16), torch.randn(16), x[:, 3].clone()))
+    recipe = Recipe(
+        model=model,
+        loss_fn=loss_fn,
+        optimizer=torch.optim.Adam(model.parameters(), 1e-3),
+        data=data,
+    )
+    assert ("ND122" in serious(diagnose(recipe, 8))) == told

@@ -191,3 +191,31 @@ def test_a_rate_that_the_step_itself_raises(tmp_path: Path) -> None:
     assert first.culprit.location is not None
     assert first.culprit.location.line == line_of(file, "# without end")
     assert "had raised the learning rate" in first.explanation
+
+
+def test_a_schedule_that_overwrites_the_rate_has_the_line(tmp_path: Path) -> None:
+    """What OneCycleLR reaches is its own number: another rate in the optimizer changes nothing."""
+    file = tmp_path / "train.py"
+    file.write_text(
+        "import torch\n"
+        "import torch.nn.functional as F\n"
+        "from torch import nn\n"
+        "def build():\n"
+        "    torch.manual_seed(0)\n"
+        "    x = torch.randn(20, 32, 12)\n"
+        "    y = x[:, :, :4].argmax(2)\n"
+        "    layers = [nn.Linear(12, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU()]\n"
+        "    model = nn.Sequential(*layers, nn.Linear(32, 4))\n"
+        "    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)\n"
+        "    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.5, total_steps=121)\n"
+        "    loss_fn = lambda model, batch: F.cross_entropy(model(batch[0]), batch[1])\n"
+        "    return dict(model=model, loss_fn=loss_fn, optimizer=optimizer,\n"
+        "                scheduler=scheduler, scheduler_interval='step',\n"
+        "                data=list(zip(x, y)), max_steps=120)\n"
+    )
+    [found] = run_training(f"{file}:build", Config()).findings
+    assert found.code == "ND609"
+    assert found.culprit.location is not None
+    assert found.culprit.location.line == line_of(file, "OneCycleLR(")
+    assert found.fixes[0].verified
+    assert found.fixes[0].patch is None

@@ -1,8 +1,8 @@
 """## What it checks
 Some samples of the data set are drawn again when the run is over, in a process of their own and
-always with the same random numbers: the draw writes into an array that the data set keeps, the next
-draw of the same sample differs by more than a hundredth of its size, and with the array's old
-content put back the sample is the old one again.
+always with the same random numbers: the draw writes into an array that the data set keeps, half as
+many values as the sample has and more, the next draw of the same sample differs by more than a
+hundredth of its size, and with the array's old content put back the sample is the old one again.
 
 ## Why it matters
 A sample is scaled, shifted or turned once more in every epoch. The first epoch looks right.

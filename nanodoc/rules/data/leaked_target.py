@@ -95,6 +95,7 @@ def _is_target(calls: StepCalls, path: str) -> bool:
         _leaf(calls, side) == path
         for call in calls.calls
         if call.index in reaching and (call.name in SUPERVISED or call.name in _DISTANCES)
+        if any(side.requires_grad for side in call.arguments[:2])
         for side in call.arguments[:2]
         if not side.requires_grad
     )

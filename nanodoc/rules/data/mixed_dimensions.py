@@ -15,8 +15,8 @@ The shapes fit, nothing fails, and the model reads noise.
     x = x.transpose(1, 2)
 
 ## Options
-Dimensions of equal sizes can't be told apart. Where three sizes only change places, sizes that are
-computed in the call (`t // 2, f * 2`) say what is meant.
+Dimensions of equal sizes can't be told apart. Where three sizes only change places, and one is a
+multiple of another, sizes that are computed in the call (`t // 2, f * 2`) say what is meant.
 
 ## See also
 ND513 cross-sample-leak
@@ -36,6 +36,8 @@ from nanodoc.facts.source import SourceSpan
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import at_call, calls_of
 
+_PADDING = ("pad", "cat", "concat")
+_MOVING = ("transpose", "permute", "movedim", "swapaxes", "t", "mT", "T")
 _RESHAPING = ("view", "reshape", "flatten", "unflatten")
 _ATTENTION = ("matmul", "bmm", "scaled_dot_product_attention", "einsum", "dropout")
 _RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
@@ -118,7 +120,7 @@ def _order(calls: StepCalls, call: CallFacts, given: Shape, made: Shape) -> tupl
     if not given or given[0] < 2 or given == made:
         return None
     if len(given) == len(made):
-        if not _swapped(given, made) or _computed(call.site):
+        if not _swapped(given, made) or _regroups(calls, call, given, made):
             return None
         return "The two shapes have the same sizes in another order", "transpose or permute instead"
     origin = calls.origin(call.arguments[0])
@@ -159,20 +161,36 @@ def _split(given: Shape, made: Shape) -> tuple[str, str] | None:
 
 
 def _swapped(given: Shape, made: Shape) -> bool:
-    """The same sizes in another order, ones left aside."""
+    """Three sizes in another order, ones left aside. Four of them are attention's scores, which are
+    skewed so on purpose (Music Transformer, Transformer-XL)."""
     before = [size for size in given if size > 1]
     after = [size for size in made if size > 1]
-    return len(before) > 2 and sorted(before) == sorted(after) and before != after
+    return len(before) == 3 and sorted(before) == sorted(after) and before != after
+
+
+def _regroups(calls: StepCalls, call: CallFacts, given: Shape, made: Shape) -> bool:
+    """The sizes only happen to be those in another order: scores that were padded by a column to be
+    skewed; or parts of one dimension that go to its neighbour, as heads and frames in pairs do."""
+    steps = [step.name for step in calls.path(call.arguments[0])]
+    if any(step in _PADDING for step in steps):
+        return True
+    changed = [(old, new) for old, new in zip(given, made, strict=True) if old != new]
+    if any(abs(old - new) == 1 for old, new in changed):
+        return True
+    whole = any(old % new == 0 or new % old == 0 for old, new in changed)
+    return whole and (_computed(call.site) or any(step in _MOVING for step in steps))
 
 
 def _computed(site: SourceSpan | None) -> bool:
-    """A size is computed in the call itself."""
+    """A size is computed in the call itself, or left to it."""
     try:
         tree = ast.parse(site.expression or "", mode="eval").body if site is not None else None
     except SyntaxError:
         return False
     return isinstance(tree, ast.Call) and any(
-        isinstance(node, ast.BinOp) for argument in tree.args for node in ast.walk(argument)
+        isinstance(node, (ast.BinOp, ast.UnaryOp))
+        for argument in tree.args
+        for node in ast.walk(argument)
     )
 
 

@@ -3,7 +3,7 @@ Some samples of the data set that hold an image and a mask of the same height an
 again when the run is over, in a process of their own, with other random numbers each time. Draws of
 one sample are compared: the image is mirrored or turned by a right angle, and the mask is as it
 was, or lies in another way. Crops, rotations by other angles and labels that are no masks are not
-judged.
+judged; a mask that the loss does not compare with is an info.
 
 ## Why it matters
 The model learns to find things where they are not. The loss falls, and stays too high.
@@ -28,9 +28,11 @@ from collections.abc import Iterable
 from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
 from nanodoc.diagnosis.finding import Culprit, Fix
 from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.course import SUPERVISED
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.items import AS_IT_WAS, UnpairedItem
 from nanodoc.rules.base import location_key
+from nanodoc.rules.learning.claims import calls_of
 
 
 @rule(
@@ -49,6 +51,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         specificity=Specificity.EXACT,
         stage=Stage.DATA,
         finding=rule.finding(
+            # a hole to be filled, or a part that nobody compares with, may lie anywhere
+            severity=rule.severity if _is_compared(evidence, item) else "info",
             # every pair of draws is an observation by itself
             confidence=confidence(0.6, 1 - 0.8**item.pairs, 0.3 if item.line is not None else 0.0),
             title=_title(item),
@@ -82,3 +86,23 @@ def _title(item: UnpairedItem) -> str:
     if images == {AS_IT_WAS}:
         return f"the mask is {item.turns[0][1]} at random, its image is not"
     return "the image and its mask are mirrored or turned by different draws"
+
+
+def _is_compared(evidence: Evidence, item: UnpairedItem) -> bool:
+    """The loss compares with something of the mask's shape, as far as the calls of a step tell."""
+    calls = calls_of(evidence)
+    if calls is None:
+        return True
+    reaching = calls.reaching_the_loss()
+    losses = [call for call in calls.calls if call.index in reaching]
+    # an overlap (Dice) is a product
+    by_overlap = not any(call.name in SUPERVISED for call in losses)
+    compares = (*SUPERVISED, "sub", "rsub", *(("mul",) if by_overlap else ()))
+    size = tuple(number for number in item.mask_shape if number > 1)
+    return any(
+        tuple(number for number in side.shape[1:] if number > 1) == size
+        for call in losses
+        if call.name in compares and any(side.requires_grad for side in call.arguments[:2])
+        for side in call.arguments[:2]
+        if not side.requires_grad
+    )

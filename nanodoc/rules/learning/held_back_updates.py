@@ -29,7 +29,8 @@ from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.source import SourceSpan
 from nanodoc.facts.trials import CLIPPING, RATE, HeldBackFacts
 from nanodoc.rules.learning.claims import Standing, learning_claim
-from nanodoc.rules.rewrite import number_in_call, scaled_in_call
+from nanodoc.rules.learning.written_rate import scaled_rate
+from nanodoc.rules.rewrite import number_in_call
 
 
 @rule(
@@ -70,7 +71,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         ],
         fix="",
     )
-    yield replace(claim, finding=replace(claim.finding, fixes=(_fix(held, site, told),)))
+    yield replace(claim, finding=replace(claim.finding, fixes=(_fix(evidence, held, site, told),)))
 
 
 def _words(held: HeldBackFacts) -> tuple[str, str]:
@@ -91,7 +92,7 @@ def _words(held: HeldBackFacts) -> tuple[str, str]:
     return f"the weight decay{decay} leaves nothing to learn", "without weight decay"
 
 
-def _fix(held: HeldBackFacts, site: SourceSpan | None, told: str) -> Fix:
+def _fix(evidence: Evidence, held: HeldBackFacts, site: SourceSpan | None, told: str) -> Fix:
     """The change that was tried, as a patch where it is a number in a call."""
     if held.kind == CLIPPING:
         return Fix(
@@ -104,6 +105,6 @@ def _fix(held: HeldBackFacts, site: SourceSpan | None, told: str) -> Fix:
         return Fix(title="no weight decay", patch=patch, verified=True, outcome=told)
     if held.value is None:
         return Fix(title=f"learning rates × {held.factor:g}", verified=True, outcome=told)
-    written = scaled_in_call(site, "lr", held.factor) if site is not None else None
-    patch, rate = written or (None, f"{held.factor * held.value:.3g}")
+    patch, rate = scaled_rate(evidence, site, held.factor)
+    rate = rate or f"{held.factor * held.value:.3g}"
     return Fix(title=f"raise the learning rate to {rate}", patch=patch, verified=True, outcome=told)

@@ -38,7 +38,7 @@ from nanodoc.facts.plateau import NO_BETTER, late_loss
 from nanodoc.facts.rates import compared, slow_enough
 from nanodoc.facts.source import SourceSpan
 from nanodoc.rules.base import Told
-from nanodoc.rules.rewrite import scaled_in_call
+from nanodoc.rules.learning.written_rate import overwriting_schedule, scaled_rate
 
 _SHORTEST = 10  # steps that a schedule can be judged by
 
@@ -136,10 +136,10 @@ def _too_high(rule: Rule, evidence: Evidence) -> Claim | None:
         return None
     rate = evidence.learning_rates[0] if evidence.learning_rates else None
     site = next((made for made in evidence.optimizer_sites if made is not None), None)
-    written = scaled_in_call(site, "lr", slower.rate) if site is not None else None
+    patch, lower = scaled_rate(evidence, site, slower.rate)
     rates = {rate for step in evidence.stats.rates for rate in step} if evidence.stats else set()
-    lower = f"{rate * slower.rate:.3g}" if rate and len(rates) == 1 else None
-    patch, lower = written or (None, lower)
+    if lower is None and rate and len(rates) == 1:
+        lower = f"{rate * slower.rate:.3g}"
     told = (
         f"the same {len(losses)} steps end at a loss of {slower.last_loss:.3g} instead of "
         f"{late:.3g}"
@@ -151,7 +151,7 @@ def _too_high(rule: Rule, evidence: Evidence) -> Claim | None:
         title=f"the learning rate is too high: the loss went from {evidence.losses[0]:.3g} to "
         f"{late:.3g}",
         explanation=f"With {slower.rate:g} of it {told}.",
-        location=site,
+        location=overwriting_schedule(evidence) or site,
         step=len(evidence.losses) - 1,
         notes=[
             ("learning rate", rate),
@@ -164,7 +164,7 @@ def _too_high(rule: Rule, evidence: Evidence) -> Claim | None:
     fix = Fix(
         title=f"lower the learning rate to {lower}"
         if lower
-        else f"{slower.rate:g} of the learning rate",
+        else f"multiply every learning rate by {slower.rate:g}",
         patch=patch,
         verified=True,
         outcome=told,

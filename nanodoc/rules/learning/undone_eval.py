@@ -1,7 +1,8 @@
 """## What it checks
 Batch norm and dropout layers that were in training mode when the last step's forward ran, though
 eval() was called before on the layer itself, or on a frozen part that it belongs to: a train() of
-the whole model took that back.
+the whole model took that back. An info where it is dropout only; an eval() that a library calls
+when it loads a model does not count.
 
 ## Why it matters
 The frozen statistics move with every batch, and dropout is back in the frozen part.
@@ -51,6 +52,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     yield learning_claim(
         rule,
         location_key(first.train_at) or ("mode", first.module),
+        severity=rule.severity if norms else "info",
         title=f"train() has put {first.module}{more} back into training mode",
         explanation=f"eval() was called on {'it' if len(back) == 1 else 'them'} at "
         f"{place}, and train() goes through every module below: "
