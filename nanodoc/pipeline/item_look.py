@@ -97,8 +97,8 @@ def _look(dataset: Any, seconds: float, writing: int) -> NoReturn:
 
 def _let_go_of_descriptors(writing: int) -> None:
     """A forked process shares open files: their positions move with its reads, and a connection is
-    lost to both. Files that are only read are opened anew, at the same position. Connections, pipes,
-    files that are written and what the training has yet to print go nowhere."""
+    lost to both. Files that are only read are opened anew, at the same position. Connections,
+    pipes, files that are written and what the training has yet to print go nowhere."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for number in [int(name) for name in os.listdir("/proc/self/fd")]:
         if number in (writing, nowhere):
