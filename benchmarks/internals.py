@@ -13,11 +13,11 @@ import torch
 from nanodoc import Recipe, accelerator, cuda
 from nanodoc.examination.followed_step import FollowedStep
 from nanodoc.examination.grad_graph import GraphExaminer
-from nanodoc.tensors.sums import fingerprint
 from nanodoc.loop.engine import Engine
 from nanodoc.loop.history import History
 from nanodoc.replay.step import StepRunner, run_step
 from nanodoc.replay.step_state import StateKeeper
+from nanodoc.tensors.sums import fingerprint
 from nanodoc.trace.tracer import Tracer
 from nanodoc.watchers.requested_steps import LookOptions
 
