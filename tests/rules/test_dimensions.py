@@ -190,4 +190,4 @@ def test_targets_in_the_order_of_the_outputs(transposed: bool, time_first: bool)
         data=[torch.randint(0, 7, (5, 9)) for _ in range(8)],
     )
     codes = [found.code for found in diagnose(recipe, 8)]
-    assert ("ND121" in codes) == (transposed != time_first)
+    assert ("ND125" in codes) == (transposed != time_first)

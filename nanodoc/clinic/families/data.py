@@ -183,4 +183,11 @@ PATIENTS: tuple[Patient, ...] = (
         line="self.table(ids)",
         severity="warning",
     ),
+    Patient(
+        name="turned-tunes",
+        file="turned_tunes",
+        story="targets that are transposed before they are flattened",
+        expect="misaligned-targets",
+        line="F.cross_entropy(scores, following.flatten())",
+    ),
 )

@@ -12,6 +12,7 @@ from nanodoc.rules.data import (
     inverted_mask,
     label_out_of_range,
     leaked_target,
+    misaligned_targets,
     missing_causal_mask,
     mixed_dimensions,
     non_finite_input,
@@ -52,5 +53,6 @@ RULES = tuple(
         leaked_target,
         unseen_noise,
         shared_rows,
+        misaligned_targets,
     )
 )

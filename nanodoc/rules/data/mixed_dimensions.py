@@ -2,8 +2,7 @@
 Calls of view and reshape on the way to the loss, by their shapes: the sizes come out in another
 order, so that no dimension was moved and all values are mixed. (N, T, F) as (N, F, T); (N, C, H, W)
 as (N, H·W, C) and back; (N, T, E) as (N, heads, T, E/heads), and the way back of what attention
-gave; the last states (layers, N, H) of a recurrent layer as (N, layers·H). And outputs and targets
-that are flattened in different orders, (N, T) and (T, N).
+gave; the last states (layers, N, H) of a recurrent layer as (N, layers·H).
 
 ## Why it matters
 The shapes fit, nothing fails, and the model reads noise.
@@ -19,7 +18,7 @@ Dimensions of equal sizes can't be told apart. Where three sizes only change pla
 multiple of another, sizes that are computed in the call (`t // 2, f * 2`) say what is meant.
 
 ## See also
-ND513 cross-sample-leak
+ND125 misaligned-targets, ND513 cross-sample-leak
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from collections.abc import Iterable
 from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
 from nanodoc.diagnosis.finding import Fix
 from nanodoc.diagnosis.rule import Rule, rule
-from nanodoc.facts.calls import CLASSIFICATION, ArgumentFacts, CallFacts, StepCalls
+from nanodoc.facts.calls import CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.source import SourceSpan
 from nanodoc.rules.base import location_key
@@ -41,7 +40,6 @@ _MOVING = ("transpose", "permute", "movedim", "swapaxes", "t", "mT", "T")
 _RESHAPING = ("view", "reshape", "flatten", "unflatten")
 _ATTENTION = ("matmul", "bmm", "scaled_dot_product_attention", "einsum", "dropout")
 _RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
-_BY_ROWS = ("log_softmax", "softmax", "linear", "dropout", "contiguous", "float", "layer_norm")
 
 Shape = tuple[int, ...]
 
@@ -74,21 +72,6 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                     explanation="It reads the values in the order in which they lie in memory, so "
                     f"that each row of the result mixes several of the input. {order[0]}.",
                     fix=order[1],
-                )
-                return
-        elif call.name in CLASSIFICATION and len(call.arguments) > 1:
-            orders = (
-                _flattened(calls, call.arguments[0], 1),
-                _flattened(calls, call.arguments[1], 0),
-            )
-            if None not in orders and _reversed(orders[0] or (), orders[1] or ()):
-                yield _claim(
-                    rule,
-                    evidence,
-                    call,
-                    title=f"outputs are flattened from {orders[0]} and targets from {orders[1]}",
-                    explanation="Row by row, each output meets the target of another place.",
-                    fix="flatten both in the same order: transpose neither, or both",
                 )
                 return
 
@@ -192,24 +175,3 @@ def _computed(site: SourceSpan | None) -> bool:
         for argument in tree.args
         for node in ast.walk(argument)
     )
-
-
-def _flattened(calls: StepCalls, argument: ArgumentFacts, features: int) -> Shape | None:
-    """The two dimensions that became one on the way to `argument`, whose rows stay what they are;
-    `features` dimensions stand behind them."""
-    for _ in range(len(calls.calls)):
-        made = calls.maker(argument)
-        if made is None or not made.arguments:
-            return None
-        before = made.arguments[0].shape
-        joins = made.name in _RESHAPING and len(before) == 2 + features
-        if joins and len(made.shape) == 1 + features and made.shape[0] == before[0] * before[1]:
-            return before[:2]
-        if made.name not in _BY_ROWS and not made.same_values:
-            return None
-        argument = made.arguments[0]
-    return None
-
-
-def _reversed(one: Shape, other: Shape) -> bool:
-    return len(one) == 2 and one == other[::-1] and one[0] != one[1] and 1 not in one
