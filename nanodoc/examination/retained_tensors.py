@@ -118,6 +118,7 @@ class KeptTensors:
                 kept_at=resolve(*place) if place else None,
                 node=carried.node,
                 is_buffer=buffer,
+                given_at=trace.given_at(carried.reader, -1) if place is None else None,
             )
 
     def _note(self, owner: torch.nn.Module, name: str) -> None:

@@ -75,6 +75,8 @@ class CarriedFacts:
     kept_at: SourceSpan | None
     node: str
     is_buffer: bool = False
+    given_at: SourceSpan | None = None
+    """The line that gave it to the network that reads it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

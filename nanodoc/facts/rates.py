@@ -20,14 +20,16 @@ _KNOWS = 0.7  # of what guessing costs: less is a model that has learnt before
 _RISING = 1.5  # times the median rate
 _SPIKE = 10.0  # times the loss at the start
 _NOT_BACK = 0.5  # of the loss at the start
+_CLIMBED = 1.5  # times the lowest level
+_PARTS = 10  # of a run
 _NO_FURTHER = 0.95  # of the second quarter's loss
 _LOWER = 1.3  # times the smaller rate's loss
 _SHARE = 0.4  # of the way down that the smaller rate goes
 
 
 def worth_smaller_rates(evidence: Evidence, *, hot: bool) -> bool:
-    """A finite run of one optimizer whose loss has a reason to fall, and which fell badly or stands
-    still, or whose rate is high for its kind of optimizer (`hot`)."""
+    """A finite run of one optimizer whose loss has a reason to fall, and which fell badly, stands
+    still or climbs again, or whose rate is high for its kind of optimizer (`hot`)."""
     losses = evidence.losses
     if len(losses) < SHORTEST or not all(map(math.isfinite, losses)) or losses[0] <= 0:
         return False
@@ -36,7 +38,18 @@ def worth_smaller_rates(evidence: Evidence, *, hot: bool) -> bool:
     if len(evidence.optimizer_sites) != 1 or not has_fixed_targets(evidence):
         return False
     jumped = max(losses) > _SPIKE * losses[0] and late_loss(losses) > _NOT_BACK * losses[0]
-    return hot or jumped or _stalled(losses)
+    return hot or jumped or _stalled(losses) or climbed(losses) is not None
+
+
+def climbed(losses: Sequence[float]) -> float | None:
+    """The lowest level of a long run whose loss had come down, has climbed to well above it since
+    and has not come back; None for other runs."""
+    if len(losses) < _LONG_ENOUGH:
+        return None
+    size = len(losses) // _PARTS
+    levels = [median(losses[i : i + size]) for i in range(0, len(losses) - size + 1, size)]
+    lowest, late = min(levels), late_loss(losses)
+    return lowest if 0 < _CLIMBED * lowest < late < losses[0] else None
 
 
 def _stalled(losses: Sequence[float]) -> bool:
@@ -95,8 +108,11 @@ def slow_enough(evidence: Evidence, course: RerunFacts | None) -> Stretch | None
 
 def far_lower(losses: Sequence[float], smaller: float) -> bool:
     """A smaller rate's late loss `smaller` is far below the run's own: the run missed two fifths of
-    the way down."""
+    the way down, or climbed back up."""
     late = late_loss(losses)
     if smaller >= losses[0] or late < _LOWER * max(smaller, 0.0):
         return False
+    lowest = climbed(losses)
+    if lowest is not None and smaller < _CLIMBED * lowest and late > _CLIMBED * smaller:
+        return True  # it stays where the run itself had been
     return late - smaller >= _SHARE * (losses[0] - smaller)

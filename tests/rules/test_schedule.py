@@ -16,7 +16,7 @@ from nanodoc import Recipe
 from nanodoc.clinic.catalogue import find_patient
 from nanodoc.config import Config
 from nanodoc.diagnosis.finding import Finding
-from nanodoc.facts.rates import _stalled
+from nanodoc.facts.rates import _stalled, climbed, far_lower
 from nanodoc.pipeline.run import run_training
 from tests.helpers import diagnose, line_of
 
@@ -219,3 +219,21 @@ def test_a_schedule_that_overwrites_the_rate_has_the_line(tmp_path: Path) -> Non
     assert found.culprit.location.line == line_of(file, "OneCycleLR(")
     assert found.fixes[0].verified
     assert found.fixes[0].patch is None
+
+
+@pytest.mark.parametrize(
+    ("losses", "level"),
+    [
+        ([4.0 * 0.95**n for n in range(60)] + [0.2 + 0.03 * n for n in range(60)], True),
+        ([4.0 * 0.95**n + 0.2 for n in range(120)], False),
+        ([4.0, 0.5] * 60, False),  # batches that differ
+        ([4.0 * 0.95**n for n in range(30)] + [2.0] * 30, False),  # too short
+        ([1.0] * 60 + [5.0] * 60, False),  # above its start: a divergence
+    ],
+)
+def test_a_loss_that_climbs_again(losses: list[float], level: bool) -> None:
+    lowest = climbed(losses)
+    assert (lowest is not None) == level
+    if lowest is not None:
+        assert far_lower(losses, lowest)
+        assert not far_lower(losses, 1.6 * lowest) or 1.6 * lowest < 0.5 * losses[-1]

@@ -82,7 +82,7 @@ def _kept_state(rule: Rule, evidence: Evidence, graph: GraphFacts) -> Claim:
     return both_ends(
         rule,
         evidence,
-        carried.kept_at or carried.reader.site,
+        carried.kept_at or carried.given_at or carried.reader.site,
         title=f"{name} carries the graph of an earlier step into this one",
         explanation=f"The {what} {name} still hangs on the graph that made it "
         f"({carried.node}). This "
@@ -90,7 +90,7 @@ def _kept_state(rule: Rule, evidence: Evidence, graph: GraphFacts) -> Claim:
         "before has already freed. retain_graph=True would only make every step slower "
         "than the last.",
         op=carried.reader,
-        other=("read at", carried.reader.location) if carried.kept_at else None,
+        other=("read at", carried.reader.location) if carried.kept_at or carried.given_at else None,
         fixes=(
             Fix(
                 title=f"detach {name} before it is kept",

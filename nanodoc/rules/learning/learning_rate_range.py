@@ -231,7 +231,7 @@ def _by_epoch(rule: Rule, scheduler: SchedulerFacts, steps: list[float]) -> Clai
         explanation="Its length counts batches, and it steps once per pass over the data: the "
         "learning rate stays at the foot of its cycle "
         f"({min(steps):.3g} … {max(steps):.3g}).",
-        location=scheduler.stepped_at or scheduler.built_at,
+        location=_stepped_at(scheduler) or scheduler.built_at,
         step=0,
         notes=[
             ("length of the schedule", scheduler.period),
@@ -263,7 +263,7 @@ def _vanished(
     rule: Rule, evidence: Evidence, scheduler: SchedulerFacts | None, steps: list[float], gone: int
 ) -> Claim:
     by_batch = scheduler is not None and scheduler.type in _BY_EPOCH
-    stepped = scheduler.stepped_at if scheduler is not None else None
+    stepped = _stepped_at(scheduler)
     built = scheduler.built_at if scheduler is not None else None
     where = stepped if by_batch and stepped is not None else built or stepped
     if where is None:
@@ -322,3 +322,10 @@ def _beyond(rule: Rule, scheduler: SchedulerFacts, steps: list[float], *, by_bat
         fix="T_max = epochs × batches per epoch where it steps with every batch; "
         "CosineAnnealingWarmRestarts if restarts are meant",
     )
+
+
+def _stepped_at(scheduler: SchedulerFacts | None) -> SourceSpan | None:
+    """The user's own call of step(); None where a trainer calls it, and the user's line is that
+    which starts the training."""
+    place = scheduler.stepped_at if scheduler is not None else None
+    return place if place is not None and ".step(" in place.code else None
