@@ -28,6 +28,8 @@ _SAME = 0.99
 _OTHERS = 0.9
 """At most so many may be the inputs at any other distance: sequences of one token are all of
 them."""
+_PARTLY = 0.2
+"""Of the labels: the same by chance are far fewer."""
 _DISTANCES = (0, 1, 2, -1, 3, 4)
 _TOLD = (0, 1, 2, -1)
 _LEAKS = 1e-4
@@ -105,7 +107,7 @@ class SequenceLook(TorchFunctionMode):
         ]
         # a decoder that is given the tokens before: an encoder may read the answer itself
         shifted = [(lookup, distance, grid) for lookup, distance, grid in found if distance > 0]
-        if not found:
+        if not found or (not shifted and self._is_partly_given(labels, ignored)):
             return None
         _, distance, grid = (shifted or found)[0]
         later = 0
@@ -122,6 +124,18 @@ class SequenceLook(TorchFunctionMode):
             reads_later=later,
             at=resolve(*place) if place is not None else None,
         )
+
+    def _is_partly_given(self, labels: torch.Tensor, ignored: int) -> bool:
+        """A decoder is given the tokens before, some of them replaced at random (word dropout)."""
+        for lookup in self._lookups:
+            grid = _as_rows(labels, lookup)
+            if grid is None:
+                continue
+            shares = {d: _share(lookup.ids, grid, grid != ignored, d) or 0.0 for d in _DISTANCES}
+            others = max(share for d, share in shares.items() if d != 1)
+            if shares[1] >= max(_PARTLY, 2 * others):
+                return True
+        return False
 
 
 def _lookups(args: Any, kwargs: Any, out: Any) -> Iterator[_Lookup]:

@@ -106,6 +106,19 @@ def test_an_encoder_may_read_what_the_decoder_is_to_say(begin: int) -> None:
     assert _found(model, loss_fn, [_ids() for _ in range(4)]) == set()
 
 
+@pytest.mark.parametrize(("dropped", "expected"), [(0.4, set()), (1.0, {"unshifted-labels"})])
+def test_a_decoder_with_word_dropout(dropped: float, expected: set[str]) -> None:
+    """A sentence VAE: the encoder reads the answer, the decoder most of the tokens before it."""
+    model = Translator()
+
+    def loss_fn(model: Any, ids: torch.Tensor) -> torch.Tensor:
+        before = ids[:, :-2].masked_fill(torch.rand(ids[:, :-2].shape) < dropped, 29)
+        scores = model(ids[:, 1:-1], before)
+        return F.cross_entropy(scores.flatten(0, 1), ids[:, 1:-1].flatten())
+
+    assert _found(model, loss_fn, [_ids() for _ in range(4)]) == expected
+
+
 def _padded(*, left: bool) -> torch.Tensor:
     ids = _ids()
     lengths = torch.arange(16) % 5 + 7

@@ -3,9 +3,9 @@ The class labels of the last step, beside the token ids that its embeddings look
 predicts the next token has labels that are its inputs one position later. Here they are the inputs
 of the same position, of an earlier one, or of two positions later.
 
-Silent where an embedding of the same step looks up the ids one position earlier (the decoder of a
-translation), and where less than 99 % of the labels agree (a masked language model replaces the
-tokens that it asks for).
+Silent where an embedding of the same step looks up the ids one position earlier, or many of them
+(the decoder of a translation, word dropout), and where less than 99 % of the labels agree (a masked
+language model replaces the tokens that it asks for).
 
 ## Why it matters
 With labels that are not shifted, the answer stands in the input: the loss falls to nothing, and the
