@@ -144,7 +144,8 @@ def _source(run: Run, engine: Engine) -> Source:
     """What the batches come from."""
     source = run.data() if run.data is not None else None
     if source is None:
-        source = Source.of_loader(loader_of(engine.recipe.data) or engine.recipe.data)
+        loader = loader_of(engine.recipe.data)  # one of a stream has no length to be true by
+        source = Source.of_loader(engine.recipe.data if loader is None else loader)
     return source
 
 
