@@ -49,7 +49,8 @@ def data_of(entrypoint: str, config: Config) -> Iterator[Source | None]:
         if config.seed is not None:
             seed_everything(config.seed)
         recipe = build_recipe(entrypoint, config.recipe)
-        source = Source.of_loader(loader_of(recipe.data) or recipe.data)
+        loader = loader_of(recipe.data)
+        source = Source.of_loader(recipe.data if loader is None else loader)
         yield replace(source, step=lambda: _first_step(recipe, config))
 
 

@@ -111,7 +111,7 @@ def test_what_is_no_text_is_refused(tmp_path: Path) -> None:
         (["explain"], "", "nanodoc explain 'RuntimeError: …'"),
         (["explain", "ND999"], None, "the families are ND1 what came in"),
         (["explain", "ND3"], None, "its rules are ND301 infinite-gradient"),
-        (["explain", "ND3012"], None, "no rule 'ND3012'; did you mean ND301?"),
+        (["explain", "ND301x"], None, "no rule 'ND301x'; did you mean ND301?"),
         (["explain", "log-of-zeros"], None, "did you mean log-of-zero?"),
         (["explain", "nowhere/log.txt"], None, "no such file: 'nowhere/log.txt'"),
         (["explain", "-"], " \n", "there is nothing to explain"),
