@@ -11,7 +11,7 @@ def recipe(noisy):
 
     def loss_fn(model, pictures):
         noise = torch.randn_like(pictures)
-        share = torch.rand(len(pictures), 1, 1, 1)
+        share = torch.rand(len(pictures), 1, 1, 1, device=pictures.device)
         mixed = share.sqrt() * pictures + (1 - share).sqrt() * noise
         return F.mse_loss(model(mixed if noisy else pictures), noise)
 

@@ -1,7 +1,5 @@
 """Segmentation of cells, with images that are mirrored at random."""
 
-import random
-
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
@@ -23,7 +21,7 @@ class Cells(Dataset):
 
     def __getitem__(self, index):
         image, mask = self.images[index], self.masks[index]
-        if random.random() < 0.5:
+        if torch.rand(()) < 0.5:
             image = image.flip(-1)
             if self.together:
                 mask = mask.flip(-1)

@@ -23,7 +23,7 @@ def recipe(by_sample):
 
     def loss_fn(critic, batch):
         real, made = batch
-        share = torch.rand(len(real), 1, 1, 1)
+        share = torch.rand(len(real), 1, 1, 1, device=real.device)
         between = share * real + (1 - share) * made
         score = critic(made).mean() - critic(real).mean()
         return score + 10 * penalty(critic, between, by_sample)
