@@ -4,7 +4,6 @@ set may change."""
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import random
 import sys
@@ -21,7 +20,6 @@ from nanodoc.facts.items import AS_IT_WAS, ChangingItem, ItemFacts, UnpairedItem
 from nanodoc.facts.source import SourceSpan
 from nanodoc.tensors.plain import is_plain
 
-_ITEMS = 3
 _DRAWS = 12
 _FEWEST_PAIRS = 3
 """Pairs of draws, of one sample, whose image and mask lie differently: a picture that looks alike
@@ -41,7 +39,7 @@ def look_at_items(dataset: Any, seconds: float) -> ItemFacts:
     size = len(dataset)
     changing: ChangingItem | None = None
     unpaired: UnpairedItem | None = None
-    for index in sorted({0, size // 3, size - 1})[:_ITEMS] if size else ():
+    for index in sorted({0, size // 3, size - 1}) if size else ():
         if time.monotonic() > until:
             break
         drawn = _Drawn(dataset, index, until)
@@ -212,7 +210,7 @@ def shares_memory(dataset: Any) -> bool:
 def _held(dataset: Any, index: int) -> Iterator[tuple[str, torch.Tensor]]:
     """The arrays that a data set keeps for this sample, or for all."""
     left = _LARGEST
-    for name, value, _ in itertools.islice(_walked(dataset, index), _MOST_MET):
+    for name, value, _ in _walked(dataset, index):
         tensor = _over_memory(value)
         if tensor is not None:
             left -= tensor.numel() * tensor.element_size()
@@ -261,10 +259,8 @@ def _inside(value: Any, index: int) -> Iterator[tuple[str, Any, int]]:
     elif hasattr(value, "__dict__") and not isinstance(value, (type, torch.nn.Module)):
         if type(value).__module__.partition(".")[0] in ("numpy", "builtins"):
             return
-        rows = getattr(value, "indices", None)
         if isinstance(value, torch.utils.data.Subset):
-            with contextlib.suppress(Exception):  # the user's own sequence
-                index = int(rows[index])  # type: ignore[index]
+            index = int(value.indices[index])
         for name, inner in list(vars(value).items()):
             yield f".{name}", inner, index
 

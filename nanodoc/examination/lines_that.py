@@ -4,6 +4,7 @@ kept, or the one that turns a picture."""
 from __future__ import annotations
 
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -16,7 +17,7 @@ from nanodoc.trace.files import USER, frame_kind, line_span
 _MOST_LINES = 20_000
 
 
-class _Lines:
+class _Lines(ABC):
     """Follows the user's code line by line while it is open, until `found` is set."""
 
     def __init__(self) -> None:
@@ -43,9 +44,7 @@ class _Lines:
         self._left -= 1
         if self.found is not None or self._left < 0:
             return None
-        if self._last is None:
-            self._first_line()
-        elif event in ("line", "return"):
+        if self._last is not None and event in ("line", "return"):
             self._after(self._last[0], self._last[1], frame, arg if event == "return" else None)
         if event == "line":
             self._last = frame, frame.f_lineno
@@ -57,11 +56,10 @@ class _Lines:
                 self._last = caller, self._at[caller]
         return self._traced
 
-    def _first_line(self) -> None:
-        """The user's code is about to begin."""
-
+    @abstractmethod
     def _after(self, frame: FrameType, line: int, now: FrameType, returned: Any) -> None:
-        raise NotImplementedError
+        """A line of `frame` is over, and the user's code goes on in the frame `now`, perhaps by
+        giving `returned` back."""
 
     def _blame(self, frame: FrameType, line: int) -> None:
         code = frame.f_code
@@ -74,17 +72,22 @@ class LineThatWrites(_Lines):
     def __init__(self, read: Callable[[], Any]) -> None:
         super().__init__()
         self._read = read
+        self._values: list[Any] = []
+        """The value that was there when the user's code began."""
 
     def __enter__(self) -> LineThatWrites:
         self._begin()
         return self
 
-    def _first_line(self) -> None:
-        self._value = self._read()
+    def _called(self, frame: FrameType, event: str, arg: Any) -> Any:
+        traced = super()._called(frame, event, arg)
+        if traced is not None and not self._values:
+            self._values.append(self._read())
+        return traced
 
     def _after(self, frame: FrameType, line: int, now: FrameType, returned: Any) -> None:
-        value = self._read()
-        if value != self._value and not (value != value and self._value != self._value):
+        value, before = self._read(), self._values[0]
+        if value != before and not (value != value and before != before):
             self._blame(frame, line)
 
 

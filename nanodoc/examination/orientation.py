@@ -28,9 +28,9 @@ _OF_SQUARES: dict[str, _Turn] = {
 }
 
 
-def plane(values: torch.Tensor, size: tuple[int, int] | None = None) -> torch.Tensor | None:
+def plane(values: torch.Tensor) -> torch.Tensor | None:
     """The mean over the channels, (height, width), of a picture (height, width), (channels, height,
-    width) or (height, width, channels); None where it is none, or not of that `size`."""
+    width) or (height, width, channels); None where it is none."""
     if values.dim() == 2:
         found = values
     elif values.dim() != 3:
@@ -41,9 +41,7 @@ def plane(values: torch.Tensor, size: tuple[int, int] | None = None) -> torch.Te
         found = values.double().mean(2)
     else:
         return None
-    if min(found.shape) < _SMALLEST or (size is not None and tuple(found.shape) != size):
-        return None
-    return found
+    return found if min(found.shape) >= _SMALLEST else None
 
 
 def is_mask(values: torch.Tensor) -> bool:

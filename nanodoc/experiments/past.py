@@ -174,7 +174,7 @@ class Past:
 
         def rate() -> float | None:
             group = optimizer.param_groups[0]
-            if not moved and isinstance(group["lr"], float):
+            if not moved and isinstance(group.get("lr"), float):
                 group["lr"] *= _ELSEWHERE
                 moved.append(group["lr"])
             return rate_of(group)

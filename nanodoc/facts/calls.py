@@ -89,12 +89,21 @@ REGRESSION = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
 say."""
 
 
+RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+"""Functions that the layers of torch call that read a whole sequence step by step."""
+
 LAYERS = (
     *("linear", "bilinear", "matmul", "mm", "bmm", "addmm", "baddbmm", "mv", "einsum"),
     *("conv1d", "conv2d", "conv3d", "embedding", "scaled_dot_product_attention"),
-    *("lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell"),
+    *(*RECURRENT, "lstm_cell", "gru_cell"),
 )
 """Functions that layers with weights call."""
+
+RESHAPING = ("view", "reshape", "flatten", "unflatten")
+"""They give the same values, in the same order, another shape."""
+
+DRAWS = ("rand", "normal")
+"""How the names of functions begin whose values are drawn at random."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -173,6 +182,12 @@ class StepCalls:
                 return made
             argument = inner
         return argument
+
+    def leaf(self, argument: ArgumentFacts, *, elementwise: bool = False) -> str | None:
+        """The name of what no call made whose values these are: `batch[0]`, `param:head.weight`;
+        None where a call made them."""
+        made = self.origin(argument, elementwise=elementwise)
+        return made.leaf if isinstance(made, ArgumentFacts) else None
 
     def path(self, argument: ArgumentFacts) -> Iterator[CallFacts]:
         """The calls between `origin` and the argument, the latest first."""

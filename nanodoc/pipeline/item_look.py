@@ -26,7 +26,6 @@ from nanodoc.script.muted import muted
 
 _SECONDS = 4.0
 _LATER = 2.0  # seconds after which a draw that does not come back is ended
-_FEWEST = 2
 _PDEATHSIG = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 
@@ -34,20 +33,23 @@ def item_facts(source: Source, left: float) -> ItemFacts | None:
     """Of the samples of a training's data set, within `left` seconds; None where they can't be
     drawn in a process of their own, or drawing them fails."""
     seconds = min(_SECONDS, left / 4)
-    if seconds < 0.1 or not _drawable(source.dataset):
+    if seconds < 0.1 or source.dataset is None or not _may_fork():
         return None
     reading, writing = os.pipe()
+    # a signal that came at once would run the training's own handler, and the training twice
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12, of threads
             number = os.fork()
+        if number == 0:
+            _look(source.dataset, seconds, writing)
     except OSError:  # no more processes, or no memory
         os.close(reading)
-        os.close(writing)
         return None
-    if number == 0:
-        _look(source.dataset, seconds, writing)
-    os.close(writing)
+    finally:
+        os.close(writing)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     try:
         told = _read(reading, time.monotonic() + seconds + _LATER)
     finally:
@@ -59,35 +61,25 @@ def item_facts(source: Source, left: float) -> ItemFacts | None:
     return pickle.loads(told) if told else None  # of our own process
 
 
-def _drawable(dataset: Any) -> bool:
-    """It has samples by number, and nothing that two processes would share."""
-    if sys.platform != "linux" or dataset is None:
-        return False
-    handler = signal.getsignal(signal.SIGCHLD)
-    if callable(handler) and not str(getattr(handler, "__module__", "")).startswith("torch"):
-        return False  # the training looks after its processes by itself
-    try:
-        return (
-            hasattr(dataset, "__getitem__")
-            and len(dataset) >= _FEWEST
-            and not shares_memory(dataset)
-        )
-    except Exception:  # a data set of the user's may raise anything
-        return False
+def _may_fork() -> bool:
+    """The training does not look after processes by itself: it would meet one that is not its
+    own."""
+    handler = signal.getsignal(signal.SIGCHLD) if sys.platform == "linux" else None
+    own = callable(handler) and not str(getattr(handler, "__module__", "")).startswith("torch")
+    return sys.platform == "linux" and not own
 
 
 def _look(dataset: Any, seconds: float, writing: int) -> NoReturn:
-    """In the new process, which ends here."""
+    """In the new process, which ends here. All signals stay blocked in it but the one that ends it
+    with its parent, which none can block."""
     try:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
-            signal.signal(number, signal.SIG_DFL)
         ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
         faulthandler.disable()  # a crash here is no crash of the training
         _let_go_of_descriptors(writing)
         torch.set_num_threads(1)  # the other threads were not forked
         with muted(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            told = pickle.dumps(look_at_items(dataset, seconds))
+            told = b"" if shares_memory(dataset) else pickle.dumps(look_at_items(dataset, seconds))
         _write(writing, told)
     except BaseException:  # whatever the data set raises, asked at another time than it expects
         pass

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from nanodoc.facts.source import SourceSpan
+from nanodoc.tensors.plain import is_plain
 from nanodoc.trace.files import USER, frame_kind, line_span, shown_path
 from nanodoc.trace.statements import Statement, statements_of
 
@@ -246,8 +247,7 @@ def _memory_of(value: Any) -> int | None:
     """The address of the memory that a tensor or an array lies in: a view of it, or a tensor made
     of an array, has the same."""
     if isinstance(value, torch.Tensor):
-        plain = value.layout is torch.strided and not value.is_nested and value.numel()
-        return value.untyped_storage().data_ptr() or None if plain else None
+        return value.untyped_storage().data_ptr() or None if is_plain(value) else None
     if type(value).__module__ != "numpy" or not hasattr(value, "__array_interface__"):
         return None
     while type(getattr(value, "base", None)).__module__ == "numpy":

@@ -120,10 +120,9 @@ def test_random_labels_are_nobodys_learning_rate(tmp_path: Path) -> None:
     assert report.findings == ()
 
 
-def test_a_rate_under_a_schedule_is_lowered_where_it_is_written(tmp_path: Path) -> None:
-    """What was tried is a tenth of every step's rate: of the number in the call, and not of what
-    the schedule had made of it at the end."""
-    file = tmp_path / "train.py"
+def scheduled(folder: Path, rate: str, schedule: str) -> Path:
+    """A recipe of 120 steps."""
+    file = folder / "train.py"
     file.write_text(
         "import torch\n"
         "import torch.nn.functional as F\n"
@@ -134,14 +133,20 @@ def test_a_rate_under_a_schedule_is_lowered_where_it_is_written(tmp_path: Path) 
         "    y = x[:, :, :4].argmax(2)\n"
         "    layers = [nn.Linear(12, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU()]\n"
         "    model = nn.Sequential(*layers, nn.Linear(32, 4))\n"
-        "    optimizer = torch.optim.AdamW(model.parameters(), lr=1.0)\n"
-        "    rise = lambda n: 0.3 * min(1.0, (n + 1) / 20)\n"
-        "    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, rise)\n"
+        f"    optimizer = torch.optim.AdamW(model.parameters(), lr={rate})\n"
+        f"    scheduler = torch.optim.lr_scheduler.{schedule}\n"
         "    loss_fn = lambda model, batch: F.cross_entropy(model(batch[0]), batch[1])\n"
         "    return dict(model=model, loss_fn=loss_fn, optimizer=optimizer,\n"
         "                scheduler=scheduler, scheduler_interval='step',\n"
         "                data=list(zip(x, y)), max_steps=120)\n"
     )
+    return file
+
+
+def test_a_rate_under_a_schedule_is_lowered_where_it_is_written(tmp_path: Path) -> None:
+    """What was tried is a tenth of every step's rate: of the number in the call, and not of what
+    the schedule had made of it at the end."""
+    file = scheduled(tmp_path, "1.0", "LambdaLR(optimizer, lambda n: 0.3 * min(1.0, (n + 1) / 20))")
     [found] = run_training(f"{file}:build", Config()).findings
     assert (found.code, found.severity) == ("ND609", "critical")
     assert found.fixes[0].verified
@@ -195,24 +200,7 @@ def test_a_rate_that_the_step_itself_raises(tmp_path: Path) -> None:
 
 def test_a_schedule_that_overwrites_the_rate_has_the_line(tmp_path: Path) -> None:
     """What OneCycleLR reaches is its own number: another rate in the optimizer changes nothing."""
-    file = tmp_path / "train.py"
-    file.write_text(
-        "import torch\n"
-        "import torch.nn.functional as F\n"
-        "from torch import nn\n"
-        "def build():\n"
-        "    torch.manual_seed(0)\n"
-        "    x = torch.randn(20, 32, 12)\n"
-        "    y = x[:, :, :4].argmax(2)\n"
-        "    layers = [nn.Linear(12, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU()]\n"
-        "    model = nn.Sequential(*layers, nn.Linear(32, 4))\n"
-        "    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)\n"
-        "    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.5, total_steps=121)\n"
-        "    loss_fn = lambda model, batch: F.cross_entropy(model(batch[0]), batch[1])\n"
-        "    return dict(model=model, loss_fn=loss_fn, optimizer=optimizer,\n"
-        "                scheduler=scheduler, scheduler_interval='step',\n"
-        "                data=list(zip(x, y)), max_steps=120)\n"
-    )
+    file = scheduled(tmp_path, "1e-3", "OneCycleLR(optimizer, 0.5, total_steps=121)")
     [found] = run_training(f"{file}:build", Config()).findings
     assert found.code == "ND609"
     assert found.culprit.location is not None
@@ -236,4 +224,4 @@ def test_a_loss_that_climbs_again(losses: list[float], level: bool) -> None:
     assert (lowest is not None) == level
     if lowest is not None:
         assert far_lower(losses, lowest)
-        assert not far_lower(losses, 1.6 * lowest) or 1.6 * lowest < 0.5 * losses[-1]
+        assert not far_lower(losses, losses[-1])

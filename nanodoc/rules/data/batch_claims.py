@@ -8,15 +8,13 @@ from typing import Unpack
 from nanodoc.diagnosis.claim import Claim, Specificity, Stage
 from nanodoc.diagnosis.finding import Culprit, Fix
 from nanodoc.diagnosis.rule import Rule
-from nanodoc.facts.calls import ArgumentFacts, CallFacts, StepCalls
+from nanodoc.facts.calls import RECURRENT, ArgumentFacts, CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.loop import BatchLeaf
-from nanodoc.rules.base import Told
+from nanodoc.facts.source import SourceSpan
+from nanodoc.rules.base import Told, location_key
 
 _LAYERS = ("linear", "conv1d", "conv2d", "conv3d")
-
-
-_RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 
 
 def batch_claim(
@@ -49,11 +47,46 @@ def batch_claim(
     )
 
 
+def item_claim(
+    rule: Rule,
+    evidence: Evidence,
+    index: int,
+    part: str,
+    line: SourceSpan | None,
+    *,
+    weight: float,
+    fix: str,
+    notes: Iterable[tuple[str, object]],
+    **told: Unpack[Told],
+) -> Claim:
+    """The claim of `rule` on a `part` of sample `index` of the data set, as draws of it have shown;
+    `line` is the one that makes it so, where it was seen."""
+    return Claim(
+        root=location_key(line) or ("data", rule.name, part),
+        specificity=Specificity.EXACT,
+        stage=Stage.DATA,
+        finding=rule.finding(
+            confidence=weight,
+            **told,
+            culprit=Culprit(
+                kind="data",
+                batch_path=part or None,
+                dataset_indices=(index,),
+                location=line or evidence.data_site,
+            ),
+            phase="data",
+            step=0,
+            evidence=tuple(notes),
+            fixes=(Fix(title=fix, confidence="likely"),),
+        ),
+    )
+
+
 def consumers(calls: StepCalls, leaf: str) -> list[CallFacts]:
     """The layers that take this part of the batch as it is."""
     found = []
     for call in calls.calls:
-        if call.arguments and call.name in (*_LAYERS, *_RECURRENT):
+        if call.arguments and call.name in (*_LAYERS, *RECURRENT):
             made = calls.origin(call.arguments[0])
             if isinstance(made, ArgumentFacts) and made.leaf == leaf:
                 found.append(call)

@@ -31,7 +31,7 @@ from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
 from nanodoc.diagnosis.finding import Fix
 from nanodoc.diagnosis.remedy import ReplaceArgument
 from nanodoc.diagnosis.rule import Rule, rule
-from nanodoc.facts.calls import REGRESSION, ArgumentFacts, CallFacts, StepCalls
+from nanodoc.facts.calls import DRAWS, REGRESSION, ArgumentFacts, CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import at_call, calls_of, op_of
@@ -39,7 +39,6 @@ from nanodoc.rules.rewrite import on_argument
 
 _BY_HAND = ("sub", "mul", "truediv", "div")
 _PARTS = ("add", "radd", "sub", "mul")
-_DRAWS = ("rand", "normal")
 
 
 @rule(
@@ -142,7 +141,7 @@ def _drawn_for(calls: StepCalls, argument: ArgumentFacts) -> set[int]:
             continue
         seen.add(index)
         made = calls.calls[index]
-        if not made.arguments and made.name.startswith(_DRAWS):
+        if not made.arguments and made.name.startswith(DRAWS):
             found.add(index)
         waiting += [inner.made_by for inner in made.arguments]
     return found

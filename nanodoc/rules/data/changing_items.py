@@ -23,11 +23,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
-from nanodoc.diagnosis.finding import Culprit, Fix
+from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
-from nanodoc.rules.base import location_key
+from nanodoc.rules.data.batch_claims import item_claim
 
 
 @rule(
@@ -42,34 +41,21 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         return
     ranges = [f"{low:.4g} … {high:.4g}" for low, high in item.ranges]
     holder = item.holder.removeprefix(".")
-    yield Claim(
-        root=location_key(item.line) or ("data", rule.name, item.holder),
-        specificity=Specificity.EXACT,
-        stage=Stage.DATA,
-        finding=rule.finding(
-            # the line was seen, and each of the draws speaks for itself
-            confidence=confidence(0.8, 0.6 if item.line is not None else 0.2),
-            title=f"drawing a sample writes into `{holder}`: the next draw of it is another sample",
-            explanation=f"Sample {item.index} has values of {', then '.join(ranges)} in successive "
-            "draws with the same random numbers. With the old content put back, it is the first "
-            "one again.",
-            culprit=Culprit(
-                kind="data",
-                batch_path=item.part or None,
-                dataset_indices=(item.index,),
-                location=item.line or evidence.data_site,
-            ),
-            phase="data",
-            step=0,
-            evidence=(
-                ("written", holder),
-                *((f"draw {number}", told) for number, told in enumerate(ranges, 1)),
-            ),
-            fixes=(
-                Fix(
-                    title="work on a copy: no in-place operation on what the data set keeps",
-                    confidence="likely",
-                ),
-            ),
-        ),
+    yield item_claim(
+        rule,
+        evidence,
+        item.index,
+        item.part,
+        item.line,
+        title=f"drawing a sample writes into `{holder}`: the next draw of it is another sample",
+        explanation=f"Sample {item.index} has values of {', then '.join(ranges)} in successive "
+        "draws with the same random numbers. With the old content put back, it is the first one "
+        "again.",
+        # the line was seen, and each of the draws speaks for itself
+        weight=confidence(0.8, 0.6 if item.line is not None else 0.2),
+        notes=[
+            ("written", holder),
+            *((f"draw {number}", told) for number, told in enumerate(ranges, 1)),
+        ],
+        fix="work on a copy: no in-place operation on what the data set keeps",
     )

@@ -25,7 +25,7 @@ from dataclasses import replace
 
 from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.rule import Rule, rule
-from nanodoc.facts.calls import ArgumentFacts, StepCalls
+from nanodoc.facts.calls import StepCalls
 from nanodoc.facts.course import SUPERVISED
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.loop import CopyFacts
@@ -92,7 +92,7 @@ def _is_target(calls: StepCalls, path: str) -> bool:
     """It is what the loss compares with."""
     reaching = calls.reaching_the_loss()
     return any(
-        _leaf(calls, side) == path
+        calls.leaf(side, elementwise=True) == path
         for call in calls.calls
         if call.index in reaching and (call.name in SUPERVISED or call.name in _DISTANCES)
         if any(side.requires_grad for side in call.arguments[:2])
@@ -104,14 +104,9 @@ def _is_target(calls: StepCalls, path: str) -> bool:
 def _is_input(calls: StepCalls, path: str, target: str) -> bool:
     """A layer takes it, and none takes the target."""
     taken = {
-        _leaf(calls, argument)
+        calls.leaf(argument, elementwise=True)
         for call in calls.calls
         if call.requires_grad and call.name not in (*SUPERVISED, *_DISTANCES)
         for argument in call.arguments
     }
     return path in taken and target not in taken
-
-
-def _leaf(calls: StepCalls, argument: ArgumentFacts) -> str | None:
-    made = calls.origin(argument, elementwise=True)
-    return made.leaf if isinstance(made, ArgumentFacts) else None

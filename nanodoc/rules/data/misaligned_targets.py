@@ -20,15 +20,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
-from nanodoc.diagnosis.finding import Fix
+from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.rule import Rule, rule
-from nanodoc.facts.calls import CLASSIFICATION, ArgumentFacts, StepCalls
+from nanodoc.facts.calls import CLASSIFICATION, RESHAPING, ArgumentFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
-from nanodoc.rules.learning.claims import at_call, calls_into_the_loss
+from nanodoc.rules.learning.claims import WIRED, at_call, calls_into_the_loss, learning_claim
 
-_RESHAPING = ("view", "reshape", "flatten", "unflatten")
 _BY_ROWS = ("log_softmax", "softmax", "linear", "dropout", "layer_norm")
 
 Shape = tuple[int, ...]
@@ -50,26 +48,18 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         targets = _flattened(calls, call.arguments[1], 0)
         if outputs is None or targets is None or not _reversed(outputs, targets):
             continue
-        yield Claim(
-            root=location_key(call.site) or ("misaligned", call.index),
-            specificity=Specificity.EXACT,
-            stage=Stage.WIRING,
-            finding=rule.finding(
-                # long dimensions are the same in another order by chance less often
-                confidence=confidence(0.7, 0.5 if min(outputs) > 2 else 0.1),
-                title=f"outputs are flattened from {outputs} and targets from {targets}",
-                explanation="Row by row, each output meets the target of another place.",
-                culprit=at_call(call, evidence),
-                phase="forward",
-                step=0,
-                evidence=(("outputs", str(outputs)), ("targets", str(targets))),
-                fixes=(
-                    Fix(
-                        title="flatten both in the same order: transpose neither, or both",
-                        confidence="likely",
-                    ),
-                ),
-            ),
+        yield learning_claim(
+            rule,
+            location_key(call.site) or ("misaligned", call.index),
+            title=f"outputs are flattened from {outputs} and targets from {targets}",
+            explanation="Row by row, each output meets the target of another place.",
+            culprit=at_call(call, evidence),
+            step=0,
+            # long dimensions are the same in another order by chance less often
+            weight=confidence(0.7, 0.5 if min(outputs) > 2 else 0.1),
+            notes=[("outputs", str(outputs)), ("targets", str(targets))],
+            fix="flatten both in the same order: transpose neither, or both",
+            standing=WIRED,
         )
         return
 
@@ -82,7 +72,7 @@ def _flattened(calls: StepCalls, argument: ArgumentFacts, features: int) -> Shap
         if made is None or not made.arguments:
             return None
         before = made.arguments[0].shape
-        joins = made.name in _RESHAPING and len(before) == 2 + features
+        joins = made.name in RESHAPING and len(before) == 2 + features
         if joins and len(made.shape) == 1 + features and made.shape[0] == before[0] * before[1]:
             return before[:2]
         if made.name not in _BY_ROWS and not made.same_values:

@@ -25,7 +25,7 @@ from collections.abc import Iterable
 from nanodoc.diagnosis.claim import Claim, Stage, confidence
 from nanodoc.diagnosis.finding import Culprit
 from nanodoc.diagnosis.rule import Rule, rule
-from nanodoc.facts.calls import CallFacts, StepCalls
+from nanodoc.facts.calls import RECURRENT, CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import (
@@ -37,7 +37,6 @@ from nanodoc.rules.learning.claims import (
 )
 
 _MASKING = ("masked_fill", "where", "add", "sub")
-_RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 
 
 @rule(
@@ -64,7 +63,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         "position depend on such a later token: "
         + (
             "a recurrent layer runs backwards, too."
-            if call is not None and call.name in _RECURRENT
+            if call is not None and call.name in RECURRENT
             else "no mask hides what comes after, or not all of it."
         ),
         culprit=culprit or Culprit(kind="op", location=place),
@@ -82,7 +81,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
 def _leak(evidence: Evidence) -> CallFacts | None:
     """The call that should have hidden the later positions."""
     for calls, call in calls_into_the_loss(evidence):
-        if call.name in _RECURRENT:
+        if call.name in RECURRENT:
             return call
         if is_attention(call):
             return (_mask(calls, call) if call.name == "softmax" else None) or call

@@ -26,20 +26,17 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 
-from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
-from nanodoc.diagnosis.finding import Fix
+from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.rule import Rule, rule
-from nanodoc.facts.calls import CallFacts, StepCalls
+from nanodoc.facts.calls import RECURRENT, RESHAPING, CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.source import SourceSpan
 from nanodoc.rules.base import location_key
-from nanodoc.rules.learning.claims import at_call, calls_of
+from nanodoc.rules.learning.claims import WIRED, at_call, calls_of, learning_claim
 
 _PADDING = ("pad", "cat", "concat")
 _MOVING = ("transpose", "permute", "movedim", "swapaxes", "t", "mT", "T")
-_RESHAPING = ("view", "reshape", "flatten", "unflatten")
 _ATTENTION = ("matmul", "bmm", "scaled_dot_product_attention", "einsum", "dropout")
-_RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 
 Shape = tuple[int, ...]
 
@@ -60,7 +57,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     for call in calls.calls:
         if call.index not in reaching or not call.arguments:
             continue
-        if call.name in _RESHAPING:
+        if call.name in RESHAPING:
             given = call.arguments[0].shape
             order = _order(calls, call, given, call.shape)
             if order is not None:
@@ -80,20 +77,17 @@ def _claim(
     rule: Rule, evidence: Evidence, call: CallFacts, *, title: str, explanation: str, fix: str
 ) -> Claim:
     sizes = {size for size in call.shape if size > 1}
-    return Claim(
-        root=location_key(call.site) or ("mixed", call.index),
-        specificity=Specificity.EXACT,
-        stage=Stage.WIRING,
-        finding=rule.finding(
-            # the more different sizes come out in another order, the less is it chance
-            confidence=confidence(0.7, 0.5 if len(sizes) > 2 else 0.2),
-            title=title,
-            explanation=explanation,
-            culprit=at_call(call, evidence),
-            phase="forward",
-            step=0,
-            fixes=(Fix(title=fix, confidence="likely"),),
-        ),
+    return learning_claim(
+        rule,
+        location_key(call.site) or ("mixed", call.index),
+        title=title,
+        explanation=explanation,
+        culprit=at_call(call, evidence),
+        step=0,
+        # the more different sizes come out in another order, the less is it chance
+        weight=confidence(0.7, 0.5 if len(sizes) > 2 else 0.2),
+        fix=fix,
+        standing=WIRED,
     )
 
 
@@ -108,7 +102,7 @@ def _order(calls: StepCalls, call: CallFacts, given: Shape, made: Shape) -> tupl
         return "The two shapes have the same sizes in another order", "transpose or permute instead"
     origin = calls.origin(call.arguments[0])
     name = origin.name if isinstance(origin, CallFacts) else ""
-    if len(given) == 3 and name in _RECURRENT and made == (given[1], given[0] * given[2]):
+    if len(given) == 3 and name in RECURRENT and made == (given[1], given[0] * given[2]):
         apart = 1 != given[0] != given[1]
         told = "The states of one sample do not lie together", "h.transpose(0, 1).flatten(1)"
         return told if apart else None

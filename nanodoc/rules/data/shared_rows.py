@@ -22,13 +22,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
-from nanodoc.diagnosis.finding import Fix
+from nanodoc.diagnosis.claim import Claim, Stage, confidence
 from nanodoc.diagnosis.rule import Rule, Threshold, rule
-from nanodoc.facts.calls import ArgumentFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
-from nanodoc.rules.learning.claims import at_call, calls_of
+from nanodoc.rules.learning.claims import Standing, at_call, calls_of, learning_claim
 
 _MOST_USED = 0.75  # of the rows: columns with rows of their own use nearly all
 
@@ -52,41 +50,30 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     for call in calls.calls:
         if call.name != "embedding" or len(call.arguments) < 2 or not call.requires_grad:
             continue
-        sizes = [largest + 1 for largest in columns.get(_leaf(calls, call.arguments[0]) or "", ())]
+        sizes = [largest + 1 for largest in columns.get(calls.leaf(call.arguments[0]) or "", ())]
         rows = call.arguments[1].shape[0] if call.arguments[1].shape else 0
         filled = sum(sizes) / rows if rows else 0.0
         # text has one vocabulary: its columns are alike, and together far more than the table
         if len(set(sizes)) < 2 or max(sizes) > _MOST_USED * rows:
             continue
-        if not check.limit(evidence, "filled") <= filled <= 1:
+        fewest = check.limit(evidence, "filled")
+        if not fewest <= filled <= 1:
             continue
         shown = ", ".join(str(size) for size in sizes[:6]) + (", …" if len(sizes) > 6 else "")
-        yield Claim(
-            root=location_key(call.site) or ("rows", call.index),
-            specificity=Specificity.SPECIAL,
-            stage=Stage.WIRING,
-            finding=rule.finding(
-                # the closer the sum comes to the table, the less is it chance; more columns, too
-                confidence=confidence(0.5, 10 * (filled - 0.9), 0.3 if len(sizes) > 2 else 0.0),
-                title=f"{len(sizes)} columns of ids share the first {max(sizes)} of {rows} rows",
-                explanation=f"The columns' ids are below {shown}: {sum(sizes)} ids together, for "
-                f"a table of {rows} rows. They are looked up as they are, so that equal ids of "
-                "different columns are one row.",
-                culprit=at_call(call, evidence),
-                phase="forward",
-                step=0,
-                evidence=(("each column's ids are below", shown), ("rows of the table", rows)),
-                fixes=(
-                    Fix(
-                        title="add to each column the sizes of those before it: ids + offsets",
-                        confidence="likely",
-                    ),
-                ),
-            ),
+        exact = (filled - fewest) / (1 - fewest) if fewest < 1 else 1.0
+        yield learning_claim(
+            rule,
+            location_key(call.site) or ("rows", call.index),
+            title=f"{len(sizes)} columns of ids share the first {max(sizes)} of {rows} rows",
+            explanation=f"The columns' ids are below {shown}: {sum(sizes)} ids together, for "
+            f"a table of {rows} rows. They are looked up as they are, so that equal ids of "
+            "different columns are one row.",
+            culprit=at_call(call, evidence),
+            step=0,
+            # the closer the sum comes to the table, the less is it chance; more columns, too
+            weight=confidence(0.5, exact, 0.3 if len(sizes) > 2 else 0.0),
+            notes=[("each column's ids are below", shown), ("rows of the table", rows)],
+            fix="add to each column the sizes of those before it: ids + offsets",
+            standing=Standing(stage=Stage.WIRING),
         )
         return
-
-
-def _leaf(calls: StepCalls, argument: ArgumentFacts) -> str | None:
-    made = calls.origin(argument)
-    return made.leaf if isinstance(made, ArgumentFacts) else None

@@ -25,13 +25,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
-from nanodoc.diagnosis.finding import Culprit, Fix
+from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.course import SUPERVISED
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.items import AS_IT_WAS, UnpairedItem
-from nanodoc.rules.base import location_key
+from nanodoc.rules.data.batch_claims import item_claim
 from nanodoc.rules.learning.claims import calls_of
 
 
@@ -46,36 +45,23 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if item is None:
         return
     told = [f"the image {one}, the mask {other}" for one, other in item.turns[:3]]
-    yield Claim(
-        root=location_key(item.line) or ("data", rule.name, item.image),
-        specificity=Specificity.EXACT,
-        stage=Stage.DATA,
-        finding=rule.finding(
-            # a hole to be filled, or a part that nobody compares with, may lie anywhere
-            severity=rule.severity if _is_compared(evidence, item) else "info",
-            # every pair of draws is an observation by itself
-            confidence=confidence(0.6, 1 - 0.8**item.pairs, 0.3 if item.line is not None else 0.0),
-            title=_title(item),
-            explanation=f"Of draws of sample {item.index} with other random numbers, {item.apart} "
-            f"of {item.pairs} pairs in which something was turned do not belong together: "
-            + "; ".join(told)
-            + ".",
-            culprit=Culprit(
-                kind="data",
-                batch_path=item.image or None,
-                dataset_indices=(item.index,),
-                location=item.line or evidence.data_site,
-            ),
-            phase="data",
-            step=0,
-            evidence=(("image", item.image), ("mask", item.mask), ("pairs of draws", item.pairs)),
-            fixes=(
-                Fix(
-                    title="draw once, and do the same to the image and to its mask",
-                    confidence="likely",
-                ),
-            ),
-        ),
+    yield item_claim(
+        rule,
+        evidence,
+        item.index,
+        item.image,
+        item.line,
+        # a hole to be filled, or a part that nobody compares with, may lie anywhere
+        severity=rule.severity if _is_compared(evidence, item) else "info",
+        title=_title(item),
+        explanation=f"Of draws of sample {item.index} with other random numbers, {item.apart} of "
+        f"{item.pairs} pairs in which something was turned do not belong together: "
+        + "; ".join(told)
+        + ".",
+        # every pair of draws is an observation by itself
+        weight=confidence(0.6, 1 - 0.8**item.pairs, 0.3 if item.line is not None else 0.0),
+        notes=[("image", item.image), ("mask", item.mask), ("pairs of draws", item.pairs)],
+        fix="draw once, and do the same to the image and to its mask",
     )
 
 

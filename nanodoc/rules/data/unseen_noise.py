@@ -21,15 +21,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
-from nanodoc.diagnosis.finding import Fix
+from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.rule import Rule, rule
-from nanodoc.facts.calls import REGRESSION, ArgumentFacts, CallFacts, StepCalls
+from nanodoc.facts.calls import DRAWS, REGRESSION, ArgumentFacts, CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
-from nanodoc.rules.learning.claims import at_call, calls_of
-
-_DRAWS = ("rand", "normal")
+from nanodoc.rules.learning.claims import WIRED, at_call, calls_of, learning_claim
 
 
 @rule(
@@ -71,34 +68,26 @@ def _claim(
 ) -> Claim:
     site = noise.site
     drawn = f"{noise.name} at {site.file}:{site.line}" if site is not None else noise.name
-    return Claim(
-        root=location_key(call.site) or ("unseen", call.index),
-        specificity=Specificity.EXACT,
-        stage=Stage.WIRING,
-        finding=rule.finding(
-            # added to the data, and what came of it forgotten: no training on pure chance
-            confidence=confidence(0.8, 0.6 if used else 0.0),
-            title="the model is asked for noise that it is not given",
-            explanation=f"The target is {drawn}. The prediction is made of {data.leaf}, of the "
-            "same shape, and nothing that was made of the noise goes into it.",
-            culprit=at_call(call, evidence),
-            phase="forward",
-            step=0,
-            evidence=(("noise", drawn), ("input", data.leaf), ("shape", str(noise.shape))),
-            fixes=(
-                Fix(
-                    title="give the model what was made of the data and this noise",
-                    confidence="likely",
-                ),
-            ),
-        ),
+    return learning_claim(
+        rule,
+        location_key(call.site) or ("unseen", call.index),
+        title="the model is asked for noise that it is not given",
+        explanation=f"The target is {drawn}. The prediction is made of {data.leaf}, of the "
+        "same shape, and nothing that was made of the noise goes into it.",
+        culprit=at_call(call, evidence),
+        step=0,
+        # added to the data, and what came of it forgotten: no training on pure chance
+        weight=confidence(0.8, 0.6 if used else 0.0),
+        notes=[("noise", drawn), ("input", data.leaf), ("shape", str(noise.shape))],
+        fix="give the model what was made of the data and this noise",
+        standing=WIRED,
     )
 
 
 def _draw(calls: StepCalls, argument: ArgumentFacts) -> CallFacts | None:
     """The random draw whose values these are."""
     made = calls.origin(argument)
-    drawn = isinstance(made, CallFacts) and made.name.startswith(_DRAWS) and len(made.shape) > 1
+    drawn = isinstance(made, CallFacts) and made.name.startswith(DRAWS) and len(made.shape) > 1
     return made if drawn and isinstance(made, CallFacts) else None
 
 

@@ -36,6 +36,9 @@ class Standing:
 
 _LEARNING = Standing()
 
+WIRED = Standing(stage=Stage.WIRING, specificity=Specificity.EXACT)
+"""What the calls of a step show by themselves, however the training goes."""
+
 
 class Seen(Told):
     """What a finding about learning says, and where it was seen: in the forward pass, where no

@@ -1,5 +1,7 @@
 """## What it checks
-Dropout in training mode, on the way to the loss, that drops four fifths of its input and more.
+Dropout in training mode, on the way to the loss, that drops four fifths of its input and more. An
+info where the run was too short to tell, or the loss came down to half of its start and less: the
+model learns in spite of it.
 
 ## Why it matters
 In torch, p is the share that is dropped. Other libraries ask for the share that is kept: with 0.9
@@ -22,10 +24,12 @@ from collections.abc import Iterable
 from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.rule import Rule, Threshold, rule
 from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.plateau import late_loss
 from nanodoc.rules.base import location_key
-from nanodoc.rules.learning.claims import at_call, calls_into_the_loss, learning_claim
+from nanodoc.rules.learning.claims import SHORTEST, at_call, calls_into_the_loss, learning_claim
 
 _DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_dropout")
+_LITTLE = 0.5  # of the first loss
 
 
 @rule(
@@ -46,6 +50,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         yield learning_claim(
             rule,
             location_key(call.site) or ("dropout", call.index),
+            severity=rule.severity if _learnt_little(evidence) else "info",
             title=f"dropout drops {share:.0%} of what {call.module or 'it'} is given",
             explanation=f"Of 100 values {100 * (1 - share):.0f} are left, {1 / (1 - share):.3g} "
             "times as large. p is the share that is dropped, not the one that is kept."
@@ -58,3 +63,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             fix=f"p={1 - share:.2g}, if {share:g} was to be kept",
         )
         return
+
+
+def _learnt_little(evidence: Evidence) -> bool:
+    losses = evidence.losses
+    return len(losses) >= SHORTEST and late_loss(losses) > _LITTLE * losses[0] > 0

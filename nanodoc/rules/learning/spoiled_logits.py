@@ -52,7 +52,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         spoiler = _spoiler(calls, call.arguments[0])
         if spoiler is None:
             continue
-        lost = round(1.0 - float(spoiler.options.get("p", 0.5)), 2)
+        kept = round(1.0 - float(spoiler.options.get("p", 0.5)), 2)
         yield learning_claim(
             rule,
             location_key(spoiler.site) or ("logits", spoiler.index),
@@ -64,7 +64,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             weight=confidence(0.7, 0.4 if len(spoiler.shape) > 1 else 0.0),
             notes=[
                 ("shape", str(spoiler.shape)),
-                ("scores kept", lost if spoiler.name == "dropout" else None),
+                ("scores kept", kept if spoiler.name == "dropout" else None),
             ],
             fix=f"give {call.name} what the last layer returns; {spoiler.name} belongs before it",
         )
