@@ -38,13 +38,27 @@ class Source:
     collate: Callable[[list[Any]], Any] | None = None
     step: Callable[[], object] | None = None
     """Runs a step, where that is not done yet when the data are there."""
+    workers: int = 0
+    """How many processes draw the samples; 0 where the training's own does."""
+    worker_init: Callable[[int], object] | None = None
+    persistent: bool = False
+    """The workers go on from epoch to epoch."""
+    validated_on: tuple[Any, ...] = ()
+    """The data sets that were drawn from with gradients off, since the training began."""
 
     @classmethod
-    def of_loader(cls, loader: Any) -> Source:
+    def of_loader(cls, loader: Any, validated_on: Sequence[Any] = ()) -> Source:
         """Of a DataLoader."""
         dataset = getattr(loader, "dataset", None)
-        drawn = None if isinstance(dataset, IterableDataset) else dataset
-        return cls(loader, drawn, getattr(loader, "collate_fn", None))
+        return cls(
+            loader,
+            None if isinstance(dataset, IterableDataset) else dataset,
+            getattr(loader, "collate_fn", None),
+            workers=getattr(loader, "num_workers", 0),
+            worker_init=getattr(loader, "worker_init_fn", None),
+            persistent=getattr(loader, "persistent_workers", False),
+            validated_on=tuple(validated_on),
+        )
 
     @classmethod
     def of_iterator(cls, iterator: Any) -> Source:

@@ -43,8 +43,59 @@ class UnpairedItem:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class BlurredMask:
+    """A mask of classes that has, since it was resized or turned, values between them."""
+
+    index: int
+    mask: str
+    mask_shape: tuple[int, ...]
+    values: tuple[float, ...]
+    """Some of those values, the smallest first."""
+    pixels: int
+    """How many have one of them."""
+    share: float
+    """Of all pixels."""
+    line: SourceSpan
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RepeatedDraws:
+    """Two workers of the loader, or one in two epochs, draw the same random numbers for a sample;
+    one worker draws others each time."""
+
+    index: int
+    workers: int
+    part: str
+    """The part of the sample that changes from draw to draw."""
+    holder: str
+    """The generator that the data set keeps; empty where the workers' own seed is the cause."""
+    line: SourceSpan | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SplitOverlap:
+    """Samples that are trained on and validated on."""
+
+    number: int
+    """Of the validation's data set, among those that were drawn from."""
+    shared: int
+    """Of the validation's samples that were looked at, those that are trained on as well."""
+    looked_at: int
+    validation: int
+    training: int
+    """How many samples each data set has."""
+    by_index: bool
+    """By their numbers in one data set, and not by their values."""
+    line: SourceSpan | None = None
+    """Where the validation's part was taken out."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ItemFacts:
     """Of a data set with `__getitem__`, asked in a process of its own."""
 
     changing: ChangingItem | None = None
     unpaired: UnpairedItem | None = None
+    blurred: BlurredMask | None = None
+    repeated: RepeatedDraws | None = None
+    overlap: SplitOverlap | None = None

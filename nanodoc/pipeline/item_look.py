@@ -4,7 +4,6 @@ generators and its files stay as they are."""
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import faulthandler
 import fcntl
 import os
@@ -15,18 +14,19 @@ import stat
 import sys
 import time
 import warnings
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch
 
-from nanodoc.examination.drawn_items import look_at_items, shares_memory
+from nanodoc.examination.drawn_items import look_at_items
+from nanodoc.examination.kept import shares_memory
 from nanodoc.examination.making import Source
 from nanodoc.facts.items import ItemFacts
 from nanodoc.script.muted import muted
+from nanodoc.supervise.parent_death import end_with_parent
 
 _SECONDS = 4.0
 _LATER = 2.0  # seconds after which a draw that does not come back is ended
-_PDEATHSIG = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 
 def item_facts(source: Source, left: float) -> ItemFacts | None:
@@ -43,7 +43,7 @@ def item_facts(source: Source, left: float) -> ItemFacts | None:
             warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12, of threads
             number = os.fork()
         if number == 0:
-            _look(source.dataset, seconds, writing)
+            _look(source, seconds, writing)
     except OSError:  # no more processes, or no memory
         os.close(reading)
         return None
@@ -69,17 +69,18 @@ def _may_fork() -> bool:
     return sys.platform == "linux" and not own
 
 
-def _look(dataset: Any, seconds: float, writing: int) -> NoReturn:
+def _look(source: Source, seconds: float, writing: int) -> NoReturn:
     """In the new process, which ends here. All signals stay blocked in it but the one that ends it
     with its parent, which none can block."""
     try:
-        ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
+        end_with_parent()
         faulthandler.disable()  # a crash here is no crash of the training
         _let_go_of_descriptors(writing)
         torch.set_num_threads(1)  # the other threads were not forked
         with muted(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            told = b"" if shares_memory(dataset) else pickle.dumps(look_at_items(dataset, seconds))
+            shared = shares_memory(source.dataset)
+            told = b"" if shared else pickle.dumps(look_at_items(source, seconds))
         _write(writing, told)
     except BaseException:  # whatever the data set raises, asked at another time than it expects
         pass

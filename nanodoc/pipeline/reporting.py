@@ -134,7 +134,12 @@ def _with_items(
     """The evidence with what single samples show. Ctrl-C ends the look."""
     left = Budget(run.config.budget, engine.course.ended).deadline - time.monotonic()
     try:
-        return replace(evidence, items=item_facts(_source(run, engine), left))
+        items = item_facts(_source(run, engine), left)
+        if items is not None and (overlap := items.overlap) is not None:
+            part = _source(run, engine).validated_on[overlap.number]
+            line = engine.build.part_made_at(part)
+            items = replace(items, overlap=replace(overlap, line=line))
+        return replace(evidence, items=items)
     except KeyboardInterrupt:
         not_checked.append(("samples drawn again", "it was interrupted"))
         return evidence

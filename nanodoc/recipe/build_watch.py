@@ -16,7 +16,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.parameter import is_lazy
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Subset
 
 from nanodoc.recipe.build_facts import BuildFacts, load_facts
 from nanodoc.recipe.mode_calls import ModeCalls
@@ -79,8 +79,12 @@ class BuildWatch(TorchDispatchMode):
         self._patch(module, "load_state_dict", self._loading(module.load_state_dict))
         self._patch(optimizer, "__init__", self._optimizing(optimizer.__init__))
         self._patch(DataLoader, "__init__", self._loading_data(DataLoader.__init__))
-        self._patch(LRScheduler, "__init__", self._scheduling(LRScheduler.__init__))
-        self._patch(ReduceLROnPlateau, "__init__", self._scheduling(ReduceLROnPlateau.__init__))
+        for made, table in (
+            (Subset, self._loaders),
+            (LRScheduler, self._schedulers),
+            (ReduceLROnPlateau, self._schedulers),
+        ):
+            self._patch(made, "__init__", self._noting(made.__init__, table))
         self._patch(tensor, "requires_grad_", self._freezing(tensor.requires_grad_))
         self._patch(tensor, "requires_grad", self._flag(tensor.requires_grad))
         self._patch(torch, "compile", self._compiling(torch.compile))
@@ -268,10 +272,10 @@ class BuildWatch(TorchDispatchMode):
 
         return init
 
-    def _scheduling(self, original: Callable[..., Any]) -> Any:
-        def init(scheduler: Any, *args: Any, **kwargs: Any) -> None:
-            self._note(self._schedulers, id(scheduler), scheduler)
-            original(scheduler, *args, **kwargs)
+    def _noting(self, original: Callable[..., Any], table: dict[int, Place]) -> Any:
+        def init(made: Any, *args: Any, **kwargs: Any) -> None:
+            self._note(table, id(made), made)
+            original(made, *args, **kwargs)
 
         return init
 

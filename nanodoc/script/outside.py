@@ -36,6 +36,7 @@ end was that of a queue"""
 _EMPTY_QUEUE = "queue.Empty"
 _ANSWERS = ("get", "empty", "full", "qsize")  # of a queue
 _ORDERS = ("put", "task_done", "join")
+_MOST_VALIDATED = 4  # data sets
 
 
 class StopReplay(BaseException):
@@ -74,6 +75,8 @@ class Outside:
         self.trained_on: types.SimpleNamespace | None = None
         """The data set, collate function and sampler of the training's loader, by the names that a
         DataLoader has for them."""
+        self.validated_on: list[Any] = []
+        """The other data sets that were drawn from with gradients off since then."""
 
     def begin_step(self) -> None:
         """An iteration of the training begins: what was drawn from last is what it trains on, and
@@ -84,8 +87,21 @@ class Outside:
             self.trained_on = types.SimpleNamespace(
                 dataset=dataset,
                 collate_fn=self.iterator._collate_fn,
+                num_workers=self.iterator._num_workers,
+                worker_init_fn=getattr(self.iterator, "_worker_init_fn", None),
+                persistent_workers=self.iterator._persistent_workers,
                 _index_sampler=self.iterator._index_sampler,
             )
+            self.validated_on.clear()  # another training, with another part left out
+
+    def _drawn_from(self, iterator: Any) -> None:
+        """A batch of a loader has come."""
+        self.iterator = iterator
+        if self.trained_on is None or torch.is_grad_enabled():
+            return
+        known = [self.trained_on.dataset, *self.validated_on]
+        if len(known) <= _MOST_VALIDATED and all(iterator._dataset is not each for each in known):
+            self.validated_on.append(iterator._dataset)
 
     def install(self) -> None:
         """Puts the wrappers in place."""
@@ -100,7 +116,7 @@ class Outside:
             outside._seconds += time.perf_counter() - at
             indices = vars(iterator).get("_nanodoc_indices")
             if outside.given is None:
-                outside.iterator = iterator
+                outside._drawn_from(iterator)
             if outside.given is None and not outside._depth:
                 outside.last = (value, indices.popleft() if indices else None)
             return value

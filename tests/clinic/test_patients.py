@@ -39,6 +39,7 @@ WITHOUT_PATIENT = {
     "ND803": (RANKS, "supervise/test_ranks.py"),
     "ND804": (RANKS, "supervise/test_ranks.py"),
     "ND805": ("a network between two hosts that fails", "rules/test_deaths_and_ranks.py"),
+    "ND128": ("the validation of a script", "rules/test_split_overlap.py"),
     "ND806": (RANKS, "supervise/test_ranks.py"),
 }
 """Rules that no training of one process on a CPU can bring about: why, and which test does."""

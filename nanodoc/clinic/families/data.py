@@ -154,6 +154,22 @@ PATIENTS: tuple[Patient, ...] = (
         line="image = image.flip(-1)",
     ),
     Patient(
+        name="resized-fields",
+        file="resized_fields",
+        story="masks that are made smaller by interpolation",
+        expect="interpolated-mask",
+        line="mask = F.interpolate(mask",
+        severity="warning",
+    ),
+    Patient(
+        name="noisy-scans",
+        file="noisy_scans",
+        story="noise that is the same in all workers of a loader",
+        expect="repeated-draws",
+        line="np.random.default_rng(7)",
+        severity="warning",
+    ),
+    Patient(
         name="spoken-numbers",
         file="spoken_numbers",
         story="time and bands that are exchanged by reshape",

@@ -9,6 +9,7 @@ from nanodoc.rules.data import (
     constant_batch,
     empty_reduction,
     index_out_of_range,
+    interpolated_mask,
     inverted_mask,
     label_out_of_range,
     leaked_target,
@@ -18,9 +19,11 @@ from nanodoc.rules.data import (
     non_finite_input,
     padding_dominated,
     ragged_batch,
+    repeated_draws,
     shared_rows,
     single_class_batches,
     slow_loader,
+    split_overlap,
     unnormalised_input,
     unpaired_transform,
     unseen_noise,
@@ -54,5 +57,8 @@ RULES = tuple(
         unseen_noise,
         shared_rows,
         misaligned_targets,
+        interpolated_mask,
+        repeated_draws,
+        split_overlap,
     )
 )

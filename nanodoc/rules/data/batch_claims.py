@@ -9,6 +9,7 @@ from nanodoc.diagnosis.claim import Claim, Specificity, Stage
 from nanodoc.diagnosis.finding import Culprit, Fix
 from nanodoc.diagnosis.rule import Rule
 from nanodoc.facts.calls import RECURRENT, ArgumentFacts, CallFacts, StepCalls
+from nanodoc.facts.course import SUPERVISED
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.loop import BatchLeaf
 from nanodoc.facts.source import SourceSpan
@@ -106,3 +107,24 @@ def id_fields(calls: StepCalls, leaves: tuple[BatchLeaf, ...]) -> list[BatchLeaf
 
 def is_used(calls: StepCalls, leaf: str) -> bool:
     return any(argument.leaf == leaf for call in calls.calls for argument in call.arguments)
+
+
+def compares_with(evidence: Evidence, shape: tuple[int, ...]) -> bool:
+    """The loss compares with something of a sample's `shape`, as far as the calls of a step
+    tell."""
+    calls = evidence.inspection.calls if evidence.inspection is not None else None
+    if calls is None:
+        return True
+    reaching = calls.reaching_the_loss()
+    losses = [call for call in calls.calls if call.index in reaching]
+    # an overlap (Dice) is a product
+    by_overlap = not any(call.name in SUPERVISED for call in losses)
+    compares = (*SUPERVISED, "sub", "rsub", *(("mul",) if by_overlap else ()))
+    size = tuple(number for number in shape if number > 1)
+    return any(
+        tuple(number for number in side.shape[1:] if number > 1) == size
+        for call in losses
+        if call.name in compares and any(side.requires_grad for side in call.arguments[:2])
+        for side in call.arguments[:2]
+        if not side.requires_grad
+    )

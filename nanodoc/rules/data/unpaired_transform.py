@@ -27,11 +27,9 @@ from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.rule import Rule, rule
-from nanodoc.facts.course import SUPERVISED
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.items import AS_IT_WAS, UnpairedItem
-from nanodoc.rules.data.batch_claims import item_claim
-from nanodoc.rules.learning.claims import calls_of
+from nanodoc.rules.data.batch_claims import compares_with, item_claim
 
 
 @rule(
@@ -52,7 +50,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         item.image,
         item.line,
         # a hole to be filled, or a part that nobody compares with, may lie anywhere
-        severity=rule.severity if _is_compared(evidence, item) else "info",
+        severity=rule.severity if compares_with(evidence, item.mask_shape) else "info",
         title=_title(item),
         explanation=f"Of draws of sample {item.index} with other random numbers, {item.apart} of "
         f"{item.pairs} pairs in which something was turned do not belong together: "
@@ -72,23 +70,3 @@ def _title(item: UnpairedItem) -> str:
     if images == {AS_IT_WAS}:
         return f"the mask is {item.turns[0][1]} at random, its image is not"
     return "the image and its mask are mirrored or turned by different draws"
-
-
-def _is_compared(evidence: Evidence, item: UnpairedItem) -> bool:
-    """The loss compares with something of the mask's shape, as far as the calls of a step tell."""
-    calls = calls_of(evidence)
-    if calls is None:
-        return True
-    reaching = calls.reaching_the_loss()
-    losses = [call for call in calls.calls if call.index in reaching]
-    # an overlap (Dice) is a product
-    by_overlap = not any(call.name in SUPERVISED for call in losses)
-    compares = (*SUPERVISED, "sub", "rsub", *(("mul",) if by_overlap else ()))
-    size = tuple(number for number in item.mask_shape if number > 1)
-    return any(
-        tuple(number for number in side.shape[1:] if number > 1) == size
-        for call in losses
-        if call.name in compares and any(side.requires_grad for side in call.arguments[:2])
-        for side in call.arguments[:2]
-        if not side.requires_grad
-    )
