@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from nanodoc.facts.source import SourceSpan
 
-CARRIED, DISCARDED, DROPPED, CLIPPED_LATE, FRESH_OPTIMIZER, SUMMED, NEVER_STEPPED = (
+CARRIED, DISCARDED, DROPPED, CLIPPED_LATE, FRESH_OPTIMIZER, SUMMED, NEVER_STEPPED, IN_VAIN = (
     "carried",
     "discarded",
     "dropped",
@@ -15,6 +15,7 @@ CARRIED, DISCARDED, DROPPED, CLIPPED_LATE, FRESH_OPTIMIZER, SUMMED, NEVER_STEPPE
     "fresh-optimizer",
     "summed",
     "never-stepped",
+    "in-vain",
 )
 
 
@@ -27,7 +28,8 @@ class LoopMisuse:
     all but the last were cleared before the step. CLIPPED_LATE: they were clipped after the step
     that used them. FRESH_OPTIMIZER: an optimizer with a state was made anew for every step. SUMMED:
     losses of several micro-batches were differentiated as they are. NEVER_STEPPED: backward came,
-    and no optimizer ever stepped."""
+    and no optimizer ever stepped. IN_VAIN: an optimizer stepped after a backward, and none of its
+    parameters had a gradient."""
 
     kind: str
     steps: int
@@ -41,6 +43,7 @@ class LoopMisuse:
     other: SourceSpan | None = None
     """The call that it came too late or too early for."""
     parameters: tuple[str, ...] = ()
+    """CARRIED: some of those it happened to; IN_VAIN: all that the optimizer holds."""
     times: int = 0
     """SUMMED, DROPPED: backward passes a step."""
 

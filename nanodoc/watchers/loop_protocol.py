@@ -22,6 +22,7 @@ from nanodoc.facts.loop import (
     DISCARDED,
     DROPPED,
     FRESH_OPTIMIZER,
+    IN_VAIN,
     NEVER_STEPPED,
     SUMMED,
     LoopMisuse,
@@ -237,6 +238,10 @@ class LoopProtocol:
         self._stepped += 1
         self._stepped_at = place
         own = [p for group in optimizer.param_groups for p in group["params"]]
+        if self._backwards and all(p.grad is None for p in own):
+            names = dict.fromkeys(self._names.get(id(p), "") for p in own)
+            if IN_VAIN not in self._counts or self._counts[IN_VAIN].parameters == names:
+                self._count(IN_VAIN, place, self._backwards[-1][0]).parameters = names
         known = [(p, self._known[id(p)]) for p in own if id(p) in self._known]
         self._note_carried(known, place)
         given = [(p, update) for p, update in known if update.fresh]

@@ -1,7 +1,8 @@
 """## What it checks
 Trainable parameters handed to an optimizer that no op reads in any step, or whose results the loss
 does not depend on. Reported as information (unused heads and experts are common), as a warning
-where a fresh layer of the same kind is built in forward in their place.
+where a fresh layer of the same kind is built in forward in their place, and where an optimizer
+steps again and again after a backward and none of its parameters ever has a gradient.
 
 ## Why it matters
 They stay at their initial values, and DistributedDataParallel waits for their gradients.
@@ -22,7 +23,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
-from nanodoc.diagnosis.finding import Culprit
+from nanodoc.diagnosis.finding import Culprit, Fix
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.graph import (
@@ -31,10 +32,13 @@ from nanodoc.facts.graph import (
     GraphFacts,
     ParameterState,
 )
+from nanodoc.facts.loop import IN_VAIN, LoopMisuse
 from nanodoc.rules.base import count
 from nanodoc.rules.graph.cut_claims import (
     names,
 )
+
+_SEVERAL = 3  # steps: one may come before its network is first used
 
 
 @rule(
@@ -62,7 +66,13 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         if idle and p.name not in evidence.moved_by_hand and p.module not in hidden:
             groups.setdefault(_top(graph, p.module), []).append(p)
     quiet: dict[bool, dict[str, list[ParameterState]]] = {}
+    misuse = _in_vain(evidence)
+    held = set(misuse.parameters) if misuse is not None else set()
+    if misuse is not None and any(p.name in held for each in groups.values() for p in each):
+        yield _without_gradient(rule, evidence, graph, misuse)
     for module, members in groups.items():
+        if all(p.name in held for p in members):
+            continue
         unread = all(p.state == UNUSED for p in members)
         if unread and members[0].twin is not None and graph.fresh_parameters:
             yield _claim(rule, evidence, graph, {module: members}, unread=unread, slip=True)
@@ -70,6 +80,49 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             quiet.setdefault(unread, {})[module] = members
     for unread, layers in quiet.items():
         yield _claim(rule, evidence, graph, layers, unread=unread, slip=False)
+
+
+def _in_vain(evidence: Evidence) -> LoopMisuse | None:
+    """An optimizer that stepped several times, and none of whose parameters ever had a
+    gradient."""
+    for misuse in evidence.loop.misuses if evidence.loop is not None else ():
+        never = set(misuse.parameters) <= set(evidence.never_got_gradient)
+        if misuse.kind == IN_VAIN and misuse.steps >= _SEVERAL and never:
+            return misuse
+    return None
+
+
+def _without_gradient(
+    rule: Rule, evidence: Evidence, graph: GraphFacts, misuse: LoopMisuse
+) -> Claim:
+    """The line is that of the backward that should have reached the optimizer's parameters."""
+    backward, step = misuse.other, misuse.location
+    by = f"The backward at {backward.file}:{backward.line} before it" if backward else "Backward"
+    return Claim(
+        root=("unused", misuse.parameters[0]),
+        specificity=Specificity.EXACT,
+        stage=Stage.WIRING,
+        finding=rule.finding(
+            severity="warning",
+            # the more often it steps, the less is it a part that has yet to begin
+            confidence=confidence(0.6, 1 - 2 / (1 + misuse.steps)),
+            title=f"the optimizer of {count(len(misuse.parameters), 'parameter')} steps, and none "
+            "of them ever has a gradient",
+            explanation=f"{by} reaches none of {names(list(misuse.parameters))}; "
+            f"they stay at their initial values in {count(evidence.steps_run, 'step')}.",
+            culprit=Culprit(kind="optimizer", location=backward or step),
+            phase="backward",
+            step=misuse.first_step,
+            evidence=(("optimizer steps in vain that were watched", misuse.steps),),
+            fixes=(
+                Fix(
+                    title="look for what lies between these parameters and the loss: detach(), "
+                    ".data, a function under no_grad()",
+                    confidence="likely",
+                ),
+            ),
+        ),
+    )
 
 
 def _claim(
