@@ -1,5 +1,4 @@
-"""When did it go wrong? What had grown before a step broke, and whether the steps since a
-checkpoint stay finite with a smaller step."""
+"""When did it go wrong? Whether the steps since a checkpoint stay finite with a smaller step."""
 
 from __future__ import annotations
 
@@ -7,20 +6,12 @@ import contextlib
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
-import torch
-
-from nanodoc.accelerator import in_widest
-from nanodoc.examination.lines_that import LineThatWrites
 from nanodoc.experiments.trial import Say, StepTrials
 from nanodoc.facts.course import rise
-from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.plateau import late_loss
-from nanodoc.facts.source import SourceSpan
-from nanodoc.facts.trials import Growth, RerunFacts, Stretch
-from nanodoc.replay.optimizers import rate_of
+from nanodoc.facts.trials import RerunFacts, Stretch
 from nanodoc.replay.rerun import Rerun, Rerunner
 from nanodoc.replay.step_state import StepState
 from nanodoc.replay.weight_history import PastStep, WeightHistory
@@ -44,103 +35,6 @@ _FAR = 10.0  # times the first losses; single batches differ by less
 _OUTLIER = 100.0  # times the median loss of the batches
 _SLACK = 0.02  # of the loss, of one and the same batch
 _LONGEST = 300  # steps run again
-_ELSEWHERE = 1.5  # times a rate
-
-
-def growth_of(
-    losses: Sequence[float],
-    norms: Sequence[float],
-    checkpoints: WeightHistory,
-    weights: Sequence[tuple[str, torch.Tensor]],
-) -> Growth:
-    """What had grown until now: `losses` and `norms` are those of the whole run, `weights` what the
-    last step began with."""
-    finite = [abs(loss) for loss in losses if math.isfinite(loss)]
-    sizes = [norm for norm in norms if math.isfinite(norm)]
-    loss = max(finite[-_LAST:]) / finite[0] if len(finite) > 1 and finite[0] > 0 else None
-    earlier = sizes[: max(len(sizes) - _LAST, 1)]
-    norm = (
-        max(sizes[-_LAST:]) / statistics.median(earlier)
-        if len(sizes) > 1 and statistics.median(earlier) > 0
-        else None
-    )
-    total, fastest, ratio, moved = _weights(checkpoints.first, weights)
-    began = (
-        next((i for i, loss in enumerate(finite) if loss > _GREW * finite[0]), None)
-        if finite
-        else None
-    )
-    given, highest, only = _rates(checkpoints, began)
-    return Growth(
-        loss=loss,
-        norm=norm,
-        weights=total,
-        fastest=fastest,
-        fastest_ratio=ratio,
-        moved=moved,
-        began=began,
-        steps=len(finite),
-        rate_given=given,
-        rate_highest=highest,
-        only_rate=only,
-    )
-
-
-def _rates(
-    checkpoints: WeightHistory, began: int | None
-) -> tuple[float | None, float | None, bool]:
-    """The only optimizer's learning rate as it was given, the highest until the loss had begun to
-    grow (a schedule may have raised it, and some schedules do so before the first step), and
-    whether there was never another one; Nones where groups or optimizers differ."""
-    optimizers = checkpoints.optimizers
-    if len(optimizers) != 1 or not checkpoints.past:
-        return None, None, False
-    steps = [
-        [float(rate) for rate in past.rates[0] if rate is not None] for past in checkpoints.past
-    ]
-    given = optimizers[0].defaults.get("lr")
-    if not isinstance(given, (int, float)) or any(len(set(rates)) != 1 for rates in steps):
-        return None, None, False
-    until = [
-        rates[0]
-        for rates, past in zip(steps, checkpoints.past, strict=True)
-        if began is None or past.step <= began + 1
-    ] or [steps[0][0]]
-    return float(given), max(until), all(rates[0] == given for rates in steps)
-
-
-def _weights(
-    first: StepState | None, now: Sequence[tuple[str, torch.Tensor]]
-) -> tuple[float | None, str | None, float | None, float | None]:
-    """(growth of all weights, the parameter that grew most, its growth, how far all weights have
-    moved relative to their size); biases and zero-initialised parameters don't count alone."""
-    if first is None or first.weights is None:
-        return None, None, None, None
-    before, after, way = 0.0, 0.0, 0.0
-    best: tuple[float, str] | None = None
-    with torch.no_grad():
-        for (name, tensor), old in zip(now, first.weights, strict=True):
-            if old is None or not tensor.is_floating_point():
-                continue
-            was, is_ = float(in_widest(old).norm()), float(in_widest(tensor).norm())
-            before, after = math.hypot(before, was), math.hypot(after, is_)
-            way = math.hypot(way, _distance(tensor, old))
-            ratio = _ratio(is_, was)
-            if ratio is not None and tensor.dim() >= 2 and (best is None or ratio > best[0]):
-                best = (ratio, name)
-    total = _ratio(after, before)
-    moved = _ratio(way, before)
-    return total, best[1] if best else None, best[0] if best else None, moved
-
-
-def _distance(tensor: torch.Tensor, old: torch.Tensor) -> float:
-    if tensor.shape != old.shape:  # a net that grew
-        return float(in_widest(tensor).norm())
-    return float((in_widest(tensor).to(old.device) - in_widest(old)).norm())
-
-
-def _ratio(after: float, before: float) -> float | None:
-    return after / before if before > 0 and math.isfinite(after) else None
 
 
 class Past:
@@ -152,36 +46,6 @@ class Past:
         self._courses = Rerunner(trials.runner, trials.keeper)
         self._checkpoints = checkpoints
         self._say = say
-
-    def growth(
-        self,
-        evidence: Evidence,
-        weights: Sequence[tuple[str, torch.Tensor]],
-        last: StepState,
-    ) -> Growth:
-        """What had grown until the step `last`, and the line that raises the rate by hand."""
-        losses, norms = evidence.losses, evidence.grad_norms
-        growth = growth_of(losses, norms, self._checkpoints, weights)
-        if growth.raised and not self._trials.runner.recipe.schedulers:
-            growth = replace(growth, rate_set_at=self._rate_set_at(last))
-        return growth
-
-    def _rate_set_at(self, last: StepState) -> SourceSpan | None:
-        """The line of the step that sets the only optimizer's rate: with another rate when the
-        user's code begins, the line after which it is changed."""
-        [optimizer] = self._checkpoints.optimizers
-        moved: list[float] = []
-
-        def rate() -> float | None:
-            group = optimizer.param_groups[0]
-            if not moved and isinstance(group.get("lr"), float):
-                group["lr"] *= _ELSEWHERE
-                moved.append(group["lr"])
-            return rate_of(group)
-
-        with LineThatWrites(rate) as line:
-            self._trials.outcome(last)
-        return line.found
 
     def slower(self, until: int, enough: Callable[[float], bool]) -> RerunFacts | None:
         """The steps from step 0 with smaller and smaller learning rates, in a run that stayed

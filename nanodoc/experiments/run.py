@@ -12,6 +12,7 @@ from typing import Any
 from nanodoc.diagnosis.finding import Finding
 from nanodoc.diagnosis.remedy import Remedy
 from nanodoc.experiments.experiments import Experiments
+from nanodoc.experiments.growth import growth_until
 from nanodoc.experiments.held_back import HeldBack
 from nanodoc.experiments.overfit import Overfit
 from nanodoc.experiments.past import Past
@@ -280,11 +281,10 @@ class ExperimentRun:
             return
         # a train_step has moved the weights since
         kept = self._step.capsule.weights if broke else None
-        weights = [
-            (name, p if old is None else old)
-            for (name, p), old in zip(self._named, kept or [None] * len(self._named), strict=True)
-        ]
-        growth = past.growth(evidence, weights, self._capsule)
+        olds = kept or [None] * len(self._named)
+        named = zip(self._named, olds, strict=True)
+        weights = [(name, p if old is None else old) for (name, p), old in named]
+        growth = growth_until(evidence, checkpoints, weights, self._trials, self._capsule)
         self.pattern = replace(self.pattern, growth=growth)
         if (
             not repeat

@@ -123,6 +123,19 @@ class RerunFacts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class WrittenWeights:
+    """Weights that no optimizer holds, and that a line of the step writes."""
+
+    name: str
+    """The parameter that has moved furthest."""
+    times: float
+    """Norm of all such weights over what it was at step 0."""
+    others: float
+    """The same of the weights that the optimizers hold."""
+    line: SourceSpan
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Growth:
     """What had grown before a step broke. Ratios; None where they can't be told."""
 
@@ -147,6 +160,8 @@ class Growth:
     """No other learning rate was ever used."""
     rate_set_at: SourceSpan | None = None
     """The line that sets the rate by hand in every step, where it was raised so."""
+    written: WrittenWeights | None = None
+    """Those that have grown far more than what the optimizers hold."""
     steps: int = 0
     """With a finite loss."""
 

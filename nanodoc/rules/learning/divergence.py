@@ -8,7 +8,9 @@ finally overflowed. An op that made it of weights that hardly moved is ND204's.
 
 A finite loss must have a reason to fall: one of torch's losses against targets that no network
 computes, and one optimizer or none. Without that, only weights that grew a hundredfold with the
-loss count, or a cross entropy of three times ln C, which is worse than guessing.
+loss count, or a cross entropy of three times ln C, which is worse than guessing, or weights that no
+optimizer holds, that have grown three times as far as the others and more, and that a line of the
+step writes: a target network or a momentum encoder that is no average.
 
 ## Why it matters
 Each update makes the next gradient larger, until some op passes the end of the dtype. Guarding that

@@ -112,7 +112,9 @@ def _climbed(
     )
     # no return and no critic's target grows as far in health
     beyond = _rise(evidence) > _BEYOND and len(evidence.optimizer_sites) < 2
-    if not (cured or blown_up or beyond or guessing is not None):
+    # an average of other weights would have stayed behind them
+    by_hand = _rise(evidence) > _TENFOLD and growth.written is not None
+    if not (cured or blown_up or beyond or by_hand or guessing is not None):
         return None
     claim = diverged_claim(
         rule, evidence, growth, course if course and course.repeated else None, None, broke=False

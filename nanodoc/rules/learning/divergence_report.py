@@ -132,6 +132,8 @@ def _site(evidence: Evidence, growth: Growth) -> tuple[SourceSpan | None, bool]:
     the rate. In a step without an optimizer, the line that moves the weights."""
     if evidence.update_site is not None:
         return evidence.update_site, False
+    if growth.written is not None:
+        return growth.written.line, False
     if growth.raised and growth.rate_set_at is not None:
         return growth.rate_set_at, True
     scheduler = next(
@@ -172,6 +174,11 @@ def _explanation(
         parts.append(f"The gradient norm {began}reached {max(norms):.3g}{broke}.")
     if growth.weights is not None and growth.weights > WEIGHTS_GREW:
         parts.append(f"All weights together are {growth.weights:.3g} times as large as at step 0.")
+    if (own := growth.written) is not None:
+        parts.append(
+            f"Weights that no optimizer holds, such as {own.name}, are {own.times:.3g} times as "
+            f"large, those of the optimizers {own.others:.3g} times: this line writes them."
+        )
     if raised:
         parts.append(
             f"The schedule had raised the learning rate from {growth.rate_given:.3g} to {rate:.3g}."
@@ -234,6 +241,14 @@ def _fixes(
     raised: bool,
     first: float,
 ) -> list[Fix]:
+    if growth.written is not None:
+        return [
+            Fix(
+                title="look at what this line adds: weights that follow others are an average of "
+                "both, (1 - tau) times their own and tau times the others",
+                confidence="likely",
+            )
+        ]
     if course is None:
         return [
             Fix(
