@@ -137,6 +137,21 @@ class Past:
                 return None if course.reason == "time" else course.complete
         return None
 
+    def first(self) -> StepState | None:
+        """The checkpoint of step 0."""
+        start = self._checkpoints.first
+        return start if start is not None and start.step == 0 else None
+
+    def again_from(self, start: StepState, until: int) -> Rerun | None:
+        """The steps up to `until` with the weights of `start`; None where they can't be run
+        again."""
+        steps = self._checkpoints.steps_between(start.step, until)
+        if not steps or len(steps) > _LONGEST:
+            return None
+        self._say(f"trying other first weights up to step {until} …")
+        course = self._courses.run(start, steps, self._budget.part(0.25))
+        return course if course.reason != "time" else None
+
     def _from(self, start: StepState, steps: list[PastStep], broke: bool) -> RerunFacts | None:
         self._say(f"running steps {start.step} to {steps[-1].step} again …")
         deadline = self._budget.part(0.25)
@@ -164,8 +179,8 @@ class Past:
                 break
             passes = (
                 course.complete
-                and not _spiked(course, unmoved)
-                and (_learned(course) if rate < 0.1 else not _rose(course))
+                and not spiked(course, unmoved)
+                and (_learned(course) if rate < 0.1 else not rose(course))
             )
             last = course.losses[-1] if course.losses else None
             stretches.append(
@@ -174,7 +189,7 @@ class Past:
                     rate=rate,
                     clip=clip,
                     passes=passes,
-                    finite=course.complete and not _spiked(course, unmoved),
+                    finite=course.complete and not spiked(course, unmoved),
                     last_loss=last,
                     seconds=round(course.seconds, 4),
                 )
@@ -219,7 +234,7 @@ def _is_worse(control: Rerun, unmoved: Sequence[float], *, broke: bool) -> bool:
     return not math.isfinite(_ends(control)[1]) or abs(_ends(control)[1]) > _GREW * kept
 
 
-def _spiked(course: Rerun, unmoved: Sequence[float]) -> bool:
+def spiked(course: Rerun, unmoved: Sequence[float]) -> bool:
     """Some loss on the way, or the last ones, were far above the first: inputs that grow, or one
     batch that is far off, do that whatever the learning rate. `unmoved`: what each batch costs with
     weights that do not move, where that is known."""
@@ -236,7 +251,7 @@ def _spiked(course: Rerun, unmoved: Sequence[float]) -> bool:
     )
 
 
-def _rose(course: Rerun) -> bool:
+def rose(course: Rerun) -> bool:
     """The loss of the first batch is higher afterwards: a smaller step that only takes longer to
     fail is no cure."""
     first = course.losses[0]

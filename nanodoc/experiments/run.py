@@ -12,6 +12,7 @@ from typing import Any
 from nanodoc.diagnosis.finding import Finding
 from nanodoc.diagnosis.remedy import Remedy
 from nanodoc.experiments.experiments import Experiments
+from nanodoc.experiments.first_weights import wide_weights
 from nanodoc.experiments.growth import growth_until
 from nanodoc.experiments.held_back import HeldBack
 from nanodoc.experiments.overfit import Overfit
@@ -295,14 +296,15 @@ class ExperimentRun:
             return
         course = past.course(until, broke=broke)
         if course is None and not checkpoints.before(until):
+            why = checkpoints.note or "the run was too short"
             self.notes.append(
-                (
-                    "smaller learning rates",
-                    "no checkpoint of an earlier step: "
-                    f"{checkpoints.note or 'the run was too short'}",
-                )
+                ("smaller learning rates", f"no checkpoint of an earlier step: {why}")
             )
         self.pattern = replace(self.pattern, course=course)
+        if course is not None and course.repeated and evidence.losses:
+            first, made_at = evidence.losses[0], self._step.initialised_at
+            wide = wide_weights(past, self._recipe.model, first, until, made_at)
+            self.pattern = replace(self.pattern, growth=replace(growth, wide=wide))
 
     # -- after the rules ---------------------------------------------------------------------------
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from nanodoc.experiments.experiments import Elsewhere
+from nanodoc.facts.source import SourceSpan
 from nanodoc.replay.step_state import StepState
 from nanodoc.replay.weight_history import WeightHistory
 
@@ -19,3 +20,5 @@ class Step:
     checkpoints: WeightHistory | None = None
     half: bool = False
     indices: Sequence[int] | None = None
+    initialised_at: Callable[[str], SourceSpan | None] = lambda name: None
+    """The user's line that gave a parameter its values."""

@@ -136,6 +136,22 @@ class WrittenWeights:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class WideWeights:
+    """First weights that are too wide: with narrower ones the same steps do not diverge."""
+
+    name: str
+    """Of the widest."""
+    times: float
+    """Its standard deviation over sqrt(2 / fan_in)."""
+    layers: int
+    """How many layers were made narrower."""
+    first_loss: float
+    """With narrower ones."""
+    last_loss: float
+    line: SourceSpan | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Growth:
     """What had grown before a step broke. Ratios; None where they can't be told."""
 
@@ -162,6 +178,7 @@ class Growth:
     """The line that sets the rate by hand in every step, where it was raised so."""
     written: WrittenWeights | None = None
     """Those that have grown far more than what the optimizers hold."""
+    wide: WideWeights | None = None
     steps: int = 0
     """With a finite loss."""
 

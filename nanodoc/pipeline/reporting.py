@@ -246,6 +246,7 @@ def _differential(
         checkpoints,
         half=amp is not None and amp.dtype == "float16",
         indices=outcome.indices,
+        initialised_at=engine.build.initialised_at,
     )
     return ExperimentRun(
         engine.runner,

@@ -24,7 +24,7 @@ PATIENTS: tuple[Patient, ...] = (
         file="unclipped",
         story="a recurrent net whose gradients grow with the length of the sequence",
         expect="exploding-gradients",
-        line="torch.optim.SGD",
+        line="nn.init.normal_(self.carry.weight",
     ),
     Patient(
         name="half-adam",

@@ -2,9 +2,10 @@
 A run whose loss, gradients or weights had grown out of all proportion before a step broke, or whose
 finite loss ended at twice its start and more (five times in the first thirty steps). The steps
 since an earlier checkpoint are run again on the same batches: as they were, with weights that do
-not move, with smaller and smaller learning rates, and with clipped gradients. The learning rate is
-blamed where a smaller one cures, and the batches alone would not have cost as much; not the op that
-finally overflowed. An op that made it of weights that hardly moved is ND204's.
+not move, with smaller and smaller learning rates, with clipped gradients, and with first weights
+that are no wider than sqrt(2 / fan_in) (He et al. 2015). The learning rate is blamed where a
+smaller one cures, and the batches alone would not have cost as much; not the op that finally
+overflowed. An op that made it of weights that hardly moved is ND204's.
 
 A finite loss must have a reason to fall: one of torch's losses against targets that no network
 computes, and one optimizer or none. Without that, only weights that grew a hundredfold with the

@@ -14,7 +14,7 @@ from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.ops import Birth
 from nanodoc.facts.source import SourceSpan
 from nanodoc.facts.trials import Growth, RerunFacts, Stretch
-from nanodoc.rules.base import effects, link, replay_row
+from nanodoc.rules.base import count, effects, link, replay_row
 from nanodoc.rules.rewrite import number_in_call
 
 WEIGHTS_GREW = 5.0
@@ -134,6 +134,8 @@ def _site(evidence: Evidence, growth: Growth) -> tuple[SourceSpan | None, bool]:
         return evidence.update_site, False
     if growth.written is not None:
         return growth.written.line, False
+    if growth.wide is not None and growth.wide.line is not None:
+        return growth.wide.line, False
     if growth.raised and growth.rate_set_at is not None:
         return growth.rate_set_at, True
     scheduler = next(
@@ -178,6 +180,12 @@ def _explanation(
         parts.append(
             f"Weights that no optimizer holds, such as {own.name}, are {own.times:.3g} times as "
             f"large, those of the optimizers {own.others:.3g} times: this line writes them."
+        )
+    if (wide := growth.wide) is not None:
+        parts.append(
+            f"The first weights of {count(wide.layers, 'layer')} are wider than sqrt(2 / fan_in), "
+            f"{wide.name} {wide.times:.3g} times: with that width the same steps begin at a loss "
+            f"of {wide.first_loss:.3g} and do not diverge."
         )
     if raised:
         parts.append(
@@ -232,6 +240,24 @@ def _not_cured(growth: Growth, course: RerunFacts, rate: float | None, first: fl
     )
 
 
+def _of_what_is_written(growth: Growth) -> Fix | None:
+    """Of weights that the user's own line writes, in a step or at first."""
+    if growth.written is not None:
+        return Fix(
+            title="look at what this line adds: weights that follow others are an average of "
+            "both, (1 - tau) times their own and tau times the others",
+            confidence="likely",
+        )
+    if growth.wide is not None:
+        return Fix(
+            title="initialise these layers with a standard deviation of sqrt(2 / fan_in), where "
+            "fan_in counts each place of a kernel: nn.init.kaiming_normal_",
+            verified=True,
+            outcome=f"with that width the steps end at loss {growth.wide.last_loss:.3g}",
+        )
+    return None
+
+
 def _fixes(
     growth: Growth,
     course: RerunFacts | None,
@@ -241,14 +267,9 @@ def _fixes(
     raised: bool,
     first: float,
 ) -> list[Fix]:
-    if growth.written is not None:
-        return [
-            Fix(
-                title="look at what this line adds: weights that follow others are an average of "
-                "both, (1 - tau) times their own and tau times the others",
-                confidence="likely",
-            )
-        ]
+    by_hand = _of_what_is_written(growth)
+    if by_hand is not None:
+        return [by_hand]
     if course is None:
         return [
             Fix(
