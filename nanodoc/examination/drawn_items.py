@@ -19,6 +19,7 @@ from nanodoc.examination.making import Source
 from nanodoc.examination.orientation import is_mask, plane, turn_of_image, turn_of_mask
 from nanodoc.examination.overlap import split_overlap
 from nanodoc.examination.sample import Sample, as_tensor, same
+from nanodoc.examination.sampling import skewed_sampling
 from nanodoc.examination.worker_draws import repeated_draws
 from nanodoc.facts.items import AS_IT_WAS, ChangingItem, ItemFacts, UnpairedItem
 from nanodoc.facts.source import SourceSpan
@@ -48,6 +49,7 @@ def look_at_items(source: Source, seconds: float) -> ItemFacts:
             found["blurred"] = found.get("blurred") or blurred_mask(drawn)
     first = _Drawn(source.dataset, 0, until)
     for name, look in (
+        ("sampling", lambda: skewed_sampling(source.dataset, source.sampler, until)),
         ("overlap", lambda: split_overlap(source.dataset, source.validated_on, until)),
         ("repeated", lambda: repeated_draws(source, first)),  # the last: files move on by it
     ):

@@ -43,6 +43,8 @@ class Source:
     worker_init: Callable[[int], object] | None = None
     persistent: bool = False
     """The workers go on from epoch to epoch."""
+    sampler: Any = None
+    """Draws the numbers of single samples."""
     validated_on: tuple[Any, ...] = ()
     """The data sets that were drawn from with gradients off, since the training began."""
 
@@ -57,6 +59,7 @@ class Source:
             workers=getattr(loader, "num_workers", 0),
             worker_init=getattr(loader, "worker_init_fn", None),
             persistent=getattr(loader, "persistent_workers", False),
+            sampler=getattr(getattr(loader, "_index_sampler", None), "sampler", None),
             validated_on=tuple(validated_on),
         )
 

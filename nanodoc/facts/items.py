@@ -91,6 +91,21 @@ class SplitOverlap:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class SkewedSampling:
+    """A weighted sampler that draws the most frequent class more often still."""
+
+    most: int
+    least: int
+    """The most frequent class and the least frequent one, by their numbers."""
+    there: float
+    """How many samples the most frequent class has for one of the least frequent."""
+    drawn: float
+    """The same of what is drawn."""
+    line: SourceSpan | None = None
+    """Where the sampler was made."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ItemFacts:
     """Of a data set with `__getitem__`, asked in a process of its own."""
 
@@ -99,3 +114,4 @@ class ItemFacts:
     blurred: BlurredMask | None = None
     repeated: RepeatedDraws | None = None
     overlap: SplitOverlap | None = None
+    sampling: SkewedSampling | None = None

@@ -134,11 +134,13 @@ def _with_items(
     """The evidence with what single samples show. Ctrl-C ends the look."""
     left = Budget(run.config.budget, engine.course.ended).deadline - time.monotonic()
     try:
-        items = item_facts(_source(run, engine), left)
+        source = _source(run, engine)
+        items, made_at = item_facts(source, left), engine.build.made_for_loader_at
         if items is not None and (overlap := items.overlap) is not None:
-            part = _source(run, engine).validated_on[overlap.number]
-            line = engine.build.part_made_at(part)
+            line = made_at(source.validated_on[overlap.number])
             items = replace(items, overlap=replace(overlap, line=line))
+        if items is not None and (sampling := items.sampling) is not None:
+            items = replace(items, sampling=replace(sampling, line=made_at(source.sampler)))
         return replace(evidence, items=items)
     except KeyboardInterrupt:
         not_checked.append(("samples drawn again", "it was interrupted"))

@@ -109,9 +109,9 @@ class BuildFacts:
         """The user's line that made `loader`, else the one that names the recipe's data."""
         return _span(self.loaders.get(id(loader))) or self.data_at
 
-    def part_made_at(self, dataset: object) -> SourceSpan | None:
-        """The user's line that took `dataset` out of another one."""
-        return _span(self.loaders.get(id(dataset)))
+    def made_for_loader_at(self, made: object) -> SourceSpan | None:
+        """The user's line that made a part of a data set, or a weighted sampler."""
+        return _span(self.loaders.get(id(made)))
 
     def criterion_made_at(self) -> SourceSpan | None:
         """The line that made the recipe's criterion, else the one that names it."""

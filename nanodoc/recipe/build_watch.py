@@ -16,7 +16,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.parameter import is_lazy
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.data import DataLoader, Subset
+from torch.utils.data import DataLoader, Subset, WeightedRandomSampler
 
 from nanodoc.recipe.build_facts import BuildFacts, load_facts
 from nanodoc.recipe.mode_calls import ModeCalls
@@ -81,6 +81,7 @@ class BuildWatch(TorchDispatchMode):
         self._patch(DataLoader, "__init__", self._loading_data(DataLoader.__init__))
         for made, table in (
             (Subset, self._loaders),
+            (WeightedRandomSampler, self._loaders),
             (LRScheduler, self._schedulers),
             (ReduceLROnPlateau, self._schedulers),
         ):

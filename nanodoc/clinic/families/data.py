@@ -170,6 +170,14 @@ PATIENTS: tuple[Patient, ...] = (
         severity="warning",
     ),
     Patient(
+        name="rare-faults",
+        file="rare_faults",
+        story="a sampler whose weights are the classes' frequencies",
+        expect="inverted-sampler",
+        line="WeightedRandomSampler(weights[faults]",
+        severity="warning",
+    ),
+    Patient(
         name="spoken-numbers",
         file="spoken_numbers",
         story="time and bands that are exchanged by reshape",

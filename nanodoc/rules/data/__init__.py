@@ -11,6 +11,7 @@ from nanodoc.rules.data import (
     index_out_of_range,
     interpolated_mask,
     inverted_mask,
+    inverted_sampler,
     label_out_of_range,
     leaked_target,
     misaligned_targets,
@@ -60,5 +61,6 @@ RULES = tuple(
         interpolated_mask,
         repeated_draws,
         split_overlap,
+        inverted_sampler,
     )
 )

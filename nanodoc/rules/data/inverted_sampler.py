@@ -1,0 +1,59 @@
+"""## What it checks
+A `WeightedRandomSampler` whose weights are the same within each class, as up to 1 024 samples of
+the data set show, drawn when the run is over in a process of their own: the most frequent class of
+an imbalanced data set has the greater weight, so that what is drawn is half as imbalanced again and
+more.
+
+## Why it matters
+The rare class, for which the sampler was made, is hardly ever drawn.
+
+## Example
+    weights = counts / counts.sum()
+    sampler = WeightedRandomSampler(weights[labels], len(labels))
+
+## Fix
+    weights = 1 / counts
+
+## See also
+ND109 class-imbalance
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nanodoc.diagnosis.claim import Claim, confidence
+from nanodoc.diagnosis.finding import Culprit
+from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.evidence import Evidence
+from nanodoc.rules.base import location_key
+from nanodoc.rules.learning.claims import WIRED, learning_claim
+
+
+@rule(
+    "ND129",
+    "inverted-sampler",
+    "warning",
+    "a weighted sampler that favours the frequent class",
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    found = evidence.items.sampling if evidence.items is not None else None
+    if found is None:
+        return
+    there, drawn = f"{found.there:.3g} : 1", f"{found.drawn:.3g} : 1"
+    yield learning_claim(
+        rule,
+        location_key(found.line) or ("data", rule.name),
+        title=f"the sampler makes classes that are {there} into {drawn}",
+        explanation=f"For one sample of class {found.least} the data set has {found.there:.3g} of "
+        f"class {found.most}, and the sampler draws {found.drawn:.3g}: its weights are greater for "
+        "the class that is frequent already.",
+        culprit=Culprit(kind="data", location=found.line or evidence.data_site),
+        phase="data",
+        step=0,
+        # the further from even, the less is it a wish
+        weight=confidence(0.7, 1 - found.there / found.drawn),
+        notes=[("in the data set", there), ("drawn", drawn)],
+        fix="weights of 1 / (how often the class occurs)",
+        standing=WIRED,
+    )

@@ -1,0 +1,63 @@
+"""Samplers that favour the class that is frequent already, and those that even the classes out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
+
+from nanodoc import Recipe, examine
+
+LABELS = torch.tensor([0] * 240 + [1] * 40 + [2] * 20)
+EVEN = torch.tensor([0, 1, 2] * 100)
+
+Weights = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def told(labels: torch.Tensor, weights: Weights, *, last: bool = True) -> list[str]:
+    torch.manual_seed(0)
+    x = torch.randn(300, 6)
+    data = TensorDataset(x, labels) if last else TensorDataset(labels, x)
+    chosen = weights(torch.bincount(labels).double(), labels)
+    model = nn.Linear(6, 3)
+    recipe = Recipe(
+        model=model,
+        loss_fn=lambda model, batch: nn.functional.cross_entropy(
+            model(batch[not last]), batch[last]
+        ),
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        data=DataLoader(data, 16, sampler=WeightedRandomSampler(chosen, 300)),
+    )
+    return [found.code for found in examine(recipe, steps=20).findings if found.code == "ND129"]
+
+
+@pytest.mark.parametrize("last", [True, False])
+@pytest.mark.parametrize(
+    "weights",
+    [
+        lambda counts, labels: (counts / counts.sum())[labels],
+        lambda counts, labels: (counts**2)[labels],
+        lambda counts, labels: (labels == 0).double(),
+    ],
+)
+def test_the_frequent_class_is_favoured(weights: Weights, last: bool) -> None:
+    assert told(LABELS, weights, last=last) == ["ND129"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "weights"),
+    [
+        (LABELS, lambda counts, labels: (1 / counts)[labels]),
+        (LABELS, lambda counts, labels: counts.rsqrt()[labels]),
+        (LABELS, lambda counts, labels: torch.ones(300)),
+        (LABELS, lambda counts, labels: counts[labels] * torch.linspace(0.5, 1.5, 300)),
+        (EVEN, lambda counts, labels: torch.tensor([4.0, 1.0, 1.0])[labels]),
+    ],
+)
+def test_classes_are_evened_out_or_weights_are_not_theirs(
+    labels: torch.Tensor, weights: Weights
+) -> None:
+    assert told(labels, weights) == []
