@@ -47,10 +47,12 @@ class Past:
         self._checkpoints = checkpoints
         self._say = say
 
-    def slower(self, until: int, enough: Callable[[float], bool]) -> RerunFacts | None:
-        """The steps from step 0 with smaller and smaller learning rates, in a run that stayed
-        finite, until one ends at a late loss that is `enough`; None where they can't be run
-        again."""
+    def slower(
+        self, until: int, enough: Callable[[float], bool], highest: float | None
+    ) -> RerunFacts | None:
+        """The steps from step 0 with learning rates of at most `highest`, then with smaller and
+        smaller ones, in a run that stayed finite, until one ends at a late loss that is `enough`;
+        None where they can't be run again."""
         start = self._checkpoints.first
         steps = (
             self._checkpoints.steps_between(0, until)
@@ -60,15 +62,20 @@ class Past:
         if start is None or not steps or len(steps) > _LONGEST:
             return None
         stretches: list[Stretch] = []
-        for rate in _SLOWER:
-            self._say(f"trying learning rate × {rate:g} from step 0 …")
-            course = self._courses.run(start, steps, self._budget.part(0.4), rate=rate)
+        tried = [(1.0, highest)] if highest is not None else []
+        for rate, limit in [*tried, *((rate, None) for rate in _SLOWER)]:
+            name = f"learning rate × {rate:g}" if limit is None else f"learning rate ≤ {limit:.3g}"
+            self._say(f"trying {name} from step 0 …")
+            course = self._courses.run(
+                start, steps, self._budget.part(0.4), rate=rate, highest=limit
+            )
             if course.reason == "time" or not course.losses:
                 break
             stretches.append(
                 Stretch(
-                    name=f"learning rate × {rate:g}",
+                    name=name,
                     rate=rate,
+                    highest=limit,
                     clip=None,
                     passes=course.complete,
                     finite=course.complete,

@@ -19,6 +19,7 @@ from nanodoc.experiments.overfit import Overfit
 from nanodoc.experiments.past import Past
 from nanodoc.experiments.remedies import WITHOUT_FAILURE, Remedies
 from nanodoc.experiments.samples import GuiltySamples, Parts, indivisible, shares_statistics
+from nanodoc.experiments.smaller_rates import smaller_rates
 from nanodoc.experiments.step import Step
 from nanodoc.experiments.trial import Budget, Say, StepTrials, fails
 from nanodoc.experiments.verdict import read
@@ -26,13 +27,7 @@ from nanodoc.facts.course import rise
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.loop import OverfitFacts
 from nanodoc.facts.plateau import stuck_at_chance
-from nanodoc.facts.rates import (
-    compared,
-    far_lower,
-    slow_enough,
-    worth_larger_updates,
-    worth_smaller_rates,
-)
+from nanodoc.facts.rates import slow_enough, worth_larger_updates
 from nanodoc.facts.trials import FAILS, PASSES, UNBOUNDED, Experiment, Pattern
 from nanodoc.replay.closure_state import ReachedState
 from nanodoc.replay.step import StepRunner
@@ -44,9 +39,6 @@ from nanodoc.watchers.skipped_steps import at_scale
 _MOST_FINDINGS = 3  # whose fixes are tried
 _DIVERGING = 10.0  # times the loss at the start: when a finite run is worth being run again
 _LAST = 5
-_ADAPTIVE = {"betas", "alpha", "rho", "lr_decay"}  # options of Adam, RMSprop, Adadelta, Adagrad
-_HOT_ADAPTIVE = 0.05  # torch's own default is 1e-3, and graph networks are given ten times that
-_HOT = 1.0
 _FAR = 1e3  # times the loss at the start: it blew up before, and another batch may pass by chance
 
 
@@ -140,11 +132,12 @@ class ExperimentRun:
 
     def _smaller_rates(self, evidence: Evidence, past: Past) -> None:
         """Whether the run would have done far better with a smaller learning rate."""
-        if not worth_smaller_rates(evidence, hot=self._hot(evidence)):
-            return
-        losses = compared(evidence)
-        slower = past.slower(len(losses) - 1, lambda late: far_lower(losses, late))
+        slower = smaller_rates(evidence, self._recipe.optimizers, past)
         self.pattern = replace(self.pattern, slower=slower)
+        lower = slow_enough(evidence, slower)
+        if lower is not None and (past_weights := self._step.checkpoints) is not None:
+            growth = growth_until(evidence, past_weights, self._named, self._trials, self._capsule)
+            self.pattern = replace(self.pattern, growth=growth)
 
     def _larger_updates(self, evidence: Evidence) -> None:
         """What held back a run that learnt nothing."""
@@ -153,12 +146,6 @@ class ExperimentRun:
             return
         held = HeldBack(self._trials, checkpoints, self._say).facts(evidence.losses)
         self.pattern = replace(self.pattern, held_back=held)
-
-    def _hot(self, evidence: Evidence) -> bool:
-        """The learning rate is high for its kind of optimizer: worth a look, and no more."""
-        rates = [rate for step in (evidence.stats.rates if evidence.stats else ()) for rate in step]
-        adaptive = any(_ADAPTIVE & o.defaults.keys() for o in self._recipe.optimizers)
-        return bool(rates) and max(rates) >= (_HOT_ADAPTIVE if adaptive else _HOT)
 
     def overfit(self, evidence: Evidence) -> Evidence:
         """The evidence of a run on one batch alone, with its control."""

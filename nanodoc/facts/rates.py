@@ -20,10 +20,10 @@ _KNOWS = 0.7  # of what guessing costs: less is a model that has learnt before
 _RISING = 1.5  # times the median rate
 _SPIKE = 10.0  # times the loss at the start
 _NOT_BACK = 0.5  # of the loss at the start
-_CLIMBED = 1.5  # times the lowest level
 _PARTS = 10  # of a run
 _NO_FURTHER = 0.95  # of the second quarter's loss
-_LOWER = 1.3  # times the smaller rate's loss
+_LOWER = 1.3
+"""Times a smaller rate's loss, and times the run's own lowest level: batches differ by less."""
 _SHARE = 0.4  # of the way down that the smaller rate goes
 
 
@@ -46,10 +46,25 @@ def climbed(losses: Sequence[float]) -> float | None:
     and has not come back; None for other runs."""
     if len(losses) < _LONG_ENOUGH:
         return None
+    lowest, late = _lowest(losses)[0], late_loss(losses)
+    return lowest if 0 < _LOWER * lowest < late < losses[0] else None
+
+
+def _lowest(losses: Sequence[float]) -> tuple[float, int]:
+    """(the lowest level of a tenth of a run, the first step of that tenth)"""
     size = len(losses) // _PARTS
-    levels = [median(losses[i : i + size]) for i in range(0, len(losses) - size + 1, size)]
-    lowest, late = min(levels), late_loss(losses)
-    return lowest if 0 < _CLIMBED * lowest < late < losses[0] else None
+    return min((median(losses[i : i + size]), i) for i in range(0, len(losses) - size + 1, size))
+
+
+def rate_before_climbing(evidence: Evidence) -> float | None:
+    """A third of the learning rate at the lowest level of a loss that climbed again, where the
+    rate went on to rise; None otherwise. Held at that rate itself, the loss would climb, too."""
+    losses, rates = compared(evidence), evidence.stats.rates if evidence.stats else ()
+    if climbed(losses) is None or len(rates) < len(losses):
+        return None
+    there = max(rates[_lowest(losses)[1]], default=0.0)
+    after = max((max(step, default=0.0) for step in rates[: len(losses)]), default=0.0)
+    return there / 3 if 0 < _RISING * there < after else None
 
 
 def _stalled(losses: Sequence[float]) -> bool:
@@ -113,6 +128,6 @@ def far_lower(losses: Sequence[float], smaller: float) -> bool:
     if smaller >= losses[0] or late < _LOWER * max(smaller, 0.0):
         return False
     lowest = climbed(losses)
-    if lowest is not None and smaller < _CLIMBED * lowest and late > _CLIMBED * smaller:
+    if lowest is not None and smaller < _LOWER * lowest and late > _LOWER * smaller:
         return True  # it stays where the run itself had been
     return late - smaller >= _SHARE * (losses[0] - smaller)

@@ -66,6 +66,8 @@ class Stretch:
     finite: bool = False
     """Every step was finite, whatever the loss did."""
     seconds: float | None = None
+    highest: float | None = None
+    """No learning rate was above this one."""
 
     @property
     def outcome(self) -> str:

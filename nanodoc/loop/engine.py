@@ -220,7 +220,7 @@ class Engine:
         if healthy:
             self.course.looked(self.sampler.inside, self.sampler.behind)
             self.sampler.elapsed(seconds - self.sampler.inside - self.sampler.behind)
-            self.checkpoints.after_step(loss, seconds)
+            self.checkpoints.after_step(loss, seconds, self._driver.rates)
         here().finished(step, loss, self.course.grad_norms[-1])
         if self._progress is not None:
             self._progress(step, loss)

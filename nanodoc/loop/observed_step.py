@@ -59,6 +59,7 @@ class ObservedStep(StepDriver):
         self.keeps_gradients = not observer.cleared_before_backward
         self._optimizer_steps = max(1, observer.optimizer_steps)
         self._evaluations = observer.evaluations or 2
+        self.rates = observer.rates
         at = time.perf_counter()
         vitals, final = observed.read(returned, self._named)
         scaler = self._amp.note(start, observed.scalars.of(self._amp, vitals.extras))

@@ -63,6 +63,8 @@ class StepDriver(ABC):
         self._amp = amp
         self._probes = probes
         self._scratch = Scratch()
+        self.rates: dict[int, list[float | None]] = {}
+        """As `Observer.rates`, of the step that was read last."""
 
     @abstractmethod
     def run(self, start: StepState, compute: Compute) -> StepReading:

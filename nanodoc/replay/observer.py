@@ -65,6 +65,9 @@ class Observer:
         self.cleared_before_backward = True
         self.with_gradient: dict[str, None] = {}
         """Names of the parameters that had a gradient when an optimizer stepped."""
+        self.rates: dict[int, list[float | None]] = {}
+        """The learning rates of the groups of each optimizer (by identity) that it stepped with;
+        Nones where it stepped with several, or with one that lies in a tensor."""
 
     def watch(self, capsule: StepState | None) -> Observer:
         """Sets the capsule that clean weights are put into; without one, nothing is read (a
@@ -134,6 +137,12 @@ class Observer:
             self._gradients_complete(optimizer)
         return changed
 
+    def _note_rates(self, optimizer: torch.optim.Optimizer) -> None:
+        rates = [group.get("lr") for group in optimizer.param_groups]
+        known = [float(rate) if isinstance(rate, (int, float)) else None for rate in rates]
+        if self.rates.setdefault(id(optimizer), known) != known:
+            self.rates[id(optimizer)] = [None] * len(known)
+
     def _evaluated_again(self, optimizer: torch.optim.Optimizer) -> None:
         """The optimizer has moved the weights and asked for the loss once more."""
         if self._capsule is None or self.tripped is not None:
@@ -160,6 +169,7 @@ class Observer:
             self.on_gradients()
         if self._capsule is None:
             return
+        self._note_rates(optimizer)
         self.with_gradient.update(
             (name, None) for name, parameter in self._named if parameter.grad is not None
         )

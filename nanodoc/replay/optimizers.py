@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -63,18 +63,27 @@ def rate_of(group: dict[str, Any]) -> float | None:
 
 
 @contextlib.contextmanager
-def scaled_rates(factor: float) -> Iterator[None]:
-    """Every learning rate times `factor` while an optimizer steps, and as it was behind it. An
-    optimizer that steps another inside of its own step may share its groups."""
+def scaled_rates(
+    factor: float,
+    highest: float | None = None,
+    used: Mapping[int, Sequence[float | None]] | None = None,
+) -> Iterator[None]:
+    """Every learning rate times `factor`, and none above `highest`, while an optimizer steps, and
+    as it was behind it. `used`: what the groups of an optimizer (by identity) had when it stepped
+    in the run, where the loop sets that by itself. An optimizer that steps another inside of its
+    own step may share its groups."""
     scaled: dict[int, tuple[dict[str, Any], Any, int]] = {}  # group: itself, its rate, who did it
 
     def before(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        for group in optimizer.param_groups:
+        known = (used or {}).get(id(optimizer), ())
+        for number, group in enumerate(optimizer.param_groups):
             rate = group.get("lr")
             if id(group) in scaled or not isinstance(rate, (int, float, torch.Tensor)):
                 continue
             scaled[id(group)] = group, copied(rate), id(optimizer)
-            _set_rate(group, rate * factor)
+            own = known[number] if number < len(known) else None
+            given = (rate if own is None else own) * factor
+            _set_rate(group, given if highest is None else min(given, highest))
 
     def after(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         for key, (group, rate, by) in list(scaled.items()):

@@ -53,12 +53,13 @@ class Rerunner:
         deadline: float,
         *,
         rate: float = 1.0,
+        highest: float | None = None,
         clip: float | None = None,
         options: dict[str, Any] | None = None,
     ) -> Rerun:
-        """`steps` from the checkpoint `start`, every learning rate times `rate`, gradients clipped
-        to norm `clip`, optimizer options set to `options`. Ends where a loss, a gradient or a
-        weight is not finite."""
+        """`steps` from the checkpoint `start`, every learning rate times `rate` and none above
+        `highest`, gradients clipped to norm `clip`, optimizer options set to `options`. Ends where
+        a loss, a gradient or a weight is not finite."""
         began = time.perf_counter()
         losses: list[float] = []
         norms: list[float] = []
@@ -75,7 +76,7 @@ class Rerunner:
                     break
                 self._set(past, options or {})
                 try:
-                    with self._at_rate(rate), self._until(deadline):
+                    with self._at_rate(past, rate, highest), self._until(deadline):
                         loss, norm, bad = self._step(past)
                 except OutOfTime:
                     reason = "time"
@@ -100,15 +101,23 @@ class Rerunner:
         return Rerun(losses, norms, time.perf_counter() - began, not reason, reason, again)
 
     @contextlib.contextmanager
-    def _at_rate(self, rate: float) -> Iterator[None]:
-        """Every learning rate times `rate`, at the moment an optimizer steps: many loops set their
-        rates themselves, in each step. One that moves its weights by hand has no rate to change:
-        they go that part of its way, which for a step along the gradient is the same."""
-        if rate == 1:
+    def _at_rate(self, past: PastStep, rate: float, highest: float | None = None) -> Iterator[None]:
+        """Every learning rate times `rate`, and none above `highest`, at the moment an optimizer
+        steps: many loops set their rates themselves, in each step. One that moves its weights by
+        hand has no rate to change: they go that part of its way, which for a step along the
+        gradient is the same."""
+        optimizers = self._runner.recipe.optimizers
+        # run again, a script's iteration sets the rate of the first one
+        by_hand = any(
+            used is not None and used != began
+            for optimizer, rates in zip(optimizers, past.rates, strict=True)
+            for used, began in zip(past.used.get(id(optimizer), rates), rates, strict=False)
+        )
+        if rate == 1 and highest is None and not by_hand:
             yield
             return
-        if self._runner.recipe.optimizers:
-            with scaled_rates(rate):
+        if optimizers:
+            with scaled_rates(rate, highest, past.used if by_hand else None):
                 yield
             return
         before = [p.detach().clone() for _, p in self._named]
@@ -120,7 +129,7 @@ class Rerunner:
     def _first_again(self, past: PastStep, rate: float, options: dict[str, Any]) -> float:
         self._set(past, options)
         try:
-            with self._at_rate(rate):
+            with self._at_rate(past, rate):
                 return self._step(past)[0]
         except (UserCodeError, UsageError, RuntimeError):
             return math.nan

@@ -12,6 +12,7 @@ import ctypes
 import math
 import time
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -56,6 +57,8 @@ class PastStep:
     """(address, bytes) of every piece of memory that the batches keep alive."""
     on_device: int = 0
     shared: int = 0
+    used: dict[int, list[float | None]] = field(default_factory=dict)
+    """As `Observer.rates`: a loop may set them while the step runs."""
     drawn: deque[Any] | None = None
     """What a script's step draws from outside of it, such as its batch by `next`; complete when the
     next step begins."""
@@ -122,8 +125,12 @@ class WeightHistory:
             )
         return time.perf_counter() - began
 
-    def after_step(self, loss: float, seconds: float) -> None:
-        """A step that went well took `seconds`."""
+    def after_step(
+        self, loss: float, seconds: float, rates: Mapping[int, list[float | None]]
+    ) -> None:
+        """A step that went well took `seconds`; `rates` as `Observer.rates`."""
+        if self.past:
+            self.past[-1].used.update(rates)
         self._elapsed += seconds
         if self._first_loss is None:
             self._first_loss = abs(loss)
@@ -186,7 +193,7 @@ class WeightHistory:
             memory,
             on_device,
             sum(map(_is_shared, leaves)),
-            getattr(self._runner.recipe.train_step, "recorded", None),
+            drawn=getattr(self._runner.recipe.train_step, "recorded", None),
         )
         self.past.append(past)
         self._weigh(past, 1)

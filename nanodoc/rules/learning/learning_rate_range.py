@@ -37,6 +37,7 @@ from nanodoc.facts.loop import SchedulerFacts
 from nanodoc.facts.plateau import NO_BETTER, late_loss
 from nanodoc.facts.rates import compared, slow_enough
 from nanodoc.facts.source import SourceSpan
+from nanodoc.facts.trials import Stretch
 from nanodoc.rules.base import Told
 from nanodoc.rules.learning.written_rate import overwriting_schedule, scaled_rate
 
@@ -144,25 +145,32 @@ def _too_high(rule: Rule, evidence: Evidence) -> Claim | None:
         f"the same {len(losses)} steps end at a loss of {slower.last_loss:.3g} instead of "
         f"{late:.3g}"
     )
+    if slower.highest is not None:
+        patch, lower = None, f"{slower.highest:.3g}"
+    growth = evidence.pattern.growth if evidence.pattern is not None else None
+    by_hand = growth.rate_set_at if growth is not None else None
+    how = f"no more than {lower}" if slower.highest is not None else f"{slower.rate:g} of it"
     claim = _claim(
         rule,
         severity="critical" if late > NO_BETTER * losses[0] else "warning",
         weight=0.85,
         title=f"the learning rate is too high: the loss went from {evidence.losses[0]:.3g} to "
         f"{late:.3g}",
-        explanation=f"With {slower.rate:g} of it {told}.",
-        location=overwriting_schedule(evidence) or site,
+        explanation=f"With {how} {told}.",
+        location=by_hand or _rising(evidence, slower) or overwriting_schedule(evidence) or site,
         step=len(evidence.losses) - 1,
         notes=[
             ("learning rate", rate),
             ("loss at the start", evidence.losses[0]),
             ("loss of the last quarter", late),
-            (f"with {slower.rate:g} of the rate", slower.last_loss),
+            (f"with {how}", slower.last_loss),
         ],
         fix="",
     )
     fix = Fix(
-        title=f"lower the learning rate to {lower}"
+        title=f"let the learning rate rise to {lower} and no further"
+        if slower.highest is not None
+        else f"lower the learning rate to {lower}"
         if lower
         else f"multiply every learning rate by {slower.rate:g}",
         patch=patch,
@@ -172,6 +180,12 @@ def _too_high(rule: Rule, evidence: Evidence) -> Claim | None:
     return replace(
         claim, stage=Stage.LEARNING, position=-1, finding=replace(claim.finding, fixes=(fix,))
     )
+
+
+def _rising(evidence: Evidence, slower: Stretch) -> SourceSpan | None:
+    """The only schedule, where a rate that did not rise would do."""
+    made = [site for site in evidence.scheduler_sites if site is not None]
+    return made[0] if slower.highest is not None and len(made) == 1 else None
 
 
 def _claim(

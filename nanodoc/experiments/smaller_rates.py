@@ -1,0 +1,37 @@
+"""Whether a run would have done far better with a smaller learning rate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from nanodoc.experiments.past import Past
+from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.rates import compared, far_lower, rate_before_climbing, worth_smaller_rates
+from nanodoc.facts.trials import RerunFacts
+
+_ADAPTIVE = {"betas", "alpha", "rho", "lr_decay"}  # options of Adam, RMSprop, Adadelta, Adagrad
+_HOT_ADAPTIVE = 0.05  # torch's own default is 1e-3, and graph networks are given ten times that
+_HOT = 1.0
+
+
+def smaller_rates(
+    evidence: Evidence, optimizers: Sequence[torch.optim.Optimizer], past: Past
+) -> RerunFacts | None:
+    """The run's steps with smaller rates; first with none above what was well before the loss
+    climbed, where it has climbed with the rate. None where that is not worth trying, or can't be
+    done."""
+    if not worth_smaller_rates(evidence, hot=_hot(evidence, optimizers)):
+        return None
+    losses = compared(evidence)
+    return past.slower(
+        len(losses) - 1, lambda late: far_lower(losses, late), rate_before_climbing(evidence)
+    )
+
+
+def _hot(evidence: Evidence, optimizers: Sequence[torch.optim.Optimizer]) -> bool:
+    """The learning rate is high for its kind of optimizer: worth a look, and no more."""
+    rates = [rate for step in (evidence.stats.rates if evidence.stats else ()) for rate in step]
+    adaptive = any(_ADAPTIVE & o.defaults.keys() for o in optimizers)
+    return bool(rates) and max(rates) >= (_HOT_ADAPTIVE if adaptive else _HOT)
