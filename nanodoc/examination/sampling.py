@@ -20,10 +20,13 @@ _MORE = 1.5  # times as imbalanced
 
 
 def skewed_sampling(dataset: Any, sampler: Any, until: float) -> SkewedSampling | None:
-    """Classes of which the frequent ones are drawn with greater weight; None where weights are
-    none of classes, or even them out. Asks until the clock says `until`."""
-    if not isinstance(sampler, WeightedRandomSampler) or len(sampler.weights) != len(dataset):
+    """Classes of which the frequent ones are drawn with greater weight, or samples that have no
+    weight; None where weights are none of classes, or even them out. Asks until the clock says
+    `until`."""
+    if not isinstance(sampler, WeightedRandomSampler) or len(sampler.weights) > len(dataset):
         return None
+    if len(sampler.weights) < len(dataset):
+        return SkewedSampling(weights=len(sampler.weights), samples=len(dataset))
     weights = torch.as_tensor(sampler.weights, dtype=torch.float64)
     by_class: dict[int, list[float]] = defaultdict(list)
     for number in range(0, len(dataset), max(1, len(dataset) // _LOOKED_AT)):
@@ -45,7 +48,14 @@ def skewed_sampling(dataset: Any, sampler: Any, until: float) -> SkewedSampling 
     drawn = there * means[most] / means[least] if means[least] > 0 else float("inf")
     if there < _IMBALANCED or drawn < _MORE * there:
         return None
-    return SkewedSampling(most=most, least=least, there=there, drawn=drawn)
+    return SkewedSampling(
+        weights=len(weights),
+        samples=len(dataset),
+        most=most,
+        least=least,
+        there=there,
+        drawn=drawn,
+    )
 
 
 def _numbers(sample: Any) -> list[int]:

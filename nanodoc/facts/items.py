@@ -92,14 +92,18 @@ class SplitOverlap:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SkewedSampling:
-    """A weighted sampler that draws the most frequent class more often still."""
+    """A weighted sampler that draws the most frequent class more often still, or that has fewer
+    weights than the data set has samples."""
 
-    most: int
-    least: int
+    weights: int
+    samples: int
+    """How many there are."""
+    most: int = 0
+    least: int = 0
     """The most frequent class and the least frequent one, by their numbers."""
-    there: float
+    there: float = 1.0
     """How many samples the most frequent class has for one of the least frequent."""
-    drawn: float
+    drawn: float = 1.0
     """The same of what is drawn."""
     line: SourceSpan | None = None
     """Where the sampler was made."""

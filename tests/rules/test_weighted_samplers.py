@@ -41,6 +41,7 @@ def told(labels: torch.Tensor, weights: Weights, *, last: bool = True) -> list[s
         lambda counts, labels: (counts / counts.sum())[labels],
         lambda counts, labels: (counts**2)[labels],
         lambda counts, labels: (labels == 0).double(),
+        lambda counts, labels: 1 / counts,  # of the classes, and not of the samples
     ],
 )
 def test_the_frequent_class_is_favoured(weights: Weights, last: bool) -> None:

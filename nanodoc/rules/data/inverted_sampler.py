@@ -2,7 +2,7 @@
 A `WeightedRandomSampler` whose weights are the same within each class, as up to 1 024 samples of
 the data set show, drawn when the run is over in a process of their own: the most frequent class of
 an imbalanced data set has the greater weight, so that what is drawn is half as imbalanced again and
-more.
+more. Or one with fewer weights than the data set has samples: those behind are never drawn.
 
 ## Why it matters
 The rare class, for which the sampler was made, is hardly ever drawn.
@@ -26,8 +26,11 @@ from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.finding import Culprit
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.items import SkewedSampling
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import WIRED, learning_claim
+
+_FEW = 0.1  # of the samples
 
 
 @rule(
@@ -39,6 +42,9 @@ from nanodoc.rules.learning.claims import WIRED, learning_claim
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     found = evidence.items.sampling if evidence.items is not None else None
     if found is None:
+        return
+    if found.weights < found.samples:
+        yield _too_few(rule, evidence, found)
         return
     there, drawn = f"{found.there:.3g} : 1", f"{found.drawn:.3g} : 1"
     yield learning_claim(
@@ -55,5 +61,25 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         weight=confidence(0.7, 1 - found.there / found.drawn),
         notes=[("in the data set", there), ("drawn", drawn)],
         fix="weights of 1 / (how often the class occurs)",
+        standing=WIRED,
+    )
+
+
+def _too_few(rule: Rule, evidence: Evidence, found: SkewedSampling) -> Claim:
+    share = found.weights / found.samples
+    return learning_claim(
+        rule,
+        location_key(found.line) or ("data", rule.name),
+        # half of the samples may be left out on purpose, all but a few are not
+        severity="critical" if share < _FEW else rule.severity,
+        title=f"the sampler has {found.weights} weights for {found.samples} samples",
+        explanation="It draws numbers below the number of its weights: the "
+        f"{found.samples - found.weights} samples behind are never drawn.",
+        culprit=Culprit(kind="data", location=found.line or evidence.data_site),
+        phase="data",
+        step=0,
+        weight=confidence(0.7, 1 - share),
+        notes=[("weights", found.weights), ("samples", found.samples)],
+        fix="one weight for each sample: weights_of_classes[labels]",
         standing=WIRED,
     )
