@@ -25,6 +25,7 @@ from nanodoc.diagnosis.claim import Claim
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.graph.cut_claims import cut_graph
+from nanodoc.rules.graph.owners import is_replaced, neglected_parameters
 
 
 @rule(
@@ -36,4 +37,14 @@ from nanodoc.rules.graph.cut_claims import cut_graph
     needs=("graph",),
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
-    return cut_graph(rule, evidence)
+    return () if _is_another_network_s(evidence) else cut_graph(rule, evidence)
+
+
+def _is_another_network_s(evidence: Evidence) -> bool:
+    """What gets gradients is in no optimizer, and nothing that the optimizers hold ever gets one: a
+    teacher runs without gradients, and its parameters were handed over by mistake (ND506)."""
+    facts, graph = evidence.ownership, evidence.graph
+    if facts is None or graph is None or is_replaced(facts) or not neglected_parameters(facts):
+        return False
+    held = [p.name for p in graph.parameters if p.optimizers]
+    return bool(held) and set(held) <= set(evidence.never_got_gradient)
