@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +18,9 @@ from nanodoc.script.recovered import RecoveredStep
 from nanodoc.script.search import Candidate
 from nanodoc.script.threads import another_is_at_work
 from nanodoc.tensors.plain import is_sharded
+
+# of a tensor that was overwritten: putting it back for the second run was a write, too
+_VERSION = re.compile(r"version \d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,7 @@ def run_again(
     engine.alone.begin(broken_off=error is not None)
     again = None
     try:
-        again = _compared(first, *_run(first, engine, recovered, now), error, alone=alone)
+        again = _compared(first, *_run(first, engine, recovered, now, error), error, alone=alone)
     finally:
         if again is None or again.stop is None:
             engine.going_on()
@@ -72,11 +76,16 @@ def run_again(
 
 
 def _run(
-    first: Candidate, engine: ScriptEngine, recovered: RecoveredStep, now: WholeState
+    first: Candidate,
+    engine: ScriptEngine,
+    recovered: RecoveredStep,
+    now: WholeState,
+    error: BaseException | None,
 ) -> tuple[Stop | str | None, list[Fingerprint]]:
     """What ended it, if anything, and what it came to."""
     limits = recovered.limits
-    limits.optimizer_steps = max(1, first.optimizer_steps)
+    # what raised came behind the last optimizer step that was made
+    limits.optimizer_steps = max(1, first.optimizer_steps + (error is not None))
     prints: list[Fingerprint] = []
     limits.fingerprints = prints
     try:
@@ -135,7 +144,7 @@ def _of_others_too(model: torch.nn.Module) -> str | None:
 
 def _raised_alike(stop: Stop, error: BaseException) -> bool:
     failure = stop.failure
-    return failure is not None and (failure.type, failure.message) == (
+    return failure is not None and (failure.type, _VERSION.sub("", failure.message)) == (
         type(error).__name__,
-        said(error),
+        _VERSION.sub("", said(error)),
     )
