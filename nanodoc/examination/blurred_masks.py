@@ -31,6 +31,8 @@ def blurred_mask(sample: Sample) -> BlurredMask | None:
     if len(masks) != 1 or not sample.in_time():
         return None  # of two, one may be the picture
     [(path, odd)] = masks.items()
+    if parts[path].is_floating_point() and _areas(flat[path]) == 2:
+        return None  # shares of the one class that there is, as wanted at its border
     size = tuple(parts[path].squeeze().shape)
     beside = (plane(part) for other, part in parts.items() if other != path)
     if not any(
@@ -76,6 +78,15 @@ def between_classes(flat: torch.Tensor) -> torch.Tensor | None:
     high, low = F.max_pool2d(batch, 3, 1)[0, 0], -F.max_pool2d(-batch, 3, 1)[0, 0]
     between = (low < inner) & (inner < high) & odd
     return inner[between] if int(between.sum()) >= _BETWEEN * int(odd.sum()) else None
+
+
+def _areas(flat: torch.Tensor | None) -> int:
+    """How many values form areas."""
+    if flat is None:
+        return 0
+    inner = flat[1:-1, 1:-1]
+    even = (flat[:-2, 1:-1] == inner) & (flat[2:, 1:-1] == inner)
+    return len(inner[even & (flat[1:-1, :-2] == inner) & (flat[1:-1, 2:] == inner)].unique())
 
 
 def _single(part: torch.Tensor) -> torch.Tensor | None:

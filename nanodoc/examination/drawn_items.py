@@ -21,7 +21,7 @@ from nanodoc.examination.overlap import split_overlap
 from nanodoc.examination.sample import Sample, as_tensor, same
 from nanodoc.examination.sampling import skewed_sampling
 from nanodoc.examination.worker_draws import repeated_draws
-from nanodoc.facts.items import AS_IT_WAS, ChangingItem, ItemFacts, UnpairedItem
+from nanodoc.facts.items import AS_IT_WAS, ChangingItem, UnpairedItem
 from nanodoc.facts.source import SourceSpan
 
 _DRAWS = 12
@@ -33,13 +33,18 @@ _CHANGED = 0.01
 moves one sample by far less."""
 
 
-def look_at_items(source: Source, seconds: float) -> ItemFacts:
-    """Draws some samples for at most about `seconds`. Raises what the data set raises when it is
-    first asked."""
+def look_at_items(source: Source, seconds: float) -> Iterator[tuple[str, Any]]:
+    """(a field of `ItemFacts`, what was found for it): draws some samples for at most about
+    `seconds`. Raises what the data set raises when it is asked first."""
     until = time.monotonic() + seconds
     size = len(source.dataset)
     found: dict[str, Any] = {}
-    for index in sorted({0, size // 3, size - 1}) if size else ():
+    if not size:
+        return
+    # before any draw in this process, which a data set may begin its random numbers with
+    with contextlib.suppress(Exception):
+        yield "repeated", repeated_draws(source, Sample(source.dataset, 0, until))
+    for index in sorted({0, size // 3, size - 1}):
         if time.monotonic() > until:
             break
         drawn = _Drawn(source.dataset, index, until)
@@ -47,16 +52,10 @@ def look_at_items(source: Source, seconds: float) -> ItemFacts:
         if found["changing"] is None:
             found["unpaired"] = found.get("unpaired") or drawn.unpaired()
             found["blurred"] = found.get("blurred") or blurred_mask(drawn)
-    first = _Drawn(source.dataset, 0, until)
-    for name, look in (
-        ("sampling", lambda: skewed_sampling(source.dataset, source.sampler, until)),
-        ("overlap", lambda: split_overlap(source.dataset, source.validated_on, until)),
-        ("repeated", lambda: repeated_draws(source, first)),  # the last: files move on by it
-    ):
-        if size and found.get("changing") is None and time.monotonic() < until:
-            with contextlib.suppress(Exception):  # what was found before stands
-                found[name] = look()
-    return ItemFacts(**found)
+    yield from found.items()
+    if found.get("changing") is None and time.monotonic() < until:
+        yield "sampling", skewed_sampling(source.dataset, source.sampler, until)
+        yield "overlap", split_overlap(source.dataset, source.validated_on, until)
 
 
 class _Drawn(Sample):

@@ -3,6 +3,7 @@ dictionaries."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterator
 from typing import Any
@@ -88,6 +89,7 @@ def _inside(value: Any, index: int) -> Iterator[tuple[str, Any, int]]:
         if type(value).__module__.partition(".")[0] in ("numpy", "builtins"):
             return
         if isinstance(value, torch.utils.data.Subset):
-            index = int(value.indices[index])
+            with contextlib.suppress(Exception):  # the user's own sequence
+                index = int(value.indices[index])
         for name, inner in list(vars(value).items()):
             yield f".{name}", inner, index

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
-from torch.utils.data import IterableDataset, default_collate
+from torch.utils.data import BatchSampler, IterableDataset, default_collate
 
 from nanodoc.errors import UsageError, UserCodeError, is_users
 from nanodoc.facts.ops import LeafRoot, Making
@@ -59,7 +59,7 @@ class Source:
             workers=getattr(loader, "num_workers", 0),
             worker_init=getattr(loader, "worker_init_fn", None),
             persistent=getattr(loader, "persistent_workers", False),
-            sampler=getattr(getattr(loader, "_index_sampler", None), "sampler", None),
+            sampler=_of_samples(getattr(loader, "_index_sampler", None)),
             validated_on=tuple(validated_on),
         )
 
@@ -69,6 +69,13 @@ class Source:
         dataset = getattr(iterator, "_dataset", None)
         drawn = None if isinstance(dataset, IterableDataset) else dataset
         return cls((), drawn, getattr(iterator, "_collate_fn", None))
+
+
+def _of_samples(sampler: Any) -> Any:
+    """What draws the numbers of single samples; None for a sampler of the user's own, which may
+    draw classes, or groups."""
+    inner = sampler.sampler if type(sampler) is BatchSampler else sampler
+    return inner if type(inner).__module__.startswith("torch.") else None
 
 
 class MakingSearch:

@@ -17,6 +17,7 @@ from nanodoc.facts.items import SplitOverlap
 
 _LOOKED_AT = 64  # samples of the validation
 _MOST_DRAWN = 20_000  # samples of the training
+_MOST_ROWS = 500_000  # of a part: reading the numbers of more takes too long
 _VALUES = 16  # different numbers in a sample: those of fewer are alike by chance
 _ALIKE = 0.02  # share of samples that are alike within one part: copies say nothing there
 
@@ -29,6 +30,8 @@ def split_overlap(training: Any, parts: Sequence[Any], until: float) -> SplitOve
 
 
 def _overlap(number: int, training: Any, validation: Any, until: float) -> SplitOverlap | None:
+    if max(len(training), len(validation)) > _MOST_ROWS:
+        return None
     (base, numbers), (other, theirs) = _rows(training), _rows(validation)
     if base is other:
         both = set(numbers) & set(theirs)
@@ -59,7 +62,7 @@ def _rows(dataset: Any) -> tuple[Any, list[int]]:
 def _by_values(training: Any, validation: Any, until: float) -> tuple[int, int]:
     """(how many samples are in both, how many were looked at)"""
     size = len(validation)
-    step = max(1, size // _LOOKED_AT)
+    step = -(-size // _LOOKED_AT) or 1
     theirs = list(_digests(validation, range(0, size, step), until))
     wanted = set(theirs)
     if len(theirs) < 2 or len(theirs) - len(wanted) > _ALIKE * len(theirs):

@@ -25,27 +25,32 @@ def skewed_sampling(dataset: Any, sampler: Any, until: float) -> SkewedSampling 
     `until`."""
     if not isinstance(sampler, WeightedRandomSampler) or len(sampler.weights) > len(dataset):
         return None
-    if len(sampler.weights) < len(dataset):
-        return SkewedSampling(weights=len(sampler.weights), samples=len(dataset))
     weights = torch.as_tensor(sampler.weights, dtype=torch.float64)
+    of_samples = len(weights) == len(dataset)
     by_class: dict[int, list[float]] = defaultdict(list)
-    for number in range(0, len(dataset), max(1, len(dataset) // _LOOKED_AT)):
+    for number in range(0, len(dataset), -(-len(dataset) // _LOOKED_AT)):
         if time.monotonic() > until:
             break
         seed_all(0)
         label = next(reversed(_numbers(dataset[number])), None)
         if label is None:
             return None
-        by_class[label].append(float(weights[number]))
+        by_class[label].append(float(weights[number]) if of_samples else 1.0)
+    if not of_samples:  # a data set may have grown since; as many as classes are those of classes
+        of_classes = len(by_class) > 1 and len(weights) in (len(by_class), max(by_class) + 1)
+        return SkewedSampling(weights=len(weights), samples=len(dataset)) if of_classes else None
     means = {label: sum(known) / len(known) for label, known in by_class.items()}
     alike = all(
         max(known) - min(known) <= _SAME * means[label] for label, known in by_class.items()
     )
     if len(by_class) < 2 or not alike or min(map(len, by_class.values())) < _FEWEST:
         return None
+    by_class = {label: known for label, known in by_class.items() if means[label] > 0}
+    if len(by_class) < 2:
+        return None
     most, least = (pick(by_class, key=lambda label: len(by_class[label])) for pick in (max, min))
     there = len(by_class[most]) / len(by_class[least])
-    drawn = there * means[most] / means[least] if means[least] > 0 else float("inf")
+    drawn = there * means[most] / means[least]
     if there < _IMBALANCED or drawn < _MORE * there:
         return None
     return SkewedSampling(

@@ -31,6 +31,10 @@ from nanodoc.trace.files import USER, frame_kind, line_span
 
 _EPOCHS = (1_000_003, 2_000_003)  # any two base seeds
 _MOST_READ = 1 << 20  # bytes that a process may tell
+_DRAWS = 24  # of one sample
+_FEWEST = 12  # where drawing takes long
+_OTHERS = 6
+"""Of these draws, that are not the first one: coins that fall alike so often are no chance."""
 _fork, _write = os.fork, os.write  # the training's own are muted while samples are drawn again
 
 
@@ -38,8 +42,10 @@ _fork, _write = os.fork, os.write  # the training's own are muted while samples 
 class _Told:
     """What one worker drew."""
 
-    draws: tuple[dict[str, bytes], dict[str, bytes]]
-    """A digest of each part of a sample, drawn twice."""
+    draws: list[dict[str, bytes]]
+    """A digest of each part of a sample, draw after draw."""
+    states: list[bytes]
+    """Of the generators that all code of a process shares, when `worker_init_fn` was over."""
     seeded_at: SourceSpan | None
     """The line of `worker_init_fn` that gave NumPy's, Python's or torch's generator a state."""
 
@@ -56,15 +62,22 @@ def repeated_draws(source: Source, sample: Sample) -> RepeatedDraws | None:
             return None
         told.append(worker)
     first, other = told
-    changing = [part for part, digest in first.draws[0].items() if first.draws[1][part] != digest]
+    count = min(len(first.draws), len(other.draws))
+    if count < _FEWEST:
+        return None
     alike = [
         part
-        for part in changing
-        if all(first.draws[n][part] == other.draws[n].get(part) for n in range(2))
+        for part, digest in first.draws[0].items()
+        if all(first.draws[n].get(part) == other.draws[n].get(part) for n in range(count))
+        and sum(draw.get(part) != digest for draw in first.draws[:count]) >= _OTHERS
     ]
     if not alike:
         return None
-    holder, line = _drawn_from(source.dataset, sample) or ("", first.seeded_at)
+    kept = _drawn_from(source.dataset, sample)
+    seeded = any(one == same for one, same in zip(first.states, other.states, strict=True))
+    if kept is None and not seeded:
+        return None  # it counts, or takes turns
+    holder, line = kept or ("", first.seeded_at)
     return RepeatedDraws(
         index=sample.index, workers=source.workers, part=alike[0], holder=holder, line=line
     )
@@ -96,8 +109,12 @@ def _work(source: Source, sample: Sample, number: int, base: int) -> _Told:
     with LineThatWrites(_states_for_all) as line:
         if source.worker_init is not None:
             source.worker_init(number)
-    draws = [_digests(source.dataset[sample.index]) for _ in range(2)]
-    return _Told((draws[0], draws[1]), line.found)
+    states, draws = _states_for_all(), []
+    for _ in range(_DRAWS):
+        draws.append(_digests(source.dataset[sample.index]))
+        if not sample.in_time():
+            break
+    return _Told(draws, states, line.found)
 
 
 def _digests(sample: Any) -> dict[str, bytes]:
@@ -107,16 +124,11 @@ def _digests(sample: Any) -> dict[str, bytes]:
     }
 
 
-def _states_for_all() -> bytes:
+def _states_for_all() -> list[bytes]:
     """Of the generators that all code of a process shares."""
     numpy = sys.modules.get("numpy")
-    return pickle.dumps(
-        (
-            random.getstate(),
-            torch.get_rng_state().numpy().tobytes(),
-            numpy.random.get_state() if numpy is not None else None,
-        )
-    )
+    shared = [pickle.dumps(random.getstate()), torch.get_rng_state().numpy().tobytes()]
+    return [*shared, *([pickle.dumps(numpy.random.get_state())] if numpy is not None else [])]
 
 
 # -- a generator that the data set keeps -----------------------------------------------------------
@@ -181,6 +193,9 @@ def _made_at(owner: type | str, name: str) -> SourceSpan | None:
     if frame_kind(file) != USER:
         return None
     for node in ast.walk(tree):
+        value = getattr(node, "value", None)
+        if isinstance(value, ast.Constant):
+            continue  # `self.random = None`, to be made later
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         if any(getattr(each, "attr", getattr(each, "id", None)) == name for each in targets):
             line = start + getattr(node, "lineno", 1) - 1

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import fcntl
+import io
 import os
 import pickle
 import select
@@ -14,7 +15,8 @@ import stat
 import sys
 import time
 import warnings
-from typing import NoReturn
+from collections.abc import Iterator
+from typing import Any, NoReturn
 
 import torch
 
@@ -38,6 +40,7 @@ def item_facts(source: Source, left: float) -> ItemFacts | None:
     reading, writing = os.pipe()
     # a signal that came at once would run the training's own handler, and the training twice
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    number = None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12, of threads
@@ -49,8 +52,10 @@ def item_facts(source: Source, left: float) -> ItemFacts | None:
         return None
     finally:
         os.close(writing)
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        if number is None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     try:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)  # a Ctrl-C of meanwhile comes now
         told = _read(reading, time.monotonic() + seconds + _LATER)
     finally:
         os.close(reading)
@@ -58,7 +63,15 @@ def item_facts(source: Source, left: float) -> ItemFacts | None:
             os.kill(number, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
             os.waitpid(number, 0)
-    return pickle.loads(told) if told else None  # of our own process
+    return ItemFacts(**dict(_found(told))) if told else None
+
+
+def _found(told: bytes) -> Iterator[tuple[str, Any]]:
+    """What our own process has told, up to where it was ended."""
+    stream = io.BytesIO(told)
+    with contextlib.suppress(EOFError, pickle.UnpicklingError):
+        while True:
+            yield pickle.load(stream)
 
 
 def _may_fork() -> bool:
@@ -79,9 +92,8 @@ def _look(source: Source, seconds: float, writing: int) -> NoReturn:
         torch.set_num_threads(1)  # the other threads were not forked
         with muted(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            shared = shares_memory(source.dataset)
-            told = b"" if shared else pickle.dumps(look_at_items(source, seconds))
-        _write(writing, told)
+            for found in () if shares_memory(source.dataset) else look_at_items(source, seconds):
+                _write(writing, pickle.dumps(found))  # at once: what comes later may take too long
     except BaseException:  # whatever the data set raises, asked at another time than it expects
         pass
     finally:
@@ -117,13 +129,13 @@ _write = os.write
 
 
 def _read(reading: int, until: float) -> bytes:
-    """All that is written; nothing where that takes too long."""
+    """All that is written until then."""
     told = b""
     while (left := until - time.monotonic()) > 0:
         if not select.select([reading], [], [], left)[0]:
             break
         part = os.read(reading, 1 << 16)
         if not part:
-            return told
+            break
         told += part
-    return b""
+    return told

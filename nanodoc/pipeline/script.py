@@ -254,7 +254,7 @@ class ScriptRun:
             script=True,
             launch=self._launch,
             replayable=not self._in_code,
-            data=lambda: Source.of_loader(self._outside.trained_on, self._outside.validated_on),
+            data=lambda: Source.of_loader(self._outside.trained_on, self._outside.validations()),
             rebuilt=self._rebuilt(),
         )
         self._before = before_the_run(recipe)

@@ -45,6 +45,8 @@ class Rerunner:
         self._runner = runner
         self._keeper = keeper
         self._named = list(runner.recipe.model.named_parameters())
+        self._used: dict[int, list[float | None]] = {}
+        """The rates of the step that is run again, or of the last one before a step that broke."""
 
     def run(
         self,
@@ -70,6 +72,7 @@ class Rerunner:
             self._clipping(clip),
         ):
             self._keeper.restore(start)
+            self._used = {}
             for past in steps:
                 if time.monotonic() > deadline:
                     reason = "time"
@@ -95,7 +98,7 @@ class Rerunner:
                 else:
                     try:
                         with self._until(deadline):
-                            again = self._first_again(steps[0], rate, options or {})
+                            again = self._first_again(steps[0], rate, highest, options or {})
                     except OutOfTime:
                         reason = "time"
         return Rerun(losses, norms, time.perf_counter() - began, not reason, reason, again)
@@ -106,18 +109,13 @@ class Rerunner:
         steps: many loops set their rates themselves, in each step. One that moves its weights by
         hand has no rate to change: they go that part of its way, which for a step along the
         gradient is the same."""
-        optimizers = self._runner.recipe.optimizers
         # run again, a script's iteration sets the rate of the first one
-        by_hand = any(
-            used is not None and used != began
-            for optimizer, rates in zip(optimizers, past.rates, strict=True)
-            for used, began in zip(past.used.get(id(optimizer), rates), rates, strict=False)
-        )
-        if rate == 1 and highest is None and not by_hand:
+        self._used = past.used or self._used
+        if rate == 1 and highest is None and not self._used:
             yield
             return
-        if optimizers:
-            with scaled_rates(rate, highest, past.used if by_hand else None):
+        if self._runner.recipe.optimizers:
+            with scaled_rates(rate, highest, self._used):
                 yield
             return
         before = [p.detach().clone() for _, p in self._named]
@@ -126,10 +124,12 @@ class Rerunner:
             for (_, parameter), old in zip(self._named, before, strict=True):
                 parameter.data.copy_(old + rate * (parameter.data - old))
 
-    def _first_again(self, past: PastStep, rate: float, options: dict[str, Any]) -> float:
+    def _first_again(
+        self, past: PastStep, rate: float, highest: float | None, options: dict[str, Any]
+    ) -> float:
         self._set(past, options)
         try:
-            with self._at_rate(past, rate):
+            with self._at_rate(past, rate, highest):
                 return self._step(past)[0]
         except (UserCodeError, UsageError, RuntimeError):
             return math.nan

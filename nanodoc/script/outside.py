@@ -6,11 +6,13 @@ queues give to the user's own code is kept, too; put into them is nothing while 
 from __future__ import annotations
 
 import builtins
+import contextlib
 import queue
 import sys
 import threading
 import time
 import types
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -75,15 +77,22 @@ class Outside:
         self.trained_on: types.SimpleNamespace | None = None
         """The data set, collate function and sampler of the training's loader, by the names that a
         DataLoader has for them."""
-        self.validated_on: list[Any] = []
+        self._trained_by: Callable[[], Any] = lambda: None
+        """The iterator that was trained on last."""
+        self.validated_on: list[weakref.ref[Any]] = []
         """The other data sets that were drawn from with gradients off since then."""
+        self._last_validated: Any = None
+        """One of them is held, so that it is there when the function that made it has returned."""
 
     def begin_step(self) -> None:
         """An iteration of the training begins: what was drawn from last is what it trains on, and
         not what a validation draws from later."""
         dataset = getattr(self.iterator, "_dataset", None)
-        known = self.trained_on.dataset if self.trained_on is not None else None
-        if dataset is not None and dataset is not known:
+        if dataset is not None and self._trained_by() is not self.iterator:
+            if self.trained_on is None or dataset is not self.trained_on.dataset:
+                self.validated_on.clear()  # another training, with another part left out
+            # not held: its workers end with it
+            self._trained_by = weakref.ref(self.iterator)
             self.trained_on = types.SimpleNamespace(
                 dataset=dataset,
                 collate_fn=self.iterator._collate_fn,
@@ -92,16 +101,25 @@ class Outside:
                 persistent_workers=self.iterator._persistent_workers,
                 _index_sampler=self.iterator._index_sampler,
             )
-            self.validated_on.clear()  # another training, with another part left out
 
     def _drawn_from(self, iterator: Any) -> None:
         """A batch of a loader has come."""
         self.iterator = iterator
         if self.trained_on is None or torch.is_grad_enabled():
             return
-        known = [self.trained_on.dataset, *self.validated_on]
-        if len(known) <= _MOST_VALIDATED and all(iterator._dataset is not each for each in known):
-            self.validated_on.append(iterator._dataset)
+        dataset = iterator._dataset
+        known = [self.trained_on.dataset, *(part() for part in self.validated_on)]
+        if len(known) > _MOST_VALIDATED or any(dataset is each for each in known):
+            return
+        with contextlib.suppress(TypeError):  # a list
+            self.validated_on.append(weakref.ref(dataset))
+            self._last_validated = dataset
+
+    def validations(self) -> list[Any]:
+        """The data sets that the training is validated on; empty where some are gone: what they
+        were can't be told any more."""
+        parts = [part() for part in self.validated_on]
+        return [] if any(part is None for part in parts) else parts
 
     def install(self) -> None:
         """Puts the wrappers in place."""

@@ -54,7 +54,7 @@ def recipe(chosen):
         return loss
 
     return dict(model=nn.ModuleDict(dict(actor=actor, critic=critic)), train_step=train_step,
-                optimizer=[of_actor, of_critic], data=list(torch.randn(24, 8, 4)), max_steps=24)
+                optimizer=[of_actor, of_critic], data=list(torch.randn(24, 8, 4)), max_steps=240)
 
 
 def sick():

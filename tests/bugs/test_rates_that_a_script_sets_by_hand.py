@@ -39,6 +39,7 @@ print(loss.item())
     [
         ("1.2e-5 * (count + 1) ** 2", True),
         ("4e-6 * (count + 1) ** 2", True),
+        ("1e-5 if count < 10 else 0.3", True),
         ("3e-3 * min(1, (count + 1) / 40)", False),
     ],
 )

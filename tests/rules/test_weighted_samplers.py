@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
+from torch.utils.data import BatchSampler, DataLoader, TensorDataset, WeightedRandomSampler
 
 from nanodoc import Recipe, examine
 
@@ -40,7 +40,7 @@ def told(labels: torch.Tensor, weights: Weights, *, last: bool = True) -> list[s
     [
         lambda counts, labels: (counts / counts.sum())[labels],
         lambda counts, labels: (counts**2)[labels],
-        lambda counts, labels: (labels == 0).double(),
+        lambda counts, labels: (labels == 0).double() + 0.01,
         lambda counts, labels: 1 / counts,  # of the classes, and not of the samples
     ],
 )
@@ -54,6 +54,8 @@ def test_the_frequent_class_is_favoured(weights: Weights, last: bool) -> None:
         (LABELS, lambda counts, labels: (1 / counts)[labels]),
         (LABELS, lambda counts, labels: counts.rsqrt()[labels]),
         (LABELS, lambda counts, labels: torch.ones(300)),
+        (LABELS, lambda counts, labels: torch.tensor([1 / 240, 1 / 40, 0.0])[labels]),
+        (LABELS, lambda counts, labels: torch.ones(32)),  # the data set has grown since
         (LABELS, lambda counts, labels: counts[labels] * torch.linspace(0.5, 1.5, 300)),
         (EVEN, lambda counts, labels: torch.tensor([4.0, 1.0, 1.0])[labels]),
     ],
@@ -62,3 +64,24 @@ def test_classes_are_evened_out_or_weights_are_not_theirs(
     labels: torch.Tensor, weights: Weights
 ) -> None:
     assert told(labels, weights) == []
+
+
+class OfClasses(BatchSampler):
+    """Draws a class, and then a sample of it."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for chosen in super().__iter__():
+            yield [int((one == LABELS).nonzero()[0]) for one in chosen]
+
+
+def test_a_sampler_of_classes_has_a_weight_for_each() -> None:
+    torch.manual_seed(0)
+    sampler = OfClasses(WeightedRandomSampler(torch.ones(3), 64), 8, drop_last=False)
+    model = nn.Linear(6, 3)
+    recipe = Recipe(
+        model=model,
+        criterion=nn.CrossEntropyLoss(),
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        data=DataLoader(TensorDataset(torch.randn(300, 6), LABELS), batch_sampler=sampler),
+    )
+    assert "ND129" not in [found.code for found in examine(recipe, steps=8).findings]

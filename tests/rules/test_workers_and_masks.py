@@ -28,6 +28,7 @@ class Data(Dataset):
         self.numpy = np.random.default_rng(0)
         self.python = random.Random(0)
         self.torch = torch.Generator().manual_seed(0)
+        self.own, self.drawn = None, 0
 
     def __len__(self):
         return 32
@@ -55,6 +56,21 @@ class Data(Dataset):
 
     def nothing(self, index):
         return 0.0
+
+    def made_when_asked(self, index):
+        if self.own is None:
+            self.own = np.random.default_rng(torch.initial_seed())
+        return float(self.own.normal())
+
+    def a_coin(self, index):
+        return float(np.random.rand() < 0.5)
+
+    def a_coin_of_its_own(self, index):
+        return float(self.numpy.random() < 0.5)
+
+    def by_turns(self, index):
+        self.drawn += 1
+        return float(self.drawn)
 
 
 def same_seed(worker):
@@ -99,6 +115,7 @@ def found(folder: Path, made: str, code: str, call: str) -> list[tuple[str, str]
         ('recipe("of_torch")', "warning", "self.torch = torch.Generator().manual_seed(0)"),
         ('recipe("of_the_module")', "warning", "SHARED = np.random.RandomState(3)"),
         ('recipe("for_all", init=same_seed)', "warning", "np.random.seed(0)"),
+        ('recipe("a_coin_of_its_own")', "warning", "self.numpy = np.random.default_rng(0)"),
         ('recipe("of_numpy", 1)', "info", "self.numpy = np.random.default_rng(0)"),
     ],
 )
@@ -114,6 +131,9 @@ def test_workers_that_draw_the_same(tmp_path: Path, call: str, severity: str, li
         'recipe("of_numpy", init=again)',
         'recipe("by_index")',
         'recipe("nothing")',
+        'recipe("made_when_asked")',
+        'recipe("a_coin")',
+        'recipe("by_turns")',
         'recipe("of_numpy", 0)',
         'recipe("of_numpy", 1, persistent_workers=True)',
     ],
@@ -171,6 +191,10 @@ class Data(Dataset):
     def flat_pictures(self, image, mask):
         return resize(mask, "bilinear"), resize(mask, "nearest")[0].long()
 
+    def shares_of_one_class(self, image, mask):
+        mask = resize((mask == 1).float(), "bilinear")
+        return image, mask[0]
+
     def thin_borders(self, image, mask):
         mask = resize(mask, "nearest")[0]
         edge = F.max_pool2d(mask[None], 3, 1, 1)[0] != mask
@@ -183,6 +207,8 @@ def recipe(way):
 
     def loss_fn(model, batch):
         image, mask = batch.values() if isinstance(batch, dict) else batch
+        if mask.is_floating_point():
+            return F.binary_cross_entropy_with_logits(model(image)[:, 0], mask)
         return F.cross_entropy(model(image), mask)
 
     return {"model": model, "loss_fn": loss_fn, "data": DataLoader(Data(way), 4),
@@ -197,6 +223,8 @@ def test_a_mask_that_is_interpolated(tmp_path: Path, way: str) -> None:
     assert "interpolate(" in line
 
 
-@pytest.mark.parametrize("way", ["nearest", "one_class_rounded", "flat_pictures", "thin_borders"])
+@pytest.mark.parametrize(
+    "way", ["nearest", "one_class_rounded", "flat_pictures", "thin_borders", "shares_of_one_class"]
+)
 def test_masks_of_classes_alone(tmp_path: Path, way: str) -> None:
     assert found(tmp_path, MASKS, "ND126", f'recipe("{way}")') == []

@@ -14,7 +14,8 @@ Half of class 0 and class 8 is class 4. The border of every object is labelled a
     mask = F.interpolate(mask, size=256, mode="nearest")
 
 ## Options
-A mask that comes so from its file, or is opened and resized in one line, is not judged.
+A mask of floating-point numbers with two classes is not judged, as its values may be shares; nor a
+mask that comes so from its file, or is opened and resized in one line.
 
 ## See also
 ND120 unpaired-transform

@@ -2,7 +2,8 @@
 A `WeightedRandomSampler` whose weights are the same within each class, as up to 1 024 samples of
 the data set show, drawn when the run is over in a process of their own: the most frequent class of
 an imbalanced data set has the greater weight, so that what is drawn is half as imbalanced again and
-more. Or one with fewer weights than the data set has samples: those behind are never drawn.
+more. A class of weight 0 is left out on purpose. Or a sampler with as many weights as there are
+classes: the samples behind are never drawn.
 
 ## Why it matters
 The rare class, for which the sampler was made, is hardly ever drawn.
@@ -29,8 +30,6 @@ from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.items import SkewedSampling
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import WIRED, learning_claim
-
-_FEW = 0.1  # of the samples
 
 
 @rule(
@@ -70,11 +69,10 @@ def _too_few(rule: Rule, evidence: Evidence, found: SkewedSampling) -> Claim:
     return learning_claim(
         rule,
         location_key(found.line) or ("data", rule.name),
-        # half of the samples may be left out on purpose, all but a few are not
-        severity="critical" if share < _FEW else rule.severity,
+        severity="critical",
         title=f"the sampler has {found.weights} weights for {found.samples} samples",
-        explanation="It draws numbers below the number of its weights: the "
-        f"{found.samples - found.weights} samples behind are never drawn.",
+        explanation="They are as many as there are classes, and are taken as those of the first "
+        f"samples: the {found.samples - found.weights} samples behind are never drawn.",
         culprit=Culprit(kind="data", location=found.line or evidence.data_site),
         phase="data",
         step=0,

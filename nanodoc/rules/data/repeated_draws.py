@@ -56,9 +56,10 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         title=f"the loader's {item.workers} workers draw the same random numbers"
         if several
         else "the loader's worker draws the same random numbers in every epoch",
-        explanation=f"{whose} Sample {item.index} changes with every draw, and its first "
-        f"and second draw are the same in {'two workers' if several else 'two epochs'}.",
-        # two draws that are equal to the last bit are no chance; the line says where it comes from
+        explanation=f"{whose} Sample {item.index} changes from draw to draw, and one "
+        f"draw after the other is the same in {'two workers' if several else 'two epochs'}.",
+        # so many draws that are equal to the last bit are no chance; the line says where it comes
+        # from
         weight=confidence(0.8, 0.6 if item.line is not None else 0.0),
         notes=[("generator", item.holder), ("part", item.part), ("workers", item.workers)],
         fix="draw from torch's generator, which has another seed in each worker and epoch; or make "

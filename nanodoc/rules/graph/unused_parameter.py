@@ -2,7 +2,8 @@
 Trainable parameters handed to an optimizer that no op reads in any step, or whose results the loss
 does not depend on. Reported as information (unused heads and experts are common), as a warning
 where a fresh layer of the same kind is built in forward in their place, and where an optimizer
-steps again and again after a backward and none of its parameters ever has a gradient.
+steps again and again after a backward and none of its parameters has a gradient in 200 steps and
+more.
 
 ## Why it matters
 They stay at their initial values, and DistributedDataParallel waits for their gradients.
@@ -39,6 +40,7 @@ from nanodoc.rules.graph.cut_claims import (
 )
 
 _SEVERAL = 3  # steps: one may come before its network is first used
+_LONG = 200  # steps
 
 
 @rule(
@@ -103,8 +105,8 @@ def _without_gradient(
         specificity=Specificity.EXACT,
         stage=Stage.WIRING,
         finding=rule.finding(
-            severity="warning",
-            # the more often it steps, the less is it a part that has yet to begin
+            # in a short run, a part may have yet to begin
+            severity="warning" if evidence.steps_run >= _LONG else "info",
             confidence=confidence(0.6, 1 - 2 / (1 + misuse.steps)),
             title=f"the optimizer of {count(len(misuse.parameters), 'parameter')} steps, and none "
             "of them ever has a gradient",

@@ -37,7 +37,7 @@ class Standing:
 _LEARNING = Standing()
 
 WIRED = Standing(stage=Stage.WIRING, specificity=Specificity.EXACT)
-"""What the calls of a step show by themselves, however the training goes."""
+"""What the calls of a step, or its data, show by themselves, however the training goes."""
 
 
 class Seen(Told):
