@@ -3,7 +3,7 @@ lie values of neither."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -26,17 +26,17 @@ def blurred_mask(sample: Sample) -> BlurredMask | None:
     values that it had not before; None where no line is seen to do that."""
     parts = sample.draw(1)
     flat = {path: _single(part) for path, part in parts.items()}
-    odd_ones = {path: between_classes(value) for path, value in flat.items() if value is not None}
-    masks = {path: odd for path, odd in odd_ones.items() if odd is not None and len(odd)}
+    known = {path: areas_of(value) for path, value in flat.items() if value is not None}
+    masks = {path: areas for path, areas in known.items() if areas is not None and len(areas.odd)}
     if len(masks) != 1 or not sample.in_time():
         return None  # of two, one may be the picture
-    [(path, odd)] = masks.items()
-    if parts[path].is_floating_point() and _areas(flat[path]) == 2:
+    [(path, areas)] = masks.items()
+    if parts[path].is_floating_point() and areas.classes == 2:
         return None  # shares of the one class that there is, as wanted at its border
     size = tuple(parts[path].squeeze().shape)
     beside = (plane(part) for other, part in parts.items() if other != path)
     if not any(
-        found is not None and tuple(found.shape) == size and between_classes(found) is None
+        found is not None and tuple(found.shape) == size and areas_of(found) is None
         for found in beside
     ):
         return None  # of two parts with areas, it may be the picture
@@ -44,22 +44,30 @@ def blurred_mask(sample: Sample) -> BlurredMask | None:
         sample.draw(1)
     if line.found is None:
         return None
-    values = odd.unique()
+    values = areas.odd.unique()
     return BlurredMask(
         index=sample.index,
         mask=path,
         mask_shape=tuple(parts[path].shape),
         values=tuple(float(value) for value in values[:_SHOWN]),
-        pixels=odd.numel(),
-        share=odd.numel() / parts[path].numel(),
+        pixels=areas.odd.numel(),
+        share=areas.odd.numel() / parts[path].numel(),
         line=line.found,
     )
 
 
-def between_classes(flat: torch.Tensor) -> torch.Tensor | None:
-    """Of a picture (height, width) with areas of one value: the values, one a pixel, that form no
-    area and lie between a smaller and a larger neighbour; empty where all form areas. None where
-    there are few of them, or some lie otherwise, or where it has no areas."""
+class Areas(NamedTuple):
+    """Of a picture with areas of one value each."""
+
+    classes: int
+    """How many values form areas."""
+    odd: torch.Tensor
+    """The values, one a pixel, that form none and lie between a smaller and a larger neighbour."""
+
+
+def areas_of(flat: torch.Tensor) -> Areas | None:
+    """Of a picture (height, width). None where it has no areas, or where the values that form none
+    are few, or some of them do not lie between two others."""
     values = flat.double()
     grain = _GRAIN * float(values.max() - values.min())
     if not 0 < grain < float("inf"):
@@ -77,16 +85,9 @@ def between_classes(flat: torch.Tensor) -> torch.Tensor | None:
     batch = values[None, None]
     high, low = F.max_pool2d(batch, 3, 1)[0, 0], -F.max_pool2d(-batch, 3, 1)[0, 0]
     between = (low < inner) & (inner < high) & odd
-    return inner[between] if int(between.sum()) >= _BETWEEN * int(odd.sum()) else None
-
-
-def _areas(flat: torch.Tensor | None) -> int:
-    """How many values form areas."""
-    if flat is None:
-        return 0
-    inner = flat[1:-1, 1:-1]
-    even = (flat[:-2, 1:-1] == inner) & (flat[2:, 1:-1] == inner)
-    return len(inner[even & (flat[1:-1, :-2] == inner) & (flat[1:-1, 2:] == inner)].unique())
+    if int(between.sum()) < _BETWEEN * int(odd.sum()):
+        return None
+    return Areas(len(classes), inner[between])
 
 
 def _single(part: torch.Tensor) -> torch.Tensor | None:
@@ -99,16 +100,16 @@ def _single(part: torch.Tensor) -> torch.Tensor | None:
 def _mask_in(value: Any) -> torch.Tensor | None:
     tensor = as_tensor(value)
     flat = _single(tensor) if tensor is not None else None
-    if flat is None or between_classes(flat) is None:
+    if flat is None or areas_of(flat) is None:
         return None
     return flat.double().clone()
 
 
 def _has_more_values(one: torch.Tensor, first: torch.Tensor) -> bool:
     """It is the first mask, with values between those that the first mask has."""
-    odd, before = between_classes(one), between_classes(first)
-    if odd is None or before is None or not len(odd) or len(before):
+    now, before = areas_of(one), areas_of(first)
+    if now is None or before is None or not len(now.odd) or len(before.odd):
         return False
-    classes = first.unique()
+    odd, classes = now.odd, first.unique()
     apart = (odd[:, None] - classes).abs().min() > _GRAIN * (classes[-1] - classes[0])
     return bool(apart and odd.min() > classes[0] and odd.max() < classes[-1])

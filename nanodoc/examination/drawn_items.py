@@ -38,22 +38,26 @@ def look_at_items(source: Source, seconds: float) -> Iterator[tuple[str, Any]]:
     `seconds`. Raises what the data set raises when it is asked first."""
     until = time.monotonic() + seconds
     size = len(source.dataset)
-    found: dict[str, Any] = {}
     if not size:
         return
     # before any draw in this process, which a data set may begin its random numbers with
+    repeated = None
     with contextlib.suppress(Exception):
-        yield "repeated", repeated_draws(source, Sample(source.dataset, 0, until))
+        repeated = repeated_draws(source, Sample(source.dataset, 0, until))
+    yield "repeated", repeated
+    left = {"unpaired": _Drawn.unpaired, "blurred": blurred_mask}
     for index in sorted({0, size // 3, size - 1}):
         if time.monotonic() > until:
             break
         drawn = _Drawn(source.dataset, index, until)
-        found["changing"] = found.get("changing") or drawn.changing()
-        if found["changing"] is None:
-            found["unpaired"] = found.get("unpaired") or drawn.unpaired()
-            found["blurred"] = found.get("blurred") or blurred_mask(drawn)
-    yield from found.items()
-    if found.get("changing") is None and time.monotonic() < until:
+        if (changing := drawn.changing()) is not None:
+            yield "changing", changing
+            return  # what is drawn after that is no sample of the training's
+        for name, look in list(left.items()):
+            if (found := look(drawn)) is not None:
+                del left[name]
+                yield name, found
+    if time.monotonic() < until:
         yield "sampling", skewed_sampling(source.dataset, source.sampler, until)
         yield "overlap", split_overlap(source.dataset, source.validated_on, until)
 

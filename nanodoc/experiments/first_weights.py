@@ -70,8 +70,8 @@ def _times(model: nn.Module, weights: dict[str, torch.Tensor | None]) -> list[tu
         old = weights.get(name)
         if not isinstance(module, _LAYERS) or old is None or old.dim() < 2:
             continue
-        fan_in, _ = nn.init._calculate_fan_in_and_fan_out(old)
-        spread = float(in_widest(old).std()) / math.sqrt(2 / max(fan_in, 1))
+        fan_in = max(old[0].numel(), 1)
+        spread = float(in_widest(old).std()) / math.sqrt(2 / fan_in)
         if spread > _WIDE:
             found.append((name, spread))
     return found

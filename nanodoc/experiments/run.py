@@ -134,9 +134,9 @@ class ExperimentRun:
         """Whether the run would have done far better with a smaller learning rate."""
         slower = smaller_rates(evidence, self._recipe.optimizers, past)
         self.pattern = replace(self.pattern, slower=slower)
-        lower = slow_enough(evidence, slower)
-        if lower is not None and (past_weights := self._step.checkpoints) is not None:
-            growth = growth_until(evidence, past_weights, self._named, self._trials, self._capsule)
+        checkpoints, lower = self._step.checkpoints, slow_enough(evidence, slower)
+        if lower is not None and checkpoints is not None and self.pattern.growth is None:
+            growth = growth_until(evidence, checkpoints, self._named, self._trials, self._capsule)
             self.pattern = replace(self.pattern, growth=growth)
 
     def _larger_updates(self, evidence: Evidence) -> None:
