@@ -15,6 +15,7 @@ import torch
 
 from nanodoc.errors import UsageError, UserCodeError
 from nanodoc.examination.labels import labels_at, mask_at
+from nanodoc.examination.returns import ReturnsLook
 from nanodoc.examination.sequence_look import SequenceLook
 from nanodoc.facts.calls import (
     CLASSIFICATION,
@@ -26,6 +27,7 @@ from nanodoc.facts.calls import (
     StepCalls,
     UnitFacts,
 )
+from nanodoc.facts.policy import ReturnFacts
 from nanodoc.measure.values import SQUASHERS, Units, ValueProbe
 from nanodoc.recipe.build_facts import BuildFacts
 from nanodoc.replay.sandbox import state_preserved, warnings_unsaid
@@ -40,6 +42,7 @@ from nanodoc.trace.eager import run_eagerly
 
 _MOST_BATCHES = 4
 _SECONDS = 5.0  # after which no further batch is looked at
+_LOG_PROB = ".log_prob("  # in the source of a line
 _DROPPING = (torch.nn.modules.dropout._DropoutNd, torch.nn.modules.batchnorm._NormBase)
 
 
@@ -103,19 +106,32 @@ class Inspector:
             modes=tuple(watch.modes),
             training=watch.training,
             labels_at=labels_at(self._runner.recipe, calls),
+            returns=self._returns(last, calls),
             **self._sequences(last, calls),
         ), ""
+
+    def _returns(self, last: StepState, calls: StepCalls) -> ReturnFacts | None:
+        """Of a step that asks a distribution for log-probabilities."""
+        if not any(_LOG_PROB in c.location.code for c in calls.calls if c.location):
+            return None
+        groups = [group for o in self._runner.recipe.optimizers for group in o.param_groups]
+        look = ReturnsLook(maximised=any(group.get("maximize") for group in groups))
+        self._look(last, look)
+        return look.facts
+
+    def _look(self, last: StepState, look: ReturnsLook | SequenceLook) -> None:
+        with state_preserved(self._runner, self._keeper), warnings_unsaid(), run_eagerly():
+            self._keeper.restore(last)
+            batches = [self._runner.moved(batch) for batch in last.batches]
+            with contextlib.suppress(UserCodeError, UsageError), look:
+                run_step(self._runner, batches, on_loss=getattr(look, "on_loss", None))
 
     def _sequences(self, last: StepState, calls: StepCalls) -> dict[str, Any]:
         """Of a step that looks up ids."""
         if not any(call.name == "embedding" for call in calls.calls):
             return {}
         look = SequenceLook()
-        with state_preserved(self._runner, self._keeper), warnings_unsaid(), run_eagerly():
-            self._keeper.restore(last)
-            batches = [self._runner.moved(batch) for batch in last.batches]
-            with contextlib.suppress(UserCodeError, UsageError), look:
-                run_step(self._runner, batches)
+        self._look(last, look)
         mask = mask_at(self._runner.recipe, last.batches) if look.padding is not None else None
         return {"sequence": look.facts, "padding": look.padding, "mask_at": mask}
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from nanodoc.facts.policy import ReturnFacts
 from nanodoc.facts.source import SourceSpan
 
 # Their outputs hold the values of their first input, arranged otherwise.
@@ -302,6 +303,8 @@ class InspectionFacts:
     """Of a step whose labels are tokens of its inputs."""
     padding: PaddingFacts | None = None
     """Of a step with padded sequences."""
+    returns: ReturnFacts | None = None
+    """Of a step that weights the log-probabilities of actions."""
     labels_at: SourceSpan | None = None
     """The line that makes what the first loss compares with."""
     mask_at: SourceSpan | None = None

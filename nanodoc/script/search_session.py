@@ -86,7 +86,8 @@ class SearchSession:
         self._first = None
 
     def each(self, values: Any) -> Any:
-        return self._outside.each(values) if self.state is not State.OVER else values
+        again = self._outside.given is not None  # an iteration is run again, perhaps after the end
+        return self._outside.each(values) if again or self.state is not State.OVER else values
 
     @contextlib.contextmanager
     def _ours(self) -> Iterator[None]:

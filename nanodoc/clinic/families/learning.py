@@ -307,4 +307,20 @@ PATIENTS: tuple[Patient, ...] = (
         line="model(batch[0])",
         severity="warning",
     ),
+    Patient(
+        name="forgetful-walker",
+        file="corridor",
+        build="forwards",
+        story="returns that are summed from the first step to the last",
+        expect="misordered-returns",
+        line="for reward in rewards:",
+    ),
+    Patient(
+        name="contrary-walker",
+        file="corridor",
+        build="descending",
+        story="a policy gradient without its minus sign",
+        expect="minimised-return",
+        line="sign * torch.stack(log_probs) * weights",
+    ),
 )

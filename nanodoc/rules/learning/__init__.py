@@ -17,6 +17,8 @@ from nanodoc.rules.learning import (
     learning_rate_range,
     loss_not_decreasing,
     loss_spike,
+    minimised_return,
+    misordered_returns,
     missing_step,
     not_log_probabilities,
     optimizer_made_nan,
@@ -74,5 +76,7 @@ RULES = tuple(
         undone_eval,
         spoiled_logits,
         heavy_dropout,
+        misordered_returns,
+        minimised_return,
     )
 )

@@ -1,0 +1,246 @@
+"""What a policy gradient (REINFORCE, actor-critic) weights each action of an episode with.
+
+The step is run once more. When it is differentiated, the gradient of the loss with respect to the
+log-probabilities of the actions gives the weights. They are compared with discounted sums of each
+list of numbers of the same length that the user's code holds at that moment: the rewards are among
+them. Weights may be shifted and scaled (a baseline, normalised returns). Where they are no such
+sums, what a critic is asked to say may be.
+
+Source: Williams 1992, Simple statistical gradient-following algorithms for connectionist
+reinforcement learning.
+"""
+
+from __future__ import annotations
+
+import numbers
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import CodeType, FrameType, ModuleType
+from typing import Any
+
+import torch
+from torch.distributions import Distribution
+from torch.overrides import TorchFunctionMode
+
+from nanodoc.examination.discounted import SO_FAR, TO_GO, Order, order_of
+from nanodoc.examination.summing_loop import summing_loops
+from nanodoc.facts.calls import REGRESSION
+from nanodoc.facts.policy import ReturnFacts
+from nanodoc.facts.source import SourceSpan
+from nanodoc.trace.calls import plain_name
+from nanodoc.trace.files import USER, frame_kind
+from nanodoc.trace.spans import calling_places, resolve
+
+_FEWEST, _MOST = 8, 2_000  # actions of an episode
+_MOST_FRAMES = 6
+_MOST_LISTS = 12
+_SAME_WEIGHT = ("neg", "squeeze", "unsqueeze", "getitem", "sum", "view", "reshape", "stack", "cat")
+_PRODUCTS = ("mul", "rmul")
+
+
+class ReturnsLook(TorchFunctionMode):
+    """A context manager around a step that is run again; `facts` then says what was seen.
+    `maximised` where the optimizer climbs."""
+
+    def __init__(self, *, maximised: bool = False) -> None:
+        super().__init__()
+        self.facts: ReturnFacts | None = None
+        self._maximised = maximised
+        self._log_probs: list[torch.Tensor] = []
+        self._targets: list[float] = []
+        """Of regression losses: what a critic is to say."""
+        self._weightless: dict[int, Any] = {}
+        """Log-probabilities that are not weighted yet, by identity."""
+        self._weighted_at: SourceSpan | None = None
+        self._undo: list[Callable[[], None]] = []
+
+    def __enter__(self) -> ReturnsLook:
+        super().__enter__()
+        for kind in _kinds(Distribution):
+            if "log_prob" in vars(kind):
+                self._watch(kind)
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        super().__exit__(*exc)
+        while self._undo:
+            self._undo.pop()()
+        self._log_probs, self._weightless = [], {}
+
+    def _watch(self, kind: Any) -> None:
+        original, look = vars(kind)["log_prob"], self
+
+        def log_prob(*args: Any, **kwargs: Any) -> Any:
+            before = len(look._log_probs)
+            value = original(*args, **kwargs)
+            if isinstance(value, torch.Tensor) and value.requires_grad:
+                # not those of the distributions that this one is made of
+                look._log_probs[before:] = [value]
+                look._weightless[id(value)] = value
+            return value
+
+        kind.log_prob = log_prob
+
+        def put_back() -> None:
+            kind.log_prob = original
+
+        self._undo.append(put_back)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self.facts is not None or torch._C._current_autograd_node() is not None:
+            return func(*args, **kwargs)
+        name = plain_name(func)
+        out = func(*args, **kwargs)
+        if name in REGRESSION and len(args) > 1 and isinstance(args[1], torch.Tensor):
+            self._targets += _plain(args[1])
+        elif name in (*_SAME_WEIGHT, *_PRODUCTS) and self._are_weightless(args):
+            if name in _SAME_WEIGHT or any(_is_for_all(arg) for arg in args):
+                self._weightless[id(out)] = out
+            elif self._weighted_at is None:
+                own, caller = calling_places(2)
+                place = caller or own
+                self._weighted_at = resolve(*place) if place is not None else None
+        return out
+
+    def _are_weightless(self, args: Sequence[Any]) -> bool:
+        given = [arg[0] if isinstance(arg, (list, tuple)) and arg else arg for arg in args]
+        return any(id(arg) in self._weightless for arg in given)
+
+    def on_loss(self, loss: torch.Tensor) -> None:
+        """`loss` is about to be differentiated."""
+        if self.facts is None:
+            with torch._C.DisableTorchFunction(), torch.enable_grad():
+                self._compare(self._weights(loss))
+
+    def _compare(self, weights: list[float]) -> None:
+        if not _FEWEST <= len(weights) <= _MOST:
+            return
+        frames = list(_user_frames())
+        lists = list(_lists(frames, len(weights)))
+        for wanted in (weights, self._targets[-len(weights) :]):
+            found = [
+                (order, name)
+                for rewards, name in lists
+                if (order := order_of(wanted, rewards)) is not None
+            ]
+            # a list for which all is right is the rewards
+            found.sort(key=lambda each: each[0].order != TO_GO or not each[0].rising)
+            if found:
+                if wanted is weights or found[0][0].rising:
+                    self.facts = self._told(*found[0], len(weights), [f.f_code for f in frames])
+                return
+
+    def _told(self, order: Order, name: str, count: int, codes: Sequence[CodeType]) -> ReturnFacts:
+        files = dict.fromkeys(code.co_filename for code in codes)
+        loops = [loop for file in files for loop in summing_loops(file)]
+        wrong = [loop for loop in loops if not loop.backwards or not loop.in_front]
+        if order.order == SO_FAR and loops and not wrong:  # the same as falling sums to go
+            order = Order(TO_GO, not order.rising, order.discount)
+        at = None
+        if len(wrong) == 1:
+            at = wrong[0].stored_at if wrong[0].backwards else wrong[0].at
+        return ReturnFacts(
+            actions=count,
+            rewards=name,
+            discount=order.discount,
+            order=order.order,
+            rising=order.rising,
+            summed_at=at,
+            weighted_at=self._weighted_at,
+        )
+
+    def _weights(self, loss: torch.Tensor) -> list[float]:
+        """What a step raises the log-probabilities with, in the order of the actions."""
+        if not self._log_probs:
+            return []
+        try:
+            slopes = torch.autograd.grad(
+                loss, self._log_probs, retain_graph=True, allow_unused=True
+            )
+        except RuntimeError:  # a graph that cannot be walked twice
+            return []
+        sign = 1.0 if self._maximised else -1.0
+        return [sign * x for slope in slopes if slope is not None for x in _plain(slope)]
+
+
+def _is_for_all(factor: Any) -> bool:
+    """A sign, which is no weight of one action."""
+    return isinstance(factor, (int, float)) and abs(factor) == 1
+
+
+def _kinds(kind: Any) -> Iterator[Any]:
+    for each in kind.__subclasses__():
+        yield each
+        yield from _kinds(each)
+
+
+def _user_frames() -> Iterator[FrameType]:
+    """The innermost first."""
+    frame: FrameType | None = sys._getframe(1)
+    left = _MOST_FRAMES
+    while frame is not None and left:
+        if frame_kind(frame.f_code.co_filename) == USER:
+            left -= 1
+            yield frame
+        frame = frame.f_back
+
+
+def _lists(frames: Iterable[FrameType], count: int) -> Iterator[tuple[list[float], str]]:
+    """(numbers, how they are named) of each list of so many numbers that the frames' variables are,
+    or hold as an attribute."""
+    left, seen = _MOST_LISTS, set()
+    for name, value in _variables(frames):
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        found = _numbers(value, count)
+        if found is not None:
+            left -= 1
+            yield found, name
+        if not left:
+            return
+
+
+def _variables(frames: Iterable[FrameType]) -> Iterator[tuple[str, Any]]:
+    for frame in frames:
+        known = {
+            **{n: frame.f_globals[n] for n in frame.f_code.co_names if n in frame.f_globals},
+            **frame.f_locals,
+        }
+        for name, value in known.items():
+            yield name, value
+            inner = getattr(value, "__dict__", None)
+            if isinstance(inner, dict) and not isinstance(value, (type, ModuleType)):
+                for key, part in list(inner.items()):
+                    yield f"{name}.{key}", part
+
+
+def _numbers(value: Any, count: int) -> list[float] | None:
+    """None for what is no list of so many numbers."""
+    if isinstance(value, torch.Tensor) or type(value).__module__ == "numpy":
+        single = getattr(value, "requires_grad", False)
+        size = getattr(value, "shape", ())
+        if single or not size or max(size) != count or sum(n != 1 for n in size) > 1:
+            return None
+        return _plain(torch.as_tensor(value)) if len(size) <= 3 else None
+    if not isinstance(value, (list, tuple, deque)) or len(value) != count:
+        return None
+    found = []
+    for item in value:
+        if isinstance(item, (torch.Tensor,)) or hasattr(item, "item"):
+            if getattr(item, "requires_grad", False) or getattr(item, "size", 1) == 0:
+                return None
+            try:
+                item = item.item()
+            except (ValueError, RuntimeError):  # of several values
+                return None
+        if isinstance(item, bool) or not isinstance(item, numbers.Real):
+            return None
+        found.append(float(item))
+    return found
+
+
+def _plain(tensor: torch.Tensor) -> list[float]:
+    return [float(x) for x in tensor.detach().flatten().tolist()]

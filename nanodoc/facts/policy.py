@@ -1,0 +1,30 @@
+"""What a policy gradient weights the actions of an episode with. Like `evidence`: plain, frozen,
+without torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nanodoc.facts.source import SourceSpan
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReturnFacts:
+    """The weights of an episode's log-probabilities, which are sums of its rewards."""
+
+    actions: int
+    """Of the episode."""
+    rewards: str
+    """How the user's code names the rewards."""
+    discount: float
+    """Of the sums that the weights are, shifted and scaled."""
+    order: str
+    """`to-go`: each is the sum of the rewards from its action on. `so-far`: of those up to its
+    action. `reversed`: the sums from its action on, in the opposite order. The last two are the
+    same where all rewards are."""
+    rising: bool
+    """A step makes actions of a larger return more probable."""
+    summed_at: SourceSpan | None = None
+    """The line that makes the order: the loop's, or the one that stores its sums."""
+    weighted_at: SourceSpan | None = None
+    """The line that multiplies a log-probability with its weight."""

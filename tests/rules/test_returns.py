@@ -1,0 +1,170 @@
+"""What a policy gradient weights the actions of an episode with: sums of the rewards to come, sums
+of those that were, and what is neither."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.distributions import Categorical, Independent, Normal
+
+from nanodoc import Recipe, examine
+from nanodoc.examination.discounted import order_of, sums
+
+T = 12
+PAID = [1.0] * T
+UNEVEN = [float(t % 3) + 0.1 * t for t in range(T)]
+
+Loss = Callable[[list[torch.Tensor], list[torch.Tensor], list[float]], torch.Tensor]
+
+
+def to_go(rewards: list[float], discount: float = 0.95) -> torch.Tensor:
+    return torch.tensor(sums(rewards, discount, "to-go"))
+
+
+def so_far(rewards: list[float], discount: float = 0.95) -> torch.Tensor:
+    return torch.tensor(sums(rewards, discount, "so-far"))
+
+
+def normal(returns: torch.Tensor) -> torch.Tensor:
+    return (returns - returns.mean()) / (returns.std() + 1e-7)
+
+
+def told(
+    loss_of: Loss,
+    paid: list[float],
+    *,
+    maximize: bool = False,
+    flat: bool = False,
+    name: str = "rewards",
+) -> list[str]:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(1, 8), nn.Tanh(), nn.Linear(8, 3))
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-3, maximize=maximize)
+
+    def train_step(model: Any, batch: Any) -> torch.Tensor:
+        log_probs, values = [], []
+        for t in range(T):
+            out = model(torch.tensor([t / T]))
+            chance: Any = Independent(Normal(out[:2], 1.0), 1) if flat else Categorical(logits=out)
+            log_probs.append(chance.log_prob(chance.sample()))
+            values.append(out[2])
+        episode = SimpleNamespace(**{name: list(paid)})
+        optimizer.zero_grad()
+        loss = loss_of(log_probs, values, list(vars(episode)[name]))
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    recipe = Recipe(model=net, train_step=train_step, optimizer=optimizer, data=[0] * 12)
+    codes = [finding.code for finding in examine(recipe, steps=10).findings]
+    return [code for code in codes if code in ("ND635", "ND636")]
+
+
+def critic(targets: torch.Tensor, values: list[torch.Tensor]) -> torch.Tensor:
+    pairs = zip(values, targets, strict=True)
+    return torch.stack(
+        [nn.functional.smooth_l1_loss(value, target) for value, target in pairs]
+    ).sum()
+
+
+SUMMED_FORWARDS: list[Loss] = [
+    lambda log_probs, values, rewards: -(torch.stack(log_probs) * so_far(rewards)).sum(),
+    lambda log_probs, values, rewards: (-torch.stack(log_probs) * normal(so_far(rewards))).mean(),
+    lambda log_probs, values, rewards: torch.stack(
+        [-lp * w for lp, w in zip(log_probs, so_far(rewards).tolist(), strict=True)]
+    ).sum(),
+    lambda log_probs, values, rewards: -(torch.stack(log_probs) * to_go(rewards).flip(0)).sum(),
+    lambda log_probs, values, rewards: (
+        critic(normal(so_far(rewards)), values)
+        - (torch.stack(log_probs) * (normal(so_far(rewards)) - torch.stack(values).detach())).sum()
+    ),
+]
+
+
+@pytest.mark.parametrize("paid", [PAID, UNEVEN])
+@pytest.mark.parametrize("loss", SUMMED_FORWARDS)
+def test_what_was_before_an_action_is_its_weight(loss: Loss, paid: list[float]) -> None:
+    assert told(loss, paid) == ["ND635"]
+
+
+def test_continuous_actions() -> None:
+    assert told(SUMMED_FORWARDS[1], UNEVEN, flat=True) == ["ND635"]
+
+
+@pytest.mark.parametrize("paid", [PAID, UNEVEN])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda log_probs, values, rewards: (torch.stack(log_probs) * to_go(rewards)).sum(),
+        lambda log_probs, values, rewards: (torch.stack(log_probs) * normal(to_go(rewards))).sum(),
+    ],
+)
+def test_a_loss_that_falls_with_the_return(loss: Loss, paid: list[float]) -> None:
+    assert told(loss, paid) == ["ND636"]
+    assert told(loss, paid, maximize=True) == []
+
+
+def test_costs_are_to_fall() -> None:
+    def loss(log_probs: Any, values: Any, costs: list[float]) -> torch.Tensor:
+        return (torch.stack(log_probs) * to_go(costs)).sum()
+
+    assert told(loss, UNEVEN) == ["ND636"]
+    assert told(loss, UNEVEN, name="costs") == []
+
+
+HEALTHY: list[Loss] = [
+    lambda log_probs, values, rewards: -(torch.stack(log_probs) * to_go(rewards)).sum(),
+    lambda log_probs, values, rewards: -(torch.stack(log_probs) * normal(to_go(rewards))).sum(),
+    lambda log_probs, values, rewards: -(torch.stack(log_probs) * (to_go(rewards) - 3.0)).mean(),
+    lambda log_probs, values, rewards: -(torch.stack(log_probs) * sum(rewards)).sum(),
+    lambda log_probs, values, rewards: -(torch.stack(log_probs) * torch.tensor(rewards)).sum(),
+    lambda log_probs, values, rewards: (
+        critic(to_go(rewards), values)
+        - (torch.stack(log_probs) * (to_go(rewards) - torch.stack(values).detach())).sum()
+    ),
+    lambda log_probs, values, rewards: (  # one step ahead
+        -(
+            torch.stack(log_probs)[:-1]
+            * (
+                torch.tensor(rewards)[:-1]
+                + 0.9 * torch.stack(values)[1:].detach()
+                - torch.stack(values)[:-1].detach()
+            )
+        ).sum()
+    ),
+    lambda log_probs, values, rewards: -torch.stack(log_probs).sum(),  # imitation
+]
+
+
+@pytest.mark.parametrize("paid", [PAID, UNEVEN, [0.0] * (T - 1) + [1.0]])
+@pytest.mark.parametrize("loss", HEALTHY)
+def test_nothing_is_told_of_what_is_right_or_of_another_kind(loss: Loss, paid: list[float]) -> None:
+    assert told(loss, paid) == []
+
+
+REWARDS = st.lists(
+    st.floats(-5, 5, allow_nan=False).map(lambda x: round(x, 3)), min_size=10, max_size=40
+).filter(lambda found: len(set(found)) > 3)
+
+
+@settings(max_examples=60, deadline=None)
+@given(REWARDS, st.floats(0.6, 1.0), st.floats(0.1, 10.0), st.floats(-5, 5))
+def test_the_order_is_found_again(
+    rewards: list[float], discount: float, scale: float, shift: float
+) -> None:
+    for order in ("to-go", "so-far", "reversed"):
+        weights = [scale * value + shift for value in sums(rewards, discount, order)]
+        found = order_of(weights, rewards)
+        if found is not None:  # else the sums are all the same, or the rewards themselves
+            again = sums(rewards, found.discount, found.order)
+            fit = torch.corrcoef(torch.tensor([weights, again], dtype=torch.float64))[0, 1]
+            assert abs(float(fit)) > 1 - 1e-5
+        if order == "to-go":
+            assert found is None or (found.order, found.rising) == ("to-go", True)
