@@ -75,7 +75,7 @@ class Ownership:
             ),
             missing=missing,
             stale=tuple(self._stale(optimizers)),
-            replaced_at=tuple(self._build.replaced_at()),
+            replaced_at=tuple(self._build.replaced_at(owned.name for owned in missing)),
             unregistered=tuple(self._unregistered(optimizers)),
             repeated=tuple(self._repeated()),
             frozen=self._frozen(optimizers),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,6 +28,8 @@ class BuildFacts:
     """Where the values of each parameter were last written as a whole."""
     attributes: Mapping[tuple[int, str], Place] = field(default_factory=dict)
     replaced: Mapping[tuple[int, str], Place] = field(default_factory=dict)
+    renewed: set[str] = field(default_factory=set)
+    """Parameters that were put in the place of others."""
     optimizers: Mapping[int, Place] = field(default_factory=dict)
     schedulers: Mapping[int, Place] = field(default_factory=dict)
     """Where the learning rate's schedulers were made, by identity, in that order."""
@@ -89,9 +91,14 @@ class BuildFacts:
         """The line that gave a module a container, or a container its layer."""
         return _span(self.attributes.get((id(module), attribute)))
 
-    def replaced_at(self) -> list[SourceSpan]:
-        """The lines that put another layer in the place of one."""
-        return [span for place in self.replaced.values() if (span := _span(place)) is not None]
+    def replaced_at(self, missing: Iterable[str] = ()) -> list[SourceSpan]:
+        """The lines that put another layer in the place of one, or one of the parameters
+        `missing` in the place of another parameter."""
+        places = [
+            *self.replaced.values(),
+            *(self.parameters[name] for name in missing if name in self.renewed),
+        ]
+        return [span for place in places if (span := _span(place)) is not None]
 
     def optimizer_built_at(self, optimizer: torch.optim.Optimizer) -> SourceSpan | None:
         """The user's line that made `optimizer`."""

@@ -44,6 +44,7 @@ class BuildWatch(TorchDispatchMode):
         self._filled: dict[int | None, tuple[StorageWeakRef, Place]] = {}
         self._attributes: dict[tuple[int, str], Place] = {}
         self._replaced: dict[tuple[int, str], Place] = {}
+        self._renewed: set[tuple[int, str]] = set()
         self._optimizers: dict[int, Place] = {}
         self._schedulers: dict[int, Place] = {}
         self._loaders: dict[int, Place] = {}
@@ -170,8 +171,11 @@ class BuildWatch(TorchDispatchMode):
 
     def _registering(self, original: Callable[..., Any]) -> Any:
         def register_parameter(module: torch.nn.Module, name: str, param: Any) -> None:
+            known = module._parameters.get(name)
             original(module, name, param)
             self._note(self._parameters, (id(module), name), module)
+            if known is not None and known is not param:
+                self._renewed.add((id(module), name))
 
         return register_parameter
 
@@ -323,21 +327,20 @@ class BuildWatch(TorchDispatchMode):
     # -- what is left ------------------------------------------------------------------------------
 
     def settle(self, model: torch.nn.Module, criterion: Any = None) -> BuildFacts:
-        """What is known once `build()` has returned `model` and `criterion`; lets go of everything
-        else."""
+        """What is known once `build()` has returned them; lets go of everything else."""
         never = {name for name, tensor in _named(model) if _storage(tensor) in self._unwritten}
-        places = {}
-        for path, module in model.named_modules():
-            for name, _ in module._parameters.items():  # TorchScript's is no dict
-                place = self._parameters.get((id(module), name))
-                if place is not None:
-                    places[f"{path}.{name}" if path else name] = place
+        owned = {
+            f"{path}.{name}".lstrip("."): (id(module), name)
+            for path, module in model.named_modules()
+            for name, _ in module._parameters.items()  # TorchScript's is no dict
+        }
         modules = {id(module) for module in model.modules()}
         if len(self._built) > 1:
             gc.collect()  # an optimizer that was thrown away stands in a cycle with its hooks
         facts = BuildFacts(
             never_written=never,
-            parameters=places,
+            parameters={n: self._parameters[k] for n, k in owned.items() if k in self._parameters},
+            renewed={name for name, key in owned.items() if key in self._renewed},
             filled={
                 name: self._filled[key][1]
                 for name, p in model.named_parameters()

@@ -8,7 +8,7 @@ import inspect
 import linecache
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 from nanodoc.facts.source import SourceSpan
@@ -47,10 +47,11 @@ class _Scope:
                     waiting += handler.body
 
 
-def line_of_part(function: Any, path: Sequence[Key]) -> SourceSpan | None:
+def line_of_part(function: Any, path: Sequence[Key], owner: Any = None) -> SourceSpan | None:
     """The line that makes the part at `path` of what a function of the user's returns or yields:
-    `(1,)` for the second item, `("labels",)` for that key. None where the source does not tell."""
-    scope = _scope_of(function)
+    `(1,)` for the second item, `("labels",)` for that key; a method of `owner` may give what that
+    keeps. None where the source does not tell."""
+    scope = _scope_of(function, owner)
     return _of_function(scope, tuple(path), _DEEPEST) if scope is not None else None
 
 
@@ -89,7 +90,8 @@ def _tree(file: str) -> ast.Module | None:
         return None
 
 
-def _scope_of(function: Any) -> _Scope | None:
+def _scope_of(function: Any, owner: Any = None) -> _Scope | None:
+    owner = getattr(function, "__self__", owner)
     function = inspect.unwrap(getattr(function, "__func__", function))
     if not isinstance(function, FunctionType):
         return None
@@ -105,6 +107,8 @@ def _scope_of(function: Any) -> _Scope | None:
             if first == code.co_firstlineno:
                 closed = inspect.getclosurevars(function)
                 names = {**function.__globals__, **closed.nonlocals}
+                if owner is not None and node.args.args:
+                    names[node.args.args[0].arg] = owner
                 return _Scope(code.co_filename, code.co_qualname, tuple(node.body), names)
     return None
 
@@ -141,11 +145,66 @@ def _of_expression(
     if isinstance(value, ast.Call):
         if isinstance(value.func, ast.Attribute) and value.func.attr in _SAME:
             return _of_expression(scope, value.func.value, path, node, depth - 1)
-        called = scope.names.get(value.func.id) if isinstance(value.func, ast.Name) else None
+        called = _held(scope, value.func)
         other = _scope_of(called) if called is not None else None
         if other is not None:
             return _of_function(other, path, depth - 1) or scope.span(node)
+    if isinstance(value, ast.Subscript) and isinstance(value.value, ast.Attribute):
+        kept = _of_attribute(scope, value.value, path, depth - 1)
+        return kept or scope.span(node)
     return scope.span(node)
+
+
+def _held(scope: _Scope, value: ast.expr) -> Any:
+    """What a name, or an attribute of what a name stands for, holds; None where that is not
+    known."""
+    if isinstance(value, ast.Name):
+        return scope.names.get(value.id)
+    if isinstance(value, ast.Attribute) and isinstance(value.value, ast.Name):
+        owner = scope.names.get(value.value.id)
+        known = {**vars(type(owner)), **getattr(owner, "__dict__", {})}
+        found = known.get(value.attr)
+        if isinstance(found, FunctionType) and value.attr not in getattr(owner, "__dict__", {}):
+            return MethodType(found, owner)
+        return found
+    return None
+
+
+def _of_attribute(
+    scope: _Scope, attribute: ast.Attribute, path: tuple[Key, ...], depth: int
+) -> SourceSpan | None:
+    """The line of the owner's class that makes what the attribute keeps one of: `self.items.append(
+    item)`, `self.items = [item for …]`. None where that is a name, or does not show."""
+    owner = scope.names.get(attribute.value.id) if isinstance(attribute.value, ast.Name) else None
+    if owner is None or depth <= 0:
+        return None
+    found: SourceSpan | None = None
+    for method in vars(type(owner)).values():
+        other = _scope_of(method, owner) if isinstance(method, FunctionType) else None
+        for node in other.statements() if other is not None else ():
+            value = _put_into(node, attribute.attr)
+            if value is None or isinstance(value, (ast.Name, ast.Attribute)):
+                continue
+            if isinstance(value, (ast.List, ast.Dict)) and not ast.unparse(value)[1:-1]:
+                continue  # empty: what is put into it comes later
+            assert other is not None
+            found = _of_expression(other, value, path, node, depth)
+    return found
+
+
+def _put_into(node: ast.stmt, name: str) -> ast.expr | None:
+    """What a statement makes the attribute of that name, or puts into it."""
+    if isinstance(node, ast.Assign):
+        target = node.targets[0]
+        if isinstance(target, ast.Attribute) and target.attr == name:
+            made = node.value
+            return made.elt if isinstance(made, (ast.ListComp, ast.GeneratorExp)) else made
+    call = node.value if isinstance(node, ast.Expr) else None
+    if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and len(call.args) == 1:
+        into = call.func.value
+        if call.func.attr == "append" and isinstance(into, ast.Attribute) and into.attr == name:
+            return call.args[0]
+    return None
 
 
 def _part(value: ast.expr, key: Key) -> ast.expr | None:
@@ -246,5 +305,5 @@ def line_in_data(data: Any, path: Sequence[Key]) -> SourceSpan | None:
     item = getattr(type(dataset), "__getitem__", None) or getattr(type(dataset), "__iter__", None)
     own = None
     if dataset is None and not hasattr(data, "gi_code"):
-        own = line_of_part(getattr(type(data), "__iter__", None), path)
-    return collated or line_of_part(item, path) or own
+        own = line_of_part(getattr(type(data), "__iter__", None), path, data)
+    return collated or line_of_part(item, path, dataset) or own

@@ -62,9 +62,13 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             title=f"the optimizer holds {count(len(facts.stale), 'tensor')} that the model no "
             "longer has",
             explanation="It was made before the model was complete: "
-            f"{names([p.name for p in missing])} "
-            "came later, get gradients, and are in no optimizer, while "
-            f"{count(len(facts.stale), 'tensor')} it was given belong to nothing.",
+            f"{names([p.name for p in missing])} came later, "
+            + ("gets" if len(missing) == 1 else "get")
+            + " gradients, and no optimizer has "
+            + ("it" if len(missing) == 1 else "them")
+            + f", while {count(len(facts.stale), 'tensor')} that it was given "
+            + ("belongs" if len(facts.stale) == 1 else "belong")
+            + " to nothing.",
             culprit=Culprit(
                 kind="parameter",
                 module=first.module or None,
