@@ -29,6 +29,7 @@ from nanodoc.script.outside import Drawn, Outside, StopReplay
 from nanodoc.tensors.nested import map_tensors, tensor_leaves
 from nanodoc.trace.optimizer_steps import Closure, around_closure
 
+_TRAINED = (torch.nn.Module, torch.optim.Optimizer)
 _LEARNT_FROM = 3  # iterations
 AutocastFlags = tuple[tuple[str, bool, torch.dtype], ...]
 """(type of device, whether autocast is on, its dtype)"""
@@ -61,6 +62,7 @@ class RecoveredStep:
         self.code: CodeType | None = None
         self.namespace: dict[str, Any] = {}
         self.variables: dict[str, Any] = {}
+        self.trained: dict[str, Any] = {}
         self.recorded: deque[Drawn] = deque()
         self.undo: PlainState | None = None
         self.writes = False
@@ -71,7 +73,7 @@ class RecoveredStep:
         """An iteration begins."""
         self.loop, self.code, self.namespace = start.loop, start.code, start.namespace
         self.variables, self.undo, self.flags = start.variables, start.undo, start.flags
-        self.recorded = start.recorded
+        self.recorded, self.trained = start.recorded, start.trained
         self.writes = start.batch_is_copy
 
     def __call__(self, model: torch.nn.Module, batch: Any) -> Any:
@@ -88,7 +90,12 @@ class RecoveredStep:
         drawn = deque(self.recorded)
         try:
             outside.given = drawn
-            with muted(), self._counted(), _autocast_as(self.flags):
+            with (
+                muted(),
+                self._counted(),
+                _autocast_as(self.flags),
+                _bound_again(self.namespace, self.trained),
+            ):
                 body(variables, self.namespace)
         except StopReplay:
             pass
@@ -256,6 +263,9 @@ class IterationStart:
     batch_is_copy: bool = False
     versions: tuple[int, ...] = ()
     """How often the batch's tensors had been written to."""
+    trained: dict[str, Any] = field(default_factory=dict)
+    """The networks and optimizers among the global variables: a script may load its best model into
+    the variable when the loop is over."""
     recorded: deque[Drawn] = field(default_factory=deque)
 
     @property
@@ -322,7 +332,24 @@ def start_of(
         _copied(batch) if copied else batch,
         copied,
         versions,
+        {n: value for n, value in list(namespace.items()) if isinstance(value, _TRAINED)},
     )
+
+
+@contextlib.contextmanager
+def _bound_again(namespace: dict[str, Any], values: Mapping[str, Any]) -> Iterator[None]:
+    """The global variables hold these values inside, and what they hold now afterwards."""
+    absent = object()
+    other = {n: namespace.get(n, absent) for n, v in values.items() if namespace.get(n) is not v}
+    namespace.update({name: values[name] for name in other})
+    try:
+        yield
+    finally:
+        for name, value in other.items():
+            if value is absent:
+                namespace.pop(name, None)
+            else:
+                namespace[name] = value
 
 
 def batch_names(loop: Loop, variables: Mapping[str, Any]) -> list[str]:
