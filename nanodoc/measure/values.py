@@ -107,6 +107,8 @@ class ValueProbe:
                 and out.requires_grad
             ):
                 return self._activation(name, out, arguments)
+            if isinstance(out, torch.Tensor) and out.dim() == 0 and out.requires_grad:
+                return {"value": _number(out)}
         return {}
 
     def _softmax(self, given: torch.Tensor, options: dict[str, Any]) -> dict[str, float]:

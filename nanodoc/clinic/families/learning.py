@@ -323,4 +323,12 @@ PATIENTS: tuple[Patient, ...] = (
         expect="minimised-return",
         line="sign * torch.stack(log_probs) * weights",
     ),
+    Patient(
+        name="collapsed-stripes",
+        file="latent_stripes",
+        story="a summed KL term beside a mean reconstruction",
+        expect="unbalanced-terms",
+        line="torch.sum(1 + logvar - mu.pow(2) - logvar.exp())",
+        severity="warning",
+    ),
 )

@@ -30,6 +30,7 @@ from nanodoc.rules.learning import (
     singleton_softmax,
     spoiled_logits,
     sum_reduction,
+    unbalanced_terms,
     undone_eval,
     unreachable_target,
     unscaled_accumulation,
@@ -78,5 +79,6 @@ RULES = tuple(
         heavy_dropout,
         misordered_returns,
         minimised_return,
+        unbalanced_terms,
     )
 )
