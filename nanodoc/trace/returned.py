@@ -150,7 +150,8 @@ def _of_expression(
         if other is not None:
             return _of_function(other, path, depth - 1) or scope.span(node)
     if isinstance(value, ast.Subscript) and isinstance(value.value, ast.Attribute):
-        kept = _of_attribute(scope, value.value, path, depth - 1)
+        whole = isinstance(value.slice, ast.Name)  # `[index + 1]` may be what is wrong
+        kept = _of_attribute(scope, value.value, path, depth - 1) if whole else None
         return kept or scope.span(node)
     return scope.span(node)
 
