@@ -5,13 +5,20 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from nanodoc.facts.calls import CLASSIFICATION, REGRESSION, ArgumentFacts, CallFacts, StepCalls
+from nanodoc.facts.calls import (
+    CLASSIFICATION,
+    REGRESSION,
+    ArgumentFacts,
+    CallFacts,
+    StepCalls,
+)
 from nanodoc.facts.source import SourceSpan
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.tensors.nested import keys_of, tensor_leaves
 from nanodoc.trace.returned import Key, line_in_data, line_of_variable
 
 _LOSSES = (*CLASSIFICATION, *REGRESSION)
+_TAKING = ("getitem", "narrow", "roll", "index_select", "gather", "select", "slice")
 
 
 def labels_at(recipe: Recipe, calls: StepCalls) -> SourceSpan | None:
@@ -20,8 +27,23 @@ def labels_at(recipe: Recipe, calls: StepCalls) -> SourceSpan | None:
     for call in calls.calls:
         if call.name in _LOSSES and call.index in reaching and len(call.arguments) > 1:
             with contextlib.suppress(Exception):  # functions and objects of any kind
-                return _made_at(recipe, calls.origin(call.arguments[1]))
+                return _in_the_step(calls, call) or _made_at(
+                    recipe, calls.origin(call.arguments[1])
+                )
     return None
+
+
+def _in_the_step(calls: StepCalls, loss: CallFacts) -> SourceSpan | None:
+    """Where the labels are taken out of the ids that are looked up as well: what one of the two is
+    shifted by, the step says, and not the data."""
+    labels = loss.arguments[1]
+    leaf = calls.leaf(labels)
+    same = leaf is not None and any(
+        call.name == "embedding" and any(calls.leaf(a) == leaf for a in call.arguments)
+        for call in calls.calls
+    )
+    taken = [call for call in calls.path(labels) if call.name in _TAKING]
+    return (taken[-1] if taken else loss).site if same else None
 
 
 def _made_at(recipe: Recipe, origin: CallFacts | ArgumentFacts) -> SourceSpan | None:

@@ -92,8 +92,8 @@ class LineThatWrites(_Lines):
 
 
 class LineThatTurns(_Lines):
-    """The line after which a local variable, or what is returned, holds the picture that was first
-    seen mirrored or turned.
+    """The line after which a local variable, or what is returned, holds the picture of its shape
+    that was first seen mirrored or turned.
 
     `picture` gives the plane of what is a picture, `turned` compares two of them.
     """
@@ -107,7 +107,7 @@ class LineThatTurns(_Lines):
         self._picture = picture
         self._turned = turned
         self._known: dict[int, Any] = {}
-        self._first: torch.Tensor | None = None
+        self._first: dict[torch.Size, torch.Tensor] = {}
 
     def __enter__(self) -> LineThatTurns:
         self._begin()
@@ -124,8 +124,7 @@ class LineThatTurns(_Lines):
             picture = self._picture(value)
             if picture is None:
                 continue
-            if self._first is None:
-                self._first = picture
-            elif self._turned(picture, self._first):
+            first = self._first.setdefault(picture.shape, picture)
+            if first is not picture and self._turned(picture, first):
                 self._blame(frame, line)
                 return

@@ -85,6 +85,13 @@ def _turned(picture: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
     return [(name, turn(picture)) for name, turn in turns.items()]
 
 
+def likeness(one: torch.Tensor, other: torch.Tensor) -> float:
+    """The correlation of two pictures of one shape, as they lie or turned, whichever is larger."""
+    return max(
+        _correlation(one, turned) for _, turned in _turned(other) if turned.shape == one.shape
+    )
+
+
 def _best(
     scores: dict[str, float], alike: float, most_of_others: Callable[[float], float]
 ) -> str | None:

@@ -18,6 +18,7 @@ _SAME_VALUES = frozenset(
         "to",
         "float",
         "double",
+        "long",
         "half",
         "bfloat16",
         "type",

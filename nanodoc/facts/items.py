@@ -27,11 +27,14 @@ class ChangingItem:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UnpairedItem:
-    """A sample whose image is turned or mirrored at random while its mask is not, or differs."""
+    """A sample whose image is turned or mirrored at random while its mask, or the picture that
+    belongs to it, is not, or differs."""
 
     index: int
     image: str
     mask: str
+    kind: str = "mask"
+    """`mask` or `picture`, of the part `mask`."""
     mask_shape: tuple[int, ...]
     turns: tuple[tuple[str, str], ...]
     """How the image and how the mask of one draw lie relative to another draw's, each kind once."""

@@ -1,9 +1,10 @@
 """## What it checks
-Some samples of the data set that hold an image and a mask of the same height and width are drawn
-again when the run is over, in a process of their own, with other random numbers each time. Draws of
-one sample are compared: the image is mirrored or turned by a right angle, and the mask is as it
-was, or lies in another way. Crops, rotations by other angles and labels that are no masks are not
-judged; a mask that the loss does not compare with is an info.
+Some samples of the data set that hold an image and a mask of the same height and width, or two
+pictures of the same thing, are drawn again when the run is over, in a process of their own, with
+other random numbers each time. Draws of one sample are compared: the image is mirrored or turned by
+a right angle, and the mask or the other picture is as it was, or lies in another way. Crops,
+rotations by other angles and other labels are not judged. A mask that the loss does not compare
+with is an info, and nothing is said of two pictures that it does not compare with.
 
 ## Why it matters
 The model learns to find things where they are not. The loss falls, and stays too high.
@@ -42,7 +43,11 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     item = evidence.items.unpaired if evidence.items is not None else None
     if item is None:
         return
-    told = [f"the image {one}, the mask {other}" for one, other in item.turns[:3]]
+    compared = compares_with(evidence, item.mask_shape)
+    if item.kind == "picture" and not compared:
+        return  # two views of one picture, as a contrastive loss has them
+    beside = "mask" if item.kind == "mask" else "other picture"
+    told = [f"the image {one}, the {beside} {other}" for one, other in item.turns[:3]]
     yield item_claim(
         rule,
         evidence,
@@ -50,7 +55,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         item.image,
         item.line,
         # a hole to be filled, or a part that nobody compares with, may lie anywhere
-        severity=rule.severity if compares_with(evidence, item.mask_shape) else "info",
+        severity=rule.severity if compared else "info",
         title=_title(item),
         explanation=f"Of draws of sample {item.index} with other random numbers, {item.apart} of "
         f"{item.pairs} pairs in which something was turned do not belong together: "
@@ -58,13 +63,21 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         + ".",
         # every pair of draws is an observation by itself
         weight=confidence(0.6, 1 - 0.8**item.pairs, 0.3 if item.line is not None else 0.0),
-        notes=[("image", item.image), ("mask", item.mask), ("pairs of draws", item.pairs)],
-        fix="draw once, and do the same to the image and to its mask",
+        notes=[("image", item.image), (beside, item.mask), ("pairs of draws", item.pairs)],
+        fix="draw once, and do the same to both parts of the sample",
     )
 
 
 def _title(item: UnpairedItem) -> str:
     images, masks = (set(turns) for turns in zip(*item.turns, strict=True))
+    if item.kind == "picture":
+        beside = f"the picture {item.mask}"
+        image = f"the picture {item.image}"
+        if masks == {AS_IT_WAS}:
+            return f"{image} is {item.turns[0][0]} at random, {beside} is not"
+        if images == {AS_IT_WAS}:
+            return f"{beside} is {item.turns[0][1]} at random, {image} is not"
+        return "two pictures of one thing are mirrored or turned by different draws"
     if masks == {AS_IT_WAS}:
         return f"the image is {item.turns[0][0]} at random, its mask is not"
     if images == {AS_IT_WAS}:
