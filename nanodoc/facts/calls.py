@@ -139,6 +139,8 @@ class CallFacts:
     requires_grad: bool
     view: bool = False
     """The output shares its input's memory."""
+    in_place: bool = False
+    """The output is one of the arguments: `div_`, `/=`."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """What was given besides tensors, as far as rules ask for it: dim, reduction, ignore_index."""
     notes: Mapping[str, float] = field(default_factory=dict)

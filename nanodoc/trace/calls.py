@@ -104,6 +104,7 @@ class CallLog(TorchFunctionMode):
                 self.ranges.append(found)
         given = _given(args, kwargs)
         before = [self._argument(tensor) for tensor in given]
+        written = given[0]._version if given and not given[0].is_inference() else 0
         try:
             out = func(*args, **kwargs)
         except Exception as error:
@@ -130,6 +131,7 @@ class CallLog(TorchFunctionMode):
         own, caller = calling_places(2)
         index = len(self._calls)
         in_place = any(made[0] is argument for argument in given)
+        notes |= {"written": written} if in_place else {}
         view = bool(given) and not in_place and _shares(made[0], given[0])
         self._calls.append(
             (
@@ -141,6 +143,7 @@ class CallLog(TorchFunctionMode):
                 tuple(made[0].shape),
                 made[0].requires_grad,
                 view,
+                in_place,
                 options,
                 notes,
             )
@@ -245,6 +248,7 @@ class CallLog(TorchFunctionMode):
             shape,
             grad,
             view,
+            in_place,
             options,
             notes,
         ) in enumerate(self._calls):
@@ -261,6 +265,7 @@ class CallLog(TorchFunctionMode):
                     shape=shape,
                     requires_grad=grad,
                     view=view,
+                    in_place=in_place,
                     options=options,
                     notes=notes,
                 )

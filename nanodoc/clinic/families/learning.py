@@ -331,4 +331,11 @@ PATIENTS: tuple[Patient, ...] = (
         line="torch.sum(1 + logvar - mu.pow(2) - logvar.exp())",
         severity="warning",
     ),
+    Patient(
+        name="faded-pattern",
+        file="faded_pattern",
+        story="a pattern that is divided in place in every step",
+        expect="repeated-rescaling",
+        line="picture.div_(255)",
+    ),
 )

@@ -25,6 +25,7 @@ from nanodoc.rules.learning import (
     optimizer_state_lost,
     penalty_per_pixel,
     poor_initialisation,
+    repeated_rescaling,
     saturated_activations,
     scheduler_order,
     singleton_softmax,
@@ -80,5 +81,6 @@ RULES = tuple(
         misordered_returns,
         minimised_return,
         unbalanced_terms,
+        repeated_rescaling,
     )
 )

@@ -1,0 +1,107 @@
+"""## What it checks
+The calls of the last step: one multiplies, divides or shifts in place a tensor that the step found
+made, and that is neither of the batch nor of the model nor trained. All it is changed with are
+constants, nothing else writes into it, and the loss is made of it.
+
+## Why it matters
+Each step does the same to the tensor again. Divided by 255 in every step, a picture is black after
+a few.
+
+## Example
+    def normalise(pictures):
+        pictures = pictures.div_(255)
+        return (pictures - mean) / std
+
+    target = features(normalise(style))      # in each step
+
+## Fix
+    pictures = pictures / 255
+
+## See also
+ND119 changing-items
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from nanodoc.diagnosis.claim import Claim, confidence
+from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.calls import CallFacts, StepCalls
+from nanodoc.facts.evidence import Evidence
+from nanodoc.rules.base import location_key
+from nanodoc.rules.learning.claims import WIRED, at_call, calls_of, learning_claim
+
+_VERBS = {
+    "mul": "multiplies",
+    "div": "divides",
+    "truediv": "divides",
+    "itruediv": "divides",
+    "add": "adds to",
+    "sub": "subtracts from",
+}
+
+
+@rule(
+    "ND638",
+    "repeated-rescaling",
+    "critical",
+    "a constant that every step rescales in place again",
+    needs=("inspection",),
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    calls = calls_of(evidence)
+    if calls is None:
+        return
+    reaching = calls.reaching_the_loss()
+    for call in calls.calls:
+        if call.index not in reaching or not _rescales_a_constant(calls, call):
+            continue
+        # each step has written into it: an array that the step reads anew has no such past
+        if call.notes.get("written", 0) < max(2, len(evidence.losses) - 1):
+            continue
+        verb = _VERBS[call.name]
+        yield learning_claim(
+            rule,
+            location_key(call.site) or ("rescaled", call.index),
+            title=f"each step {verb} a constant in place again",
+            explanation=f"A tensor of shape {call.shape} that was made outside of the step is the "
+            f"target of an in-place {call.name}, and what it is changed with is the same in each "
+            "step. The loss is made of it.",
+            culprit=at_call(call, evidence),
+            step=len(evidence.losses) - 1,
+            weight=confidence(0.85, 0.3 if call.name not in ("add", "sub") else 0.0),
+            notes=[("shape", str(call.shape))],
+            fix=f"leave the tensor as it is: {call.name} without the underscore gives a new one",
+            standing=WIRED,
+        )
+        return
+
+
+def _rescales_a_constant(calls: StepCalls, call: CallFacts) -> bool:
+    if not call.in_place or call.name not in _VERBS or not call.arguments or call.requires_grad:
+        return False
+    target, *others = call.arguments
+    outside = target.made_by is None and target.leaf is None and "float" in target.dtype
+    if not outside or math.prod(target.shape) < 2:  # a counter, a temperature
+        return False
+    if any(_changes(calls, other.made_by, other.leaf) for other in others):
+        return False
+    # a running mean is scaled first, and then something of the step is added to it
+    return not any(
+        later.in_place and later.arguments and later.arguments[0].made_by == call.index
+        for later in calls.calls
+    )
+
+
+def _changes(calls: StepCalls, made_by: int | None, leaf: str | None) -> bool:
+    """It is made of the batch or of the model, or drawn at random."""
+    if made_by is None:
+        return leaf is not None
+    call = calls.calls[made_by]
+    return (
+        call.name.startswith(("rand", "normal", "bernoulli", "dropout"))
+        or call.requires_grad
+        or any(_changes(calls, a.made_by, a.leaf) for a in call.arguments)
+    )
