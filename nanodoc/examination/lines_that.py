@@ -92,8 +92,8 @@ class LineThatWrites(_Lines):
 
 
 class LineThatTurns(_Lines):
-    """The line after which a local variable, or what is returned, holds the picture of its shape
-    that was first seen mirrored or turned.
+    """The line after which a local variable, or what is returned, holds a picture that was seen
+    before mirrored or turned.
 
     `picture` gives the plane of what is a picture, `turned` compares two of them.
     """
@@ -124,7 +124,7 @@ class LineThatTurns(_Lines):
             picture = self._picture(value)
             if picture is None:
                 continue
-            first = self._first.setdefault(picture.shape, picture)
-            if first is not picture and self._turned(picture, first):
+            if any(self._turned(picture, first) for first in self._first.values()):
                 self._blame(frame, line)
                 return
+            self._first.setdefault(picture.shape, picture)
