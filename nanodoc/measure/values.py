@@ -107,6 +107,8 @@ class ValueProbe:
                 and out.requires_grad
             ):
                 return self._activation(name, out, arguments)
+            if name == "sub" and _are_the_same(tensors):
+                return {"same": 1.0}
             if isinstance(out, torch.Tensor) and out.dim() == 0 and out.requires_grad:
                 return {"value": _number(out)}
         return {}
@@ -201,6 +203,16 @@ def _out_of_reach(target: torch.Tensor) -> dict[str, float]:
         "target_outside_01": float(((values < -slack) | (values > 1 + slack)).float().mean()),
         "target_outside_11": float((values.abs() > 1 + slack).float().mean()),
     }
+
+
+def _are_the_same(tensors: list[torch.Tensor]) -> bool:
+    """Two of several values each, of which one learns; equal, and not all of them 0."""
+    if len(tensors) != 2 or tensors[0].requires_grad == tensors[1].requires_grad:
+        return False
+    one, other = tensors
+    if one.shape != other.shape or one.numel() < 2 or one.dtype != other.dtype:
+        return False
+    return torch.equal(one, other) and bool(one.any())
 
 
 def _number(out: Any) -> float:

@@ -338,4 +338,11 @@ PATIENTS: tuple[Patient, ...] = (
         expect="repeated-rescaling",
         line="picture.div_(255)",
     ),
+    Patient(
+        name="own-reference",
+        file="preferred_answers",
+        story="a reference model that is the policy itself",
+        expect="compared-with-itself",
+        line="policy - before",
+    ),
 )

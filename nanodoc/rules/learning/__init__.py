@@ -5,6 +5,7 @@ from nanodoc.rules.learning import (
     cannot_overfit_one_batch,
     clip_after_step,
     collapsed_output,
+    compared_with_itself,
     dead_units,
     discarded_gradients,
     divergence,
@@ -82,5 +83,6 @@ RULES = tuple(
         minimised_return,
         unbalanced_terms,
         repeated_rescaling,
+        compared_with_itself,
     )
 )

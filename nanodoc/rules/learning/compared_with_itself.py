@@ -1,0 +1,122 @@
+"""## What it checks
+A loss that is the same number in every step, with gradients that are not zero: the last step takes
+the difference of two tensors that are equal, one with gradients and one without, and both were
+computed with the same parameters.
+
+## Why it matters
+What the model is compared with moves with it. The loss says nothing of how the training goes, and
+what should hold the model back, as the reference model of DPO does, does not.
+
+## Example
+    reference = model                       # the model itself, and no copy
+    with torch.no_grad():
+        reference_logps = logps(reference, ids)
+
+## Fix
+    reference = copy.deepcopy(model).requires_grad_(False)
+
+## See also
+ND621 zero-loss; Rafailov et al. 2023, Direct Preference Optimization, equation 7
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from nanodoc.diagnosis.claim import Claim, confidence
+from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.calls import ArgumentFacts, CallFacts, StepCalls
+from nanodoc.facts.evidence import Evidence
+from nanodoc.rules.base import location_key
+from nanodoc.rules.learning.claims import SHORTEST, WIRED, at_call, calls_of, learning_claim
+
+_THE_SAME = 1e-5  # of the loss: the rounding of float32
+_NOTHING = 1e-3  # a smaller loss may be the rounding of zero, as an advantage's mean is
+_LONG = 30  # steps: the longer a loss stays, the surer
+
+
+@rule(
+    "ND639",
+    "compared-with-itself",
+    "critical",
+    "a loss that compares the model with itself",
+    needs=("inspection",),
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    calls, losses = calls_of(evidence), evidence.losses
+    if calls is None or len(losses) < SHORTEST or not _is_constant(losses):
+        return
+    if not evidence.grad_norms or not any(evidence.grad_norms):
+        return
+    reaching = calls.reaching_the_loss()
+    for call in calls.calls:
+        if call.index not in reaching or not call.notes.get("same"):
+            continue
+        learns, fixed = sorted(call.arguments[:2], key=lambda side: not side.requires_grad)
+        both = _behind(calls, learns)[1] & _behind(calls, fixed)[1]
+        # x - x.detach() is 0 on purpose, and has the gradient of x
+        if not both or calls.origin(learns) == calls.origin(fixed):
+            continue
+        yield learning_claim(
+            rule,
+            location_key(call.site) or ("itself",),
+            title=f"the loss compares the model with itself: it is {losses[-1]:.6g} in every step",
+            explanation=f"At {_at(call)} two equal tensors are subtracted, one with gradients and "
+            f"one without, and both were computed with {sorted(both)[0]}"
+            + (f" and {len(both) - 1} more parameters" if len(both) > 1 else "")
+            + ".",
+            culprit=at_call(_fixed_pass(calls, learns, fixed) or call, evidence),
+            step=len(losses) - 1,
+            weight=confidence(0.85, 0.3 if len(losses) >= _LONG else 0.0),
+            notes=[("loss", f"{losses[-1]:.6g}"), ("steps", len(losses))],
+            fix="compare with a frozen copy: copy.deepcopy(model).requires_grad_(False)",
+            standing=WIRED,
+        )
+        return
+
+
+def _is_constant(losses: tuple[float, ...]) -> bool:
+    least, most = min(losses), max(losses)
+    return (
+        math.isfinite(most)
+        and abs(least) > _NOTHING
+        and most - least <= _THE_SAME * max(abs(least), abs(most))
+    )
+
+
+def _at(call: CallFacts) -> str:
+    return f"{call.site.file}:{call.site.line}" if call.site is not None else call.name
+
+
+def _behind(calls: StepCalls, argument: ArgumentFacts) -> tuple[set[int], set[str]]:
+    """(positions of the calls that it is made of, the names of the parameters)"""
+    seen: set[int] = set()
+    names: set[str] = set()
+    waiting = [argument]
+    while waiting:
+        each = waiting.pop()
+        if each.made_by is None:
+            if (each.leaf or "").startswith("param:"):
+                names.add(str(each.leaf).removeprefix("param:"))
+        elif each.made_by not in seen:
+            seen.add(each.made_by)
+            waiting += calls.calls[each.made_by].arguments
+    return seen, names
+
+
+def _fixed_pass(calls: StepCalls, learns: ArgumentFacts, fixed: ArgumentFacts) -> CallFacts | None:
+    """The first call with parameters on the side without gradients, where its line in the user's
+    code is another one than that of the other side."""
+    firsts = []
+    for side in (learns, fixed):
+        with_parameters = (
+            calls.calls[index]
+            for index in sorted(_behind(calls, side)[0])
+            if any((a.leaf or "").startswith("param:") for a in calls.calls[index].arguments)
+        )
+        firsts.append(next(with_parameters, None))
+    one, other = firsts
+    if one is None or other is None or other.site is None or other.site == one.site:
+        return None
+    return other

@@ -1,0 +1,52 @@
+"""Differences of equal tensors: a reference that is the model, and tricks that mean it."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from nanodoc import Recipe, examine
+from tests.helpers import line_of
+
+
+def told(way: str) -> list[tuple[str, int | None]]:
+    torch.manual_seed(0)
+    model = nn.Linear(4, 3)
+    other = model if way == "itself" else copy.deepcopy(model)
+
+    def loss_fn(model: Any, batch: Any) -> torch.Tensor:
+        out = model(batch)
+        if way == "straight through":
+            return ((out + (out.sign() - out).detach()) ** 2).mean() + out.pow(2).mean()
+        if way == "surrogate":
+            gain = batch[:, :3] - batch[:, :3].mean()
+            gain = gain / gain.norm()
+            return ((out - out.detach()).exp() * (gain + 1)).mean()
+        with torch.no_grad():
+            fixed = other(batch)  # the other
+        return nn.functional.softplus((out - fixed).sum(1)).mean()
+
+    recipe = Recipe(
+        model=model,
+        loss_fn=loss_fn,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        data=list(torch.randn(20, 8, 4)),
+    )
+    return [
+        (f.code, f.culprit.location.line if f.culprit.location else None)
+        for f in examine(recipe, steps=20).findings
+        if f.code == "ND639"
+    ]
+
+
+def test_the_line_is_that_of_the_pass_without_gradients() -> None:
+    assert told("itself") == [("ND639", line_of(__file__, "# the other"))]
+
+
+@pytest.mark.parametrize("way", ["a copy", "straight through", "surrogate"])
+def test_a_copy_and_tricks_are_left_alone(way: str) -> None:
+    assert told(way) == []
