@@ -8,14 +8,15 @@ one, which it is to predict, or padding.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
+from nanodoc.examination.end_read import Recurrence, read_at_end
 from nanodoc.examination.padding_read import padding_facts
-from nanodoc.facts.calls import CLASSIFICATION, PaddingFacts, SequenceFacts
+from nanodoc.facts.calls import CLASSIFICATION, RECURRENT, PaddingFacts, SequenceFacts
 from nanodoc.trace.calls import plain_name
 from nanodoc.trace.spans import Place, calling_places, resolve
 
@@ -60,12 +61,13 @@ class SequenceLook(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self._lookups: list[_Lookup] = []
+        self._recurrence: Recurrence | None = None
         self.facts: SequenceFacts | None = None
         self.padding: PaddingFacts | None = None
 
     def __exit__(self, *exc: Any) -> None:
         super().__exit__(*exc)
-        self._lookups = []
+        self._lookups, self._recurrence = [], None
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -75,6 +77,10 @@ class SequenceLook(TorchFunctionMode):
         name = plain_name(func)
         if name == "embedding" and len(self._lookups) < _MOST_LOOKUPS:
             self._lookups += _lookups(args, kwargs, out)
+        elif name in RECURRENT:  # of several, the last one gives what is read
+            known = (look.ids for look in self._lookups if not look.time_first)
+            shapes = {(ids.shape[0], ids.shape[1]) for ids in known}
+            self._recurrence = Recurrence.of(out, shapes)
         elif name in _LOSSES and self.facts is None and self.padding is None:
             own, caller = calling_places(2)
             scores = kwargs.get("input", args[0] if args else None)
@@ -92,8 +98,14 @@ class SequenceLook(TorchFunctionMode):
             if not lookup.time_first:
                 found = padding_facts(scores, lookup.ids, lookup.embedded)
                 if found is not None:
-                    return found
+                    return self._with_end(found, lookup, scores)
         return None
+
+    def _with_end(self, found: PaddingFacts, lookup: _Lookup, scores: torch.Tensor) -> PaddingFacts:
+        if self._recurrence is None:
+            return found
+        rows, behind = read_at_end(self._recurrence, scores, lookup.ids == found.value)
+        return replace(found, read_at_end=rows, behind=behind)
 
     def _compared(
         self, scores: torch.Tensor, labels: torch.Tensor, ignored: int, place: Place | None

@@ -346,6 +346,10 @@ class PaddingFacts:
     """At how many of them the prediction depends on the padding."""
     ignores_tokens: int
     """At how many of them it depends on no token but the first, the last and its own."""
+    read_at_end: int = 0
+    """How many are predicted from a recurrent layer's output behind the last padding alone."""
+    behind: int = 0
+    """Paddings behind the last token, the median of those."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

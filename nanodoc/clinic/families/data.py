@@ -214,4 +214,12 @@ PATIENTS: tuple[Patient, ...] = (
         expect="misaligned-targets",
         line="F.cross_entropy(scores, following.flatten())",
     ),
+    Patient(
+        name="padded-reviews",
+        file="padded_reviews",
+        story="a recurrent network that is read behind the padding",
+        expect="padded-end",
+        line="output[:, -1]",
+        severity="warning",
+    ),
 )

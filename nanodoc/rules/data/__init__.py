@@ -18,6 +18,7 @@ from nanodoc.rules.data import (
     missing_causal_mask,
     mixed_dimensions,
     non_finite_input,
+    padded_end,
     padding_dominated,
     ragged_batch,
     repeated_draws,
@@ -62,5 +63,6 @@ RULES = tuple(
         repeated_draws,
         split_overlap,
         inverted_sampler,
+        padded_end,
     )
 )
