@@ -14,6 +14,9 @@ from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.ops import Birth, OpFacts
 from nanodoc.facts.source import SourceSpan
 
+LARGE_GRADIENTS = 100.0
+"""A gradient norm at which clipping and weight decay stop meaning what they usually do."""
+
 
 class Told(TypedDict):
     """What a finding says to its reader. Its severity is the rule's where none is given."""

@@ -10,13 +10,16 @@ from nanodoc.diagnosis.claim import Claim, Specificity, confidence
 from nanodoc.diagnosis.finding import Culprit, Fix
 from nanodoc.diagnosis.remedy import Clip, LowerRate
 from nanodoc.diagnosis.rule import Rule
+from nanodoc.facts.calls import CallFacts
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.ops import Birth
 from nanodoc.facts.source import SourceSpan
 from nanodoc.facts.trials import Growth, RerunFacts, Stretch
-from nanodoc.rules.base import count, effects, link, replay_row
+from nanodoc.rules.base import LARGE_GRADIENTS, count, effects, link, replay_row
 from nanodoc.rules.rewrite import number_in_call
 
+_FOR_MEANS = 1e-4  # a learning rate that SGD has for the mean of a loss, or a higher one
+_MANY = 1_000  # elements
 WEIGHTS_GREW = 5.0
 """How far the weights of a finite run must have grown: its loss may rise for many reasons."""
 
@@ -33,7 +36,8 @@ def diverged_claim(
     losses = [loss for loss in evidence.losses if math.isfinite(loss)]
     norms = [norm for norm in evidence.grad_norms if math.isfinite(norm)]
     first, rate = losses[0] if losses else -math.inf, _rate(evidence, growth)
-    site, raised = _site(evidence, growth)
+    summed = _summed(evidence, course)
+    site, raised = _site(evidence, growth, summed)
     birth = overflow[0] if overflow else next(iter(evidence.births), None)
     step = evidence.trip.step if evidence.trip else evidence.failure_step
     return Claim(
@@ -55,7 +59,8 @@ def diverged_claim(
                 rate,
                 raised=raised,
                 broken=len(norms) < len(evidence.grad_norms),
-            ),
+            )
+            + _of_the_sum(summed, site),
             culprit=Culprit(
                 kind="optimizer",
                 op=birth.site.op if birth else None,
@@ -127,7 +132,39 @@ def _rate(evidence: Evidence, growth: Growth) -> float | None:
     return next(iter(evidence.learning_rates), None)
 
 
-def _site(evidence: Evidence, growth: Growth) -> tuple[SourceSpan | None, bool]:
+def _summed(evidence: Evidence, course: RerunFacts | None) -> CallFacts | None:
+    """The only loss, where it is a sum over many elements of a batch and its size is what the steps
+    are too large by: they hold with the gradient norm clipped, too, which says nothing to Adam."""
+    calls = evidence.inspection.calls if evidence.inspection is not None else None
+    norm = next(iter(evidence.grad_norms), 0.0)
+    rate = next(iter(evidence.learning_rates), 0.0)
+    if calls is None or len(calls.losses) != 1 or course is None or evidence.scaler:
+        return None
+    # whoever has a smaller rate has thought of the sum
+    if not LARGE_GRADIENTS <= norm < math.inf or rate < _FOR_MEANS:
+        return None
+    if not any(stretch.clip is not None and stretch.passes for stretch in course.stretches):
+        return None
+    loss = calls.calls[calls.losses[0]]
+    summed = loss.options.get("reduction") == "sum" or loss.name == "sum"
+    shape = loss.arguments[0].shape if loss.arguments else ()
+    many = len(shape) > 1 and shape[0] > 1 and math.prod(shape) >= _MANY
+    return loss if summed and many else None
+
+
+def _of_the_sum(summed: CallFacts | None, site: SourceSpan | None) -> str:
+    if summed is None or site is None or site != summed.site:
+        return ""
+    elements = math.prod(summed.arguments[0].shape)
+    return (
+        f" The loss is a sum over {elements} elements: with their mean each step would be as many "
+        "times smaller."
+    )
+
+
+def _site(
+    evidence: Evidence, growth: Growth, summed: CallFacts | None
+) -> tuple[SourceSpan | None, bool]:
     """The line that set the learning rate: the optimizer's, or the scheduler's where it had raised
     the rate. In a step without an optimizer, the line that moves the weights."""
     if evidence.update_site is not None:
@@ -143,6 +180,8 @@ def _site(evidence: Evidence, growth: Growth) -> tuple[SourceSpan | None, bool]:
     )
     if growth.raised and scheduler is not None:
         return scheduler, True
+    if summed is not None and summed.site is not None and not growth.raised:
+        return summed.site, False
     return next((made for made in evidence.optimizer_sites if made is not None), None), False
 
 

@@ -25,9 +25,7 @@ from nanodoc.diagnosis.claim import Claim, Scope, Specificity, Stage, confidence
 from nanodoc.diagnosis.finding import Culprit, Fix
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
-
-# a gradient norm at which clipping and weight decay stop meaning what they usually do
-_LARGE = 100.0
+from nanodoc.rules.base import LARGE_GRADIENTS
 
 
 @rule(
@@ -40,7 +38,12 @@ _LARGE = 100.0
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     calls = evidence.inspection.calls if evidence.inspection is not None else None
     norms = [norm for norm in evidence.grad_norms if math.isfinite(norm)]
-    if calls is None or len(calls.losses) != 1 or not norms or statistics.median(norms) < _LARGE:
+    if (
+        calls is None
+        or len(calls.losses) != 1
+        or not norms
+        or statistics.median(norms) < LARGE_GRADIENTS
+    ):
         return
     loss = calls.calls[calls.losses[0]]
     if loss.options.get("reduction") != "sum" and loss.name != "sum":
