@@ -66,12 +66,14 @@ class Ownership:
             return OwnershipFacts(steps=steps, optimizers=())
         optimizers = self._optimizers()
         missing = tuple(self._owned(name, p) for name, p in self._missing()) if optimizers else ()
+        # those first that step: others may be an earlier training's
+        ordered = sorted(self._recipe.optimizers, key=self._is_idle)
         return OwnershipFacts(
             steps=steps,
-            optimizers=tuple(
-                self._build.optimizer_built_at(optimizer)
-                # those first that step: others may be an earlier training's
-                for optimizer in sorted(self._recipe.optimizers, key=self._is_idle)
+            optimizers=tuple(map(self._build.optimizer_built_at, ordered)),
+            idle=tuple(
+                all(p.grad is None for group in optimizer.param_groups for p in group["params"])
+                for optimizer in ordered
             ),
             missing=missing,
             stale=tuple(self._stale(optimizers)),

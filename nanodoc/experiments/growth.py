@@ -41,7 +41,10 @@ def growth_until(
     `weights` are what that step began with."""
     growth = _growth(evidence.losses, evidence.grad_norms, checkpoints, weights)
     if growth.raised and not trials.runner.recipe.schedulers:
-        growth = replace(growth, rate_set_at=_rate_set_at(checkpoints, trials, last))
+        line = _rate_set_at(checkpoints, trials, last)
+        # a scheduler that the step keeps to itself is no hand
+        if line is None or not evidence.scheduler_sites or ".step(" not in line.code:
+            growth = replace(growth, rate_set_at=line)
     return replace(growth, written=_written(checkpoints, weights, trials, last))
 
 

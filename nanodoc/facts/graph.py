@@ -248,6 +248,8 @@ class OwnershipFacts:
 
     steps: int
     optimizers: tuple[SourceSpan | None, ...]
+    idle: tuple[bool, ...] = ()
+    """Of each of them: no parameter that it holds got a gradient."""
     missing: tuple[OwnedParameter, ...] = ()
     stale: tuple[OwnedParameter, ...] = ()
     replaced_at: tuple[SourceSpan | None, ...] = ()

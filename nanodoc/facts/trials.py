@@ -9,6 +9,7 @@ from typing import Any
 
 from nanodoc.facts.source import SourceSpan
 
+_ENORMOUS = 1_000.0  # times the weights of step 0
 _RAISED = 1.5  # times the learning rate that was given: the schedule is part of the story
 
 PASSES, FAILS = "passes", "fails too"
@@ -194,9 +195,11 @@ class Growth:
     def seen(self) -> bool:
         """Loss (RULES: twice its start) or gradients (RULES: ten times their median) had grown out
         of all proportion; weights, too, where a step or two is no history to tell by. Weights alone
-        may grow in a run that learns."""
-        short = self.steps < 3 and ((self.weights or 0) > 3 or (self.fastest_ratio or 0) > 30)
-        return (self.loss or 0) > 2 or (self.norm or 0) > 10 or short
+        may grow in a run that learns, but not a thousandfold: a loss that stays where guessing is
+        says nothing of them."""
+        weights, fastest = self.weights or 0, self.fastest_ratio or 0
+        short = self.steps < 3 and (weights > 3 or fastest > 30)
+        return (self.loss or 0) > 2 or (self.norm or 0) > 10 or short or weights > _ENORMOUS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

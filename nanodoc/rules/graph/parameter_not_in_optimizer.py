@@ -26,6 +26,8 @@ from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
 from nanodoc.diagnosis.finding import Culprit, Fix
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.graph import OwnershipFacts
+from nanodoc.facts.source import SourceSpan
 from nanodoc.rules.base import count, effects
 from nanodoc.rules.graph.cut_claims import names
 from nanodoc.rules.graph.owners import is_replaced, neglected_parameters
@@ -47,11 +49,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if not missing:
         return
     first = missing[0]
-    where = (
-        facts.optimizers[0]
-        if len(facts.optimizers) == 1
-        else first.registered_at or facts.optimizers[0]
-    )
+    where = _wrong_optimizer(facts) or first.registered_at or facts.optimizers[0]
     # a backbone from a checkpoint that the optimizer was not given is a common way to fine-tune the
     # rest
     loaded = all(p.loaded for p in missing)
@@ -89,6 +87,15 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             ),
         ),
     )
+
+
+def _wrong_optimizer(facts: OwnershipFacts) -> SourceSpan | None:
+    """The line of the only optimizer, or of the only one that holds nothing but what got no
+    gradient: it was given the parameters of something else."""
+    if len(facts.optimizers) == 1:
+        return facts.optimizers[0]
+    idle = [made for made, idle in zip(facts.optimizers, facts.idle, strict=False) if idle]
+    return idle[0] if len(idle) == 1 else None
 
 
 def _where_they_stay(layers: int, *, loaded: bool) -> str:
