@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from typing import Any
 
 from nanodoc.facts.calls import (
@@ -15,9 +16,10 @@ from nanodoc.facts.calls import (
 from nanodoc.facts.source import SourceSpan
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.tensors.nested import keys_of, tensor_leaves
-from nanodoc.trace.returned import Key, line_in_data, line_of_variable
+from nanodoc.trace.returned import Key, line_in_data, line_of_variable, lines_calling
 
 _LOSSES = (*CLASSIFICATION, *REGRESSION)
+_WEIGHTED = ("CrossEntropyLoss", "NLLLoss")
 _TAKING = ("getitem", "narrow", "roll", "index_select", "gather", "select", "slice")
 
 
@@ -50,6 +52,17 @@ def _made_at(recipe: Recipe, origin: CallFacts | ArgumentFacts) -> SourceSpan | 
     if isinstance(origin, CallFacts):
         return origin.site
     return line_of_leaf(recipe, origin.leaf) if origin.leaf is not None else None
+
+
+def weights_at(calls: StepCalls) -> SourceSpan | None:
+    """Where the criterion with class weights was made, in the file that calls it; None where no
+    loss has weights, or several places make such a criterion."""
+    call = next((call for call in calls.calls if call.options.get("weights")), None)
+    if call is None or call.site is None:
+        return None
+    file = os.path.abspath(call.site.file)
+    found = lines_calling(file, _WEIGHTED, keyword="weight")
+    return found[0] if len(found) == 1 else None
 
 
 def mask_at(recipe: Recipe, batches: list[Any]) -> SourceSpan | None:

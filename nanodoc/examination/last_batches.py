@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from nanodoc.errors import UsageError, UserCodeError
-from nanodoc.examination.labels import labels_at, mask_at
+from nanodoc.examination.labels import labels_at, mask_at, weights_at
 from nanodoc.examination.returns import ReturnsLook
 from nanodoc.examination.sequence_look import SequenceLook
 from nanodoc.facts.calls import (
@@ -106,6 +106,7 @@ class Inspector:
             modes=tuple(watch.modes),
             training=watch.training,
             labels_at=labels_at(self._runner.recipe, calls),
+            weights_at=weights_at(calls),
             returns=self._returns(last, calls),
             **self._sequences(last, calls),
         ), ""

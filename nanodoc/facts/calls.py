@@ -310,6 +310,8 @@ class InspectionFacts:
     """Of a step that weights the log-probabilities of actions."""
     labels_at: SourceSpan | None = None
     """The line that makes what the first loss compares with."""
+    weights_at: SourceSpan | None = None
+    """The line that makes the criterion with class weights."""
     mask_at: SourceSpan | None = None
     """The line that makes the part of the batch that is a mask of padded ids."""
 

@@ -182,6 +182,7 @@ def _classification(
         notes["top_class"], notes["top_count"] = int(counts.argmax()), int(counts.max())
         seen = counts[counts > 0]
         notes["classes_seen"], notes["least_count"] = int(seen.numel()), int(seen.min())
+        notes["least_class"] = int(counts.where(counts > 0, counts.max() + 1).argmin())
     return notes
 
 

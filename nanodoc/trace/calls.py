@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from nanodoc.facts.calls import ArgumentFacts, CallFacts, RangeFacts, StepCalls
+from nanodoc.facts.calls import CLASSIFICATION, ArgumentFacts, CallFacts, RangeFacts, StepCalls
 from nanodoc.facts.crash import FailedCall, GivenFacts
 from nanodoc.facts.source import SourceSpan
 from nanodoc.trace.modules import ModuleStack
@@ -29,6 +29,7 @@ Measure = Callable[
 
 _WEIGHTS = ("weight", "pos_weight")
 _MOST_CALLS = 50_000
+_MOST_CLASSES = 1_000  # whose weights are kept
 # What rules ask for, and where torch's C functions take it.
 _OPTIONS = (
     "dim",
@@ -306,7 +307,7 @@ def _signature(func: Any) -> tuple[str, ...] | None:
 
 def _options(func: Any, name: str, args: Any, kwargs: Any) -> dict[str, Any]:
     names = _signature(func) if getattr(func, "__code__", None) is not None else None
-    found = {}
+    found: dict[str, Any] = {}
     for position, value in enumerate(args):
         word = (
             names[position] if names and position < len(names) else _POSITIONS.get((name, position))
@@ -320,6 +321,9 @@ def _options(func: Any, name: str, args: Any, kwargs: Any) -> dict[str, Any]:
             if key in _OPTIONS and isinstance(value, _SIMPLE)
         }
     )
+    weight = kwargs.get("weight", args[2] if len(args) > 2 else None)
+    if name in CLASSIFICATION and isinstance(weight, torch.Tensor):
+        found["weights"] = tuple(weight.tolist()) if 1 < weight.numel() <= _MOST_CLASSES else ()
     return found
 
 

@@ -83,6 +83,32 @@ def line_of_variable(
     return _of_name(scope, variable, tuple(path), 1 << 30, _DEEPEST)
 
 
+def lines_calling(file: str, names: Sequence[str], keyword: str) -> list[SourceSpan]:
+    """The lines of a file that call one of the names, also as an attribute, with this argument as
+    the first one or by its name."""
+    tree = _tree(file)
+    functions = [
+        node for node in (ast.walk(tree) if tree is not None else ()) if _is_function(node)
+    ]
+    return [
+        line_span(file, node.lineno, _around(functions, node.lineno))
+        for node in (ast.walk(tree) if tree is not None else ())
+        if isinstance(node, ast.Call)
+        and getattr(node.func, "attr", getattr(node.func, "id", "")) in names
+        and (node.args or any(given.arg == keyword for given in node.keywords))
+    ]
+
+
+def _is_function(node: ast.AST) -> bool:
+    return isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+
+
+def _around(functions: Sequence[Any], line: int) -> str:
+    """The name of the innermost function around a line."""
+    around = [node for node in functions if node.lineno <= line <= node.end_lineno]
+    return str(max(around, key=lambda node: node.lineno).name) if around else "<module>"
+
+
 def _tree(file: str) -> ast.Module | None:
     try:
         return ast.parse("".join(linecache.getlines(file)))

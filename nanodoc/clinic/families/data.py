@@ -222,4 +222,20 @@ PATIENTS: tuple[Patient, ...] = (
         line="output[:, -1]",
         severity="warning",
     ),
+    Patient(
+        name="rare-claims",
+        file="rare_claims",
+        story="class weights that are the counts themselves",
+        expect="inverted-class-weights",
+        line="nn.CrossEntropyLoss(weight=weights",
+        severity="warning",
+    ),
+    Patient(
+        name="word-order",
+        file="word_order",
+        story="position ids that are all zero",
+        expect="constant-positions",
+        line="torch.zeros_like(ids)",
+        severity="warning",
+    ),
 )

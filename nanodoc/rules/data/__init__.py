@@ -7,9 +7,11 @@ from nanodoc.rules.data import (
     changing_items,
     class_imbalance,
     constant_batch,
+    constant_positions,
     empty_reduction,
     index_out_of_range,
     interpolated_mask,
+    inverted_class_weights,
     inverted_mask,
     inverted_sampler,
     label_out_of_range,
@@ -64,5 +66,7 @@ RULES = tuple(
         split_overlap,
         inverted_sampler,
         padded_end,
+        inverted_class_weights,
+        constant_positions,
     )
 )
