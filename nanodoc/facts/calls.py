@@ -3,7 +3,7 @@ frozen, without torch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -201,6 +201,24 @@ class StepCalls:
                 return
             yield made
             argument = made.arguments[0]
+
+    def behind(
+        self, made: CallFacts | ArgumentFacts, stop: Container[str] = ()
+    ) -> tuple[set[int], list[ArgumentFacts]]:
+        """(positions of the calls that something is made of, its own among them; what no call
+        made). Nothing is looked for behind a call whose name is in `stop`."""
+        seen = {made.index} if isinstance(made, CallFacts) else set()
+        waiting = list(made.arguments) if isinstance(made, CallFacts) else [made]
+        leaves = []
+        while waiting:
+            argument = waiting.pop()
+            if argument.made_by is None:
+                leaves.append(argument)
+            elif argument.made_by not in seen:
+                seen.add(argument.made_by)
+                call = self.calls[argument.made_by]
+                waiting += () if call.name in stop else call.arguments
+        return seen, leaves
 
     def reaching_the_loss(self) -> frozenset[int]:
         """Positions of the calls that what was differentiated was made of."""

@@ -50,8 +50,12 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             noise = _draw(calls, other) if side.requires_grad else None
             if noise is None:
                 continue
-            made_of, leaves = _behind(calls, side)
-            data = [leaf for leaf in leaves if leaf.shape == noise.shape]
+            made_of, leaves = calls.behind(side)
+            data = [
+                leaf
+                for leaf in leaves
+                if leaf.shape == noise.shape and (leaf.leaf or "").startswith("batch")
+            ]
             if data and noise.index not in made_of:
                 yield _claim(rule, evidence, call, noise, data[0], used=_is_used(calls, noise))
                 return
@@ -89,22 +93,6 @@ def _draw(calls: StepCalls, argument: ArgumentFacts) -> CallFacts | None:
     made = calls.origin(argument)
     drawn = isinstance(made, CallFacts) and made.name.startswith(DRAWS) and len(made.shape) > 1
     return made if drawn and isinstance(made, CallFacts) else None
-
-
-def _behind(calls: StepCalls, argument: ArgumentFacts) -> tuple[set[int], list[ArgumentFacts]]:
-    """(the calls that an argument is made of, the parts of the batch that it is made of)"""
-    seen: set[int] = set()
-    leaves, waiting = [], [argument]
-    while waiting:
-        each = waiting.pop()
-        made = calls.maker(each)
-        if made is None:
-            if (each.leaf or "").startswith("batch"):
-                leaves.append(each)
-        elif made.index not in seen:
-            seen.add(made.index)
-            waiting += made.arguments
-    return seen, leaves
 
 
 def _is_used(calls: StepCalls, noise: CallFacts) -> bool:

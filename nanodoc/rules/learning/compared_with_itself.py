@@ -54,7 +54,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         if call.index not in reaching or not call.notes.get("same"):
             continue
         learns, fixed = sorted(call.arguments[:2], key=lambda side: not side.requires_grad)
-        both = _behind(calls, learns)[1] & _behind(calls, fixed)[1]
+        both = _parameters(calls.behind(learns)[1]) & _parameters(calls.behind(fixed)[1])
         # x - x.detach() is 0 on purpose, and has the gradient of x
         if not both or calls.origin(learns) == calls.origin(fixed):
             continue
@@ -89,20 +89,9 @@ def _at(call: CallFacts) -> str:
     return f"{call.site.file}:{call.site.line}" if call.site is not None else call.name
 
 
-def _behind(calls: StepCalls, argument: ArgumentFacts) -> tuple[set[int], set[str]]:
-    """(positions of the calls that it is made of, the names of the parameters)"""
-    seen: set[int] = set()
-    names: set[str] = set()
-    waiting = [argument]
-    while waiting:
-        each = waiting.pop()
-        if each.made_by is None:
-            if (each.leaf or "").startswith("param:"):
-                names.add(str(each.leaf).removeprefix("param:"))
-        elif each.made_by not in seen:
-            seen.add(each.made_by)
-            waiting += calls.calls[each.made_by].arguments
-    return seen, names
+def _parameters(arguments: Iterable[ArgumentFacts]) -> set[str]:
+    names = (argument.leaf or "" for argument in arguments)
+    return {name.removeprefix("param:") for name in names if name.startswith("param:")}
 
 
 def _fixed_pass(calls: StepCalls, learns: ArgumentFacts, fixed: ArgumentFacts) -> CallFacts | None:
@@ -112,8 +101,8 @@ def _fixed_pass(calls: StepCalls, learns: ArgumentFacts, fixed: ArgumentFacts) -
     for side in (learns, fixed):
         with_parameters = (
             calls.calls[index]
-            for index in sorted(_behind(calls, side)[0])
-            if any((a.leaf or "").startswith("param:") for a in calls.calls[index].arguments)
+            for index in sorted(calls.behind(side)[0])
+            if _parameters(calls.calls[index].arguments)
         )
         firsts.append(next(with_parameters, None))
     one, other = firsts

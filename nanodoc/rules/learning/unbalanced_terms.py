@@ -154,7 +154,7 @@ def _nats(
     is the KL divergence of the latent, summed over its dimensions."""
     if reduced.name not in ("sum", "mean") or not reduced.arguments[0].shape:
         return None
-    behind = _behind(calls, reduced, through_layers=False)
+    behind, _ = calls.behind(reduced, stop=LAYERS)
     if not {latent.mean, latent.spread} <= behind or latent.index in behind:
         return None
     total, weighted = _value(reduced), _value(term)
@@ -182,26 +182,12 @@ def _per_element(
     shape = reduced.arguments[0].shape
     if not mean or len(shape) < 2:
         return None
-    if latent.index not in _behind(calls, reduced, through_layers=True):
+    if latent.index not in calls.behind(reduced)[0]:
         return None
     value, weighted = _value(reduced), _value(term)
     if value is None or weighted is None or not value:
         return None
     return abs(weighted / value) / math.prod(shape) or None
-
-
-def _behind(calls: StepCalls, call: CallFacts, *, through_layers: bool) -> set[int]:
-    """Positions of the calls that one is made of; without `through_layers` up to the layers."""
-    seen: set[int] = set()
-    waiting = [call.index]
-    while waiting:
-        index = waiting.pop()
-        if index in seen:
-            continue
-        seen.add(index)
-        if through_layers or calls.calls[index].name not in LAYERS:
-            waiting += [a.made_by for a in calls.calls[index].arguments if a.made_by is not None]
-    return seen
 
 
 def _value(call: CallFacts) -> float | None:
