@@ -13,6 +13,7 @@ import torch.autograd.graph
 
 from nanodoc.facts.source import SourceSpan
 from nanodoc.trace.files import LIBRARY, SKIP, STOP, USER, frame_kind, shown_path
+from nanodoc.trace.statements import stands_behind_loop
 
 # Frames below this one belong to the backward pass; those above it only called backward().
 ENGINE: CodeType = torch.autograd.graph._engine_run_backward.__code__
@@ -44,6 +45,16 @@ def calling_places(depth: int) -> tuple[Place | None, Place | None]:
             library = (code, frame.f_lasti)
         frame = frame.f_back  # type: ignore[assignment]  # typeshed: the loop's end is the None of the outermost frame
     return library, None
+
+
+def left_loop(late: Place | None, inner: Place | None) -> bool:
+    """`late` stands behind the innermost loop around `inner`, in the same function."""
+    if late is None or inner is None or late[0] is not inner[0]:
+        return False
+    lines = resolve(*inner), resolve(*late)
+    if lines[0] is None or lines[1] is None:
+        return False
+    return stands_behind_loop(inner[0].co_filename, lines[0].line, lines[1].line)
 
 
 def resolve(code: CodeType, lasti: int) -> SourceSpan | None:

@@ -54,6 +54,30 @@ def statements_of(file: str) -> dict[int, Statement]:
     return found
 
 
+@lru_cache(maxsize=256)
+def stands_behind_loop(file: str, inner: int, outer: int) -> bool:
+    """Line `outer` stands behind the innermost loop around line `inner`, and in the same
+    function."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError, RecursionError):
+        return False
+    loops, functions = [], []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.stmt) and _holds(node, inner):
+            if isinstance(node, (ast.For, ast.AsyncFor, ast.While)):
+                loops.append(node)
+            elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                functions.append(node)
+    if not loops or (loops[-1].end_lineno or 0) >= outer:
+        return False
+    return not functions or _holds(functions[-1], outer)
+
+
+def _holds(node: ast.stmt, line: int) -> bool:
+    return node.lineno <= line <= (node.end_lineno or node.lineno)
+
+
 def written_at(file: str, lines: range, name: str, function: str) -> SourceSpan | None:
     """The last statement among `lines`, which are of `function`, that binds `name`, or writes into
     it, from another value."""

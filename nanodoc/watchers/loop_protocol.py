@@ -28,9 +28,12 @@ from nanodoc.facts.loop import (
     LoopMisuse,
 )
 from nanodoc.facts.source import SourceSpan
-from nanodoc.trace.spans import Place, resolve
+from nanodoc.trace.spans import Place, left_loop, resolve
 from nanodoc.watchers.loop_records import Count, Schedule
 from nanodoc.watchers.noted_gradient import NotedGradient
+
+_PARTS = 8  # backward passes for one step
+_Known = Iterable[tuple[torch.Tensor, NotedGradient]]
 
 _WATCHED = 24
 """Train_steps that are watched at least: what a loop does wrong it does from the start."""
@@ -249,7 +252,7 @@ class LoopProtocol:
             update.cleared and (p.grad is None or not bool(p.grad.any())) for p, update in given
         ):
             self._count(DISCARDED, place, self._backwards[-1][0] if self._backwards else None)
-        self._note_dropped(known)
+        self._note_dropped(known, place)
         self._rewritten |= (
             any(
                 p.grad is not None and update.fresh and not update.same(p.grad)
@@ -262,9 +265,7 @@ class LoopProtocol:
         if not optimizer.state and any(id(p) in self._names for p in own):
             self._stateless.add(id(optimizer))
 
-    def _note_carried(
-        self, known: Iterable[tuple[torch.Tensor, NotedGradient]], place: Place | None
-    ) -> None:
+    def _note_carried(self, known: _Known, place: Place | None) -> None:
         """Gradients that are about to be used and still hold those that were used before."""
         carried = [
             p
@@ -280,10 +281,9 @@ class LoopProtocol:
             for parameter in carried[:_MOST_NAMED]:
                 count.parameters[self._names.get(id(parameter), "")] = None
 
-    def _note_dropped(self, known: Iterable[tuple[torch.Tensor, NotedGradient]]) -> None:
-        """Gradients that are about to be used, and stand for the last of several backward passes of
-        one line: of three and more, or of parts of one loss. Whoever writes gradients by hand may
-        have kept the others."""
+    def _note_dropped(self, known: _Known, place: Place | None) -> None:
+        """Gradients that are used now, and stand for the last of several backward passes of one
+        line: of three and more, or of parts of one loss. By hand the others may have been kept."""
         used = [
             update
             for p, update in known
@@ -293,8 +293,11 @@ class LoopProtocol:
             u for u in used if u.dropped > (not u.divided) and u.dropped_from == u.place is not None
         ]
         if dropped and len(dropped) == len(used):
-            count = self._count(DROPPED, self._cleared_at, dropped[0].place)
-            count.times = max(count.times, 1 + max(update.dropped for update in dropped))
+            times, at = 1 + max(update.dropped for update in dropped), dropped[0].place
+            # so many are no parts of one batch: the step was to come after each
+            late = times > _PARTS and not any(u.divided for u in dropped) and left_loop(place, at)
+            count = self._count(DROPPED, place if late else self._cleared_at, at)
+            count.times = max(count.times, times)
         for _, update in known:
             update.dropped = 0
 

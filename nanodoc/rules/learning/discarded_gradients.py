@@ -62,5 +62,6 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             "cleared before the step",
             explanation="zero_grad() comes between the backward passes of one step, and no "
             "optimizer stepped on what it takes away: the step uses the last micro-batch only.",
-            fix="call zero_grad() once a step: before its first backward(), or after step()",
+            fix="step after each backward(), or call zero_grad() once a step: before its first "
+            "backward(), or after step()",
         )
