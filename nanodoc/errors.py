@@ -3,7 +3,12 @@ of a training that they speak of."""
 
 from __future__ import annotations
 
+import os
 from typing import Literal
+
+_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_CLINIC = os.path.join(_PACKAGE, "clinic", "")  # trainings, as a user's
+_SLIPS = (NameError, AttributeError, AssertionError)
 
 Phase = Literal[
     "start", "setup", "data", "forward", "backward", "unscale", "optimizer", "examination", "script"
@@ -58,6 +63,18 @@ def said(error: BaseException) -> str:
 
 
 def is_users(error: BaseException) -> bool:
-    """Whether an exception that left the user's code is theirs to be told of: anything but
-    Ctrl-C."""
-    return not isinstance(error, KeyboardInterrupt)
+    """Whether an exception that left the user's code is theirs to be told of: anything but Ctrl-C,
+    and what went wrong in a frame of nanodoc's own, which stands between their code and torch."""
+    return not isinstance(error, KeyboardInterrupt) and not _is_ours(error)
+
+
+def _is_ours(error: BaseException) -> bool:
+    """A slip of Python's own kind, raised in a frame of nanodoc's. What torch's C functions raise
+    has our frame as the last one, too: they are called from there."""
+    trace = error.__traceback__
+    if trace is None or not isinstance(error, _SLIPS):
+        return False
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    file = trace.tb_frame.f_code.co_filename
+    return file.startswith(_PACKAGE) and not file.startswith(_CLINIC)

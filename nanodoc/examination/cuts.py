@@ -204,7 +204,8 @@ class CutReader:
                 and self._step.trainable.get(name)
                 and name not in self._step.with_gradient
             ):
-                by_place.setdefault(place, []).append(name)
+                by = self._step.flow.frozen_by.get(bit, place)
+                by_place.setdefault(by, []).append(name)
         found = []
         for place, names in by_place.items():
             facts = OpFacts(

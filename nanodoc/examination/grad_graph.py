@@ -344,8 +344,9 @@ class GraphExaminer:
         elif cut.kind == "region" and cut.region_kind in ("no_grad", "set_grad_enabled"):
             yield "grad-on", replay.flow.regions[replay.flow.grad_off[cut.op.index]].place
         elif cut.kind == "frozen-midway":
-            for frozen in replay.flow.frozen_at.values():
-                if frozen is not None and resolve(*frozen) == cut.op.location:
+            for bit, frozen in replay.flow.frozen_at.items():
+                by = replay.flow.frozen_by.get(bit, frozen)
+                if frozen is not None and by is not None and resolve(*by) == cut.op.location:
                     yield "unfrozen", frozen
                     return
 

@@ -69,6 +69,8 @@ class FlowLog:
         """Trainable leaves that are no parameter of the model, by bit."""
         self.carried: list[Carried] = []
         self.frozen_at: dict[int, Place | None] = {}
+        self.frozen_by: dict[int, Place] = {}
+        """The call of the helper that did it, where the helper was told to by its argument."""
         """Parameters whose requires_grad was switched off during the step, by bit."""
         self.marks: dict[str, Source] = {}
         self.maybe: dict[int, tuple[float, ...]] = {}

@@ -24,7 +24,7 @@ from nanodoc.trace.files import shown_path
 from nanodoc.trace.flow import MOST_VALUES, FlowLog, Region
 from nanodoc.trace.ops import tensors_in
 from nanodoc.trace.ranges import RANGED, out_of_range
-from nanodoc.trace.spans import Place, calling_places
+from nanodoc.trace.spans import Place, call_of_helper, calling_places
 
 _Tensor = torch.Tensor
 _EXPORTS = {
@@ -201,6 +201,9 @@ class FunctionWatch(TorchFunctionMode):
             if producer is not None and producer < 0:
                 own, caller = calling_places(3)
                 self._flow.frozen_at[-1 - producer] = caller or own
+                by = call_of_helper(caller or own)
+                if by is not None:
+                    self._flow.frozen_by[-1 - producer] = by
         return out
 
 

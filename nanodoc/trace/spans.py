@@ -7,13 +7,13 @@ import linecache
 import sys
 import textwrap
 from functools import lru_cache
-from types import CodeType, TracebackType
+from types import CodeType, FrameType, TracebackType
 
 import torch.autograd.graph
 
 from nanodoc.facts.source import SourceSpan
 from nanodoc.trace.files import LIBRARY, SKIP, STOP, USER, frame_kind, shown_path
-from nanodoc.trace.statements import stands_behind_loop
+from nanodoc.trace.statements import stands_behind_loop, statements_of
 
 # Frames below this one belong to the backward pass; those above it only called backward().
 ENGINE: CodeType = torch.autograd.graph._engine_run_backward.__code__
@@ -45,6 +45,24 @@ def calling_places(depth: int) -> tuple[Place | None, Place | None]:
             library = (code, frame.f_lasti)
         frame = frame.f_back  # type: ignore[assignment]  # typeshed: the loop's end is the None of the outermost frame
     return library, None
+
+
+def call_of_helper(place: Place | None) -> Place | None:
+    """The user's call of the function around `place`, which is running, where the statement there
+    reads one of the function's arguments as a whole: whoever gave it has decided. None for a
+    statement that decides by itself, or on a module's own level."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and (place is None or frame.f_code is not place[0]):
+        frame = frame.f_back
+    if frame is None or frame.f_back is None:
+        return None
+    code, above = frame.f_code, frame.f_back
+    arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    statement = statements_of(code.co_filename).get(frame.f_lineno)
+    read = set(statement.names) - statement.bound if statement is not None else set()
+    if not read & set(arguments) or frame_kind(above.f_code.co_filename) != USER:
+        return None
+    return above.f_code, above.f_lasti
 
 
 def left_loop(late: Place | None, inner: Place | None) -> bool:
