@@ -5,6 +5,7 @@ over k of discount^k · reward[t + k]."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ _EXACT = 1e-6
 """Of the variance that a fit may leave: the rounding of float32, and nothing else."""
 _UNSHIFTED = 1e-4  # of the largest weight
 _DISCOUNTS = (*(0.5 + 0.02 * i for i in range(20)), *(0.9 + 0.002 * i for i in range(50)), 1.0)
+_FAR = 0.01  # no discount between two of the grid leaves a thousandth of what they leave
 _HALVINGS = 40
 _GOLDEN = 0.6180339887498949
 TO_GO, SO_FAR, REVERSED = "to-go", "so-far", "reversed"
@@ -41,7 +43,9 @@ def order_of(weights: Sequence[float], rewards: Sequence[float]) -> Order | None
     """None where the weights are no discounted sums of the rewards, or the rewards themselves. With
     equal rewards and a shift, falling sums to go and rising sums so far may be the same: the sums
     so far are then told."""
-    if len(weights) != len(rewards) or not _varies(weights) or not any(rewards):
+    if len(weights) != len(rewards) or not all(map(math.isfinite, (*weights, *rewards))):
+        return None
+    if not _varies(weights) or not any(rewards):
         return None
     if _varies(rewards) and _fitted(weights, rewards, 0.0).left < _EXACT:
         return None
@@ -55,6 +59,7 @@ def order_of(weights: Sequence[float], rewards: Sequence[float]) -> Order | None
         fit = _best(weights, rewards, order)
         if fit.left < _EXACT and fit.scale > 0:
             return Order(order, True, fit.discount)
+    # of any list with one other number at its end: its name has to tell
     return Order(TO_GO, False, to_go.discount) if to_go.left < _EXACT else None
 
 
@@ -75,7 +80,7 @@ def _best(weights: Sequence[float], rewards: Sequence[float], order: str) -> _Fi
 
     tried = [fit(discount) for discount in _DISCOUNTS]
     at = min(range(len(tried)), key=lambda number: tried[number].left)
-    if tried[at].left < _EXACT * _EXACT:
+    if tried[at].left < _EXACT * _EXACT or tried[at].left > _FAR:
         return tried[at]
     low, high = _DISCOUNTS[max(at - 1, 0)], _DISCOUNTS[min(at + 1, len(tried) - 1)]
     best = tried[at]

@@ -25,9 +25,11 @@ class Recurrence:
     @classmethod
     def of(cls, out: Any, shapes: set[tuple[int, int]]) -> Recurrence | None:
         """Of a layer that reads sequences of one of the shapes (sequences, positions); None of
-        packed sequences, which end where their tokens do."""
+        packed sequences, which end where their tokens do, and of layers that read both ways."""
         if not isinstance(out, tuple) or len(out) < 2 or out[0].dim() != 3:
             return None
+        if out[0].shape[-1] != out[1].shape[-1]:
+            return None  # the other direction ends at the first token
         first, second = out[0].shape[:2]
         if (first, second) in shapes:
             return cls(out[0], out[1], time_first=False)

@@ -12,29 +12,31 @@ reinforcement learning.
 
 from __future__ import annotations
 
+import contextlib
 import numbers
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from types import CodeType, FrameType, ModuleType
+from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
 import torch
 from torch.distributions import Distribution
 from torch.overrides import TorchFunctionMode
 
-from nanodoc.examination.discounted import SO_FAR, TO_GO, Order, order_of
-from nanodoc.examination.summing_loop import summing_loops
+from nanodoc.examination.discounted import REVERSED, SO_FAR, TO_GO, Order, order_of
+from nanodoc.examination.summing_loop import asked_backwards, summing_loops
 from nanodoc.facts.calls import REGRESSION
 from nanodoc.facts.policy import ReturnFacts
 from nanodoc.facts.source import SourceSpan
 from nanodoc.trace.calls import plain_name
 from nanodoc.trace.files import USER, frame_kind
-from nanodoc.trace.spans import calling_places, resolve
+from nanodoc.trace.spans import Place, calling_places, resolve
 
 _FEWEST, _MOST = 8, 2_000  # actions of an episode
 _MOST_FRAMES = 6
-_MOST_LISTS = 12
+_MOST_LISTS = 8
+_MOST_LOSSES = 2  # of a step: a rollout is learnt from many times
 _SAME_WEIGHT = ("neg", "squeeze", "unsqueeze", "getitem", "sum", "view", "reshape", "stack", "cat")
 _PRODUCTS = ("mul", "rmul")
 
@@ -53,13 +55,17 @@ class ReturnsLook(TorchFunctionMode):
         self._weightless: dict[int, Any] = {}
         """Log-probabilities that are not weighted yet, by identity."""
         self._weighted_at: SourceSpan | None = None
+        self._asked_at: Place | None = None
+        """The first call of a log_prob."""
+        self._left = _MOST_LOSSES
         self._undo: list[Callable[[], None]] = []
 
     def __enter__(self) -> ReturnsLook:
         super().__enter__()
         for kind in _kinds(Distribution):
-            if "log_prob" in vars(kind):
-                self._watch(kind)
+            if isinstance(vars(kind).get("log_prob"), FunctionType):
+                with contextlib.suppress(Exception):  # a class that refuses
+                    self._watch(kind)
         return self
 
     def __exit__(self, *exc: Any) -> None:
@@ -77,6 +83,9 @@ class ReturnsLook(TorchFunctionMode):
             if isinstance(value, torch.Tensor) and value.requires_grad:
                 # not those of the distributions that this one is made of
                 look._log_probs[before:] = [value]
+                if look._asked_at is None:
+                    own, caller = calling_places(2)
+                    look._asked_at = caller or own
                 look._weightless[id(value)] = value
             return value
 
@@ -94,7 +103,9 @@ class ReturnsLook(TorchFunctionMode):
         name = plain_name(func)
         out = func(*args, **kwargs)
         if name in REGRESSION and len(args) > 1 and isinstance(args[1], torch.Tensor):
-            self._targets += _plain(args[1])
+            # those of single steps come in any order
+            if _FEWEST <= args[1].numel() <= _MOST:
+                self._targets = _plain(args[1])
         elif name in (*_SAME_WEIGHT, *_PRODUCTS) and self._are_weightless(args):
             if name in _SAME_WEIGHT or any(_is_for_all(arg) for arg in args):
                 self._weightless[id(out)] = out
@@ -110,7 +121,8 @@ class ReturnsLook(TorchFunctionMode):
 
     def on_loss(self, loss: torch.Tensor) -> None:
         """`loss` is about to be differentiated."""
-        if self.facts is None:
+        if self.facts is None and self._log_probs and self._left:
+            self._left -= 1
             with torch._C.DisableTorchFunction(), torch.enable_grad():
                 self._compare(self._weights(loss))
 
@@ -119,7 +131,7 @@ class ReturnsLook(TorchFunctionMode):
             return
         frames = list(_user_frames())
         lists = list(_lists(frames, len(weights)))
-        for wanted in (weights, self._targets[-len(weights) :]):
+        for wanted in (weights, self._targets):
             found = [
                 (order, name)
                 for rewards, name in lists
@@ -129,18 +141,29 @@ class ReturnsLook(TorchFunctionMode):
             found.sort(key=lambda each: each[0].order != TO_GO or not each[0].rising)
             if found:
                 if wanted is weights or found[0][0].rising:
-                    self.facts = self._told(*found[0], len(weights), [f.f_code for f in frames])
+                    self.facts = self._told(*found[0], len(weights), frames)
                 return
 
-    def _told(self, order: Order, name: str, count: int, codes: Sequence[CodeType]) -> ReturnFacts:
-        files = dict.fromkeys(code.co_filename for code in codes)
+    def _told(
+        self, order: Order, name: str, count: int, frames: Sequence[FrameType]
+    ) -> ReturnFacts | None:
+        files = dict.fromkeys(frame.f_code.co_filename for frame in frames)
         loops = [loop for file in files for loop in summing_loops(file)]
-        wrong = [loop for loop in loops if not loop.backwards or not loop.in_front]
+        wrong = [
+            loop
+            for loop in loops
+            if not loop.in_front and (loop.backwards or order.order != REVERSED)
+        ]
         if order.order == SO_FAR and loops and not wrong:  # the same as falling sums to go
             order = Order(TO_GO, not order.rising, order.discount)
         at = None
         if len(wrong) == 1:
             at = wrong[0].stored_at if wrong[0].backwards else wrong[0].at
+        # a loop from the last step to the first asks in that order, too
+        if order.order != TO_GO and len(self._log_probs) > 1:
+            place = resolve(*self._asked_at) if self._asked_at is not None else None
+            if at is None or place is None or asked_backwards(self._asked_at):
+                return None
         return ReturnFacts(
             actions=count,
             rewards=name,
@@ -195,7 +218,9 @@ def _lists(frames: Iterable[FrameType], count: int) -> Iterator[tuple[list[float
         if id(value) in seen:
             continue
         seen.add(id(value))
-        found = _numbers(value, count)
+        found = None
+        with contextlib.suppress(Exception):  # any object's own length, shape and numbers
+            found = _numbers(value, count)
         if found is not None:
             left -= 1
             yield found, name

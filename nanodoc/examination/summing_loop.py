@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from nanodoc.facts.source import SourceSpan
 from nanodoc.trace.files import line_span
+from nanodoc.trace.spans import Place, resolve
 
 _STORING = ("append", "appendleft", "insert", "extend")
 
@@ -39,6 +40,23 @@ def summing_loops(file: str) -> list[SummingLoop]:
         for node in _own(function)
         if isinstance(node, ast.For) and (loop := _loop(node, file, function)) is not None
     ]
+
+
+def asked_backwards(place: Place | None) -> bool:
+    """A line stands in a loop that runs from the last of something to the first."""
+    span = resolve(*place) if place is not None else None
+    if place is None or span is None:
+        return False
+    try:
+        tree = ast.parse("".join(linecache.getlines(place[0].co_filename)))
+    except (SyntaxError, ValueError, RecursionError):
+        return False
+    return any(
+        isinstance(node, (ast.For, ast.comprehension))
+        and _backwards(node.iter)
+        and node.iter.lineno <= span.line <= (getattr(node, "end_lineno", None) or span.line)
+        for node in ast.walk(tree)
+    )
 
 
 def _own(function: ast.AST) -> list[ast.AST]:

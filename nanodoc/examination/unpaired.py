@@ -48,7 +48,7 @@ def unpaired_item(sample: Sample) -> UnpairedItem | None:
         sample,
         draws,
         [pair for pair in pictured if all(_belong(draw, *pair) for draw in draws)],
-        turn_of_image,
+        _mirrored,
         "picture",
     )
 
@@ -147,10 +147,16 @@ def _turns(
         others = flat(one[beside]), flat(other[beside])
         if pictures[0] is None or pictures[1] is None or others[0] is None or others[1] is None:
             continue
-        turned = turn_of_image(pictures[0], pictures[1])
+        turned = (turn_of_image if turn is turn_of_mask else turn)(pictures[0], pictures[1])
         also = turn(others[0], others[1]) if turned is not None else None
         if turned is not None and also is not None and {turned, also} != {AS_IT_WAS}:
             yield turned, also
+
+
+def _mirrored(one: torch.Tensor, other: torch.Tensor) -> str | None:
+    """None where it was turned: to turn a picture back may be what is learnt."""
+    turn = turn_of_image(one, other)
+    return turn if turn is None or turn == AS_IT_WAS or turn.startswith("mirrored") else None
 
 
 def _is_picture(value: Any) -> torch.Tensor | None:

@@ -56,12 +56,14 @@ class ValueProbe:
     def __init__(self) -> None:
         self.units: dict[tuple[str, int], Units] = {}
         self.made_by: Maker = lambda argument: None
-        self._count = self._softmaxes = 0
+        self._count = self._softmaxes = self._lookups = 0
+        self._labels: torch.Tensor | None = None
+        self._ids: dict[int, tuple[float, float]] = {}
         self._largest: dict[int, int] = {}
 
     def begin(self, made_by: Maker) -> None:
         """Another batch is about to be looked at."""
-        self.made_by, self._count, self._softmaxes = made_by, 0, 0
+        self.made_by, self._count, self._softmaxes, self._lookups = made_by, 0, 0, 0
 
     def measure(
         self,
@@ -78,7 +80,10 @@ class ValueProbe:
             return {}
         with torch.no_grad(), torch.autocast(tensors[0].device.type, enabled=False):
             if name in CLASSIFICATION and len(tensors) > 1:
-                return _classification(tensors[0], tensors[1], options, out)
+                return {
+                    **_classification(tensors[0], tensors[1], options, out),
+                    **(self._all_labels(tensors[1], options) if options.get("weights") else {}),
+                }
             if name in REGRESSION and len(tensors) > 1:
                 return {
                     "value": _number(out),
@@ -99,7 +104,7 @@ class ValueProbe:
             if name in ATTENTION:
                 return _mask(name, tensors)
             if name == "embedding" and len(tensors) > 1:
-                return {"rows": tensors[1].shape[0], **_range("id", tensors[0])}
+                return {"rows": tensors[1].shape[0], **self._all_ids(tensors[0])}
             if (
                 (name in RECTIFIERS or name in SQUASHERS)
                 and isinstance(out, torch.Tensor)
@@ -112,6 +117,39 @@ class ValueProbe:
             if isinstance(out, torch.Tensor) and out.dim() == 0 and out.requires_grad:
                 return {"value": _number(out)}
         return {}
+
+    def _all_labels(self, target: torch.Tensor, options: dict[str, Any]) -> dict[str, float]:
+        """How often the classes were labels in all batches so far, of a loss with class weights.
+        Of one such loss, and of labels one by one."""
+        if target.dim() != 1 or target.is_floating_point():
+            return {}
+        classes = len(options["weights"])
+        kept = target[(target >= 0) & (target < classes) & (target != options.get("ignore_index"))]
+        counts = torch.bincount(kept.long().cpu(), minlength=classes)
+        if self._labels is not None and self._labels.shape == counts.shape:
+            counts = counts + self._labels
+        self._labels = counts
+        least = int(counts.where(counts > 0, counts.max() + 1).argmin())
+        return {
+            "all_labels": int(counts.sum()),
+            "all_top": int(counts.argmax()),
+            "all_top_count": int(counts.max()),
+            "all_least": least,
+            "all_least_count": int(counts[least]),
+        }
+
+    def _all_ids(self, ids: torch.Tensor) -> dict[str, float]:
+        """The smallest and the largest of a lookup's ids; where they are one, in all batches so
+        far."""
+        self._lookups += 1
+        found = _range("id", ids)
+        if not found:
+            return found
+        low, high = self._ids.get(self._lookups, (found["id_min"], found["id_max"]))
+        self._ids[self._lookups] = min(low, found["id_min"]), max(high, found["id_max"])
+        if found["id_min"] == found["id_max"]:
+            found["id_min"], found["id_max"] = self._ids[self._lookups]
+        return found
 
     def _softmax(self, given: torch.Tensor, options: dict[str, Any]) -> dict[str, float]:
         """The largest size of its dimension in all batches so far: lengths differ from batch to
@@ -182,7 +220,6 @@ def _classification(
         notes["top_class"], notes["top_count"] = int(counts.argmax()), int(counts.max())
         seen = counts[counts > 0]
         notes["classes_seen"], notes["least_count"] = int(seen.numel()), int(seen.min())
-        notes["least_class"] = int(counts.where(counts > 0, counts.max() + 1).argmin())
     return notes
 
 

@@ -171,7 +171,7 @@ class BuildWatch(TorchDispatchMode):
 
     def _registering(self, original: Callable[..., Any]) -> Any:
         def register_parameter(module: torch.nn.Module, name: str, param: Any) -> None:
-            known = module._parameters.get(name)
+            known = (vars(module).get("_parameters") or {}).get(name)
             original(module, name, param)
             self._note(self._parameters, (id(module), name), module)
             if known is not None and known is not param:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import CodeType, FrameType
 from typing import Any
+from weakref import ref
 
 import torch
 from torch.optim.optimizer import (
@@ -62,7 +63,7 @@ class RecoveredStep:
         self.code: CodeType | None = None
         self.namespace: dict[str, Any] = {}
         self.variables: dict[str, Any] = {}
-        self.trained: dict[str, Any] = {}
+        self.trained: dict[str, ref[Any]] = {}
         self.recorded: deque[Drawn] = deque()
         self.undo: PlainState | None = None
         self.writes = False
@@ -263,9 +264,9 @@ class IterationStart:
     batch_is_copy: bool = False
     versions: tuple[int, ...] = ()
     """How often the batch's tensors had been written to."""
-    trained: dict[str, Any] = field(default_factory=dict)
+    trained: dict[str, ref[Any]] = field(default_factory=dict)
     """The networks and optimizers among the global variables: a script may load its best model into
-    the variable when the loop is over."""
+    the variable when the loop is over. Not held: a script may let go of one."""
     recorded: deque[Drawn] = field(default_factory=deque)
 
     @property
@@ -332,14 +333,16 @@ def start_of(
         _copied(batch) if copied else batch,
         copied,
         versions,
-        {n: value for n, value in list(namespace.items()) if isinstance(value, _TRAINED)},
+        {n: ref(v) for n, v in list(namespace.items()) if issubclass(type(v), _TRAINED)},
     )
 
 
 @contextlib.contextmanager
-def _bound_again(namespace: dict[str, Any], values: Mapping[str, Any]) -> Iterator[None]:
-    """The global variables hold these values inside, and what they hold now afterwards."""
+def _bound_again(namespace: dict[str, Any], held: Mapping[str, ref[Any]]) -> Iterator[None]:
+    """The global variables hold these values inside, as far as they are still there, and what they
+    hold now afterwards."""
     absent = object()
+    values = {name: value for name, known in held.items() if (value := known()) is not None}
     other = {n: namespace.get(n, absent) for n, v in values.items() if namespace.get(n) is not v}
     namespace.update({name: values[name] for name in other})
     try:

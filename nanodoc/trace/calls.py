@@ -7,7 +7,7 @@ Tensors are known by weak references; nothing of the step is kept alive.
 
 from __future__ import annotations
 
-import inspect
+import contextlib
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from nanodoc.facts.calls import CLASSIFICATION, ArgumentFacts, CallFacts, RangeFacts, StepCalls
+from nanodoc.facts.calls import ArgumentFacts, CallFacts, RangeFacts, StepCalls
 from nanodoc.facts.crash import FailedCall, GivenFacts
 from nanodoc.facts.source import SourceSpan
+from nanodoc.trace.call_options import factor_of, options_of, version_of
 from nanodoc.trace.modules import ModuleStack
 from nanodoc.trace.ops import outputs_of, tensors_in
 from nanodoc.trace.ranges import RANGED, out_of_range
@@ -29,21 +30,6 @@ Measure = Callable[
 
 _WEIGHTS = ("weight", "pos_weight")
 _MOST_CALLS = 50_000
-_MOST_CLASSES = 1_000  # whose weights are kept
-# What rules ask for, and where torch's C functions take it.
-_OPTIONS = (
-    "dim",
-    "reduction",
-    "ignore_index",
-    "label_smoothing",
-    "training",
-    "p",
-    "log_target",
-    "num_embeddings",
-    "padding_idx",
-)
-_POSITIONS = {("softmax", 1): "dim", ("log_softmax", 1): "dim"}
-_SIMPLE = (int, float, bool, str, type(None))
 
 
 class CallLog(TorchFunctionMode):
@@ -105,7 +91,7 @@ class CallLog(TorchFunctionMode):
                 self.ranges.append(found)
         given = _given(args, kwargs)
         before = [self._argument(tensor) for tensor in given]
-        written = given[0]._version if given and not given[0].is_inference() else 0
+        written = version_of(given)
         try:
             out = func(*args, **kwargs)
         except Exception as error:
@@ -125,14 +111,11 @@ class CallLog(TorchFunctionMode):
             return out
         if name == "get" and not (given and _shares(made[0], given[0])):
             return out  # an attribute: .grad, .grad_fn
-        options = _options(func, name, args, kwargs)
-        notes = (
-            self._measure(name, given, options, out, before) if self._measure is not None else {}
-        )
+        options, notes = self._looked_at(func, name, args, kwargs, given, out, before)
         own, caller = calling_places(2)
         index = len(self._calls)
         in_place = any(made[0] is argument for argument in given)
-        notes |= {"written": written} if in_place else {}
+        notes |= {"written": written, **factor_of(name, args)} if in_place else {}
         view = bool(given) and not in_place and _shares(made[0], given[0])
         self._calls.append(
             (
@@ -152,6 +135,19 @@ class CallLog(TorchFunctionMode):
         for tensor in made:
             self._made[id(tensor)] = (weakref.ref(tensor), index)
         return out
+
+    def _looked_at(
+        self, func: Any, name: str, args: Any, kwargs: Any, *seen: Any
+    ) -> tuple[dict[str, Any], dict[str, float]]:
+        """(the call's options, what was measured of its values); nothing where the values can't be
+        read: of tensors inside of vmap, of those without memory."""
+        with contextlib.suppress(Exception):
+            options = options_of(func, name, args, kwargs)
+            given, out, before = seen
+            if self._measure is None:
+                return options, {}
+            return options, dict(self._measure(name, given, options, out, before))
+        return {}, {}
 
     def _argument(self, tensor: torch.Tensor) -> ArgumentFacts:
         made = self._maker(tensor)
@@ -274,10 +270,6 @@ class CallLog(TorchFunctionMode):
         return StepCalls(calls=tuple(calls), losses=tuple(self._losses))
 
 
-# a function may hold a whole training in its closure: the cache must not keep it alive
-_SIGNATURES: weakref.WeakKeyDictionary[Any, tuple[str, ...] | None] = weakref.WeakKeyDictionary()
-
-
 def _span(place: Place | None) -> Any:
     return resolve(*place) if place is not None else None
 
@@ -294,37 +286,6 @@ def plain_name(func: Any) -> str:
         "imul": "mul",
         "iadd": "add",
     }.get(name, name)
-
-
-def _signature(func: Any) -> tuple[str, ...] | None:
-    if func not in _SIGNATURES:
-        try:
-            _SIGNATURES[func] = tuple(inspect.signature(func).parameters)
-        except (TypeError, ValueError):
-            _SIGNATURES[func] = None
-    return _SIGNATURES[func]
-
-
-def _options(func: Any, name: str, args: Any, kwargs: Any) -> dict[str, Any]:
-    names = _signature(func) if getattr(func, "__code__", None) is not None else None
-    found: dict[str, Any] = {}
-    for position, value in enumerate(args):
-        word = (
-            names[position] if names and position < len(names) else _POSITIONS.get((name, position))
-        )
-        if word in _OPTIONS and isinstance(value, _SIMPLE):
-            found[word] = value
-    found.update(
-        {
-            key: value
-            for key, value in kwargs.items()
-            if key in _OPTIONS and isinstance(value, _SIMPLE)
-        }
-    )
-    weight = kwargs.get("weight", args[2] if len(args) > 2 else None)
-    if name in CLASSIFICATION and isinstance(weight, torch.Tensor):
-        found["weights"] = tuple(weight.tolist()) if 1 < weight.numel() <= _MOST_CLASSES else ()
-    return found
 
 
 def _given(args: Any, kwargs: Any) -> list[torch.Tensor]:

@@ -8,6 +8,7 @@ import inspect
 import linecache
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
@@ -109,6 +110,7 @@ def _around(functions: Sequence[Any], line: int) -> str:
     return str(max(around, key=lambda node: node.lineno).name) if around else "<module>"
 
 
+@lru_cache(maxsize=8)
 def _tree(file: str) -> ast.Module | None:
     try:
         return ast.parse("".join(linecache.getlines(file)))
@@ -207,7 +209,8 @@ def _of_attribute(
         return None
     found: SourceSpan | None = None
     for method in vars(type(owner)).values():
-        other = _scope_of(method, owner) if isinstance(method, FunctionType) else None
+        reads = isinstance(method, FunctionType) and attribute.attr in method.__code__.co_names
+        other = _scope_of(method, owner) if reads else None
         for node in other.statements() if other is not None else ():
             value = _put_into(node, attribute.attr)
             if value is None or isinstance(value, (ast.Name, ast.Attribute)):

@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 from torch import nn
 
-from nanodoc.trace.calls import _signature, plain_name
+from nanodoc.trace.call_options import _signature
+from nanodoc.trace.calls import plain_name
 
 
 def holding(model: nn.Module) -> tuple[Callable[..., nn.Module], weakref.ref[nn.Module]]:

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.helpers import nanodoc
 
 SCRIPT = """
@@ -31,7 +33,7 @@ for episode in range(20):
         if t == 10:
             break
     returns, total = [], 0.0
-    for reward in rewards:
+    for reward in {rewards}:
         total = reward + 0.9 * total
         returns.append(total)
     loss = -(torch.stack(log_probs) * torch.tensor(returns)).sum()
@@ -41,12 +43,14 @@ for episode in range(20):
 """
 
 
-def test_the_last_step_is_run_again(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(SCRIPT)
+@pytest.mark.parametrize(
+    ("rewards", "line"),
+    [("rewards", "    for reward in rewards:"), ("rewards[::-1]", "        returns.append(total)")],
+)
+def test_the_last_step_is_run_again(tmp_path: Path, rewards: str, line: str) -> None:
+    script = SCRIPT.replace("{rewards}", rewards)
+    (tmp_path / "train.py").write_text(script)
     done = nanodoc("run", "train.py", cwd=tmp_path)
     assert "run again)" not in done.stderr
     assert "critical[ND635]" in done.stderr
-    assert (
-        f"--> train.py:{1 + SCRIPT.splitlines().index('    for reward in rewards:')}:"
-        in done.stderr
-    )
+    assert f"--> train.py:{1 + script.splitlines().index(line)}:" in done.stderr

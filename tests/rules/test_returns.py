@@ -24,12 +24,22 @@ UNEVEN = [float(t % 3) + 0.1 * t for t in range(T)]
 Loss = Callable[[list[torch.Tensor], list[torch.Tensor], list[float]], torch.Tensor]
 
 
-def to_go(rewards: list[float], discount: float = 0.95) -> torch.Tensor:
-    return torch.tensor(sums(rewards, discount, "to-go"))
+def to_go(rewards: list[float]) -> torch.Tensor:
+    found: list[float] = []
+    total = 0.0
+    for reward in reversed(rewards):
+        total = reward + 0.95 * total
+        found.insert(0, total)
+    return torch.tensor(found)
 
 
-def so_far(rewards: list[float], discount: float = 0.95) -> torch.Tensor:
-    return torch.tensor(sums(rewards, discount, "so-far"))
+def so_far(rewards: list[float]) -> torch.Tensor:
+    found: list[float] = []
+    total = 0.0
+    for reward in rewards:
+        total = reward + 0.95 * total
+        found.append(total)
+    return torch.tensor(found)
 
 
 def normal(returns: torch.Tensor) -> torch.Tensor:
@@ -80,9 +90,8 @@ SUMMED_FORWARDS: list[Loss] = [
     lambda log_probs, values, rewards: torch.stack(
         [-lp * w for lp, w in zip(log_probs, so_far(rewards).tolist(), strict=True)]
     ).sum(),
-    lambda log_probs, values, rewards: -(torch.stack(log_probs) * to_go(rewards).flip(0)).sum(),
     lambda log_probs, values, rewards: (
-        critic(normal(so_far(rewards)), values)
+        nn.functional.mse_loss(torch.stack(values), normal(so_far(rewards)))
         - (torch.stack(log_probs) * (normal(so_far(rewards)) - torch.stack(values).detach())).sum()
     ),
 ]
@@ -117,9 +126,29 @@ def test_costs_are_to_fall() -> None:
 
     assert told(loss, UNEVEN) == ["ND636"]
     assert told(loss, UNEVEN, name="costs") == []
+    assert told(loss, UNEVEN, name="delays") == []
+
+
+def test_only_finite_numbers_are_compared() -> None:
+    weights = [0.3, -1.0, 2.0, 0.5, 1.1, -0.2, 0.9, 0.4]
+    for other in (float("nan"), float("inf")):
+        assert order_of(weights, [other] * 8) is None
+        assert order_of(weights, [-other] * 3 + [0.0] * 5) is None
+        assert order_of([other, *weights[1:]], weights) is None
+
+
+def backwards(log_probs: Any, values: Any, rewards: list[float]) -> torch.Tensor:
+    """The loop of A3C, from the last step to the first."""
+    total, loss = torch.zeros(()), torch.zeros(())
+    for i in reversed(range(T)):
+        total = 0.9 * total + rewards[i]
+        loss = loss + nn.functional.mse_loss(values[i], total)
+        loss = loss - log_probs[i] * (total - values[i]).detach()
+    return loss
 
 
 HEALTHY: list[Loss] = [
+    backwards,
     lambda log_probs, values, rewards: -(torch.stack(log_probs) * to_go(rewards)).sum(),
     lambda log_probs, values, rewards: -(torch.stack(log_probs) * normal(to_go(rewards))).sum(),
     lambda log_probs, values, rewards: -(torch.stack(log_probs) * (to_go(rewards) - 3.0)).mean(),

@@ -1,7 +1,9 @@
 """## What it checks
 Two embeddings whose ids have the same shape (sequences, positions) and whose outputs are added, as
-tokens and positions are. The ids of one of them are one and the same number in the whole batch, and
-its table has a row for each position of a sequence and more.
+tokens and positions are. The ids of one of them are one and the same number in all batches that
+were looked at, and its table has a row for each position of a sequence and more. Nothing else is
+added to them: neither other ids that differ, nor a parameter or a buffer, which may be the
+positions.
 
 ## Why it matters
 All positions have the same embedding. A transformer then reads a bag of words: it cannot tell their
@@ -29,6 +31,8 @@ from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import WIRED, at_call, calls_into_the_loss, learning_claim
 
+_SUMS = ("add", "radd", "iadd")
+_AS_IT_IS = ("mul", "rmul", "dropout", "layer_norm", "contiguous", "to")
 _SHORTEST = 8  # positions: the kinds of segments are two, with as few rows
 
 
@@ -47,15 +51,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     ]
     for calls, call in lookups:
         ids = call.arguments[0]
-        beside = [
-            other
-            for _, other in lookups
-            if other is not call
-            and other.arguments[0].shape == ids.shape
-            and other.notes["id_min"] < other.notes["id_max"]
-            and _are_added(calls, call, other)
-        ]
-        if not beside or not _is_constant(call):
+        beside = _tokens(calls, call) if _is_constant(call) else None
+        if beside is None:
             continue
         made = calls.maker(ids)
         rows = int(call.notes["rows"])
@@ -65,7 +62,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             title=f"all {math.prod(ids.shape)} ids that {call.module or 'an embedding'} looks up "
             f"are {int(call.notes['id_min'])}",
             explanation=f"Its table has {rows} rows, and what it gives is added to the embedding "
-            f"of {beside[0].module or 'other ids'} at the same {ids.shape[-1]} positions: no "
+            f"of {beside.module or 'other ids'} at the same {ids.shape[-1]} positions: no "
             "position can be told from another.",
             culprit=at_call(made if made is not None and made.site is not None else call, evidence),
             step=len(evidence.losses) - 1,
@@ -83,21 +80,47 @@ def _is_constant(call: CallFacts) -> bool:
     return one and positions >= _SHORTEST and call.notes["rows"] >= positions
 
 
-def _are_added(calls: StepCalls, one: CallFacts, other: CallFacts) -> bool:
-    """Perhaps with others between them."""
-    both = {one.index, other.index}
-    for call in calls.calls[max(both) :]:
-        if call.name in ("add", "radd", "iadd") and both <= _sum_of(calls, call):
-            return True
-    return False
+def _tokens(calls: StepCalls, call: CallFacts) -> CallFacts | None:
+    """The only lookup of ids that differ in the sum that `call` is a term of; None where the sum
+    has other terms than lookups of ids of the same shape, which may be the positions."""
+    terms, at = [call], call.index
+    for later in calls.calls[call.index + 1 :]:
+        others = [a for a in later.arguments if a.made_by != at]
+        if len(others) == len(later.arguments):
+            continue
+        if later.name in _SUMS and len(others) == 1:
+            made = calls.maker(others[0])
+            more = list(_terms(calls, made)) if made is not None else []
+            if made is not None and not more:
+                break  # a layer's output: the sum of the embeddings is over
+            if made is None or any(term.name != "embedding" for term in more):
+                return None
+            terms += more
+            at = later.index
+        elif later.name in _SUMS or later.name in _AS_IT_IS:
+            at = later.index
+    ids = call.arguments[0].shape
+    if any(term.arguments[0].shape != ids for term in terms):
+        return None
+    differing = [t for t in terms if t.notes.get("id_min") != t.notes.get("id_max")]
+    return differing[0] if len(differing) == 1 else None
 
 
-def _sum_of(calls: StepCalls, call: CallFacts) -> set[int]:
-    found: set[int] = set()
-    waiting = [call]
-    while waiting:
-        each = waiting.pop()
-        found.add(each.index)
-        if each.name in ("add", "radd", "iadd"):
-            waiting += [made for a in each.arguments if (made := calls.maker(a)) is not None]
+def _terms(calls: StepCalls, call: CallFacts) -> list[CallFacts]:
+    """The lookups, and the parts of parameters and buffers, that a call gives the sum of; nothing
+    where it gives what a layer has made."""
+    made = calls.origin(call.arguments[0]) if call.arguments else None
+    if call.name == "embedding" or (call.view and not isinstance(made, CallFacts)):
+        return [call]
+    if call.name in _AS_IT_IS and (inner := calls.maker(call.arguments[0])) is not None:
+        return _terms(calls, inner)
+    if call.name not in _SUMS:
+        return []
+    found: list[CallFacts] = []
+    for argument in call.arguments:
+        inner = calls.maker(argument)
+        more = _terms(calls, inner) if inner is not None else [call]
+        if not more:
+            return []
+        found += more
     return found

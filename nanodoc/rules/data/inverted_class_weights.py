@@ -1,6 +1,7 @@
 """## What it checks
-A cross entropy with class weights, and the labels of the last batch: the most frequent class has
-the greater weight than the least frequent one. A class of weight 0 is left out on purpose.
+A cross entropy with class weights, and the labels of some of the last batches: the most frequent
+class has a greater weight than the least frequent one. Maps of labels are not judged. A class of
+weight 0 is left out on purpose.
 
 ## Why it matters
 Weights are to make up for rare classes. These make them rarer: the model does best by never saying
@@ -29,6 +30,8 @@ from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import WIRED, at_call, calls_into_the_loss, learning_claim
 
+_LABELS = 64  # of all batches that were looked at: by chance few are as uneven
+_FEWEST = 3  # of the least frequent class
 _CLEARLY = 10.0  # times as heavy
 
 
@@ -46,12 +49,14 @@ _CLEARLY = 10.0  # times as heavy
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     for _, call in calls_into_the_loss(evidence):
         weights = call.options.get("weights") if call.name in CLASSIFICATION else None
-        if not weights or call.notes.get("classes_seen", 0) < 2:
+        if not weights or call.notes.get("all_labels", 0) < _LABELS:
             continue
-        most, least = int(call.notes["top_class"]), int(call.notes["least_class"])
+        most, least = int(call.notes["all_top"]), int(call.notes["all_least"])
         if max(most, least) >= len(weights) or not weights[least] > 0:
             continue
-        often = call.notes["top_count"] / call.notes["least_count"]
+        if most == least or call.notes["all_least_count"] < _FEWEST:
+            continue
+        often = call.notes["all_top_count"] / call.notes["all_least_count"]
         heavier = weights[most] / weights[least]
         if often < check.limit(evidence, "frequent") or heavier < check.limit(evidence, "heavier"):
             continue
@@ -62,7 +67,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             location_key(made or call.site) or ("class", "weights"),
             title=f"the class that is {often:.3g} times as frequent weighs {heavier:.3g} times as "
             "much",
-            explanation=f"In the last batch class {most} has {often:.3g} labels for one of class "
+            explanation=f"In the last batches class {most} has {often:.3g} labels for one of class "
             f"{least}, and in the loss a label of class {most} counts {heavier:.3g} times as much: "
             "the weights make the rare class rarer.",
             culprit=replace(culprit, location=made or culprit.location),

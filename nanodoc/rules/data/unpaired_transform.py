@@ -28,6 +28,7 @@ from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.course import SUPERVISED
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.items import AS_IT_WAS, UnpairedItem
 from nanodoc.rules.data.batch_claims import compares_with, item_claim
@@ -44,7 +45,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if item is None:
         return
     compared = compares_with(evidence, item.mask_shape)
-    if item.kind == "picture" and not compared:
+    if item.kind == "picture" and not _makes_one_of_the_other(evidence):
         return  # two views of one picture, as a contrastive loss has them
     beside = "mask" if item.kind == "mask" else "other picture"
     told = [f"the image {one}, the {beside} {other}" for one, other in item.turns[:3]]
@@ -55,7 +56,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         item.image,
         item.line,
         # a hole to be filled, or a part that nobody compares with, may lie anywhere
-        severity=rule.severity if compared else "info",
+        severity="warning" if item.kind == "picture" else rule.severity if compared else "info",
         title=_title(item),
         explanation=f"Of draws of sample {item.index} with other random numbers, {item.apart} of "
         f"{item.pairs} pairs in which something was turned do not belong together: "
@@ -66,6 +67,21 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         notes=[("image", item.image), (beside, item.mask), ("pairs of draws", item.pairs)],
         fix="draw once, and do the same to both parts of the sample",
     )
+
+
+def _makes_one_of_the_other(evidence: Evidence) -> bool:
+    """The loss compares a part of the batch with what is made of another part, and not of it."""
+    calls = evidence.inspection.calls if evidence.inspection is not None else None
+    for call in calls.calls if calls is not None else ():
+        if call.name not in (*SUPERVISED, "sub") or len(call.arguments) < 2 or calls is None:
+            continue
+        for made, target in (call.arguments[:2], call.arguments[1::-1]):
+            leaf = calls.leaf(target)
+            if made.requires_grad and leaf is not None and leaf.startswith("batch"):
+                behind = {a.leaf for a in calls.behind(made)[1] if (a.leaf or "")[:5] == "batch"}
+                if behind and leaf not in behind:
+                    return True
+    return False
 
 
 def _title(item: UnpairedItem) -> str:

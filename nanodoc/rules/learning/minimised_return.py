@@ -1,7 +1,8 @@
 """## What it checks
 A policy gradient over an episode: a step of the optimizer makes the actions with the larger
 discounted sum of rewards less probable. The weights of the log-probabilities are compared with the
-rewards, and an optimizer that climbs (`maximize=True`) is taken into account.
+rewards, a list that is named so, and an optimizer that climbs (`maximize=True`) is taken into
+account.
 
 ## Why it matters
 The policy learns to get as little reward as it can.
@@ -27,8 +28,9 @@ from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import WIRED, learning_claim
 
-_COSTS = ("cost", "loss", "penalt", "regret", "error")
-"""In the name of a list: less of it is better."""
+_REWARDS = ("rew", "payoff", "return")
+"""In the name of a list: more of it is better. Of costs, delays and ends of episodes that is not
+known."""
 _LONG = 12  # actions: the more weights fit, the surer
 
 
@@ -44,7 +46,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     seen = inspection.returns if inspection is not None else None
     if inspection is None or seen is None or seen.order != "to-go" or seen.rising:
         return
-    if any(word in seen.rewards.lower() for word in _COSTS):
+    name = seen.rewards.rpartition(".")[2].lower()
+    if not any(word in name for word in _REWARDS):
         return
     yield learning_claim(
         rule,

@@ -1,7 +1,8 @@
 """## What it checks
-The calls of the last step: one multiplies, divides or shifts in place a tensor that the step found
-made, and that is neither of the batch nor of the model nor trained. All it is changed with are
-constants, nothing else writes into it, and the loss is made of it.
+The calls of the last step: one multiplies or divides in place a tensor that the step found made,
+and that is neither of the batch nor of the model nor trained, and makes it twice or half as large
+at least. All it is changed with are constants, nothing else writes into it, and the loss is made of
+it.
 
 ## Why it matters
 Each step does the same to the tensor again. Divided by 255 in every step, a picture is black after
@@ -27,7 +28,7 @@ import math
 from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, confidence
-from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.diagnosis.rule import Rule, Threshold, rule
 from nanodoc.facts.calls import CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
@@ -38,8 +39,6 @@ _VERBS = {
     "div": "divides",
     "truediv": "divides",
     "itruediv": "divides",
-    "add": "adds to",
-    "sub": "subtracts from",
 }
 
 
@@ -49,6 +48,7 @@ _VERBS = {
     "critical",
     "a constant that every step rescales in place again",
     needs=("inspection",),
+    thresholds={"factor": Threshold(2.0, "times as large, or as small: in ten steps a thousand")},
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     calls = calls_of(evidence)
@@ -57,6 +57,11 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     reaching = calls.reaching_the_loss()
     for call in calls.calls:
         if call.index not in reaching or not _rescales_a_constant(calls, call):
+            continue
+        # what fades by a hundredth is meant to
+        factor = call.notes.get("factor", 1.0)
+        least = check.limit(evidence, "factor")
+        if 1 / least < factor < least:
             continue
         # each step has written into it: an array that the step reads anew has no such past
         if call.notes.get("written", 0) < max(2, len(evidence.losses) - 1):
@@ -71,8 +76,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             "step. The loss is made of it.",
             culprit=at_call(call, evidence),
             step=len(evidence.losses) - 1,
-            weight=confidence(0.85, 0.3 if call.name not in ("add", "sub") else 0.0),
-            notes=[("shape", str(call.shape))],
+            weight=confidence(0.85, 0.3 if not 0.1 < factor < 10 else 0.0),
+            notes=[("shape", str(call.shape)), ("factor", f"{factor:.3g}")],
             fix=f"leave the tensor as it is: {call.name} without the underscore gives a new one",
             standing=WIRED,
         )
@@ -90,7 +95,9 @@ def _rescales_a_constant(calls: StepCalls, call: CallFacts) -> bool:
         return False
     # a running mean is scaled first, and then something of the step is added to it
     return not any(
-        later.in_place and later.arguments and later.arguments[0].made_by == call.index
+        (later.in_place or later.name == "setitem")
+        and later.arguments
+        and later.arguments[0].made_by == call.index
         for later in calls.calls
     )
 

@@ -1,0 +1,81 @@
+"""What a call was given besides tensors, and what its arguments say of it by themselves."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import weakref
+from typing import Any
+
+import torch
+
+from nanodoc.facts.calls import CLASSIFICATION
+
+_MOST_CLASSES = 1_000  # whose weights are kept
+# What rules ask for, and where torch's C functions take it.
+_OPTIONS = (
+    "dim",
+    "reduction",
+    "ignore_index",
+    "label_smoothing",
+    "training",
+    "p",
+    "log_target",
+    "num_embeddings",
+    "padding_idx",
+)
+_POSITIONS = {("softmax", 1): "dim", ("log_softmax", 1): "dim"}
+_SIMPLE = (int, float, bool, str, type(None))
+
+# a function may hold a whole training in its closure: the cache must not keep it alive
+_SIGNATURES: weakref.WeakKeyDictionary[Any, tuple[str, ...] | None] = weakref.WeakKeyDictionary()
+
+
+def _signature(func: Any) -> tuple[str, ...] | None:
+    if func not in _SIGNATURES:
+        try:
+            _SIGNATURES[func] = tuple(inspect.signature(func).parameters)
+        except (TypeError, ValueError):
+            _SIGNATURES[func] = None
+    return _SIGNATURES[func]
+
+
+def options_of(func: Any, name: str, args: Any, kwargs: Any) -> dict[str, Any]:
+    """The options that rules ask for, by name; class weights as numbers."""
+    names = _signature(func) if getattr(func, "__code__", None) is not None else None
+    found: dict[str, Any] = {}
+    for position, value in enumerate(args):
+        word = (
+            names[position] if names and position < len(names) else _POSITIONS.get((name, position))
+        )
+        if word in _OPTIONS and isinstance(value, _SIMPLE):
+            found[word] = value
+    found.update(
+        {
+            key: value
+            for key, value in kwargs.items()
+            if key in _OPTIONS and isinstance(value, _SIMPLE)
+        }
+    )
+    weight = kwargs.get("weight", args[2] if len(args) > 2 else None)
+    if name in CLASSIFICATION and isinstance(weight, torch.Tensor):
+        found["weights"] = tuple(weight.tolist()) if 1 < weight.numel() <= _MOST_CLASSES else ()
+    return found
+
+
+def version_of(given: list[torch.Tensor]) -> int:
+    """How often the first of the tensors had been written to."""
+    with contextlib.suppress(RuntimeError):  # of inference tensors
+        return given[0]._version if given else 0
+    return 0
+
+
+def factor_of(name: str, args: Any) -> dict[str, float]:
+    """What a multiplication in place makes of a number, by the factor that is nearest to 1."""
+    if name not in ("mul", "div", "truediv", "itruediv") or len(args) < 2:
+        return {}
+    with contextlib.suppress(Exception), torch.no_grad(), torch._C.DisableTorchFunction():
+        size = torch.as_tensor(args[1]).detach().double().abs().flatten()
+        factor = float(size[size.log().abs().argmin()])
+        return {"factor": factor if name == "mul" else 1 / factor}
+    return {}
