@@ -9,8 +9,10 @@ LENGTH = 16
 
 def walk(policy):
     log_probs, rewards, place = [], [], 0
+    device = next(policy.parameters()).device
     for step in range(LENGTH):
-        action = Categorical(logits=policy(torch.tensor([place / LENGTH, step / LENGTH])))
+        seen = torch.tensor([place / LENGTH, step / LENGTH], device=device)
+        action = Categorical(logits=policy(seen))
         chosen = action.sample()
         log_probs.append(action.log_prob(chosen))
         place += 1 if chosen.item() else -1
@@ -41,7 +43,7 @@ def recipe(sums, sign=-1.0):
 
     def train_step(model, batch):
         log_probs, rewards = walk(model)
-        returns = sums(rewards)
+        returns = sums(rewards).to(log_probs[0].device)
         weights = (returns - returns.mean()) / returns.std()
         optimizer.zero_grad()
         loss = (sign * torch.stack(log_probs) * weights).sum()

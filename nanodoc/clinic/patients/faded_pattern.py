@@ -25,6 +25,9 @@ def recipe(scale):
     model = nn.Conv2d(3, 3, 3, padding=1)
 
     def train_step(model, batch, optimizer):
+        nonlocal pattern
+        if pattern.device != batch.device:
+            pattern = pattern.to(batch.device)
         painted = model(batch)
         wanted = gram(scale(pattern)).expand(len(batch), -1, -1)
         loss = F.mse_loss(painted, batch) + F.mse_loss(gram(painted), wanted)

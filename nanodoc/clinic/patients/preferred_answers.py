@@ -23,7 +23,7 @@ def recipe(reference_of):
         ids = torch.cat(batch)
         policy = log_probs(model, ids)
         with torch.no_grad():
-            before = log_probs(reference, ids)
+            before = log_probs(reference.to(ids.device), ids)
         won, lost = (policy - before).chunk(2)
         return -F.logsigmoid(0.1 * (won - lost)).mean()
 

@@ -14,7 +14,7 @@ def recipe(power):
     criterion = nn.CrossEntropyLoss(weight=weights / weights.mean())
 
     def loss_fn(model, batch):
-        return criterion(model(batch[0]), batch[1])
+        return criterion.to(batch[1].device)(model(batch[0]), batch[1])
 
     return {
         "model": model,

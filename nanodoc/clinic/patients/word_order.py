@@ -23,7 +23,7 @@ def all_zero(ids):
 
 
 def numbered(ids):
-    return torch.arange(ids.shape[1]).expand_as(ids)
+    return torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
 
 
 def recipe(positions):

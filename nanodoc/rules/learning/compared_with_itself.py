@@ -26,7 +26,7 @@ from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.rule import Rule, rule
-from nanodoc.facts.calls import ArgumentFacts, CallFacts, StepCalls
+from nanodoc.facts.calls import LAYERS, ArgumentFacts, CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import SHORTEST, WIRED, at_call, calls_of, learning_claim
@@ -102,7 +102,7 @@ def _fixed_pass(calls: StepCalls, learns: ArgumentFacts, fixed: ArgumentFacts) -
         with_parameters = (
             calls.calls[index]
             for index in sorted(calls.behind(side)[0])
-            if _parameters(calls.calls[index].arguments)
+            if calls.calls[index].name in LAYERS and _parameters(calls.calls[index].arguments)
         )
         firsts.append(next(with_parameters, None))
     one, other = firsts
