@@ -108,6 +108,8 @@ class CallLog(TorchFunctionMode):
             raise
         made = outputs_of(out) if not isinstance(out, torch.Tensor) else [out]
         if not made:
+            if name == "setitem" and given and (index := self._maker(given[0])) is not None:
+                self._calls[index][-1]["overwritten"] = 1.0
             return out
         if name == "get" and not (given and _shares(made[0], given[0])):
             return out  # an attribute: .grad, .grad_fn

@@ -92,6 +92,19 @@ def test_positions_are_all_one() -> None:
     assert read(lambda ids: torch.full_like(ids, 3)) == ["ND132"]
 
 
+class OfLanguages(Reader):
+    def forward(self, ids: torch.Tensor) -> Any:
+        places = self.words(torch.arange(ids.shape[1]).expand_as(ids))
+        words = (self.words(ids) + places) * 2.0 + self.others(self.ids(ids))
+        return self.out(torch.tanh(words).mean(1))
+
+
+def test_a_table_of_languages_beside_positions() -> None:
+    data = torch.utils.data.TensorDataset(torch.randint(20, (320, 12)), LABELS.clamp(max=1))
+    model = OfLanguages(torch.zeros_like, 16)
+    assert codes(model, lambda model, b: F.cross_entropy(model(b[0]), b[1]), data, "ND132") == []
+
+
 def test_positions_differ_or_are_none() -> None:
     assert read(lambda ids: torch.arange(ids.shape[1]).expand_as(ids)) == []
     assert read(torch.zeros_like, rows=4) == []  # kinds of segments

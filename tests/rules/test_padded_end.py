@@ -18,7 +18,9 @@ class Judge(nn.Module):
         super().__init__()
         self.way = way
         self.words = nn.Embedding(30, 8, padding_idx=0)
-        self.read = (nn.GRU if "gru" in way else nn.LSTM)(8, 8, batch_first="time" not in way)
+        self.read = (nn.GRU if "gru" in way else nn.LSTM)(
+            8, 8, batch_first="time" not in way, bidirectional="both" in way
+        )
         self.judge = nn.Linear(8, 2)
 
     def forward(self, ids: torch.Tensor) -> Any:
@@ -66,7 +68,7 @@ def test_it_is_read_behind_the_padding(way: str) -> None:
     assert told(way) == [("ND130", "warning")]
 
 
-@pytest.mark.parametrize("way", ["own end", "packed", "mean"])
+@pytest.mark.parametrize("way", ["own end", "packed", "mean", "both gru state"])
 def test_it_is_read_at_its_end(way: str) -> None:
     assert told(way) == []
 

@@ -38,6 +38,13 @@ def told(way: str) -> list[str]:
         elif way == "not read":
             torch.ones(4).mul_(2)
             factor.mul_(0.99)
+        elif way == "a clock":
+            kept.add_(0.1)
+        elif way == "weights that fade":
+            kept.mul_(0.99)
+        elif way == "priorities":
+            kept.mul_(0.5)
+            kept[:2] = batch[0, :2]
         elif way == "an array":
             return trained(model, torch.from_numpy(array).div_(255), batch, optimizer)
         return trained(model, kept * scalar, batch, optimizer)
@@ -73,6 +80,9 @@ def test_a_constant_is_changed_again(way: str) -> None:
         "temperature",
         "not read",
         "an array",
+        "a clock",
+        "weights that fade",
+        "priorities",
         "nothing",
     ],
 )

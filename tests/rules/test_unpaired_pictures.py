@@ -40,12 +40,17 @@ class Pairs(Dataset[Any]):
         return small + 0.02 * torch.randn_like(small), target
 
 
-def told(way: str, *, contrast: bool = False) -> list[tuple[str, int | None]]:
+def told(
+    way: str, *, contrast: bool = False, self_too: bool = False
+) -> list[tuple[str, int | None]]:
     torch.manual_seed(0)
     factor = 1 if way == "noisy" else 2
     model = nn.Sequential(nn.Conv2d(1, factor**2, 3, padding=1), nn.PixelShuffle(factor))
 
     def loss_fn(model: Any, batch: Any) -> torch.Tensor:
+        if contrast and self_too:
+            own = torch.stack([F.mse_loss(model(F.avg_pool2d(p, 2)), p) for p in batch[1:]]).sum()
+            return own + F.mse_loss(model(batch[0]).mean(), batch[0].mean())
         if not contrast:
             return F.mse_loss(model(batch[0]), batch[1])
         one, other = (model(part).flatten(1)[:, :64] for part in batch)
@@ -73,3 +78,7 @@ def test_one_of_them_is_mirrored(way: str, line: str) -> None:
 @pytest.mark.parametrize(("way", "contrast"), [("both", False), ("views", True), ("others", False)])
 def test_they_are_mirrored_alike_or_need_not_be(way: str, contrast: bool) -> None:
     assert told(way, contrast=contrast) == []
+
+
+def test_each_view_is_compared_with_itself() -> None:
+    assert told("views", contrast=True, self_too=True) == []

@@ -94,10 +94,8 @@ def _rescales_a_constant(calls: StepCalls, call: CallFacts) -> bool:
     if any(_changes(calls, other.made_by, other.leaf) for other in others):
         return False
     # a running mean is scaled first, and then something of the step is added to it
-    return not any(
-        (later.in_place or later.name == "setitem")
-        and later.arguments
-        and later.arguments[0].made_by == call.index
+    return not call.notes.get("overwritten") and not any(
+        later.in_place and later.arguments and later.arguments[0].made_by == call.index
         for later in calls.calls
     )
 
