@@ -45,7 +45,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if item is None:
         return
     compared = compares_with(evidence, item.mask_shape)
-    if item.kind == "picture" and not _makes_one_of_the_other(evidence):
+    if item.kind == "picture" and not _makes_one_of_the_other(evidence, item):
         return  # two views of one picture, as a contrastive loss has them
     beside = "mask" if item.kind == "mask" else "other picture"
     told = [f"the image {one}, the {beside} {other}" for one, other in item.turns[:3]]
@@ -69,15 +69,18 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     )
 
 
-def _makes_one_of_the_other(evidence: Evidence) -> bool:
-    """The loss compares a part of the batch with what is made of another part, and not of it."""
+def _makes_one_of_the_other(evidence: Evidence, item: UnpairedItem) -> bool:
+    """The loss compares a part of the batch, of the second picture's shape, with what is made of
+    another part, and not of it."""
     calls = evidence.inspection.calls if evidence.inspection is not None else None
     for call in calls.calls if calls is not None else ():
         if call.name not in (*SUPERVISED, "sub") or len(call.arguments) < 2 or calls is None:
             continue
         for made, target in (call.arguments[:2], call.arguments[1::-1]):
             leaf = calls.leaf(target)
-            if made.requires_grad and leaf is not None and leaf.startswith("batch"):
+            if target.shape[1:] != item.mask_shape or leaf is None:
+                continue
+            if made.requires_grad and leaf.startswith("batch"):
                 behind = {a.leaf for a in calls.behind(made)[1] if (a.leaf or "")[:5] == "batch"}
                 if behind and leaf not in behind:
                     return True
