@@ -38,7 +38,7 @@ def recipe(make, rate, reduction):
 @pytest.mark.parametrize(
     ("making", "line"),
     [
-        ("lambda p, lr: torch.optim.SGD(p, lr, momentum=0.9), 1e-1, 'sum'", "the loss"),
+        ("lambda p, lr: torch.optim.SGD(p, lr, momentum=0.9), 1e-2, 'sum'", "the loss"),
         ("torch.optim.Adam, 3.0, 'sum'", "the optimizer"),
         ("lambda p, lr: torch.optim.SGD(p, lr, momentum=0.9), 300.0, 'mean'", "the optimizer"),
     ],
