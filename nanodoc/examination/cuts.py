@@ -56,7 +56,7 @@ class CutReader:
         for cut in self._gradient.cuts(orphans):
             groups.setdefault(self._site_key(cut.index), []).append(cut)
 
-        def rank(members: list[Cut]) -> tuple[int, bool, int]:
+        def rank(members: list[Cut]) -> tuple[int, bool, bool, int]:
             mask = 0
             for cut in members:
                 mask |= cut.orphans
@@ -64,7 +64,9 @@ class CutReader:
                 "detach",
                 "alias",
             )
-            return (-mask.bit_count(), plain, members[0].index)
+            # what a term needs that has gradient otherwise, it may be kept from on purpose
+            living = all(cut.index not in self._gradient.in_dead_terms for cut in members)
+            return (-mask.bit_count(), living, plain, members[0].index)
 
         found: list[CutFacts] = []
         left = orphans
@@ -96,6 +98,7 @@ class CutReader:
         seen = set()
         for index, cut in self._gradient.dead_terms():
             kind, region = self._kind(cut)
+            kind = "detach" if kind == "rewrapped" else kind  # of the loss itself, not of a term
             key = self._site_key(cut.index)
             if key in seen or (kind == "detach" and self._gradient.also_carried(cut)):
                 continue

@@ -24,7 +24,7 @@ from nanodoc.trace.files import USER, frame_kind
 from nanodoc.trace.flow import FlowLog
 from nanodoc.trace.functions import FunctionWatch
 from nanodoc.trace.graph import StepTrace
-from nanodoc.trace.spans import Place, calling_places, resolve
+from nanodoc.trace.spans import Place, calling_places, resolve, resolved
 from nanodoc.trace.threads import in_one_thread
 from nanodoc.trace.tracer import Tracer
 
@@ -114,7 +114,7 @@ class FollowedStep:
             self.rewrapped |= loss.requires_grad and loss.is_leaf
             own, caller = calling_places(2)
             place = caller or own
-            self.calls.append(resolve(*place) if place else None)
+            self.calls.append(resolved(place))
             self.custom.watch(loss)
 
     def note_gradients(self) -> None:

@@ -38,7 +38,7 @@ from nanodoc.replay.step import StepRunner, run_step
 from nanodoc.replay.step_state import StateKeeper, StepState
 from nanodoc.trace.cuts import GradFlow, module_edges
 from nanodoc.trace.graph import StepTrace
-from nanodoc.trace.spans import Place, resolve
+from nanodoc.trace.spans import Place, resolve, resolved
 from nanodoc.trace.statements import written_at
 
 _MOST_CUTS = 6  # told of one step
@@ -374,7 +374,7 @@ def _overwrite_facts(found: Overwritten, trace: StepTrace) -> OverwriteFacts:
         saved_by=trace.facts(saved) if saved is not None else None,
         overwritten_by=trace.facts(writer) if writer is not None else None,
         shape=found.shape,
-        optimizer_call=resolve(*call) if call else None,
+        optimizer_call=resolved(call),
         leaf=found.leaf,
     )
 

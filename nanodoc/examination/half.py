@@ -15,7 +15,7 @@ from nanodoc.replay.traced_replay import GRADIENT_MARK
 from nanodoc.trace.graph import StepTrace
 from nanodoc.trace.half import HalfLog, HalfOp
 from nanodoc.trace.ops import plain_name
-from nanodoc.trace.spans import Place, resolve
+from nanodoc.trace.spans import Place, resolved
 
 # ops between the half-precision op and the parameter's gradient: casts, views, the unscaling
 _BEHIND = 16
@@ -139,7 +139,7 @@ def _regions(trace: StepTrace, log: HalfLog, device: torch.device) -> Iterator[A
     for region in log.regions:
         inside = range(region.begin, max(region.begin, region.end))
         yield AutocastRegion(
-            place=resolve(*region.place) if region.place else None,
+            place=resolved(region.place),
             device=region.device,
             dtype=region.dtype,
             enabled=region.enabled,

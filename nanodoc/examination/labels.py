@@ -7,6 +7,7 @@ import os
 from typing import Any
 
 from nanodoc.facts.calls import (
+    BINARY,
     CLASSIFICATION,
     REGRESSION,
     ArgumentFacts,
@@ -20,6 +21,7 @@ from nanodoc.trace.returned import Key, line_in_data, line_of_variable, lines_ca
 
 _LOSSES = (*CLASSIFICATION, *REGRESSION)
 _WEIGHTED = ("CrossEntropyLoss", "NLLLoss")
+_WEIGHTED_BINARY = ("BCEWithLogitsLoss",)
 _TAKING = ("getitem", "narrow", "roll", "index_select", "gather", "select", "slice")
 
 
@@ -61,8 +63,24 @@ def weights_at(calls: StepCalls) -> SourceSpan | None:
     if call is None or call.site is None:
         return None
     file = os.path.abspath(call.site.file)
-    found = lines_calling(file, _WEIGHTED, keyword="weight")
+    if call.name == BINARY:
+        found = lines_calling(file, _WEIGHTED_BINARY, keyword="pos_weight")
+    else:
+        found = lines_calling(file, _WEIGHTED, keyword="weight")
     return found[0] if len(found) == 1 else None
+
+
+def criterion_at(calls: StepCalls) -> SourceSpan | None:
+    """Where the user makes the object of a library whose method computes the loss; None where the
+    loss is computed by the user's own code or torch, or the user's file makes several of them."""
+    for index in calls.losses:
+        call = calls.calls[index]
+        owner, dot, _ = (call.location.function if call.location else "").partition(".")
+        if call.called_from is None or not dot:
+            continue
+        found = lines_calling(os.path.abspath(call.called_from.file), (owner,))
+        return found[0] if len(found) == 1 else None
+    return None
 
 
 def mask_at(recipe: Recipe, batches: list[Any]) -> SourceSpan | None:

@@ -5,28 +5,26 @@ Silent bugs show there and nowhere else."""
 from __future__ import annotations
 
 import contextlib
-import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from nanodoc.errors import UsageError, UserCodeError
-from nanodoc.examination.labels import labels_at, mask_at, weights_at
+from nanodoc.examination.discarded import discarded
+from nanodoc.examination.labels import criterion_at, labels_at, mask_at, weights_at
+from nanodoc.examination.model_watch import ModelWatch
 from nanodoc.examination.returns import ReturnsLook
 from nanodoc.examination.sequence_look import SequenceLook
 from nanodoc.facts.calls import (
     CLASSIFICATION,
+    DROPOUTS,
     CallFacts,
-    InspectionFacts,
-    LabelFacts,
-    ModeFacts,
-    OutputFacts,
     StepCalls,
-    UnitFacts,
 )
+from nanodoc.facts.inspection import InspectionFacts, LabelFacts, UnitFacts
 from nanodoc.facts.policy import ReturnFacts
 from nanodoc.measure.values import SQUASHERS, Units, ValueProbe
 from nanodoc.recipe.build_facts import BuildFacts
@@ -35,15 +33,13 @@ from nanodoc.replay.step import StepRunner, run_step
 from nanodoc.replay.step_state import StateKeeper, StepState
 from nanodoc.replay.traced_replay import leaves_of
 from nanodoc.replay.weight_history import PastStep
-from nanodoc.tensors.nested import batch_size, takes_hooks, tensor_leaves
-from nanodoc.tensors.plain import is_plain
+from nanodoc.tensors.nested import batch_size
 from nanodoc.trace.calls import CallLog
 from nanodoc.trace.eager import run_eagerly
 
 _MOST_BATCHES = 4
 _SECONDS = 5.0  # after which no further batch is looked at
 _LOG_PROB = ".log_prob("  # in the source of a line
-_DROPPING = (torch.nn.modules.dropout._DropoutNd, torch.nn.modules.batchnorm._NormBase)
 
 
 class Inspector:
@@ -69,7 +65,7 @@ class Inspector:
             for group in o.param_groups
             for p in group["params"]
         }
-        watch = _ModelWatch(self._model, self._build, held)
+        watch = ModelWatch(self._model, self._build, held)
         others = [
             state
             for state in past
@@ -105,8 +101,13 @@ class Inspector:
             output=watch.output,
             modes=tuple(watch.modes),
             training=watch.training,
+            maximised=self._maximised(),
+            still_dropping=self._still_dropping(last, calls),
+            discarded=discarded(calls),
+            still=watch.still.found(calls),
             labels_at=labels_at(self._runner.recipe, calls),
             weights_at=weights_at(calls),
+            criterion_at=criterion_at(calls),
             returns=self._returns(last, calls),
             **self._sequences(last, calls),
         ), ""
@@ -115,17 +116,45 @@ class Inspector:
         """Of a step that asks a distribution for log-probabilities."""
         if not any(_LOG_PROB in c.location.code for c in calls.calls if c.location):
             return None
-        groups = [group for o in self._runner.recipe.optimizers for group in o.param_groups]
-        look = ReturnsLook(maximised=any(group.get("maximize") for group in groups))
-        self._look(last, look)
+        look = ReturnsLook(maximised=self._maximised())
+        self._look(last, look, look.on_loss)
         return look.facts
 
-    def _look(self, last: StepState, look: ReturnsLook | SequenceLook) -> None:
+    def _still_dropping(self, last: StepState, calls: StepCalls) -> tuple[int, ...]:
+        """The calls of dropout, other than those of dropout layers, that drop in eval mode."""
+        own = [call for call in calls.calls if call.name in DROPOUTS and call.module is not None]
+        own = [call for call in own if "Dropout" not in (call.module_type or "")]
+        if not any(call.options.get("training") for call in own):
+            return ()
+        modes = {module: module.training for module in self._model.modules()}
+        with state_preserved(self._runner, self._keeper), warnings_unsaid(), run_eagerly():
+            try:
+                seen = self._run(last, ValueProbe(), None, evaluating=True)
+                switched = any(module.training for module in modes)  # by the step itself
+            except (UserCodeError, UsageError):
+                return ()
+            finally:
+                for module, training in modes.items():
+                    module.training = training
+        dropped = {(c.module, c.site) for c in seen.calls if c.options.get("training")}
+        return tuple(c.index for c in own if not switched and (c.module, c.site) in dropped)
+
+    def _maximised(self) -> bool:
+        groups = [group for o in self._runner.recipe.optimizers for group in o.param_groups]
+        return any(group.get("maximize") for group in groups)
+
+    def _look(
+        self,
+        last: StepState,
+        look: ReturnsLook | SequenceLook,
+        on_loss: Callable[[torch.Tensor], None] | None = None,
+    ) -> None:
+        """Runs the last step once more under `look`."""
         with state_preserved(self._runner, self._keeper), warnings_unsaid(), run_eagerly():
             self._keeper.restore(last)
             batches = [self._runner.moved(batch) for batch in last.batches]
             with contextlib.suppress(UserCodeError, UsageError), look:
-                run_step(self._runner, batches, on_loss=getattr(look, "on_loss", None))
+                run_step(self._runner, batches, on_loss=on_loss)
 
     def _sequences(self, last: StepState, calls: StepCalls) -> dict[str, Any]:
         """Of a step that looks up ids."""
@@ -136,16 +165,30 @@ class Inspector:
         mask = mask_at(self._runner.recipe, last.batches) if look.padding is not None else None
         return {"sequence": look.facts, "padding": look.padding, "mask_at": mask}
 
-    def _run(self, capsule: StepState, probe: ValueProbe, watch: _ModelWatch | None) -> StepCalls:
+    def _run(
+        self,
+        capsule: StepState,
+        probe: ValueProbe,
+        watch: ModelWatch | None,
+        *,
+        evaluating: bool = False,
+    ) -> StepCalls:
         self._keeper.restore(capsule)
+        if evaluating:
+            self._model.eval()
         batches = [self._runner.moved(batch) for batch in capsule.batches]
         log = CallLog(self._model, leaves_of(self._model, batches), probe.measure)
         probe.begin(log.made_of)
         if watch is not None:
-            watch.begin(capsule)
+            watch.begin(capsule, log.count)
+
+        def on_loss(loss: torch.Tensor) -> None:
+            log.on_loss(loss)
+            probe.slopes.differentiated(loss)
+
         try:
             with log:
-                run_step(self._runner, batches, on_loss=log.on_loss)
+                run_step(self._runner, batches, on_loss=on_loss)
         finally:
             if watch is not None:
                 watch.end()
@@ -173,122 +216,6 @@ def _labels(step: int, batches: Sequence[Any], calls: StepCalls) -> LabelFacts |
 
 def _has_rows(call: CallFacts) -> bool:
     return len(call.arguments) > 1 and bool(call.arguments[1].shape)
-
-
-class _ModelWatch:
-    """What the model returns, and in which mode its layers run, in calls that gradients flow
-    through: a validation inside the step is nobody's training."""
-
-    def __init__(self, model: torch.nn.Module, build: BuildFacts, held: set[int]) -> None:
-        self._model = model
-        self._build = build
-        self._held = held
-        self._names = {id(module): name for name, module in model.named_modules()}
-        self._handles: list[Any] = []
-        self._outputs: list[OutputFacts] = []
-        self._size: int | None = None
-        self._seen: dict[str, ModeFacts] = {}
-        self.training = False
-
-    def begin(self, capsule: StepState) -> None:
-        self._size = batch_size(capsule.batches[0]) if capsule.batches else None
-        if takes_hooks(self._model):
-            told = self._model.register_forward_hook(self._returned, with_kwargs=True)
-            self._handles.append(told)
-        for module in self._model.modules():
-            if isinstance(module, _DROPPING) and takes_hooks(module):
-                self._handles.append(module.register_forward_pre_hook(self._called))
-
-    def end(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
-
-    @property
-    def modes(self) -> list[ModeFacts]:
-        return list(self._seen.values())
-
-    @property
-    def output(self) -> OutputFacts | None:
-        """Of the call whose samples' outputs differ most."""
-        return max(self._outputs, key=lambda output: output.spread, default=None)
-
-    def _called(self, module: torch.nn.Module, args: Any) -> None:
-        if not torch.is_grad_enabled():
-            return
-        self.training |= self._model.training
-        name = self._names[id(module)]
-        if isinstance(module, torch.nn.modules.dropout._DropoutNd):
-            if module.p == 0:
-                return
-        elif not getattr(module, "track_running_stats", False):
-            return
-        parent = self._model.get_submodule(name.rpartition(".")[0])
-        own = any(self._trains(p) for p in module.parameters())
-        # what lies behind a frozen network may learn: its statistics are to stay
-        learns = (
-            any(self._trains(p) for p in parent.parameters())
-            if isinstance(module, torch.nn.modules.dropout._DropoutNd)
-            else own or any(t.requires_grad for _, t in tensor_leaves(list(args)))
-        )
-        before = self._seen.get(name)
-        undone = self._build.eval_undone(module) if module.training else None
-        self._seen[name] = ModeFacts(
-            module=name,
-            module_type=type(module).__name__,
-            training=module.training or (before is not None and before.training),
-            trainable=learns,
-            momentum=getattr(module, "momentum", None),
-            untouched=_untouched(module),
-            eval_at=undone[0] if undone else None,
-            train_at=undone[1] if undone else None,
-            made_at=self._build.layer_made_at(name),
-        )
-
-    def _trains(self, parameter: torch.nn.Parameter) -> bool:
-        return parameter.requires_grad and (not self._held or id(parameter) in self._held)
-
-    def _returned(self, module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        size = self._size
-        if not torch.is_grad_enabled() or size is None or size < 2:
-            return
-        made = [
-            t
-            for _, t in tensor_leaves(output)
-            if t.is_floating_point() and t.requires_grad and is_plain(t)
-        ]
-        made = [t for t in made if t.dim() and t.shape[0] == size]
-        given = [
-            t
-            for _, t in tensor_leaves([list(args), dict(kwargs)])
-            if is_plain(t) and t.dim() and t.shape[0] == size
-        ]
-        if not made or not given:
-            return
-        with torch.no_grad(), torch._C.DisableTorchFunction():
-            differ = any(not bool((t == t[:1]).all()) for t in given)
-            spreads = [_spread_of(t) for t in made]
-        self._outputs.append(
-            OutputFacts(batch_size=size, spread=max(spreads), inputs_differ=differ)
-        )
-
-
-def _untouched(module: torch.nn.Module) -> bool:
-    mean, variance = getattr(module, "running_mean", None), getattr(module, "running_var", None)
-    if mean is None or variance is None:
-        return False
-    with torch.no_grad(), torch._C.DisableTorchFunction():
-        return not bool(mean.any()) and bool((variance == 1).all())
-
-
-def _spread_of(out: torch.Tensor) -> float:
-    """Largest difference between two samples, relative to the largest value; inf for what is not
-    finite."""
-    rows = out.detach().float().reshape(out.shape[0], -1)
-    if not rows.numel() or not bool(torch.isfinite(rows).all()):
-        return math.inf
-    largest = float(rows.abs().max())
-    return float((rows - rows[0]).abs().max()) / largest if largest else 0.0
 
 
 def _spread(steps: Sequence[PastStep], most: int) -> list[PastStep]:

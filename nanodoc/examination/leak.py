@@ -27,7 +27,7 @@ from nanodoc.facts.ops import OpFacts
 from nanodoc.tensors.nested import takes_hooks
 from nanodoc.trace.eager import run_eagerly
 from nanodoc.trace.modules import ModuleStack
-from nanodoc.trace.spans import Place, calling_places, resolve
+from nanodoc.trace.spans import Place, calling_places, resolved
 
 SAMPLE = 0  # the first: a recurrence over the batch carries its change to every later one
 # of a row's norm; float32 rows that nobody touched differ by about 1e-7 at the most
@@ -160,8 +160,8 @@ def _facts(
             phase="forward",
             module=path,
             module_type=type(module).__name__ if module is not None else None,
-            location=resolve(*own) if own else None,
-            called_from=resolve(*caller) if caller else None,
+            location=resolved(own),
+            called_from=resolved(caller),
         ),
         kind=next((kind for kind, names in kinds.items() if name in names), "other"),
         sample=SAMPLE,

@@ -11,10 +11,12 @@ from typing import Any
 
 import torch
 
+from nanodoc.examination.sample import as_tensor
 from nanodoc.facts.source import SourceSpan
 from nanodoc.trace.files import USER, frame_kind, line_span
 
 _MOST_LINES = 20_000
+_PIXELS = 16  # a picture has more
 
 
 class _Lines(ABC):
@@ -95,15 +97,20 @@ class LineThatTurns(_Lines):
     """The line after which a local variable, or what is returned, holds a picture that was seen
     before mirrored or turned.
 
-    `picture` gives the plane of what is a picture, `turned` compares two of them.
+    `picture` gives the plane of what is a picture, `turned` compares two of them. `of_two`: it is
+    to be told from what belongs to it, so that a function that was given nothing but one of the
+    two is not to blame, but its caller.
     """
 
     def __init__(
         self,
         picture: Callable[[Any], torch.Tensor | None],
         turned: Callable[[torch.Tensor, torch.Tensor], bool],
+        *,
+        of_two: bool = False,
     ) -> None:
         super().__init__()
+        self._of_two = of_two
         self._picture = picture
         self._turned = turned
         self._known: dict[int, Any] = {}
@@ -128,3 +135,25 @@ class LineThatTurns(_Lines):
                 self._blame(frame, line)
                 return
             self._first.setdefault(picture.shape, picture)
+
+    def _blame(self, frame: FrameType, line: int) -> None:
+        while self._of_two and _was_given_one(frame) and frame.f_back in self._at:
+            frame = frame.f_back
+            line = self._at[frame]
+        super()._blame(frame, line)
+
+
+def _was_given_one(frame: FrameType) -> bool:
+    """Among the arguments of the function is one picture or mask."""
+    code, found = frame.f_code, 0
+    for name in code.co_varnames[: code.co_argcount]:
+        value = frame.f_locals.get(name)
+        inner = list(value.values()) if isinstance(value, dict) else value
+        parts = inner if isinstance(inner, (list, tuple)) else [inner]
+        found += sum(_is_flat(part) for part in parts)
+    return found == 1
+
+
+def _is_flat(value: Any) -> bool:
+    tensor = as_tensor(value)
+    return tensor is not None and tensor.dim() in (2, 3) and tensor.numel() >= _PIXELS

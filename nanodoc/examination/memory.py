@@ -17,7 +17,7 @@ from nanodoc.recipe.recipe import Recipe
 from nanodoc.tensors.nested import tensor_leaves
 from nanodoc.tensors.plain import without_values
 from nanodoc.trace.modules import ModuleStack
-from nanodoc.trace.spans import Place, calling_places, resolve
+from nanodoc.trace.spans import Place, calling_places, resolved
 
 _MOST_LINES = 5
 _MOST_MODULES = 8
@@ -50,9 +50,7 @@ class SavedLog:
         for storage, size, shape, dtype, module, place in self._seen.values():
             if storage() is not None:
                 path = self._stack.modules[module][0] if module >= 0 else ""
-                self.kept.append(
-                    (size, shape, dtype, path, resolve(*place) if place is not None else None)
-                )
+                self.kept.append((size, shape, dtype, path, resolved(place)))
         self._seen = {}
 
     def _pack(self, tensor: torch.Tensor) -> torch.Tensor:

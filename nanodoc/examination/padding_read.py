@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import torch
 
-from nanodoc.facts.calls import PaddingFacts
+from nanodoc.facts.inspection import PaddingFacts
 
 _FEWEST = 2  # paddings of a row that is looked at
 _TOKENS = 6  # of it: one in the middle has others on both sides

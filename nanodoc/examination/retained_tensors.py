@@ -18,7 +18,7 @@ from nanodoc.recipe.variables import variables_of
 from nanodoc.trace.cuts import GradFlow
 from nanodoc.trace.flow import FlowLog
 from nanodoc.trace.graph import StepTrace
-from nanodoc.trace.spans import Place, calling_places, resolve
+from nanodoc.trace.spans import Place, calling_places, resolve, resolved
 
 _DEPTH = 3
 _MOST_ITEMS = 4096
@@ -61,9 +61,7 @@ class KeptTensors:
             if param is not None and param.requires_grad and id(owner) not in kept._paths:
                 own, caller = calling_places(2)
                 place = caller or own
-                kept.fresh.append(
-                    (f"{type(owner).__name__}.{name}", resolve(*place) if place else None)
-                )
+                kept.fresh.append((f"{type(owner).__name__}.{name}", resolved(place)))
 
         module.__setattr__ = assign  # type: ignore[method-assign, assignment]  # put back in __exit__
         module.register_parameter = register_parameter  # type: ignore[method-assign, assignment]  # put back in __exit__
@@ -115,7 +113,7 @@ class KeptTensors:
             yield CarriedFacts(
                 name=name,
                 reader=trace.facts(carried.reader),
-                kept_at=resolve(*place) if place else None,
+                kept_at=resolved(place),
                 node=carried.node,
                 is_buffer=buffer,
                 given_at=trace.given_at(carried.reader, -1) if place is None else None,

@@ -31,7 +31,7 @@ from nanodoc.facts.policy import ReturnFacts
 from nanodoc.facts.source import SourceSpan
 from nanodoc.trace.calls import plain_name
 from nanodoc.trace.files import USER, frame_kind
-from nanodoc.trace.spans import Place, calling_places, resolve
+from nanodoc.trace.spans import Place, calling_places, resolved
 
 _FEWEST, _MOST = 8, 2_000  # actions of an episode
 _MOST_FRAMES = 6
@@ -112,7 +112,7 @@ class ReturnsLook(TorchFunctionMode):
             elif self._weighted_at is None:
                 own, caller = calling_places(2)
                 place = caller or own
-                self._weighted_at = resolve(*place) if place is not None else None
+                self._weighted_at = resolved(place)
         return out
 
     def _are_weightless(self, args: Sequence[Any]) -> bool:
@@ -161,7 +161,7 @@ class ReturnsLook(TorchFunctionMode):
             at = wrong[0].stored_at if wrong[0].backwards else wrong[0].at
         # a loop from the last step to the first asks in that order, too
         if order.order != TO_GO and len(self._log_probs) > 1:
-            place = resolve(*self._asked_at) if self._asked_at is not None else None
+            place = resolved(self._asked_at)
             if at is None or place is None or asked_backwards(self._asked_at):
                 return None
         return ReturnFacts(
@@ -176,8 +176,6 @@ class ReturnsLook(TorchFunctionMode):
 
     def _weights(self, loss: torch.Tensor) -> list[float]:
         """What a step raises the log-probabilities with, in the order of the actions."""
-        if not self._log_probs:
-            return []
         try:
             slopes = torch.autograd.grad(
                 loss, self._log_probs, retain_graph=True, allow_unused=True
@@ -243,7 +241,7 @@ def _variables(frames: Iterable[FrameType]) -> Iterator[tuple[str, Any]]:
 
 
 def _numbers(value: Any, count: int) -> list[float] | None:
-    """None for what is no list of so many numbers."""
+    """None for what is no list of so many numbers. Raises what the object raises."""
     if isinstance(value, torch.Tensor) or type(value).__module__ == "numpy":
         single = getattr(value, "requires_grad", False)
         size = getattr(value, "shape", ())
@@ -254,13 +252,9 @@ def _numbers(value: Any, count: int) -> list[float] | None:
         return None
     found = []
     for item in value:
-        if isinstance(item, (torch.Tensor,)) or hasattr(item, "item"):
-            if getattr(item, "requires_grad", False) or getattr(item, "size", 1) == 0:
-                return None
-            try:
-                item = item.item()
-            except (ValueError, RuntimeError):  # of several values
-                return None
+        if getattr(item, "requires_grad", False):
+            return None
+        item = item.item() if hasattr(item, "item") else item
         if isinstance(item, bool) or not isinstance(item, numbers.Real):
             return None
         found.append(float(item))

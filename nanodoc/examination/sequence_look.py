@@ -16,9 +16,10 @@ from torch.overrides import TorchFunctionMode
 
 from nanodoc.examination.end_read import Recurrence, read_at_end
 from nanodoc.examination.padding_read import padding_facts
-from nanodoc.facts.calls import CLASSIFICATION, RECURRENT, PaddingFacts, SequenceFacts
+from nanodoc.facts.calls import CLASSIFICATION, RECURRENT
+from nanodoc.facts.inspection import PaddingFacts, SequenceFacts
 from nanodoc.trace.calls import plain_name
-from nanodoc.trace.spans import Place, calling_places, resolve
+from nanodoc.trace.spans import Place, calling_places, resolved
 
 _SHORTEST = 4
 """Positions of a sequence."""
@@ -134,7 +135,7 @@ class SequenceLook(TorchFunctionMode):
             positions=grid.shape[1],
             labels=int((grid != ignored).sum()),
             reads_later=later,
-            at=resolve(*place) if place is not None else None,
+            at=resolved(place),
         )
 
     def _is_partly_given(self, labels: torch.Tensor, ignored: int) -> bool:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-import linecache
 from dataclasses import dataclass
 
 from nanodoc.facts.source import SourceSpan
 from nanodoc.trace.files import line_span
-from nanodoc.trace.spans import Place, resolve
+from nanodoc.trace.parsed import nodes_of
+from nanodoc.trace.spans import Place, resolved
 
 _STORING = ("append", "appendleft", "insert", "extend")
 
@@ -29,13 +29,9 @@ class SummingLoop:
 
 def summing_loops(file: str) -> list[SummingLoop]:
     """Those of a file."""
-    try:
-        tree = ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError, RecursionError):
-        return []
     return [
         loop
-        for function in ast.walk(tree)
+        for function in nodes_of(file)
         if isinstance(function, (ast.FunctionDef, ast.Module))
         for node in _own(function)
         if isinstance(node, ast.For) and (loop := _loop(node, file, function)) is not None
@@ -44,18 +40,14 @@ def summing_loops(file: str) -> list[SummingLoop]:
 
 def asked_backwards(place: Place | None) -> bool:
     """A line stands in a loop that runs from the last of something to the first."""
-    span = resolve(*place) if place is not None else None
+    span = resolved(place)
     if place is None or span is None:
-        return False
-    try:
-        tree = ast.parse("".join(linecache.getlines(place[0].co_filename)))
-    except (SyntaxError, ValueError, RecursionError):
         return False
     return any(
         isinstance(node, (ast.For, ast.comprehension))
         and _backwards(node.iter)
         and node.iter.lineno <= span.line <= (getattr(node, "end_lineno", None) or span.line)
-        for node in ast.walk(tree)
+        for node in nodes_of(place[0].co_filename)
     )
 
 

@@ -82,7 +82,7 @@ def _of(
 
 def _turning_line(sample: Sample, draws: int) -> SourceSpan | None:
     for seed in range(1, draws + 1):
-        with LineThatTurns(_is_picture, _turned) as line:
+        with LineThatTurns(_is_picture, _turned, of_two=True) as line:
             sample.draw(seed)
         if line.found is not None:
             return line.found

@@ -13,15 +13,17 @@ import torch.nn.utils.clip_grad as clip_grad
 
 from nanodoc.experiments.trial import Say, StepTrials
 from nanodoc.facts.plateau import late_loss
-from nanodoc.facts.rates import COMPARED, far_lower
+from nanodoc.facts.rates import COMPARED, LONG_ENOUGH, far_lower
 from nanodoc.facts.source import SourceSpan
 from nanodoc.facts.trials import CLIPPING, RATE, WEIGHT_DECAY, HeldBackFacts
 from nanodoc.replay.rerun import Rerunner
 from nanodoc.replay.step_state import StepState
 from nanodoc.replay.weight_history import PastStep, WeightHistory
-from nanodoc.trace.spans import Place, calling_places, resolve
+from nanodoc.trace.spans import Place, calling_places, resolved
 
-_FACTORS = (100.0, 1000.0, 1e4, 10.0)
+_FACTORS = (100.0, 1000.0, 1e4, 10.0, 1e6)
+_ENORMOUS = (1e6,)
+"""In a run that is too short to tell of others."""
 _LEAST_DECAY = 1e-3  # a smaller one holds nothing back
 _HARMLESS = 0.1  # of the gradient norm: a clip that lets a tenth through is no brake
 
@@ -44,10 +46,12 @@ class HeldBack:
         if start is None or start.step or not steps:
             return None
         own = losses[: len(steps)]
+        if len(losses) < LONG_ENOUGH:
+            return self._faster(start, steps, own, _ENORMOUS)
         return (
             self._without_clipping(start, steps, own)
             or self._without_decay(start, steps, own)
-            or self._faster(start, steps, own)
+            or self._faster(start, steps, own, _FACTORS)
         )
 
     def _without_clipping(
@@ -92,13 +96,17 @@ class HeldBack:
         )
 
     def _faster(
-        self, start: StepState, steps: list[PastStep], own: Sequence[float]
+        self,
+        start: StepState,
+        steps: list[PastStep],
+        own: Sequence[float],
+        factors: Sequence[float],
     ) -> HeldBackFacts | None:
         given = self._checkpoints.optimizers[0].defaults.get("lr")
         groups = [rates for past in steps for rates in past.rates]
         # groups with rates of their own have no number that stands for all
         alone = all(len(rates) == 1 for rates in groups) and isinstance(given, float)
-        for factor in _FACTORS if any(map(any, groups)) else ():
+        for factor in factors if any(map(any, groups)) else ():
             self._say(f"trying learning rate × {factor:g} from step 0 …")
             late = self._late(start, steps, own, rate=factor)
             if late is not None:
@@ -152,7 +160,7 @@ class _Clips:
 
     @property
     def site(self) -> SourceSpan | None:
-        return resolve(*self._place) if self._place is not None else None
+        return resolved(self._place)
 
 
 @contextlib.contextmanager

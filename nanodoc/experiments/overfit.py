@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from nanodoc.experiments.trial import Say, StepTrials
-from nanodoc.facts.calls import ArgumentFacts, InspectionFacts, StepCalls
+from nanodoc.facts.calls import ArgumentFacts, StepCalls
+from nanodoc.facts.inspection import InspectionFacts
 from nanodoc.facts.loop import OverfitFacts
 from nanodoc.replay.rerun import Rerun, Rerunner
 from nanodoc.replay.weight_history import PastStep, WeightHistory
@@ -138,7 +139,7 @@ def _leaves(calls: StepCalls, names: frozenset[str], position: int) -> Iterator[
             continue
         for argument in call.arguments[: position + 1] if position == 0 else call.arguments:
             made = calls.origin(argument, elementwise=True)
-            if isinstance(made, ArgumentFacts) and (made.leaf or "").startswith("batch"):
+            if isinstance(made, ArgumentFacts) and made.of_batch:
                 yield made.leaf or ""
 
 

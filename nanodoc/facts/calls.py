@@ -7,7 +7,6 @@ from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from nanodoc.facts.policy import ReturnFacts
 from nanodoc.facts.source import SourceSpan
 
 # Their outputs hold the values of their first input, arranged otherwise.
@@ -86,6 +85,7 @@ _ELEMENTWISE = frozenset(
 
 
 CLASSIFICATION = ("cross_entropy", "nll_loss")
+BINARY = "binary_cross_entropy_with_logits"
 REGRESSION = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
 """torch's losses whose first argument is what the model says and whose second is what it should
 say."""
@@ -101,6 +101,16 @@ LAYERS = (
 )
 """Functions that layers with weights call."""
 
+OF_SIGNS = (
+    "cosine_embedding_loss",
+    "hinge_embedding_loss",
+    "margin_ranking_loss",
+    "soft_margin_loss",
+)
+"""Losses whose target is 1 or -1, the last of their tensors."""
+
+DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_dropout")
+
 RESHAPING = ("view", "reshape", "flatten", "unflatten")
 """They give the same values, in the same order, another shape."""
 
@@ -108,8 +118,26 @@ DRAWS = ("rand", "normal")
 """How the names of functions begin whose values are drawn at random."""
 
 
+class FromOutside:
+    """What the name of a tensor says that no call of the step made."""
+
+    __slots__ = ()
+    leaf: str | None
+
+    @property
+    def of_batch(self) -> bool:
+        """It is a part of the batch, as it came."""
+        return (self.leaf or "").startswith("batch")
+
+    @property
+    def parameter(self) -> str | None:
+        """The name of the parameter of the model that it is."""
+        kind, _, name = (self.leaf or "").partition(":")
+        return name if kind == "param" else None
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ArgumentFacts:
+class ArgumentFacts(FromOutside):
     """One tensor argument of a call."""
 
     shape: tuple[int, ...]
@@ -154,6 +182,12 @@ class CallFacts:
     def site(self) -> SourceSpan | None:
         """The user's line."""
         return self.called_from or self.location
+
+    @property
+    def reduction(self) -> str:
+        """`sum`, `mean`, `none`: of a loss, which takes the mean where it is not told, or of a call
+        that is a reduction by itself."""
+        return self.name if self.name == "sum" else str(self.options.get("reduction", "mean"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -265,129 +299,3 @@ class RangeFacts:
     module_type: str | None
     location: SourceSpan | None
     called_from: SourceSpan | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class UnitFacts:
-    """The units of one activation, over all batches that were looked at."""
-
-    call: CallFacts
-    units: int
-    dead: int
-    """Zero for every sample of every batch (ReLU and its kin)."""
-    saturated: float
-    """Share of the values in the flat part (sigmoid, tanh)."""
-    values: int
-    """How many values were looked at."""
-    output: bool = False
-    """The loss is made of this activation directly, with no layer in between."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OutputFacts:
-    """What the model returned for its last batch."""
-
-    batch_size: int
-    spread: float
-    """Largest difference between two samples' outputs, relative to the largest output."""
-    inputs_differ: bool
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LabelFacts:
-    """The class labels that reached the losses of one step."""
-
-    step: int
-    samples: int
-    """Of the batch; labels of one sample (of its pixels, of its frames) belong together."""
-    only: int | None
-    """The one class they all are; None where there are several."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class InspectionFacts:
-    """What running some of the last batches once more showed, with the weights the run ended
-    with."""
-
-    step: int
-    """The last one."""
-    calls: StepCalls = field(default_factory=StepCalls)
-    batches: int = 0
-    units: tuple[UnitFacts, ...] = ()
-    output: OutputFacts | None = None
-    modes: tuple[ModeFacts, ...] = ()
-    training: bool = True
-    """The model as a whole was in training mode when such a layer ran."""
-    labels: tuple[LabelFacts, ...] = ()
-    """Of each step looked at whose loss takes class labels."""
-    sequence: SequenceFacts | None = None
-    """Of a step whose labels are tokens of its inputs."""
-    padding: PaddingFacts | None = None
-    """Of a step with padded sequences."""
-    returns: ReturnFacts | None = None
-    """Of a step that weights the log-probabilities of actions."""
-    labels_at: SourceSpan | None = None
-    """The line that makes what the first loss compares with."""
-    weights_at: SourceSpan | None = None
-    """The line that makes the criterion with class weights."""
-    mask_at: SourceSpan | None = None
-    """The line that makes the part of the batch that is a mask of padded ids."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SequenceFacts:
-    """Labels that are tokens of their own inputs."""
-
-    distance: int
-    """How many positions after its own the input lies that each label is: 1 for the next token, 0
-    where the label is the very token that is read there."""
-    positions: int
-    """Of a sequence."""
-    labels: int
-    """How many were compared."""
-    reads_later: int
-    """At how many of two positions the scores depend on an input after their own; -1 where that
-    could not be told."""
-    at: SourceSpan | None = None
-    """The loss's line."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PaddingFacts:
-    """What predictions of padded sequences depend on."""
-
-    value: int
-    """The id that stands for padding."""
-    share: float
-    """Of all ids."""
-    rows: int
-    """How many sequences were looked at."""
-    reads_padding: int
-    """At how many of them the prediction depends on the padding."""
-    ignores_tokens: int
-    """At how many of them it depends on no token but the first, the last and its own."""
-    read_at_end: int = 0
-    """How many are predicted from a recurrent layer's output behind the last padding alone."""
-    behind: int = 0
-    """Paddings behind the last token, the median of those."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ModeFacts:
-    """A module that behaves otherwise in training (dropout, batch norm), as it was when forward
-    ran."""
-
-    module: str
-    module_type: str
-    training: bool
-    trainable: bool
-    """Some parameter of the module that a dropout belongs to learns; a batch norm's own, or what is
-    before it."""
-    momentum: float | None = None
-    """Of a BatchNorm with running statistics."""
-    untouched: bool = False
-    """Its running statistics are still mean 0 and variance 1."""
-    eval_at: SourceSpan | None = None
-    """Where it was put into eval mode by itself, or in a frozen part; the next took that back."""
-    train_at: SourceSpan | None = None
-    made_at: SourceSpan | None = None

@@ -38,6 +38,9 @@ SUPERVISED = (
     "gaussian_nll_loss",
     "poisson_nll_loss",
 )
+LOG_PROBABILITIES = ("log_softmax", "logsigmoid")
+"""What losses written by hand pick those of the labels from."""
+
 _ARITHMETIC = frozenset(
     ("mean", "sum", "add", "sub", "neg", "div", "truediv", "squeeze", "unsqueeze", "view")
 ) | {"reshape", "flatten", "getitem", "sqrt", "float", "masked_select", "stack", "nanmean"}
@@ -166,7 +169,7 @@ def mean_cross_entropy(evidence: Evidence) -> tuple[CallFacts, int] | None:
     if calls is None or len(calls.losses) != 1:
         return None
     loss = calls.calls[calls.losses[0]]
-    if loss.name not in CLASSIFICATION or loss.options.get("reduction", "mean") != "mean":
+    if loss.name not in CLASSIFICATION or loss.reduction != "mean":
         return None
     classes = int(loss.notes.get("classes", 0))
     return (loss, classes) if classes > 1 else None
@@ -193,7 +196,7 @@ def _is_parameter(calls: StepCalls, argument: ArgumentFacts) -> bool:
     made = calls.maker(argument)
     if made is not None and made.name == "get" and made.arguments:
         argument = made.arguments[0]
-    return (argument.leaf or "").startswith("param:")
+    return argument.parameter is not None
 
 
 def _calls(evidence: Evidence) -> StepCalls | None:
@@ -219,7 +222,7 @@ def _by_network(calls: StepCalls, argument: ArgumentFacts) -> bool:
     waiting = [argument]
     while waiting:
         each = waiting.pop()
-        if (each.leaf or "").startswith("param:") or each.requires_grad:
+        if each.parameter or each.requires_grad:
             return True
         made = calls.maker(each)
         if made is None or made.index in seen:

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from nanodoc.facts.calls import FromOutside
 from nanodoc.facts.source import SourceSpan
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class GivenFacts:
+class GivenFacts(FromOutside):
     """One tensor given to the call that raised, and where it came from."""
 
     shape: tuple[int, ...]

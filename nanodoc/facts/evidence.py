@@ -12,11 +12,13 @@ from typing import Any
 
 from nanodoc.errors import Phase
 from nanodoc.facts.amp import AmpFacts
-from nanodoc.facts.calls import InspectionFacts, RangeFacts
+from nanodoc.facts.asides import AsideFacts
+from nanodoc.facts.calls import RangeFacts
 from nanodoc.facts.crash import CrashFacts, LoadFacts
 from nanodoc.facts.death import DeathFacts
 from nanodoc.facts.failure import Failure
 from nanodoc.facts.graph import GraphFacts, GrowingFacts, LeakFacts, OwnershipFacts
+from nanodoc.facts.inspection import InspectionFacts
 from nanodoc.facts.items import ItemFacts
 from nanodoc.facts.loop import DataFacts, LoopFacts, OverfitFacts, RunStatistics
 from nanodoc.facts.ops import Birth, LeafRoot, OptimizerFacts, ParameterFacts, ProbedFacts
@@ -115,6 +117,8 @@ class Evidence:
     data: DataFacts | None = measured("no batch was measured")
     items: ItemFacts | None = None
     """What single samples of the data set showed when they were drawn again, where they were."""
+    asides: AsideFacts | None = None
+    """What a script did beside its steps."""
     loads: tuple[LoadFacts, ...] = ()
     """Calls of load_state_dict that left parameters as they were."""
     crash: CrashFacts | None = None

@@ -300,4 +300,4 @@ def graph_failure(message: str) -> str | None:
 def fix_key(location: SourceSpan | None, region: SourceSpan | None) -> str:
     """What ties a tried fix to its cut."""
     span = region or location
-    return f"{span.file}:{span.line}:{span.column}" if span else ""
+    return f"{span.place}:{span.column}" if span else ""

@@ -7,14 +7,27 @@ from dataclasses import dataclass
 
 from nanodoc.facts.source import SourceSpan
 
-CARRIED, DISCARDED, DROPPED, CLIPPED_LATE, FRESH_OPTIMIZER, SUMMED, NEVER_STEPPED, IN_VAIN = (
+(
+    CARRIED,
+    DISCARDED,
+    DROPPED,
+    CLIPPED_LATE,
+    CLIPPED_EARLY,
+    FRESH_OPTIMIZER,
+    SUMMED,
+    NEVER_STEPPED,
+    NEVER_DIFFERENTIATED,
+    IN_VAIN,
+) = (
     "carried",
     "discarded",
     "dropped",
     "clipped-late",
+    "clipped-early",
     "fresh-optimizer",
     "summed",
     "never-stepped",
+    "never-differentiated",
     "in-vain",
 )
 
@@ -26,17 +39,18 @@ class LoopMisuse:
     CARRIED: an optimizer stepped on gradients that still held those of its step before. DISCARDED:
     they were cleared between backward and the step. DROPPED: of several micro-batches' gradients,
     all but the last were cleared before the step. CLIPPED_LATE: they were clipped after the step
-    that used them. FRESH_OPTIMIZER: an optimizer with a state was made anew for every step. SUMMED:
-    losses of several micro-batches were differentiated as they are. NEVER_STEPPED: backward came,
-    and no optimizer ever stepped. IN_VAIN: an optimizer stepped after a backward, and none of its
-    parameters had a gradient."""
+    that used them. CLIPPED_EARLY: a clip came after they were cleared, and before the backward.
+    FRESH_OPTIMIZER: an optimizer with a state was made anew for every step. SUMMED: losses of
+    several micro-batches were differentiated as they are. NEVER_STEPPED: backward came, and no
+    optimizer ever stepped. NEVER_DIFFERENTIATED: no backward ever came. IN_VAIN: an optimizer
+    stepped after a backward, and none of its parameters had a gradient."""
 
     kind: str
     steps: int
     """Steps on which it happened."""
     watched: int
-    """Steps that were watched and in which an optimizer stepped; for NEVER_STEPPED, all that were
-    watched."""
+    """Steps that were watched and in which an optimizer stepped; for the two that never came, all
+    that were watched."""
     first_step: int
     location: SourceSpan | None
     """The call that is to blame."""
@@ -57,6 +71,8 @@ class SchedulerFacts:
     last_epoch: int | None = None
     period: int | None = None
     """CosineAnnealingLR's T_max, OneCycleLR's total_steps."""
+    base: float | None = None
+    """The highest of the rates that its optimizer was given."""
     stepped_at: SourceSpan | None = None
     stepped_first: bool = False
     """It stepped before any optimizer had."""
@@ -102,6 +118,10 @@ class LoopFacts:
     writes_files: bool = False
     """It has opened files for writing: run again for many steps, it would write over what it
     wrote."""
+
+    def misuse(self, kind: str) -> LoopMisuse | None:
+        """The one of that kind."""
+        return next((misuse for misuse in self.misuses if misuse.kind == kind), None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

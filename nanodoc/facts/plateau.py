@@ -75,7 +75,7 @@ def no_better(evidence: Evidence) -> bool:
     ):
         return False
     target = calls.origin(loss.arguments[1])
-    given = isinstance(target, ArgumentFacts) and (target.leaf or "").startswith("batch")
+    given = isinstance(target, ArgumentFacts) and target.of_batch
     return given and losses[0] > 0 and late_loss(losses) > NO_BETTER * losses[0]
 
 

@@ -14,7 +14,9 @@ from nanodoc.facts.trials import RerunFacts, Stretch
 
 COMPARED = 300
 """The first so many steps of a run are compared."""
-_LONG_ENOUGH = 100  # steps: a rate that is merely low shows within as many
+LONG_ENOUGH = 100
+"""Steps: a rate that is merely low shows within as many."""
+_SHORT = 40  # steps: in as many a rate shows that is low by powers of ten
 _BINARY = ("binary_cross_entropy", "binary_cross_entropy_with_logits")
 _KNOWS = 0.7  # of what guessing costs: less is a model that has learnt before
 _RISING = 1.5  # times the median rate
@@ -44,7 +46,7 @@ def worth_smaller_rates(evidence: Evidence, *, hot: bool) -> bool:
 def climbed(losses: Sequence[float]) -> float | None:
     """The lowest level of a long run whose loss had come down, has climbed to well above it since
     and has not come back; None for other runs."""
-    if len(losses) < _LONG_ENOUGH:
+    if len(losses) < LONG_ENOUGH:
         return None
     lowest, late = _lowest(losses)[0], late_loss(losses)
     return lowest if 0 < _LOWER * lowest < late < losses[0] else None
@@ -69,18 +71,18 @@ def rate_before_climbing(evidence: Evidence) -> float | None:
 
 def _stalled(losses: Sequence[float]) -> bool:
     """A long run whose loss has come down a little, and no further in its second half and more."""
-    if len(losses) < _LONG_ENOUGH:
+    if len(losses) < LONG_ENOUGH:
         return False
     late, second = late_loss(losses), median(losses[len(losses) // 4 : len(losses) // 2])
     return late > _NOT_BACK * losses[0] and late > _NO_FURTHER * second
 
 
 def worth_larger_updates(evidence: Evidence) -> bool:
-    """A classification that came no lower in a run that was long enough to show it, outside of a
+    """A classification that came no lower in a run that may be long enough to show it, outside of a
     warm-up; not one that began far below what guessing costs, as a trained model's does. What that
     is is not known of other losses."""
     rates = [max(step) for step in (evidence.stats.rates if evidence.stats else ()) if step]
-    if not rates or len(evidence.losses) < _LONG_ENOUGH or rates[-1] > _RISING * median(rates):
+    if not rates or len(evidence.losses) < _SHORT or rates[-1] > _RISING * median(rates):
         return False
     guessing = _guessing(evidence)
     if guessing is None or late_loss(evidence.losses) < _KNOWS * guessing:
@@ -97,7 +99,7 @@ def _guessing(evidence: Evidence) -> float | None:
     if calls is None or len(calls.losses) != 1:
         return None
     loss = calls.calls[calls.losses[0]]
-    mean = loss.options.get("reduction", "mean") == "mean"
+    mean = loss.reduction == "mean"
     return math.log(2) if mean and loss.name in _BINARY else None
 
 

@@ -22,6 +22,11 @@ class SourceSpan:
     """Columns that dedenting took off the left of `code`."""
 
     @property
+    def place(self) -> str:
+        """`train.py:38`"""
+        return f"{self.file}:{self.line}"
+
+    @property
     def expression(self) -> str | None:
         """The text between the columns, where it lies on one line."""
         if self.line != self.end_line:

@@ -24,7 +24,7 @@ from nanodoc.facts.source import SourceSpan
 from nanodoc.tensors.nested import takes_hooks
 from nanodoc.tensors.plain import is_plain, without_values
 from nanodoc.trace.half import HalfLog, HalfMode
-from nanodoc.trace.spans import Place, calling_places, resolve
+from nanodoc.trace.spans import Place, calling_places, resolved
 
 _DEEPEST = 6  # levels of nesting in a module's arguments
 _MOST_TENSORS = 64  # of one call: a cache of key and value tensors can hold hundreds
@@ -241,7 +241,7 @@ class FrameProbe:
         entries: list[tuple[str, _Measured]],
         place: Place | None,
     ) -> Frame:
-        span: SourceSpan | None = resolve(*place) if place is not None else None
+        span: SourceSpan | None = resolved(place)
         tensors = tuple(self._facts(role, measured, index) for role, measured in entries)
         return Frame(index=index, module=name, module_type=kind, tensors=tensors, location=span)
 

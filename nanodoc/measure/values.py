@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from nanodoc.accelerator import in_widest
-from nanodoc.facts.calls import CLASSIFICATION, REGRESSION, ArgumentFacts
+from nanodoc.facts.calls import BINARY, CLASSIFICATION, OF_SIGNS, REGRESSION, ArgumentFacts
+from nanodoc.measure.slopes import Slopes
 
 RECTIFIERS = frozenset(("relu", "relu6", "hardtanh", "threshold", "clamp_min"))
 SQUASHERS = frozenset(("sigmoid", "tanh"))
@@ -55,15 +56,18 @@ class ValueProbe:
 
     def __init__(self) -> None:
         self.units: dict[tuple[str, int], Units] = {}
+        self.slopes = Slopes()
         self.made_by: Maker = lambda argument: None
-        self._count = self._softmaxes = self._lookups = 0
-        self._labels: torch.Tensor | None = None
+        self._count = self._softmaxes = self._lookups = self._weighted = 0
+        self._labels: dict[int, torch.Tensor] = {}
         self._ids: dict[int, tuple[float, float]] = {}
         self._largest: dict[int, int] = {}
 
     def begin(self, made_by: Maker) -> None:
         """Another batch is about to be looked at."""
-        self.made_by, self._count, self._softmaxes, self._lookups = made_by, 0, 0, 0
+        self.made_by = made_by
+        self.slopes.begin()
+        self._count = self._softmaxes = self._lookups = self._weighted = 0
 
     def measure(
         self,
@@ -73,32 +77,28 @@ class ValueProbe:
         out: Any,
         arguments: list[ArgumentFacts],
     ) -> dict[str, float]:
-        """Numbers by label; {} for what is of no interest."""
+        """Numbers by label; {} for what is of no interest. `slopes` adds to those of losses when
+        the step is differentiated."""
+        notes = self._measured(name, tensors, options, out, arguments)
+        self.slopes.note(name, out, notes)
+        return notes
+
+    def _measured(
+        self,
+        name: str,
+        tensors: list[torch.Tensor],
+        options: dict[str, Any],
+        out: Any,
+        arguments: list[ArgumentFacts],
+    ) -> dict[str, float]:
         if not tensors or any(
             t.is_nested or t.numel() > _MOST or t.layout is not torch.strided for t in tensors[:2]
         ):
             return {}
         with torch.no_grad(), torch.autocast(tensors[0].device.type, enabled=False):
-            if name in CLASSIFICATION and len(tensors) > 1:
-                return {
-                    **_classification(tensors[0], tensors[1], options, out),
-                    **(self._all_labels(tensors[1], options) if options.get("weights") else {}),
-                }
-            if name in REGRESSION and len(tensors) > 1:
-                return {
-                    "value": _number(out),
-                    **_range("target", tensors[1]),
-                    **_out_of_reach(tensors[1]),
-                }
-            if name == "kl_div" and len(tensors) > 1:
-                return {
-                    "value": _number(out),
-                    **_range("input", tensors[0]),
-                    **_range("target", tensors[1]),
-                }
-            if name == "ctc_loss" and tensors[0].is_floating_point():
-                sums = in_widest(tensors[0].detach()).logsumexp(-1)
-                return {"value": _number(out), **_range("log_of_sum", sums)}
+            loss = self._of_loss(name, tensors, options, out)
+            if loss is not None:
+                return loss
             if name in ("softmax", "log_softmax"):
                 return self._softmax(tensors[0], options)
             if name in ATTENTION:
@@ -118,17 +118,50 @@ class ValueProbe:
                 return {"value": _number(out)}
         return {}
 
+    def _of_loss(
+        self, name: str, tensors: list[torch.Tensor], options: dict[str, Any], out: Any
+    ) -> dict[str, float] | None:
+        """None for what is no loss function."""
+        if name in CLASSIFICATION and len(tensors) > 1:
+            return {
+                **_classification(tensors[0], tensors[1], options, out),
+                **(self._all_labels(tensors[1], options) if options.get("weights") else {}),
+            }
+        if name == BINARY and options.get("weights") and len(tensors) > 1:
+            return {"value": _number(out), **self._all_labels(_binary(tensors[1]), options)}
+        if name in REGRESSION and len(tensors) > 1:
+            return {
+                "value": _number(out),
+                **_range("input", tensors[0]),
+                **_range("target", tensors[1]),
+                **_out_of_reach(tensors[1]),
+            }
+        if name in OF_SIGNS:
+            return {"value": _number(out), **_range("target", tensors[-1]), **_zeros(tensors[-1])}
+        if name == "kl_div" and len(tensors) > 1:
+            return {
+                "value": _number(out),
+                **_range("input", tensors[0]),
+                **_range("target", tensors[1]),
+            }
+        if name == "ctc_loss" and tensors[0].is_floating_point():
+            sums = in_widest(tensors[0].detach()).logsumexp(-1)
+            return {"value": _number(out), **_range("log_of_sum", sums)}
+        return None
+
     def _all_labels(self, target: torch.Tensor, options: dict[str, Any]) -> dict[str, float]:
-        """How often the classes were labels in all batches so far, of a loss with class weights.
-        Of one such loss, and of labels one by one."""
+        """How often the classes were labels in all batches so far, of a loss with class weights and
+        of labels one by one."""
+        self._weighted += 1
         if target.dim() != 1 or target.is_floating_point():
             return {}
         classes = len(options["weights"])
         kept = target[(target >= 0) & (target < classes) & (target != options.get("ignore_index"))]
         counts = torch.bincount(kept.long().cpu(), minlength=classes)
-        if self._labels is not None and self._labels.shape == counts.shape:
-            counts = counts + self._labels
-        self._labels = counts
+        known = self._labels.get(self._weighted)
+        if known is not None and known.shape == counts.shape:
+            counts = counts + known
+        self._labels[self._weighted] = counts
         least = int(counts.where(counts > 0, counts.max() + 1).argmin())
         return {
             "all_labels": int(counts.sum()),
@@ -221,6 +254,18 @@ def _classification(
         seen = counts[counts > 0]
         notes["classes_seen"], notes["least_count"] = int(seen.numel()), int(seen.min())
     return notes
+
+
+def _binary(target: torch.Tensor) -> torch.Tensor:
+    """Labels 0 and 1 one by one; none where some are neither."""
+    labels = target.flatten()
+    return labels.long() if bool(((labels == 0) | (labels == 1)).all()) else labels
+
+
+def _zeros(target: torch.Tensor) -> dict[str, float]:
+    """The share of the targets that are 0; none where some are neither 0 nor 1."""
+    plain = bool(((target == 0) | (target == 1)).all()) and target.numel() > 1
+    return {"zeros": float((target == 0).float().mean())} if plain else {}
 
 
 def _range(label: str, tensor: torch.Tensor) -> dict[str, float]:

@@ -68,6 +68,7 @@ def reported(
     evidence = replace(
         outcome.evidence,
         default_length=config.steps is None and recipe.max_steps is None and not run.script,
+        asides=run.asides(engine.build.made_for_loader_at) if run.asides is not None else None,
     )
     if evidence.leaves and not outcome.interrupted:
         with kept_going("the making of the data", not_checked):

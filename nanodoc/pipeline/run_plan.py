@@ -12,6 +12,8 @@ import torch
 
 from nanodoc.config import Config
 from nanodoc.examination.making import Source
+from nanodoc.facts.asides import AsideFacts
+from nanodoc.facts.source import SourceSpan
 from nanodoc.pipeline.common import run_info
 from nanodoc.report.report import RunInfo
 from nanodoc.supervise.launch import Launch
@@ -40,6 +42,8 @@ class Run:
     """How the script was started; None for a trainer, and for a training that calls nanodoc."""
     data: Callable[[], Source] | None = None
     """What a script's batches come from."""
+    asides: Callable[[Callable[[Any], SourceSpan | None]], AsideFacts] | None = None
+    """What a script did beside its steps, asked with what tells where a loader was made."""
     rebuilt: Callable[[], contextlib.AbstractContextManager[Source | None]] | None = None
     """Makes the data anew, as the training did."""
     replayable: bool = True

@@ -255,8 +255,10 @@ class ScriptRun:
             launch=self._launch,
             replayable=not self._in_code,
             data=lambda: Source.of_loader(self._outside.trained_on, self._outside.validations()),
+            asides=self._outside.facts,
             rebuilt=self._rebuilt(),
         )
+        self._outside.asides.of_model(recipe.model)
         self._before = before_the_run(recipe)
         return ScriptEngine(
             recipe,
@@ -291,7 +293,7 @@ class ScriptRun:
         if first is None:
             return ScriptEnded()
         place = first.culprit.location
-        where = f" at {place.file}:{place.line}" if place is not None else ""
+        where = f" at {place.place}" if place is not None else ""
         return TrainingIsSick(f"{first.severity}[{first.code}]: {first.title}{where}")
 
     def _rebuilt(self) -> Rebuilt | None:

@@ -29,7 +29,7 @@ def _at_users_line(finding: Finding, build: BuildFacts) -> Finding:
         culprit=replace(culprit, location=made),
         evidence=(
             *finding.evidence,
-            ("in the library", f"{place.file}:{place.line} in {place.function}"),
+            ("in the library", f"{place.place} in {place.function}"),
         ),
         fixes=tuple(_still_of(place, fix) for fix in finding.fixes),
     )

@@ -13,7 +13,7 @@ from torch.nn.parameter import is_lazy
 from nanodoc.facts.crash import LoadFacts
 from nanodoc.facts.source import SourceSpan
 from nanodoc.recipe.mode_calls import UndoneEval
-from nanodoc.trace.spans import Place, resolve
+from nanodoc.trace.spans import Place, resolved
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,15 +81,15 @@ class BuildFacts:
 
     def registered_at(self, name: str) -> SourceSpan | None:
         """The user's line that put parameter `name` into its module."""
-        return _span(self.parameters.get(name))
+        return resolved(self.parameters.get(name))
 
     def initialised_at(self, name: str) -> SourceSpan | None:
         """The user's line that gave parameter `name` its values."""
-        return _span(self.filled.get(name)) or self.registered_at(name)
+        return resolved(self.filled.get(name)) or self.registered_at(name)
 
     def assigned_at(self, module: torch.nn.Module, attribute: str) -> SourceSpan | None:
         """The line that gave a module a container, or a container its layer."""
-        return _span(self.attributes.get((id(module), attribute)))
+        return resolved(self.attributes.get((id(module), attribute)))
 
     def replaced_at(self, missing: Iterable[str] = ()) -> list[SourceSpan]:
         """The lines that put another layer in the place of one, or one of the parameters
@@ -98,35 +98,35 @@ class BuildFacts:
             *self.replaced.values(),
             *(self.parameters[name] for name in missing if name in self.renewed),
         ]
-        return [span for place in places if (span := _span(place)) is not None]
+        return [span for place in places if (span := resolved(place)) is not None]
 
     def optimizer_built_at(self, optimizer: torch.optim.Optimizer) -> SourceSpan | None:
         """The user's line that made `optimizer`."""
-        return _span(self.optimizers.get(id(optimizer)))
+        return resolved(self.optimizers.get(id(optimizer)))
 
     def schedulers_built_at(self) -> tuple[SourceSpan | None, ...]:
         """The user's lines that made learning rate schedulers."""
-        return tuple(_span(place) for place in self.schedulers.values())
+        return tuple(resolved(place) for place in self.schedulers.values())
 
     def scheduler_built_at(self, scheduler: object) -> SourceSpan | None:
         """The user's line that made `scheduler`."""
-        return _span(self.schedulers.get(id(scheduler)))
+        return resolved(self.schedulers.get(id(scheduler)))
 
     def loader_made_at(self, loader: object) -> SourceSpan | None:
         """The user's line that made `loader`, else the one that names the recipe's data."""
-        return _span(self.loaders.get(id(loader))) or self.data_at
+        return resolved(self.loaders.get(id(loader))) or self.data_at
 
     def made_for_loader_at(self, made: object) -> SourceSpan | None:
         """The user's line that made a part of a data set, or a weighted sampler."""
-        return _span(self.loaders.get(id(made)))
+        return resolved(self.loaders.get(id(made)))
 
     def criterion_made_at(self) -> SourceSpan | None:
         """The line that made the recipe's criterion, else the one that names it."""
-        return _span(self.criterion) or self.criterion_at
+        return resolved(self.criterion) or self.criterion_at
 
     def frozen_at(self, name: str) -> SourceSpan | None:
         """The line that switched off requires_grad of parameter `name`."""
-        return _span(self.frozen.get(name))
+        return resolved(self.frozen.get(name))
 
     def eval_undone(self, module: torch.nn.Module) -> tuple[SourceSpan, SourceSpan] | None:
         """(where a part of the model was put into eval mode on purpose, where train() took that
@@ -137,21 +137,21 @@ class BuildFacts:
             return None
         frozen = not any(parameter.requires_grad for parameter in undone.part.parameters())
         layer = isinstance(undone.part, torch.nn.modules.batchnorm._NormBase)
-        places = _span(undone.eval_at), _span(undone.train_at)
+        places = resolved(undone.eval_at), resolved(undone.train_at)
         if not (frozen or layer) or places[0] is None or places[1] is None:
             return None
         return places[0], places[1]
 
     def layer_made_at(self, path: str) -> SourceSpan | None:
         """The line that made the layer (of torch's own kinds) at `path`."""
-        return _span(self.layers.get(path))
+        return resolved(self.layers.get(path))
 
     def cast_at(self, name: str) -> SourceSpan | None:
         """The line that last changed the dtype of parameter `name` (`model.half()`)."""
-        return _span(self.casts.get(name))
+        return resolved(self.casts.get(name))
 
     def grad_switched_off_at(self) -> SourceSpan | None:
-        return _span(self.grad_off)
+        return resolved(self.grad_off)
 
 
 def load_facts(
@@ -187,7 +187,7 @@ def load_facts(
     )
     return LoadFacts(
         module_type=type(module).__name__,
-        location=_span(place),
+        location=resolved(place),
         own=len(own),
         given=len(sizes),
         matched=len(own) - len(result.missing_keys),
@@ -225,7 +225,3 @@ def _fitting(
     own: Mapping[str, tuple[int, ...]], sizes: Mapping[str, tuple[int, ...]], pair: tuple[str, str]
 ) -> int:
     return sum(own.get(renamed(key, *pair)) == size for key, size in sizes.items())
-
-
-def _span(place: Place | None) -> SourceSpan | None:
-    return resolve(*place) if place else None

@@ -352,11 +352,8 @@ class BuildWatch(TorchDispatchMode):
             optimizers=dict(self._optimizers),
             schedulers=dict(self._schedulers),
             loaders=dict(self._loaders),
-            loads=tuple(
-                load_facts(*load, self._loaded)
-                for load in self._loads
-                if modules & {id(module) for module in load[0].modules()}
-            ),
+            # also those of frozen encoders and references, which the model need not hold
+            loads=tuple(load_facts(*load, self._loaded) for load in self._loads),
             eval_at={k: place for k, place in self._modes.eval_at.items() if k in modules},
             undone={k: undone for k, undone in self._modes.undone.items() if k in modules},
             built=[optimizer for ref in self._built if (optimizer := ref()) is not None],

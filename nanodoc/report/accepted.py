@@ -110,7 +110,7 @@ def accepted_lines(report: Report) -> list[str]:
 
 def _named(finding: Finding) -> str:
     where = finding.culprit.location
-    at = f"{where.file}:{where.line}" if where is not None else finding.culprit.parameter
+    at = where.place if where is not None else finding.culprit.parameter
     at = at or finding.culprit.module or ""
     return f"{finding.code} {finding.name}" + (f" ({clean(at)})" if at else "")
 

@@ -65,7 +65,7 @@ def _cut(facts: GraphFacts | None) -> list[tuple[str, str, tuple[str, ...]]]:
     found = []
     for cut in facts.cuts if facts is not None else ():
         span = cut.region or cut.returned_at or cut.op.location
-        found.append((cut.kind, f"{span.file}:{span.line}" if span else cut.op.op, cut.orphans))
+        found.append((cut.kind, span.place if span else cut.op.op, cut.orphans))
     return found
 
 

@@ -51,7 +51,7 @@ def _section(finding: Finding) -> list[str]:
     out = [f"### {icon} {finding.severity} {finding.code}: {_text(finding.title)}", ""]
     if where is not None:
         module = f", module {_code(culprit.module)}" if culprit.module else ""
-        place = _code(f"{where.file}:{where.line}:{where.column}")
+        place = _code(f"{where.place}:{where.column}")
         out += [f"{place} in {_code(where.function)}{module}", ""]
         out += _block("python", where.code)
     out += [_text(finding.explanation), ""]

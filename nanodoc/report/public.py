@@ -146,7 +146,7 @@ def _stats(stats: RunStatistics | None) -> dict[str, Any] | None:
 
 
 def _rank(outcome: RankOutcome) -> dict[str, Any]:
-    where = f"{outcome.location.file}:{outcome.location.line}" if outcome.location else None
+    where = outcome.location.place if outcome.location else None
     return {
         "rank": outcome.rank,
         "host": outcome.host,
@@ -162,7 +162,7 @@ def _rank(outcome: RankOutcome) -> dict[str, Any]:
 
 def _op(op: OpFacts) -> dict[str, Any]:
     inputs, outputs = [_tensor(fact) for fact in op.inputs], [_tensor(fact) for fact in op.outputs]
-    where = f"{op.location.file}:{op.location.line}" if op.location else None
+    where = op.location.place if op.location else None
     return {
         "index": op.index,
         "op": op.op,

@@ -53,7 +53,7 @@ def finding_rows(report: Report) -> Iterator[tuple[Any, ...]]:
             finding.code,
             finding.name,
             clean(finding.title),
-            clean(f"{where.file}:{where.line}") if where is not None else "",
+            clean(where.place) if where is not None else "",
             clean(finding.culprit.module or finding.culprit.parameter or ""),
             finding.step,
             round(finding.confidence, 3),

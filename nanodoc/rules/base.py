@@ -216,4 +216,4 @@ def _inside(site: OpFacts) -> list[tuple[str, Any]]:
     library = site.location
     if site.called_from is None or library is None:
         return []
-    return [("in the library", f"{library.file}:{library.line}: {library.code.splitlines()[0]}")]
+    return [("in the library", f"{library.place}: {library.code.splitlines()[0]}")]

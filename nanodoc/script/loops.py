@@ -39,6 +39,8 @@ class Loop:
     """Names that it draws from where no mark is, if they are iterators."""
     backwards: tuple[int, ...] = ()
     """The lines where it calls backward()."""
+    clears: bool = False
+    """It calls zero_grad()."""
     whole: bool = False
     """It is no loop: it is the body of a function that makes a backward pass and a step, and that
     somebody else's loop calls, or a branch of a loop's body that does."""

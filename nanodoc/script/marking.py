@@ -164,6 +164,7 @@ class _Marker:
             carried=frozenset(carried),
             drawn=frozenset(_drawn_unseen(plain)),
             backwards=tuple(_calls_of("backward", _every(plain))),
+            clears=bool(_calls_of("zero_grad", _every(plain))),
             whole=not isinstance(marked, (ast.For, ast.While)),
         )
         self._loops.all.append(found)

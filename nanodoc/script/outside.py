@@ -15,6 +15,7 @@ import types
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
@@ -22,8 +23,12 @@ import torch
 from torch.utils.data import IterableDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from nanodoc.facts.asides import AsideFacts
+from nanodoc.facts.source import SourceSpan
 from nanodoc.replay.objects import QUEUES
 from nanodoc.replay.rng import RandomKeeper, RandomState
+from nanodoc.script.asides import Asides
+from nanodoc.script.batch_scales import BatchScales
 from nanodoc.script.loops import Loops
 from nanodoc.tensors.nested import tensor_leaves
 from nanodoc.trace.files import USER, frame_kind
@@ -81,12 +86,15 @@ class Outside:
         """The iterator that was trained on last."""
         self.validated_on: list[weakref.ref[Any]] = []
         """The other data sets that were drawn from with gradients off since then."""
+        self.asides, self.scales = Asides(), BatchScales()
+        self.asides.quiet = lambda: self.given is not None
         self._last_validated: Any = None
         """One of them is held, so that it is there when the function that made it has returned."""
 
     def begin_step(self) -> None:
         """An iteration of the training begins: what was drawn from last is what it trains on, and
         not what a validation draws from later."""
+        self.asides.trains()
         dataset = getattr(self.iterator, "_dataset", None)
         if dataset is not None and self._trained_by() is not self.iterator:
             if self.trained_on is None or dataset is not self.trained_on.dataset:
@@ -101,6 +109,39 @@ class Outside:
                 persistent_workers=self.iterator._persistent_workers,
                 _index_sampler=self.iterator._index_sampler,
             )
+
+    def _fetched(self, iterator: Any, drawing: Callable[[], Any]) -> Any:
+        """A loader's next batch."""
+        aside = self._is_aside(iterator)
+        if aside:
+            self.asides.before_batch(iterator)
+        at = time.perf_counter()
+        value = self.draw(drawing)
+        self._seconds += time.perf_counter() - at
+        indices = vars(iterator).get("_nanodoc_indices")
+        if self.given is None:
+            self._drawn_from(iterator)
+            if not self._depth:
+                self.last = (value, indices.popleft() if indices else None)
+        if aside:
+            self.asides.after_batch(iterator)
+        if self.given is None and getattr(iterator, "_num_yielded", 0) == 1:
+            known = self.trained_on.dataset if self.trained_on is not None else None
+            self.scales.first_batch(iterator, value, known)
+        return value
+
+    def facts(self, made_at: Callable[[Any], SourceSpan | None]) -> AsideFacts:
+        """What the script did beside its steps; `made_at` tells where a loader was made."""
+        scale = self.scales.found
+        if scale is not None:
+            scale = replace(scale, made_at=made_at(self.scales.sampler) or scale.made_at)
+        return replace(self.asides.facts, scale=scale)
+
+    def _is_aside(self, iterator: Any) -> bool:
+        """It draws from another data set than the training."""
+        if self.given is not None or self.trained_on is None:
+            return False
+        return iterator._dataset is not self.trained_on.dataset
 
     def _drawn_from(self, iterator: Any) -> None:
         """A batch of a loader has come."""
@@ -129,15 +170,7 @@ class Outside:
         files = self._loops.by_file
 
         def batch(iterator: Any) -> Any:
-            at = time.perf_counter()
-            value = outside.draw(lambda: drawing(iterator))
-            outside._seconds += time.perf_counter() - at
-            indices = vars(iterator).get("_nanodoc_indices")
-            if outside.given is None:
-                outside._drawn_from(iterator)
-            if outside.given is None and not outside._depth:
-                outside.last = (value, indices.popleft() if indices else None)
-            return value
+            return outside._fetched(iterator, lambda: drawing(iterator))
 
         def index(iterator: Any) -> Any:
             found = indexing(iterator)
@@ -163,6 +196,7 @@ class Outside:
                 builtins.next = original
 
         self._undo.append(put_back)
+        self.asides.install()
         for kind in QUEUES:
             self._keep_what_it_gives(kind)
 
@@ -210,6 +244,7 @@ class Outside:
         """Takes the wrappers away."""
         while self._undo:
             self._undo.pop()()
+        self.asides.close()
         self.sinks = []
 
     def draw(self, make: Callable[[], Any]) -> Any:

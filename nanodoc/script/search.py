@@ -26,6 +26,8 @@ from nanodoc.script.recovered import (
 from nanodoc.script.trained import Made, Trained, what_is_trained
 
 _MOST_IDLE = 32  # iterations
+_MOST_PARTS = 32  # micro-batches for one step
+_STARTING = 3  # steps of optimizers: their first may warm them up, without gradients
 
 
 @dataclass(slots=True)
@@ -68,6 +70,11 @@ class Search:
         self._keeper: StateKeeper | None = None
         self._trained: Trained | None = None
         self._backwards = 0
+        self._in_vain = 0
+        """Steps of optimizers before the first backward pass."""
+        self._stepped = False
+        """An optimizer has."""
+        self._unstepped: dict[int, int] = {}
         self._idle: dict[int, tuple[int, int]] = {}
         self.losses: list[torch.Tensor] = []
         """The losses since the candidate's iteration began, once there is one."""
@@ -77,9 +84,9 @@ class Search:
         self, frame: FrameType, loop: Loop, bound: Mapping[str, Any] | None = None
     ) -> Candidate | None:
         """Keeps what an iteration begins with. The iteration before it, where that moved weights
-        without an optimizer: then this is the loop."""
+        without an optimizer, or was one of many that should have stepped: then this is the loop."""
         before = self._candidates.get(loop.number)
-        if before is not None and self._trains_by_hand(before):
+        if before is not None and (self._trains_by_hand(before) or self._never_steps(before)):
             return before
         if (self._wanted is not None and not self._wanted(loop)) or self._is_idle(loop):
             self.left(loop.number)
@@ -126,7 +133,11 @@ class Search:
     def running(self, frame: FrameType | None, by_closure: bool) -> Candidate | None:
         """The innermost loop that runs and whose iteration has seen a backward pass, or is about to
         (`by_closure`); the loop around it, where that makes backward passes of its own. Where no
-        loop is to be seen, the step function that runs."""
+        loop is to be seen, the step function that runs. A script may also have forgotten its
+        backward passes."""
+        self._stepped = True
+        self._in_vain += not self._backwards
+        forgotten = not self._backwards and self._in_vain > _STARTING
         found: Candidate | None = None
         whole: Candidate | None = None
         while frame is not None:
@@ -142,7 +153,7 @@ class Search:
                     ):
                         whole = candidate
                 elif found is None:
-                    if by_closure or self._backwards > candidate.backwards:
+                    if by_closure or forgotten or self._backwards > candidate.backwards:
                         found = candidate
                 elif loop.backward_outside(found.start.loop):
                     found = candidate
@@ -201,6 +212,19 @@ class Search:
             and self._backwards > before.backwards
             and before.trained.moved()
         )
+
+    def _never_steps(self, before: Candidate) -> bool:
+        """One of many iterations that clear gradients and make them, while no optimizer has ever
+        stepped: there are more of them than micro-batches for one step."""
+        forgets = (
+            before.start.loop.clears
+            and bool(before.trained.recipe.optimizers)
+            and self._backwards > before.backwards
+            and not self._stepped
+        )
+        number = before.start.loop.number
+        self._unstepped[number] = self._unstepped.get(number, 0) + 1 if forgets else 0
+        return self._unstepped[number] > _MOST_PARTS
 
     def _what_is_trained(self, names: dict[str, Any]) -> tuple[Trained, StateKeeper]:
         known, keeper = self._trained, self._keeper

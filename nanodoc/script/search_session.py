@@ -166,6 +166,7 @@ class SearchSession:
                 self._first_complete()
 
     def _before_backward(self, tensors: Any) -> None:
+        self._outside.asides.trains()
         if self.state in (State.WATCHING, State.OVER) or self._deaf():
             return
         self._wake()
@@ -178,6 +179,7 @@ class SearchSession:
         if self._deaf():
             return None
         self._search.made.note(optimizer)
+        self._outside.asides.trains()
         frame, changed = sys._getframe(1), None
         if self.state is State.WATCHING:
             with self._ours():

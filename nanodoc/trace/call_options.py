@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from nanodoc.facts.calls import CLASSIFICATION
+from nanodoc.facts.calls import BINARY, CLASSIFICATION
 
 _MOST_CLASSES = 1_000  # whose weights are kept
 # What rules ask for, and where torch's C functions take it.
@@ -25,6 +25,7 @@ _OPTIONS = (
     "padding_idx",
 )
 _POSITIONS = {("softmax", 1): "dim", ("log_softmax", 1): "dim"}
+_MULTIPLYING = ("mul", "rmul", "div", "truediv", "itruediv")
 _SIMPLE = (int, float, bool, str, type(None))
 
 # a function may hold a whole training in its closure: the cache must not keep it alive
@@ -60,6 +61,9 @@ def options_of(func: Any, name: str, args: Any, kwargs: Any) -> dict[str, Any]:
     weight = kwargs.get("weight", args[2] if len(args) > 2 else None)
     if name in CLASSIFICATION and isinstance(weight, torch.Tensor):
         found["weights"] = tuple(weight.tolist()) if 1 < weight.numel() <= _MOST_CLASSES else ()
+    weight = kwargs.get("pos_weight")
+    if name == BINARY and isinstance(weight, torch.Tensor) and weight.numel() == 1:
+        found["weights"] = (1.0, float(weight))  # of labels 0 and 1
     return found
 
 
@@ -70,12 +74,15 @@ def version_of(given: list[torch.Tensor]) -> int:
     return 0
 
 
-def factor_of(name: str, args: Any) -> dict[str, float]:
-    """What a multiplication in place makes of a number, by the factor that is nearest to 1."""
-    if name not in ("mul", "div", "truediv", "itruediv") or len(args) < 2:
+def factor_of(name: str, args: Any, *, in_place: bool) -> dict[str, float]:
+    """What a multiplication makes of a number: by a number; in place also by a tensor, of which the
+    factor that is nearest to 1 counts."""
+    if name not in _MULTIPLYING or len(args) < 2:
+        return {}
+    if not in_place and not isinstance(args[1], (int, float)):
         return {}
     with contextlib.suppress(Exception), torch.no_grad(), torch._C.DisableTorchFunction():
         size = torch.as_tensor(args[1]).detach().double().abs().flatten()
         factor = float(size[size.log().abs().argmin()])
-        return {"factor": factor if name == "mul" else 1 / factor}
+        return {"factor": factor if name in ("mul", "rmul") else 1 / factor}
     return {}

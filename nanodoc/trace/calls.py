@@ -22,7 +22,7 @@ from nanodoc.trace.call_options import factor_of, options_of, version_of
 from nanodoc.trace.modules import ModuleStack
 from nanodoc.trace.ops import outputs_of, tensors_in
 from nanodoc.trace.ranges import RANGED, out_of_range
-from nanodoc.trace.spans import Place, calling_places, resolve
+from nanodoc.trace.spans import Place, calling_places, resolved
 
 Measure = Callable[
     [str, list[torch.Tensor], dict[str, Any], Any, list[ArgumentFacts]], dict[str, float]
@@ -72,6 +72,10 @@ class CallLog(TorchFunctionMode):
         super().__exit__(*exc)
         self._stack.__exit__()
 
+    def count(self) -> int:
+        """How many calls there are so far."""
+        return len(self._calls)
+
     def on_loss(self, loss: torch.Tensor) -> None:
         """`loss` is about to be differentiated."""
         made = self._maker(loss)
@@ -117,7 +121,8 @@ class CallLog(TorchFunctionMode):
         own, caller = calling_places(2)
         index = len(self._calls)
         in_place = any(made[0] is argument for argument in given)
-        notes |= {"written": written, **factor_of(name, args)} if in_place else {}
+        notes |= {"written": written} if in_place else {}
+        notes |= factor_of(name, args, in_place=in_place)
         view = bool(given) and not in_place and _shares(made[0], given[0])
         self._calls.append(
             (
@@ -148,7 +153,7 @@ class CallLog(TorchFunctionMode):
             given, out, before = seen
             if self._measure is None:
                 return options, {}
-            return options, dict(self._measure(name, given, options, out, before))
+            return options, self._measure(name, given, options, out, before)
         return {}, {}
 
     def _argument(self, tensor: torch.Tensor) -> ArgumentFacts:
@@ -227,7 +232,7 @@ class CallLog(TorchFunctionMode):
             name=name,
             module=path,
             module_type=kind,
-            location=_span(place),
+            location=resolved(place),
             layer_at=made_at(path) if path else None,
             given=tuple(given),
             settings=settings,
@@ -258,8 +263,8 @@ class CallLog(TorchFunctionMode):
                     name=name,
                     module=path,
                     module_type=kind,
-                    location=_span(own) or (made_at(path) if path and caller is None else None),
-                    called_from=_span(caller),
+                    location=resolved(own) or (made_at(path) if path and caller is None else None),
+                    called_from=resolved(caller),
                     arguments=before,
                     shape=shape,
                     requires_grad=grad,
@@ -270,10 +275,6 @@ class CallLog(TorchFunctionMode):
                 )
             )
         return StepCalls(calls=tuple(calls), losses=tuple(self._losses))
-
-
-def _span(place: Place | None) -> Any:
-    return resolve(*place) if place is not None else None
 
 
 def plain_name(func: Any) -> str:

@@ -223,13 +223,25 @@ class GradFlow:
 
     def dead_terms(self) -> list[tuple[int, Cut]]:
         """Terms added to a loss that depend on parameters and carry no gradient: (the adding op,
-        where the term's path ends).
+        where the term's path ends)."""
+        return [
+            (index, cut) for index, start in self._dead for cut in self._ends_of_term(start)[:1]
+        ]
+
+    @cached_property
+    def in_dead_terms(self) -> set[int]:
+        """The ops where the paths of such terms end, all of them."""
+        return {cut.index for _, start in self._dead for cut in self._ends_of_term(start)}
+
+    @cached_property
+    def _dead(self) -> list[tuple[int, int]]:
+        """(the adding op, the op that makes the term)
 
         Followed through sums of single numbers only. A term that is detached while the same tensor
         also enters the loss with its gradient changes the loss's value and not its gradient on
         purpose; it is left out.
         """
-        found: list[tuple[int, Cut]] = []
+        found: list[tuple[int, int]] = []
         queue = [
             p
             for name in self.losses
@@ -249,7 +261,7 @@ class GradFlow:
                 continue
             seen.add(index)
             for export in self.through_python(index) if name in _ADDS else ():
-                found.extend((index, cut) for cut in self._ends_of_term(export))
+                found.append((index, export))
             for position, source in enumerate(self.flow.sources[index]):
                 for producer in self.producers(index, position):
                     if not 0 <= producer < index:
@@ -264,7 +276,7 @@ class GradFlow:
                             or position >= len(self.trace.records[index].inputs)
                         )
                     ):
-                        found.extend((index, cut) for cut in self._ends_of_term(producer))
+                        found.append((index, producer))
         return found
 
     def _ends_of_term(self, start: int) -> list[Cut]:
@@ -284,7 +296,7 @@ class GradFlow:
             for position in range(len(self.flow.sources[index])):
                 queue.extend(p for p in self.producers(index, position) if 0 <= p < index)
             queue.extend(self.through_python(index))
-        return sorted(cuts.values(), key=lambda cut: (-cut.orphans.bit_count(), cut.index))[:1]
+        return sorted(cuts.values(), key=lambda cut: (-cut.orphans.bit_count(), cut.index))
 
     def also_carried(self, cut: Cut) -> bool:
         """The single number that the cut reads enters the loss with its gradient as well: `l -

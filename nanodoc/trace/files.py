@@ -46,6 +46,8 @@ LOOKED_THROUGH = tuple(
         ("experiments", "precision.py"),
         ("script", "hooks.py"),
         ("script", "outside.py"),
+        ("script", "asides.py"),
+        ("script", "batch_scales.py"),
         ("script", "body.py"),
         ("script", "recovered.py"),
     )

@@ -69,9 +69,9 @@ class FlowLog:
         """Trainable leaves that are no parameter of the model, by bit."""
         self.carried: list[Carried] = []
         self.frozen_at: dict[int, Place | None] = {}
+        """Parameters whose requires_grad was switched off during the step, by bit."""
         self.frozen_by: dict[int, Place] = {}
         """The call of the helper that did it, where the helper was told to by its argument."""
-        """Parameters whose requires_grad was switched off during the step, by bit."""
         self.marks: dict[str, Source] = {}
         self.maybe: dict[int, tuple[float, ...]] = {}
         """Ops that read Python numbers after an export, with those numbers: whether they come from

@@ -12,6 +12,7 @@ import linecache
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import torch
@@ -20,9 +21,10 @@ from torch.overrides import TorchFunctionMode
 from nanodoc.facts.calls import RangeFacts
 from nanodoc.facts.failure_kinds import KEPT_FROM_KERNEL
 from nanodoc.facts.source import SourceSpan
-from nanodoc.trace.files import shown_path
+from nanodoc.trace.files import line_span
 from nanodoc.trace.flow import MOST_VALUES, FlowLog, Region
 from nanodoc.trace.ops import tensors_in
+from nanodoc.trace.parsed import definition_of
 from nanodoc.trace.ranges import RANGED, out_of_range
 from nanodoc.trace.spans import Place, call_of_helper, calling_places
 
@@ -306,20 +308,9 @@ def _decorator(function: Any) -> SourceSpan | None:
     if code is None:
         return None
     for line in range(code.co_firstlineno, code.co_firstlineno + 12):
-        raw = linecache.getline(code.co_filename, line).rstrip()
-        text = raw.strip()
+        text = linecache.getline(code.co_filename, line).strip()
         if text.startswith("@") and any(word in text for word in _WORDS):
-            indent = len(raw) - len(raw.lstrip())
-            return SourceSpan(
-                file=shown_path(code.co_filename),
-                line=line,
-                end_line=line,
-                column=indent + 1,
-                end_column=indent + 1 + len(text),
-                function=code.co_qualname.replace(".<locals>", ""),
-                code=text,
-                indent=indent,
-            )
+            return line_span(code.co_filename, line, _shown_name(code))
         if text.startswith(("def ", "async def ")):
             break
     return None
@@ -330,34 +321,12 @@ def return_statement(function: Callable[..., Any]) -> SourceSpan | None:
     code = getattr(function, "__code__", None)
     if code is None:
         return None
-    source = "".join(linecache.getlines(code.co_filename))
-    try:
-        tree = ast.parse(source)
-    except SyntaxError:
+    node = definition_of(code)
+    returns = [inner for inner in ast.walk(node) if isinstance(inner, ast.Return)] if node else []
+    if len(returns) != 1:
         return None
-    for node in ast.walk(tree):
-        if (
-            isinstance(node, ast.FunctionDef)
-            and node.name == code.co_name
-            and _first_line(node) == code.co_firstlineno
-        ):
-            returns = [inner for inner in ast.walk(node) if isinstance(inner, ast.Return)]
-            if len(returns) != 1:
-                return None
-            line, column = returns[0].lineno, returns[0].col_offset
-            text = linecache.getline(code.co_filename, line).rstrip()
-            return SourceSpan(
-                file=shown_path(code.co_filename),
-                line=line,
-                end_line=line,
-                column=column + 1,
-                end_column=len(text) + 1,
-                function=code.co_qualname.replace(".<locals>", ""),
-                code=text.strip(),
-                indent=len(text) - len(text.lstrip()),
-            )
-    return None
+    return line_span(code.co_filename, returns[0].lineno, _shown_name(code))
 
 
-def _first_line(node: ast.FunctionDef) -> int:
-    return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+def _shown_name(code: CodeType) -> str:
+    return code.co_qualname.replace(".<locals>", "")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from nanodoc.facts.ops import OpFacts, TensorFacts
 from nanodoc.facts.source import SourceSpan
-from nanodoc.trace.spans import Place, resolve
+from nanodoc.trace.spans import Place, resolve, resolved
 
 if TYPE_CHECKING:
     from nanodoc.trace.examine import OpDetail
@@ -182,8 +182,8 @@ class StepTrace:
         record = self.records[index]
         forward = self.forward_of(index) if record.phase == "backward" else None
         named = self.records[forward] if forward is not None and record.place is None else record
-        place = resolve(*named.place) if named.place else None
-        caller = resolve(*named.caller) if named.caller else None
+        place = resolved(named.place)
+        caller = resolved(named.caller)
         module_index = (
             record.module if record.module >= 0 or forward is None else self.records[forward].module
         )

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from nanodoc.facts.calls import RangeFacts
-from nanodoc.trace.spans import calling_places, resolve
+from nanodoc.trace.spans import calling_places, resolved
 
 RANGED = frozenset(
     (
@@ -66,8 +66,8 @@ def out_of_range(
                 rows=rows,
                 module=module[0] if module else None,
                 module_type=module[1] if module else None,
-                location=resolve(*own) if own else None,
-                called_from=resolve(*caller) if caller else None,
+                location=resolved(own),
+                called_from=resolved(caller),
             )
     except (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError):
         # the call itself is wrong: it will say so

@@ -5,15 +5,14 @@ from __future__ import annotations
 
 import ast
 import inspect
-import linecache
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 from nanodoc.facts.source import SourceSpan
 from nanodoc.trace.files import USER, frame_kind, line_span
+from nanodoc.trace.parsed import FUNCTION, definition_of, nodes_of, tree_of
 
 Key = int | str
 _DEEPEST = 8
@@ -63,59 +62,32 @@ def line_of_variable(
     variables and globals."""
     if frame_kind(code.co_filename) != USER:
         return None
-    tree = _tree(code.co_filename)
-    if tree is None:
+    whole = code.co_name == "<module>"
+    holder = tree_of(code.co_filename) if whole else definition_of(code)
+    if holder is None:
         return None
-    body: Sequence[ast.stmt] = tree.body
-    if code.co_name != "<module>":
-        body = next(
-            (
-                node.body
-                for node in ast.walk(tree)
-                if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-                and node.name == code.co_name
-                and min(node.lineno, *(d.lineno for d in node.decorator_list), node.lineno)
-                <= code.co_firstlineno
-                <= node.lineno
-            ),
-            [],
-        )
-    scope = _Scope(code.co_filename, code.co_qualname, tuple(body), names)
+    scope = _Scope(code.co_filename, code.co_qualname, tuple(holder.body), names)
     return _of_name(scope, variable, tuple(path), 1 << 30, _DEEPEST)
 
 
-def lines_calling(file: str, names: Sequence[str], keyword: str) -> list[SourceSpan]:
-    """The lines of a file that call one of the names, also as an attribute, with this argument as
-    the first one or by its name."""
-    tree = _tree(file)
-    functions = [
-        node for node in (ast.walk(tree) if tree is not None else ()) if _is_function(node)
-    ]
+def lines_calling(file: str, names: Sequence[str], keyword: str | None = None) -> list[SourceSpan]:
+    """The lines of a file that call one of the names, also as an attribute; with this argument, if
+    one is told, as the first one or by its name."""
+    nodes = nodes_of(file)
+    functions = [node for node in nodes if isinstance(node, FUNCTION)]
     return [
         line_span(file, node.lineno, _around(functions, node.lineno))
-        for node in (ast.walk(tree) if tree is not None else ())
+        for node in nodes
         if isinstance(node, ast.Call)
         and getattr(node.func, "attr", getattr(node.func, "id", "")) in names
-        and (node.args or any(given.arg == keyword for given in node.keywords))
+        and (keyword is None or node.args or any(given.arg == keyword for given in node.keywords))
     ]
-
-
-def _is_function(node: ast.AST) -> bool:
-    return isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
 
 
 def _around(functions: Sequence[Any], line: int) -> str:
     """The name of the innermost function around a line."""
     around = [node for node in functions if node.lineno <= line <= node.end_lineno]
     return str(max(around, key=lambda node: node.lineno).name) if around else "<module>"
-
-
-@lru_cache(maxsize=8)
-def _tree(file: str) -> ast.Module | None:
-    try:
-        return ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError, RecursionError):
-        return None
 
 
 def _scope_of(function: Any, owner: Any = None) -> _Scope | None:
@@ -126,19 +98,13 @@ def _scope_of(function: Any, owner: Any = None) -> _Scope | None:
     code = function.__code__
     if frame_kind(code.co_filename) != USER:
         return None
-    tree = _tree(code.co_filename)
-    if tree is None:
+    node = definition_of(code)
+    if node is None:
         return None
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef) and node.name == code.co_name:
-            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-            if first == code.co_firstlineno:
-                closed = inspect.getclosurevars(function)
-                names = {**function.__globals__, **closed.nonlocals}
-                if owner is not None and node.args.args:
-                    names[node.args.args[0].arg] = owner
-                return _Scope(code.co_filename, code.co_qualname, tuple(node.body), names)
-    return None
+    names = {**function.__globals__, **inspect.getclosurevars(function).nonlocals}
+    if owner is not None and node.args.args:
+        names[node.args.args[0].arg] = owner
+    return _Scope(code.co_filename, code.co_qualname, tuple(node.body), names)
 
 
 def _of_function(scope: _Scope, path: tuple[Key, ...], depth: int) -> SourceSpan | None:
@@ -211,13 +177,14 @@ def _of_attribute(
     for method in vars(type(owner)).values():
         reads = isinstance(method, FunctionType) and attribute.attr in method.__code__.co_names
         other = _scope_of(method, owner) if reads else None
-        for node in other.statements() if other is not None else ():
+        if other is None:
+            continue
+        for node in other.statements():
             value = _put_into(node, attribute.attr)
             if value is None or isinstance(value, (ast.Name, ast.Attribute)):
                 continue
             if isinstance(value, (ast.List, ast.Dict)) and not ast.unparse(value)[1:-1]:
                 continue  # empty: what is put into it comes later
-            assert other is not None
             found = _of_expression(other, value, path, node, depth)
     return found
 
@@ -284,9 +251,20 @@ def _bindings(node: ast.stmt, name: str) -> Iterator[tuple[tuple[int, ...], ast.
     else:
         return
     for target in targets:
-        position = _position(target, name)
+        position = () if _fills(target, value, name) else _position(target, name)
         if position is not None:
             yield position, value
+
+
+def _fills(target: ast.expr, value: ast.expr, name: str) -> bool:
+    """`labels[:, :-1] = ids[:, 1:]`: most of the name's values come from here."""
+    sliced = isinstance(target, ast.Subscript) and any(
+        isinstance(node, ast.Slice) for node in ast.walk(target.slice)
+    )
+    # a name may be the number that stands for no label
+    if not sliced or not isinstance(value, (ast.Subscript, ast.Call, ast.BinOp)):
+        return False
+    return isinstance(target, ast.Subscript) and _position(target.value, name) == ()
 
 
 def _position(target: ast.expr, name: str) -> tuple[int, ...] | None:

@@ -75,6 +75,11 @@ def left_loop(late: Place | None, inner: Place | None) -> bool:
     return stands_behind_loop(inner[0].co_filename, lines[0].line, lines[1].line)
 
 
+def resolved(place: Place | None) -> SourceSpan | None:
+    """The source span of a place; None where there is none, or the compiler kept no position."""
+    return resolve(*place) if place is not None else None
+
+
 def resolve(code: CodeType, lasti: int) -> SourceSpan | None:
     """The source span of the instruction at `lasti` in `code`, or None where the compiler kept no
     position."""

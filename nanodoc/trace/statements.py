@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
-import linecache
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
 from nanodoc.facts.source import SourceSpan
 from nanodoc.trace.files import line_span
+from nanodoc.trace.parsed import FUNCTION, nodes_of
 
 _MOST_NAMES = 24
 
@@ -33,12 +33,8 @@ class Statement:
 def statements_of(file: str) -> dict[int, Statement]:
     """Line number to the statement on that line; nothing where the source cannot be had or
     read."""
-    try:
-        tree = ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError, RecursionError):
-        return {}
     found: dict[int, Statement] = {}
-    for node in ast.walk(tree):
+    for node in nodes_of(file):
         if not isinstance(node, ast.stmt):
             continue
         parts = list(_own_parts(node))
@@ -58,16 +54,12 @@ def statements_of(file: str) -> dict[int, Statement]:
 def stands_behind_loop(file: str, inner: int, outer: int) -> bool:
     """Line `outer` stands behind the innermost loop around line `inner`, and in the same
     function."""
-    try:
-        tree = ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError, RecursionError):
-        return False
     loops, functions = [], []
-    for node in ast.walk(tree):
+    for node in nodes_of(file):
         if isinstance(node, ast.stmt) and _holds(node, inner):
             if isinstance(node, (ast.For, ast.AsyncFor, ast.While)):
                 loops.append(node)
-            elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            elif isinstance(node, FUNCTION):
                 functions.append(node)
     if not loops or (loops[-1].end_lineno or 0) >= outer:
         return False

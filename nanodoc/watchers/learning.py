@@ -12,8 +12,8 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from nanodoc.examination.last_batches import Inspector
-from nanodoc.facts.calls import InspectionFacts
 from nanodoc.facts.course import update_by_hand
+from nanodoc.facts.inspection import InspectionFacts
 from nanodoc.facts.loop import DataFacts, LoopFacts, ModeChange, RunStatistics, SchedulerFacts
 from nanodoc.facts.source import SourceSpan
 from nanodoc.measure.data import data_facts
@@ -25,7 +25,7 @@ from nanodoc.replay.optimizers import rate_of
 from nanodoc.replay.step import StepRunner
 from nanodoc.replay.step_state import StateKeeper, StepState
 from nanodoc.replay.weight_history import WeightHistory
-from nanodoc.trace.spans import resolve
+from nanodoc.trace.spans import resolved
 from nanodoc.watchers.loop_protocol import LoopProtocol
 from nanodoc.watchers.sampling import Sampler
 from nanodoc.watchers.statistics import course_stats, peak_memory
@@ -239,7 +239,8 @@ class LearningWatch(Watch):
                 built_at=self._build.scheduler_built_at(scheduler),
                 last_epoch=last if isinstance(last, int) else None,
                 period=period if isinstance(period, int) else None,
-                stepped_at=_span(seen.place) if seen is not None else None,
+                base=_highest(getattr(scheduler, "base_lrs", None)),
+                stepped_at=resolved(seen.place) if seen is not None else None,
                 stepped_first=seen is not None
                 and seen.first
                 and self._loop_protocol.ever_stepped > 0,
@@ -250,14 +251,16 @@ class LearningWatch(Watch):
         names = {id(module): name for name, module in self._recipe.model.named_modules()}
         for identity, place in self._build.eval_at.items():
             if identity in names and identity not in self._loop_protocol.eval_at:
-                yield ModeChange(module=names[identity], location=_span(place), step=None)
+                yield ModeChange(module=names[identity], location=resolved(place), step=None)
         for identity, (called_at, step) in self._loop_protocol.eval_at.items():
             if identity in names:
-                yield ModeChange(module=names[identity], location=_span(called_at), step=step)
+                yield ModeChange(module=names[identity], location=resolved(called_at), step=step)
 
 
-def _span(place: Any) -> SourceSpan | None:
-    return resolve(*place) if place is not None else None
+def _highest(rates: Any) -> float | None:
+    """Of plain numbers: some schedules keep tensors."""
+    plain = [rate for rate in rates or () if isinstance(rate, float)]
+    return max(plain, default=None)
 
 
 def loader_of(data: Any) -> Any:

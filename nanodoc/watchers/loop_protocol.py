@@ -18,19 +18,20 @@ import torch
 
 from nanodoc.facts.loop import (
     CARRIED,
+    CLIPPED_EARLY,
     CLIPPED_LATE,
     DISCARDED,
     DROPPED,
     FRESH_OPTIMIZER,
     IN_VAIN,
+    NEVER_DIFFERENTIATED,
     NEVER_STEPPED,
     SUMMED,
     LoopMisuse,
 )
-from nanodoc.facts.source import SourceSpan
-from nanodoc.trace.spans import Place, left_loop, resolve
+from nanodoc.trace.spans import Place, left_loop, resolved
 from nanodoc.watchers.loop_records import Count, Schedule
-from nanodoc.watchers.noted_gradient import NotedGradient
+from nanodoc.watchers.noted_gradient import NotedGradient, is_zero
 
 _PARTS = 8  # backward passes for one step
 _Known = Iterable[tuple[torch.Tensor, NotedGradient]]
@@ -45,6 +46,7 @@ _CONFIRMED = 3
 _LONGEST = 256
 """but not for ever."""
 _MOST_NAMED = 64
+_STARTING = 2  # train_steps, in which what is never done may be yet to come
 
 
 class LoopProtocol:
@@ -64,6 +66,7 @@ class LoopProtocol:
         self._stepping = 0
         self._backwards: list[tuple[Place | None, bool]] = []
         self._stepped = 0
+        self._never_differentiated = True
         self._any_backward: Place | None = None
         self._any_divided = False
         self._stateless: set[int] = set()
@@ -75,6 +78,8 @@ class LoopProtocol:
         """Gradients were clipped in this run; somebody else has written to them after their
         backward."""
         self._cleared_between = False
+        self._clipped_early: Place | None = None
+        """A clip of this step that found no gradient."""
         self._stepped_at: Place | None = None
         self._cleared_at: Place | None = None
         self.ever_stepped = 0
@@ -96,6 +101,7 @@ class LoopProtocol:
         if not self.active and self._known:
             self.forget()
         self._backwards, self._stepped, self._cleared_between, self._rewritten = [], 0, False, False
+        self._clipped_early = None
 
     def end(self) -> None:
         """It has returned."""
@@ -173,6 +179,10 @@ class LoopProtocol:
         """`divided`: the loss was a part of a sum or of a mean."""
         if not self.active:
             return
+        if self._clipped_early is not None:
+            self._count(CLIPPED_EARLY, self._clipped_early, place)
+            self._clipped_early = None
+        self._never_differentiated = False
         self._any_backward = self._any_backward or place
         self._any_divided |= divided
         self._backwards.append((place, divided))
@@ -339,6 +349,9 @@ class LoopProtocol:
         if not self.active or limit == math.inf:
             return
         self._clipped = True
+        grads = list(grads)
+        if not self._backwards and all(map(is_zero, grads)):
+            self._clipped_early = place
         clipped = {id(grad) for grad in grads}
         touched = [
             (p.grad, self._known[i])
@@ -365,36 +378,20 @@ class LoopProtocol:
         return list(self._schedules.values())
 
     def misuses(self) -> tuple[LoopMisuse, ...]:
-        found = [
-            LoopMisuse(
-                kind=kind,
-                steps=misuse.steps,
-                watched=self._stepping,
-                first_step=misuse.first,
-                location=_span(misuse.place),
-                other=_span(misuse.other),
-                parameters=tuple(name for name in misuse.parameters if name),
-                times=misuse.times,
-            )
-            for kind, misuse in self._counts.items()
-        ]
-        if (
-            self._any_backward is not None
-            and not self.ever_stepped
-            and self._watched > 2
-            and not self._any_divided
-        ):
-            found.append(
-                LoopMisuse(
-                    kind=NEVER_STEPPED,
-                    steps=self._watched,
-                    watched=self._watched,
-                    first_step=0,
-                    location=_span(self._any_backward),
-                )
-            )
+        found = [count.misuse(kind, self._stepping) for kind, count in self._counts.items()]
+        if self._watched <= _STARTING:
+            return tuple(found)
+        if self._never_differentiated:
+            found.append(self._never(NEVER_DIFFERENTIATED, self._stepped_at))
+        elif not self.ever_stepped and self._any_backward is not None and not self._any_divided:
+            found.append(self._never(NEVER_STEPPED, self._any_backward))
         return tuple(found)
 
-
-def _span(place: Place | None) -> SourceSpan | None:
-    return resolve(*place) if place is not None else None
+    def _never(self, kind: str, place: Place | None) -> LoopMisuse:
+        return LoopMisuse(
+            kind=kind,
+            steps=self._watched,
+            watched=self._watched,
+            first_step=0,
+            location=resolved(place),
+        )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from nanodoc.trace.spans import Place
+from nanodoc.facts.loop import LoopMisuse
+from nanodoc.trace.spans import Place, resolved
 
 
 class Count:
@@ -20,6 +21,19 @@ class Count:
     def add(self, step: int) -> None:
         if self.last != step:
             self.last, self.steps = step, self.steps + 1
+
+    def misuse(self, kind: str, watched: int) -> LoopMisuse:
+        """As the rules see it."""
+        return LoopMisuse(
+            kind=kind,
+            steps=self.steps,
+            watched=watched,
+            first_step=self.first,
+            location=resolved(self.place),
+            other=resolved(self.other),
+            parameters=tuple(name for name in self.parameters if name),
+            times=self.times,
+        )
 
 
 class Schedule:

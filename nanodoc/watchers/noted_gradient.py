@@ -77,3 +77,9 @@ class NotedGradient:
         self.grad, self.version = (
             (weakref.ref(grad), grad._version) if grad is not None else (None, -1)
         )
+
+
+def is_zero(grad: torch.Tensor) -> bool:
+    """Of a plain tensor; what is laid out or kept otherwise is not looked at."""
+    plain = type(grad) is torch.Tensor and grad.layout is torch.strided
+    return plain and not bool(grad.any())

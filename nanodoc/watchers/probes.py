@@ -14,7 +14,7 @@ from nanodoc import probing
 from nanodoc.facts.ops import ProbedFacts
 from nanodoc.replay.step_state import StepState
 from nanodoc.tensors.plain import is_plain
-from nanodoc.trace.spans import Place, calling_places, resolve
+from nanodoc.trace.spans import Place, calling_places, resolved
 from nanodoc.watchers.watch import Watch
 
 _MOST = 4096  # calls kept of one step
@@ -87,7 +87,7 @@ class ProbeWatch(Watch):
         found = []
         for call in self._calls:
             low, high = float(call.low), float(call.high)
-            span = resolve(*call.place) if call.place is not None else None
+            span = resolved(call.place)
             found.append(
                 ProbedFacts(
                     label=call.label,

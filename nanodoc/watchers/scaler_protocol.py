@@ -19,8 +19,7 @@ from nanodoc.facts.amp import (
     ScalerCall,
     ScalerMisuse,
 )
-from nanodoc.facts.source import SourceSpan
-from nanodoc.trace.spans import Place, resolve
+from nanodoc.trace.spans import Place, resolved
 from nanodoc.watchers.scaled_gradients import Backward, Gradients, Versions
 
 _ONCE = 3  # steps after the first
@@ -344,8 +343,8 @@ class ScalerProtocol:
             found.append(
                 ScalerMisuse(
                     kind=misuse.kind,
-                    place=_span(misuse.place),
-                    other=_span(misuse.other),
+                    place=resolved(misuse.place),
+                    other=resolved(misuse.other),
                     first_step=misuse.first_step,
                     steps=misuse.steps,
                     scale=scale if scale is not None else self._scale_now(),
@@ -361,7 +360,7 @@ class ScalerProtocol:
         latest = (self._earlier + self._calls)[-_MOST_CALLS:]
         return tuple(
             ScalerCall(
-                kind=call.kind, step=call.step, place=_span(call.place), optimizer=call.optimizer
+                kind=call.kind, step=call.step, place=resolved(call.place), optimizer=call.optimizer
             )
             for call in latest
         )
@@ -369,7 +368,3 @@ class ScalerProtocol:
     def _scale_now(self) -> float | None:
         scale = getattr(self.scaler, "_scale", None)
         return float(scale) if isinstance(scale, torch.Tensor) else None
-
-
-def _span(place: Place | None) -> SourceSpan | None:
-    return resolve(*place) if place is not None else None

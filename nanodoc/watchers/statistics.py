@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from nanodoc import accelerator
-from nanodoc.facts.calls import InspectionFacts
+from nanodoc.facts.inspection import InspectionFacts
 from nanodoc.facts.loop import LayerStats, ParameterStats, RunStatistics
 from nanodoc.measure.gradients import Vitals
 from nanodoc.measure.layers import Sample
@@ -99,7 +99,7 @@ def _parameters(
                 grad_max=gradient.absmax if gradient else None,
                 grad_norm=statistics.median(norms[name]) if name in norms else None,
                 ratio=statistics.median(ratios) if ratios else None,
-                moved=_moved(weights, old),
+                moved=_moved(weights, old, put_back=bool(ratios) and min(ratios) > 0),
                 identical_rows=alike,
                 began_alike=began_alike,
                 initialised_at=build.initialised_at(name)
@@ -135,12 +135,14 @@ def _layers(
         )
 
 
-def _moved(now: torch.Tensor, before: torch.Tensor | None) -> float | None:
+def _moved(now: torch.Tensor, before: torch.Tensor | None, *, put_back: bool) -> float | None:
+    """`put_back`: it moved in each step that was sampled. Where it is as it was all the same, its
+    first values were loaded again since, as a search for a learning rate does."""
     if before is None or before.shape != now.shape:
         return None
     was = before.to(now.device)
     if bool(torch.equal(was, now)):
-        return 0.0
+        return None if put_back else 0.0
     size = float(was.float().norm())
     return float((now.float() - was.float()).norm()) / (size or 1.0) or sys.float_info.min
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from nanodoc.facts.loop import WarningFacts
 from nanodoc.facts.source import SourceSpan
-from nanodoc.trace.spans import calling_places, resolve
+from nanodoc.trace.spans import calling_places, resolved
 
 _MOST = 50
 _LENGTH = 400  # characters of a message
@@ -55,7 +55,7 @@ class WarningWatch:
             return
         own, caller = calling_places(3)
         place = caller or own
-        where: SourceSpan | None = resolve(*place) if place is not None else None
+        where: SourceSpan | None = resolved(place)
         text = " ".join(str(message).split())[:_LENGTH]
         key = (getattr(category, "__name__", ""), text[:80], where)
         known = self._seen.get(key)

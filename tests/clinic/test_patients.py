@@ -40,6 +40,9 @@ WITHOUT_PATIENT = {
     "ND804": (RANKS, "supervise/test_ranks.py"),
     "ND805": ("a network between two hosts that fails", "rules/test_deaths_and_ranks.py"),
     "ND128": ("the validation of a script", "rules/test_split_overlap.py"),
+    "ND135": ("the validation of a script", "rules/test_validation_scale.py"),
+    "ND642": ("the validation of a script", "rules/test_asides.py"),
+    "ND643": ("weights that a script puts back", "rules/test_asides.py"),
     "ND806": (RANKS, "supervise/test_ranks.py"),
 }
 """Rules that no training of one process on a CPU can bring about: why, and which test does."""

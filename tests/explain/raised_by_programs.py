@@ -196,10 +196,10 @@ def raises_cpu_out_of_memory_absurd() -> None:
 
 def raises_circular_import() -> None:
     with TemporaryDirectory() as folder:
-        (Path(folder) / "first_of_two.py").write_text("import second_of_two\nname = 1\n")
-        (Path(folder) / "second_of_two.py").write_text("from first_of_two import name\n")
+        (Path(folder) / "half_of_a_circle.py").write_text("import rest_of_a_circle\nname = 1\n")
+        (Path(folder) / "rest_of_a_circle.py").write_text("from half_of_a_circle import name\n")
         sys.path.insert(0, folder)
         try:
-            importlib.import_module("first_of_two")
+            importlib.import_module("half_of_a_circle")
         finally:
             sys.path.remove(folder)

@@ -105,7 +105,50 @@ def test_a_table_of_languages_beside_positions() -> None:
     assert codes(model, lambda model, b: F.cross_entropy(model(b[0]), b[1]), data, "ND132") == []
 
 
+class Recurrent(Reader):
+    def __init__(self, ids: Ids, rows: int) -> None:
+        super().__init__(ids, rows)
+        self.layer = nn.GRU(8, 8, batch_first=True)
+
+    def forward(self, ids: torch.Tensor) -> Any:
+        return self.out(self.layer(self.words(ids) + self.others(self.ids(ids)))[0].mean(1))
+
+
+def test_a_language_for_each_sentence() -> None:
+    torch.manual_seed(0)
+    sentences = torch.randint(20, (320, 12))
+    data = torch.utils.data.TensorDataset(sentences, LABELS.clamp(max=1), torch.full((320, 1), 7))
+
+    def loss(model: Any, batch: Any) -> Any:
+        model.ids = batch[2].expand_as
+        return F.cross_entropy(model(batch[0]), batch[1])
+
+    assert codes(Reader(torch.zeros_like, 16), loss, data, "ND132") == []
+
+
+def test_a_recurrent_layer_knows_the_order() -> None:
+    data = torch.utils.data.TensorDataset(torch.randint(20, (320, 12)), LABELS.clamp(max=1))
+    model = Recurrent(torch.zeros_like, 16)
+    assert codes(model, lambda model, b: F.cross_entropy(model(b[0]), b[1]), data, "ND132") == []
+
+
 def test_positions_differ_or_are_none() -> None:
     assert read(lambda ids: torch.arange(ids.shape[1]).expand_as(ids)) == []
     assert read(torch.zeros_like, rows=4) == []  # kinds of segments
     assert read(torch.zeros_like, length=6) == []
+
+
+@pytest.mark.parametrize("inverted", [True, False])
+def test_a_weight_of_the_positive_class(inverted: bool) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(320, 4)
+    rare = (x[:, 0] > 1.0).float()
+    odds = rare.mean() / (1 - rare.mean())
+    loss = nn.BCEWithLogitsLoss(pos_weight=odds if inverted else 1 / odds)
+    found = codes(
+        nn.Linear(4, 1),
+        lambda model, batch: loss(model(batch[0]).squeeze(1), batch[1]),
+        torch.utils.data.TensorDataset(x, rare),
+        "ND131",
+    )
+    assert found == (["ND131"] if inverted else [])

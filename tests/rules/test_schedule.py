@@ -74,6 +74,19 @@ def test_schedules_that_end_as_they_should(make: Any) -> None:
     assert run(make) == ()
 
 
+def test_a_function_that_gives_rates_and_no_factors() -> None:
+    def warm_up(step: int) -> float:
+        return 2e-3 * min(1.0, (step + 1) / 10)
+
+    found = run(lambda o: schedules.LambdaLR(o, warm_up), lr=2e-3)
+    assert [(one.code, one.severity) for one in found] == [("ND609", "warning")]
+    assert "no factors" in found[0].explanation
+    # meant to: the optimizer has a rate of 1
+    assert "ND609" not in {
+        one.code for one in run(lambda o: schedules.LambdaLR(o, warm_up), lr=1.0)
+    }
+
+
 def test_no_learning_rate_at_all() -> None:
     assert [one.code for one in run(None, lr=0.0)] == ["ND609"]
 

@@ -15,6 +15,11 @@ from nanodoc import Recipe, examine
 from tests.helpers import line_of
 
 
+def mirrored(picture: torch.Tensor) -> torch.Tensor:
+    """It is right by itself: who calls it twice is not."""
+    return picture.flip(2) if torch.rand(()) < 0.5 else picture
+
+
 class Pairs(Dataset[Any]):
     def __init__(self, way: str) -> None:
         generator = torch.Generator().manual_seed(0)
@@ -27,6 +32,9 @@ class Pairs(Dataset[Any]):
 
     def __getitem__(self, index: int) -> Any:
         target = self.pictures[index]
+        if self.way == "each":
+            small = mirrored(F.avg_pool2d(target[None], 2)[0])
+            return small, mirrored(target)  # the other
         if self.way == "both" and torch.rand(()) < 0.5:
             target = target.flip(2)
         small = F.avg_pool2d(target[None], 2)[0] if self.way != "noisy" else target
@@ -70,7 +78,9 @@ def told(
     ]
 
 
-@pytest.mark.parametrize(("way", "line"), [("small", "by itself"), ("noisy", "or this one")])
+@pytest.mark.parametrize(
+    ("way", "line"), [("small", "by itself"), ("noisy", "or this one"), ("each", "the other")]
+)
 def test_one_of_them_is_mirrored(way: str, line: str) -> None:
     assert told(way) == [("ND120", line_of(__file__, f"# {line}"))]
 

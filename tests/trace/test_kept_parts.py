@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from nanodoc.trace.returned import line_in_data
-from tests.helpers import line_of
+from nanodoc.trace.returned import line_in_data, line_of_part
+from tests.helpers import line_of, marked
 
 
 class Examples:
@@ -87,3 +87,17 @@ def test_the_line_is_that_which_makes_it(data: Any, path: Any, line: str) -> Non
     found = line_in_data(data, path)
     assert found is not None
     assert found.line == line_of(__file__, f"# {line}")
+
+
+def collate(items: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+    ids = torch.stack(items)
+    labels = torch.full_like(ids, -100)
+    labels[:, :-1] = ids[:, 1:]  # filled
+    labels[ids == 0] = -100
+    return {"ids": ids, "labels": labels}
+
+
+def test_labels_that_are_filled_where_they_stand() -> None:
+    found = line_of_part(collate, ("labels",))
+    assert found is not None
+    assert found.line == marked(__file__, "filled")

@@ -319,6 +319,49 @@ def test_no_optimizer_steps() -> None:
     assert run(by_hand) == ()
 
 
+def no_backward(model: nn.Module, batch: Any, optimizer: Any) -> torch.Tensor:
+    optimizer.zero_grad()
+    loss = loss_of(model, batch)
+    optimizer.step()  # without gradients
+    return loss
+
+
+def neither(model: nn.Module, batch: Any, optimizer: Any) -> torch.Tensor:
+    return F.cross_entropy(model(batch[0]), batch[1])  # and that is all
+
+
+def gradients_by_hand(model: nn.Module, batch: Any, optimizer: Any) -> torch.Tensor:
+    loss = loss_of(model, batch)
+    parameters = list(model.parameters())
+    for parameter, grad in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+        parameter.grad = grad
+    optimizer.step()
+    return loss
+
+
+def evolves(model: nn.Module, batch: Any, optimizer: Any) -> torch.Tensor:
+    """A random step, kept where it helps."""
+    with torch.no_grad():
+        before = [p.clone() for p in model.parameters()]
+        loss = loss_of(model, batch)
+        for parameter in model.parameters():
+            parameter += 0.05 * torch.randn_like(parameter)
+        if loss_of(model, batch) > loss:
+            for parameter, old in zip(model.parameters(), before, strict=True):
+                parameter.copy_(old)
+    return loss
+
+
+def test_nothing_is_differentiated() -> None:
+    for step, line in ((no_backward, "without gradients"), (neither, "and that is all")):
+        first = run(step)[0]
+        assert (first.code, first.severity) == ("ND640", "critical")
+        assert first.culprit.location is not None
+        assert first.culprit.location.line == marked(__file__, line)
+    assert "ND640" not in {finding.code for finding in run(gradients_by_hand)}
+    assert "ND640" not in {finding.code for finding in run(evolves)}
+
+
 def test_a_schedule_that_steps_first() -> None:
     torch.manual_seed(0)
     model = nn.Linear(6, 3)
@@ -340,3 +383,20 @@ def test_a_schedule_that_steps_first() -> None:
     assert findings[0].culprit.location is not None
     assert findings[0].culprit.location.line == marked(__file__, "before the optimizer")
     assert any(label == "torch warned" for label, _ in findings[0].evidence)
+
+
+def clips_nothing(model: nn.Module, batch: Any, optimizer: Any) -> torch.Tensor:
+    optimizer.zero_grad()
+    loss = loss_of(model, batch)
+    nn.utils.clip_grad_norm_(model.parameters(), 0.1)  # nothing yet
+    loss.backward()
+    optimizer.step()
+    return loss
+
+
+def test_a_clip_before_the_backward() -> None:
+    first = run(clips_nothing)[0]
+    assert (first.code, first.severity) == ("ND624", "critical")
+    assert "before the backward" in first.title
+    assert first.culprit.location is not None
+    assert first.culprit.location.line == marked(__file__, "nothing yet")

@@ -231,6 +231,21 @@ PATIENTS: tuple[Patient, ...] = (
         severity="warning",
     ),
     Patient(
+        name="pairs-of-questions",
+        file="pairs_of_questions",
+        story="labels 0 and 1 for a loss of 1 and -1",
+        expect="unsigned-labels",
+        line="F.cosine_embedding_loss(",
+    ),
+    Patient(
+        name="asked-by-all",
+        file="first_of_two",
+        build="queries",
+        story="attention whose softmax goes over the queries",
+        expect="attention-over-queries",
+        line="scores.softmax(self.dim)",
+    ),
+    Patient(
         name="word-order",
         file="word_order",
         story="position ids that are all zero",

@@ -1,5 +1,5 @@
-"""One loop, five slips: gradients cleared before they are used, micro-batches summed, a clip after
-the step, an optimizer made in every step, and no step at all."""
+"""One loop, six slips: gradients cleared before they are used, micro-batches summed, a clip after
+the step, an optimizer made in every step, no step at all, and no backward."""
 
 import torch
 import torch.nn.functional as F
@@ -116,9 +116,24 @@ def healthy_anew():
     return recipe(usual)
 
 
+def never_differentiates(model, batch, optimizer, scaler=None):
+    optimizer.zero_grad()
+    loss = loss_of(model, *batch)
+    optimizer.step()
+    return loss
+
+
 def sick_stepless():
     return recipe(never_steps)
 
 
 def healthy_stepless():
+    return recipe(usual)
+
+
+def sick_undifferentiated():
+    return recipe(never_differentiates)
+
+
+def healthy_undifferentiated():
     return recipe(usual)

@@ -129,7 +129,7 @@ def _shown(finding: Finding, *, own: bool) -> ShownFinding:
         samples += f" ({of_data})" if rows else ""
     return ShownFinding(
         finding=finding,
-        place=f"{where.file}:{where.line}:{where.column}" if where is not None else "",
+        place=f"{where.place}:{where.column}" if where is not None else "",
         lines=lines_of(where, files=own or is_below(Path(where.file))) if where is not None else [],
         samples=samples.strip(),
         experiments=[_experiment(row) for row in finding.experiments],

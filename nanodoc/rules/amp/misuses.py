@@ -42,7 +42,7 @@ def misuse_claim(
     mild = misuse.kind == UPDATE_BETWEEN or (misuse.kind == FRESH_SCALER and not facts.skipped)
     beside = other if blamed is place else place
     related = (
-        [("the other call", f"{beside.file}:{beside.line}: {beside.code.splitlines()[0]}")]
+        [("the other call", f"{beside.place}: {beside.code.splitlines()[0]}")]
         if beside is not None and beside != blamed
         else []
     )

@@ -85,8 +85,4 @@ def underflow_claim(
 
 
 def _at(worst: Flushed) -> list[tuple[str, str]]:
-    return (
-        [("backward of", f"{worst.location.file}:{worst.location.line}")]
-        if worst.location is not None
-        else []
-    )
+    return [("backward of", worst.location.place)] if worst.location is not None else []

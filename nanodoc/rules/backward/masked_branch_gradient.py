@@ -51,7 +51,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         source = birth.source
         if birth.masked_by is not None:
             where = birth.masked_by.location
-            mask = f"{birth.masked_by.short}" + (f" at {where.file}:{where.line}" if where else "")
+            mask = f"{birth.masked_by.short}" + (f" at {where.place}" if where else "")
         else:
             mask = "a later op"
         if source is not None and source.kind == "batch":

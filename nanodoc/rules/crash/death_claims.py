@@ -117,8 +117,7 @@ def _seen(death: DeathFacts) -> list[tuple[str, str]]:
     evidence = [
         (
             f"frame {i}",
-            f"{span.file}:{span.line} in {span.function}: "
-            f"{span.code.splitlines()[0] if span.code else ''}",
+            f"{span.place} in {span.function}: {span.code.splitlines()[0] if span.code else ''}",
         )
         for i, span in enumerate(death.frames)
     ]

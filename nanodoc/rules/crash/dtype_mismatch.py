@@ -130,4 +130,4 @@ def _conversions(given: Sequence[GivenFacts]) -> Iterable[Fix]:
 
 
 def _is_parameter(tensor: GivenFacts) -> bool:
-    return (tensor.leaf or "").startswith("param:")
+    return tensor.parameter is not None

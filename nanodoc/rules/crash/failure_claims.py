@@ -47,7 +47,7 @@ def failure_claim(
     if where is None and failure.origin.startswith("optim/lr_scheduler"):
         where = next((site for site in evidence.scheduler_sites if site is not None), None)
     trace = [
-        (f"frame {i}", f"{span.file}:{span.line} in {span.function}: {span.code.splitlines()[0]}")
+        (f"frame {i}", f"{span.place} in {span.function}: {span.code.splitlines()[0]}")
         for i, span in enumerate(failure.frames)
     ]
     return Claim(

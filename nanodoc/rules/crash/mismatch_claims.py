@@ -62,7 +62,7 @@ def mismatch_claim(
         for number, argument in enumerate(call.given):
             extra.append((f"argument {number + 1}", f"{shown(argument)}{origin(argument)}"))  # type: ignore[operator]  # a function of GivenFacts
         if call.layer_at is not None and failure.frames:
-            extra.append(("layer made at", f"{call.layer_at.file}:{call.layer_at.line}"))
+            extra.append(("layer made at", call.layer_at.place))
         if call.settings:
             extra.append(("also given", call.settings))
     title = failure.first_line
@@ -98,7 +98,7 @@ def mismatch_claim(
 
 def origin(given: GivenFacts) -> str:
     """ ", made by flatten at train.py:20"."""
-    at = f" at {given.made_at.file}:{given.made_at.line}" if given.made_at is not None else ""
+    at = f" at {given.made_at.place}" if given.made_at is not None else ""
     if given.made_by is not None:
         return f", made by {given.made_by}{at}"
     if given.leaf is None:

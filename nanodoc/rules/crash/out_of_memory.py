@@ -220,7 +220,7 @@ def _table(memory: MemoryFacts) -> Iterable[tuple[str, str]]:
             yield name, shown_bytes(number)
     for held in memory.largest:
         where = (
-            f"{held.location.file}:{held.location.line}"
+            held.location.place
             if held.location is not None
             else held.module or "outside of any module"
         )

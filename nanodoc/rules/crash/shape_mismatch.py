@@ -120,7 +120,7 @@ def _still_full(crash: CrashFacts, failure: Failure) -> bool:
         return False
     given = crash.call.given if crash.call is not None else ()
     # weights know nothing of the batch's size
-    if any((argument.leaf or "").startswith("param:") for argument in given):
+    if any(argument.parameter for argument in given):
         return False
     shapes = {length for argument in given for length in argument.shape}
     return usual in shapes or str(usual) in re.findall(r"\d+", failure.message)

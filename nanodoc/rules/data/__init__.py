@@ -3,6 +3,7 @@
 from nanodoc.rules.data import (
     all_ones_mask,
     all_targets_ignored,
+    attention_over_queries,
     broadcast_loss,
     changing_items,
     class_imbalance,
@@ -32,6 +33,8 @@ from nanodoc.rules.data import (
     unpaired_transform,
     unseen_noise,
     unshifted_labels,
+    unsigned_labels,
+    validation_scale,
 )
 
 RULES = tuple(
@@ -68,5 +71,8 @@ RULES = tuple(
         padded_end,
         inverted_class_weights,
         constant_positions,
+        attention_over_queries,
+        unsigned_labels,
+        validation_scale,
     )
 )

@@ -99,7 +99,7 @@ def _by_accident(
     if not isinstance(source, CallFacts):  # a parameter by itself, such as a vector of frequencies
         return False
     if isinstance(other, ArgumentFacts):
-        given_with_input = (other.leaf or "").startswith("batch")
+        given_with_input = other.of_batch
     else:
         given_with_input = other.index in _drawn_for(calls, learns)
     return given_with_input and not _on_purpose(calls, call)
@@ -125,7 +125,7 @@ def _of_one_prediction(
         compares = later.name == "sub" or later.name in REGRESSION
         if compares and others and math.prod(others[0].shape) == samples > 1:
             given = calls.origin(others[0], elementwise=True)
-            return isinstance(given, ArgumentFacts) and (given.leaf or "").startswith("batch")
+            return isinstance(given, ArgumentFacts) and given.of_batch
         if later.shape == call.shape:
             pairs.add(later.index)
     return False

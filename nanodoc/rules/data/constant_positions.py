@@ -3,7 +3,8 @@ Two embeddings whose ids have the same shape (sequences, positions) and whose ou
 tokens and positions are. The ids of one of them are one and the same number in all batches that
 were looked at, and its table has a row for each position of a sequence and more. Nothing else is
 added to them: neither other ids that differ, nor a parameter or a buffer, which may be the
-positions.
+positions, nor what a single number of a sequence was expanded to, as its language. Recurrent layers
+and convolutions know the order without them.
 
 ## Why it matters
 All positions have the same embedding. A transformer then reads a bag of words: it cannot tell their
@@ -26,13 +27,14 @@ from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.rule import Rule, rule
-from nanodoc.facts.calls import CallFacts, StepCalls
+from nanodoc.facts.calls import RECURRENT, CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import WIRED, at_call, calls_into_the_loss, learning_claim
 
 _SUMS = ("add", "radd", "iadd")
 _AS_IT_IS = ("mul", "rmul", "dropout", "layer_norm", "contiguous", "to")
+_IN_ORDER = (*RECURRENT, "conv1d", "lstm_cell", "gru_cell")
 _SHORTEST = 8  # positions: the kinds of segments are two, with as few rows
 
 
@@ -51,7 +53,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     ]
     for calls, call in lookups:
         ids = call.arguments[0]
-        beside = _tokens(calls, call) if _is_constant(call) else None
+        constant = _is_constant(call) and not _is_told(calls, call)
+        beside = _tokens(calls, call) if constant else None
         if beside is None:
             continue
         made = calls.maker(ids)
@@ -78,6 +81,15 @@ def _is_constant(call: CallFacts) -> bool:
     positions = call.arguments[0].shape[-1] if call.arguments[0].shape else 0
     one = call.notes["id_min"] == call.notes["id_max"]
     return one and positions >= _SHORTEST and call.notes["rows"] >= positions
+
+
+def _is_told(calls: StepCalls, call: CallFacts) -> bool:
+    """The ids are made of a part of the batch with fewer numbers, as the language of a sentence is,
+    or are read by what knows the order without them."""
+    ids = call.arguments[0]
+    _, leaves = calls.behind(ids)
+    fewer = any(a.of_batch and math.prod(a.shape) < math.prod(ids.shape) for a in leaves)
+    return fewer or any(later.name in _IN_ORDER for later in calls.calls[call.index :])
 
 
 def _tokens(calls: StepCalls, call: CallFacts) -> CallFacts | None:

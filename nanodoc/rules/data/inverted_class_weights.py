@@ -1,7 +1,7 @@
 """## What it checks
-A cross entropy with class weights, and the labels of some of the last batches: the most frequent
-class has a greater weight than the least frequent one. Maps of labels are not judged. A class of
-weight 0 is left out on purpose.
+A cross entropy with class weights, or a binary one with a `pos_weight`, and the labels of some of
+the last batches: the most frequent class has a greater weight than the least frequent one. Maps of
+labels are not judged. A class of weight 0 is left out on purpose.
 
 ## Why it matters
 Weights are to make up for rare classes. These make them rarer: the model does best by never saying
@@ -25,7 +25,7 @@ from dataclasses import replace
 
 from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.rule import Rule, Threshold, rule
-from nanodoc.facts.calls import CLASSIFICATION
+from nanodoc.facts.calls import BINARY, CLASSIFICATION
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import WIRED, at_call, calls_into_the_loss, learning_claim
@@ -48,7 +48,7 @@ _CLEARLY = 10.0  # times as heavy
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     for _, call in calls_into_the_loss(evidence):
-        weights = call.options.get("weights") if call.name in CLASSIFICATION else None
+        weights = call.options.get("weights") if call.name in (*CLASSIFICATION, BINARY) else None
         if not weights or call.notes.get("all_labels", 0) < _LABELS:
             continue
         most, least = int(call.notes["all_top"]), int(call.notes["all_least"])

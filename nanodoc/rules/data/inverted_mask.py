@@ -26,8 +26,9 @@ from collections.abc import Iterable
 from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
 from nanodoc.diagnosis.finding import Culprit
 from nanodoc.diagnosis.rule import Rule, rule
-from nanodoc.facts.calls import CallFacts, PaddingFacts
+from nanodoc.facts.calls import CallFacts
 from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.inspection import PaddingFacts
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import (
     Standing,

@@ -1,8 +1,9 @@
 """## What it checks
 Calls of view and reshape on the way to the loss, by their shapes: the sizes come out in another
-order, so that no dimension was moved and all values are mixed. (N, T, F) as (N, F, T); (N, C, H, W)
-as (N, H·W, C) and back; (N, T, E) as (N, heads, T, E/heads), and the way back of what attention
-gave; the last states (layers, N, H) of a recurrent layer as (N, layers·H).
+order, so that no dimension was moved and all values are mixed. (N, T, F) as (N, F, T); (N, H, W, C)
+as (N, C, H, W); (N, C, H, W) as (N, H·W, C) and back; (N, T, E) as (N, heads, T, E/heads), and the
+way back of what attention gave; the last states (layers, N, H) of a recurrent layer as (N,
+layers·H).
 
 ## Why it matters
 The shapes fit, nothing fails, and the model reads noise.
@@ -96,6 +97,9 @@ def _order(calls: StepCalls, call: CallFacts, given: Shape, made: Shape) -> tupl
     that is not certain."""
     if not given or given[0] < 2 or given == made:
         return None
+    if len(given) == len(made) == 4 and (channels := _pictures(given, made)) is not None:
+        place = "first" if made[1] == channels else "last"
+        return f"The {channels} channels do not come {place} by that", "permute instead"
     if len(given) == len(made):
         if not _swapped(given, made) or _regroups(calls, call, given, made):
             return None
@@ -111,6 +115,14 @@ def _order(calls: StepCalls, call: CallFacts, given: Shape, made: Shape) -> tupl
     if len(given) == 4 and len(made) == 3:
         return _joined(given, made, attention=name in _ATTENTION)
     return _split(given, made) if len(given) == 3 and len(made) == 4 else None
+
+
+def _pictures(given: Shape, made: Shape) -> int | None:
+    """The channels of pictures (N, H, W, C) that are made (N, C, H, W), or the way back."""
+    n, first, second, third = given
+    if made == (n, third, first, second) and 1 != third != first:
+        return third
+    return first if made == (n, second, third, first) and 1 != first != third else None
 
 
 def _joined(given: Shape, made: Shape, *, attention: bool) -> tuple[str, str] | None:

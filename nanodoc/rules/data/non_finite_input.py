@@ -113,7 +113,7 @@ def _reader(leaf: LeafRoot) -> tuple[tuple[str, str], ...]:
     read = leaf.consumer.site if leaf.consumer is not None else None
     if leaf.making is None or read is None:
         return ()
-    return (("first read at", f"{read.file}:{read.line}: {read.code}"),)
+    return (("first read at", f"{read.place}: {read.code}"),)
 
 
 def _who(leaf: LeafRoot) -> str:
@@ -136,7 +136,7 @@ def _made(leaf: LeafRoot) -> str:
     making = leaf.making
     if making is None:
         return ""
-    line = f"{making.line.file}:{making.line.line}"
+    line = making.line.place
     if leaf.kind != "batch":
         return f" They are there since {line}."
     if making.stage == "sample":

@@ -154,7 +154,7 @@ def _sizes(
     )
     found.append(("samples", shown))
     if ragged.made_at is not None:
-        found.append(("samples come from", f"{ragged.made_at.file}:{ragged.made_at.line}"))
+        found.append(("samples come from", ragged.made_at.place))
     return found
 
 

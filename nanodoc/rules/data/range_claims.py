@@ -78,7 +78,7 @@ def _samples(crash: CrashFacts, found: RangeFacts) -> tuple[tuple[int, ...], tup
     sequences are often flattened before the loss."""
     rows, size = found.rows, crash.batch_size or 0
     target = crash.call.given[1] if crash.call is not None and len(crash.call.given) > 1 else None
-    straight = target is not None and (target.leaf or "").startswith("batch")
+    straight = target is not None and target.of_batch
     samples = found.samples
     if (
         found.label

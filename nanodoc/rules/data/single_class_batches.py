@@ -25,8 +25,8 @@ from collections.abc import Iterable, Sequence
 
 from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.rule import Rule, Threshold, rule
-from nanodoc.facts.calls import LabelFacts
 from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.inspection import LabelFacts
 from nanodoc.rules.data.batch_claims import batch_claim
 
 _FEWEST = 3

@@ -47,7 +47,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     compared = compares_with(evidence, item.mask_shape)
     if item.kind == "picture" and not _makes_one_of_the_other(evidence, item):
         return  # two views of one picture, as a contrastive loss has them
-    beside = "mask" if item.kind == "mask" else "other picture"
+    beside = _beside(item)
     told = [f"the image {one}, the {beside} {other}" for one, other in item.turns[:3]]
     yield item_claim(
         rule,
@@ -81,7 +81,7 @@ def _makes_one_of_the_other(evidence: Evidence, item: UnpairedItem) -> bool:
             if target.shape[1:] != item.mask_shape or leaf is None:
                 continue
             if made.requires_grad and leaf.startswith("batch"):
-                behind = {a.leaf for a in calls.behind(made)[1] if (a.leaf or "")[:5] == "batch"}
+                behind = {a.leaf for a in calls.behind(made)[1] if a.of_batch}
                 if behind and leaf not in behind:
                     return True
     return False
@@ -89,16 +89,13 @@ def _makes_one_of_the_other(evidence: Evidence, item: UnpairedItem) -> bool:
 
 def _title(item: UnpairedItem) -> str:
     images, masks = (set(turns) for turns in zip(*item.turns, strict=True))
-    if item.kind == "picture":
-        beside = f"the picture {item.mask}"
-        image = f"the picture {item.image}"
-        if masks == {AS_IT_WAS}:
-            return f"{image} is {item.turns[0][0]} at random, {beside} is not"
-        if images == {AS_IT_WAS}:
-            return f"{beside} is {item.turns[0][1]} at random, {image} is not"
-        return "two pictures of one thing are mirrored or turned by different draws"
+    image, beside = f"the image {item.image}", f"the {_beside(item)} {item.mask}"
     if masks == {AS_IT_WAS}:
-        return f"the image is {item.turns[0][0]} at random, its mask is not"
+        return f"{image} is {item.turns[0][0]} at random, {beside} is not"
     if images == {AS_IT_WAS}:
-        return f"the mask is {item.turns[0][1]} at random, its image is not"
-    return "the image and its mask are mirrored or turned by different draws"
+        return f"{beside} is {item.turns[0][1]} at random, {image} is not"
+    return f"{image} and {beside} are mirrored or turned by different draws"
+
+
+def _beside(item: UnpairedItem) -> str:
+    return "mask" if item.kind == "mask" else "other picture"

@@ -51,11 +51,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             if noise is None:
                 continue
             made_of, leaves = calls.behind(side)
-            data = [
-                leaf
-                for leaf in leaves
-                if leaf.shape == noise.shape and (leaf.leaf or "").startswith("batch")
-            ]
+            data = [leaf for leaf in leaves if leaf.shape == noise.shape and leaf.of_batch]
             if data and noise.index not in made_of:
                 yield _claim(rule, evidence, call, noise, data[0], used=_is_used(calls, noise))
                 return
@@ -71,7 +67,7 @@ def _claim(
     used: bool,
 ) -> Claim:
     site = noise.site
-    drawn = f"{noise.name} at {site.file}:{site.line}" if site is not None else noise.name
+    drawn = f"{noise.name} at {site.place}" if site is not None else noise.name
     return learning_claim(
         rule,
         location_key(call.site) or ("unseen", call.index),

@@ -74,7 +74,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         notes=[
             ("labels compared", seen.labels),
             ("positions of a sequence", seen.positions),
-            ("compared at", f"{seen.at.file}:{seen.at.line}" if seen.at is not None else None),
+            ("compared at", seen.at.place if seen.at is not None else None),
         ],
         fix="shift the labels by one: inputs ids[:, :-1], labels ids[:, 1:]; once, in the data or "
         "in the model",

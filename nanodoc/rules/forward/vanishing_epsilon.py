@@ -72,7 +72,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             if lost is None:
                 continue
             name, value, becomes, dtype = lost
-            where = f"{op.location.file}:{op.location.line}" if op.location else "an op before"
+            where = op.location.place if op.location else "an op before"
             yield birth_claim(
                 rule,
                 evidence,

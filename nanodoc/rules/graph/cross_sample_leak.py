@@ -67,7 +67,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         ("input shape", str(list(first))),
     ]
     if leak.built_at is not None and call is not None:
-        notes.append(("called at", f"{call.file}:{call.line}: {call.code.splitlines()[0]}"))
+        notes.append(("called at", f"{call.place}: {call.code.splitlines()[0]}"))
     fix = (
         "batch_first=True, or put time first: x.transpose(0, 1)"
         if layered

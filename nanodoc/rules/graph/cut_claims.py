@@ -160,7 +160,7 @@ def _dead_term(rule: Rule, evidence: Evidence, cut: CutFacts) -> Claim:
     claim = cut_claim(rule, evidence, cut, cut.orphans)
     where = cut.added_at
     added = (
-        (("added to the loss at", f"{where.file}:{where.line}: {where.code.splitlines()[0]}"),)
+        (("added to the loss at", f"{where.place}: {where.code.splitlines()[0]}"),)
         if where is not None
         else ()
     )
@@ -275,9 +275,7 @@ def _evidence(
     found: list[tuple[str, object]] = [("parameters without gradient", len(hurt))]
     first = cut.op.site
     if where is not first and first is not None:
-        found.append(
-            ("first op inside" if cut.region else "applied at", f"{first.file}:{first.line}")
-        )
+        found.append(("first op inside" if cut.region else "applied at", first.place))
     if hurt and set(hurt) <= set(evidence.never_got_gradient) and evidence.failure is None:
         found.append(("steps without gradient", f"{evidence.steps_run} of {evidence.steps_run}"))
     return tuple(found)

@@ -21,7 +21,7 @@ def derivative_claims(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         if call.name != "grad" or call.requires_grad or call.site is None:
             continue
         assert calls is not None
-        parameters = any((a.leaf or "").startswith("param:") for a in call.arguments)
+        parameters = any(a.parameter for a in call.arguments)
         learns = any(a.requires_grad for a in call.arguments)
         if parameters or not learns or not _is_term(calls, call):
             continue

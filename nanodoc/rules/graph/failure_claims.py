@@ -41,7 +41,7 @@ def both_ends(
     notes: list[tuple[str, object]] = []
     if other is not None and other[1] is not None:
         span = other[1]
-        notes.append((other[0], f"{span.file}:{span.line}: {span.code.splitlines()[0]}"))
+        notes.append((other[0], f"{span.place}: {span.code.splitlines()[0]}"))
     verified = any(fix.verified for fix in fixes)
     return Claim(
         root=location_key(where) or ("failure",),

@@ -49,9 +49,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     built = facts.optimizers[0] if facts.optimizers else None
     where = facts.replaced_at[-1] if facts.replaced_at else built
     notes = (
-        (("optimizer made at", f"{built.file}:{built.line}"),)
-        if built is not None and where is not built
-        else ()
+        (("optimizer made at", built.place),) if built is not None and where is not built else ()
     )
     yield Claim(
         root=("owner", "missing"),

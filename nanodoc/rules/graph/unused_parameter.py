@@ -33,7 +33,7 @@ from nanodoc.facts.graph import (
     GraphFacts,
     ParameterState,
 )
-from nanodoc.facts.loop import IN_VAIN, LoopMisuse
+from nanodoc.facts.loop import IN_VAIN, NEVER_DIFFERENTIATED, LoopMisuse
 from nanodoc.rules.base import count
 from nanodoc.rules.graph.cut_claims import (
     names,
@@ -58,10 +58,12 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if graph is None or evidence.failure is not None or not graph.loss_needs_grad:
         return
     hidden = {u.owner for u in evidence.ownership.unregistered} if evidence.ownership else set()
+    # without a backward, no gradient reaches anything
+    forgotten = evidence.loop is not None and evidence.loop.misuse(NEVER_DIFFERENTIATED)
     groups: dict[str, list[ParameterState]] = {}
     for p in graph.parameters:
         idle = (
-            p.state in (UNUSED, UNREACHED)
+            p.state in ((UNUSED,) if forgotten else (UNUSED, UNREACHED))
             and p.optimizers
             and p.name in evidence.never_got_gradient
         )
@@ -87,11 +89,10 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
 def _in_vain(evidence: Evidence) -> LoopMisuse | None:
     """An optimizer that stepped several times, and none of whose parameters ever had a
     gradient."""
-    for misuse in evidence.loop.misuses if evidence.loop is not None else ():
-        never = set(misuse.parameters) <= set(evidence.never_got_gradient)
-        if misuse.kind == IN_VAIN and misuse.steps >= _SEVERAL and never:
-            return misuse
-    return None
+    misuse = evidence.loop.misuse(IN_VAIN) if evidence.loop is not None else None
+    if misuse is None or misuse.steps < _SEVERAL:
+        return None
+    return misuse if set(misuse.parameters) <= set(evidence.never_got_gradient) else None
 
 
 def _without_gradient(
@@ -99,7 +100,7 @@ def _without_gradient(
 ) -> Claim:
     """The line is that of the backward that should have reached the optimizer's parameters."""
     backward, step = misuse.other, misuse.location
-    by = f"The backward at {backward.file}:{backward.line} before it" if backward else "Backward"
+    by = f"The backward at {backward.place} before it" if backward else "Backward"
     return Claim(
         root=("unused", misuse.parameters[0]),
         specificity=Specificity.EXACT,

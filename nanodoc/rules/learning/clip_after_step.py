@@ -1,6 +1,7 @@
 """## What it checks
-clip_grad_norm_ or clip_grad_value_ on gradients that the optimizer has already used. The calls of a
-train_step are watched: which came, in which order, on which tensors.
+clip_grad_norm_ or clip_grad_value_ on gradients that the optimizer has already used, or where there
+are none yet: after zero_grad() and before backward(). The calls of a train_step are watched: which
+came, in which order, on which tensors.
 
 ## Why it matters
 The clipping has no effect; a run that needs it will blow up all the same.
@@ -23,10 +24,10 @@ from collections.abc import Iterable
 from nanodoc.diagnosis.claim import Claim
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
-from nanodoc.facts.loop import (
-    CLIPPED_LATE,
-)
+from nanodoc.facts.loop import CLIPPED_EARLY, CLIPPED_LATE
 from nanodoc.rules.learning.loop_claims import loop_misuse, misuse_claim
+
+_FIX = "clip between backward() and optimizer.step()"
 
 
 @rule(
@@ -45,5 +46,16 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             title="gradients are clipped after the step that used them",
             explanation="The optimizer has already stepped on the gradients as they were; "
             "clipping them afterwards changes nothing.",
-            fix="clip between backward() and optimizer.step()",
+            fix=_FIX,
+        )
+    early = loop_misuse(evidence, CLIPPED_EARLY)
+    if early is not None:
+        yield misuse_claim(
+            rule,
+            evidence,
+            early,
+            title="gradients are clipped before the backward that makes them",
+            explanation="At this place there are none: they have been cleared, and backward() "
+            "comes later. The optimizer steps on gradients that nobody has clipped.",
+            fix=_FIX,
         )

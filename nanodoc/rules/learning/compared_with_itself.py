@@ -86,12 +86,11 @@ def _is_constant(losses: tuple[float, ...]) -> bool:
 
 
 def _at(call: CallFacts) -> str:
-    return f"{call.site.file}:{call.site.line}" if call.site is not None else call.name
+    return call.site.place if call.site is not None else call.name
 
 
 def _parameters(arguments: Iterable[ArgumentFacts]) -> set[str]:
-    names = (argument.leaf or "" for argument in arguments)
-    return {name.removeprefix("param:") for name in names if name.startswith("param:")}
+    return {argument.parameter for argument in arguments if argument.parameter is not None}
 
 
 def _fixed_pass(calls: StepCalls, learns: ArgumentFacts, fixed: ArgumentFacts) -> CallFacts | None:

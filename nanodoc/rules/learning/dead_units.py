@@ -24,15 +24,9 @@ from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, Scope, Specificity, confidence
 from nanodoc.diagnosis.rule import Rule, Threshold, rule
-from nanodoc.facts.calls import (
-    CLASSIFICATION,
-    REGRESSION,
-    CallFacts,
-    InspectionFacts,
-    StepCalls,
-    UnitFacts,
-)
+from nanodoc.facts.calls import CLASSIFICATION, REGRESSION, CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.inspection import InspectionFacts, UnitFacts
 from nanodoc.facts.plateau import NO_BETTER, late_loss
 from nanodoc.rules.base import count, location_key
 from nanodoc.rules.learning.claims import (

@@ -146,7 +146,7 @@ def _summed(evidence: Evidence, course: RerunFacts | None) -> CallFacts | None:
     if not any(stretch.clip is not None and stretch.passes for stretch in course.stretches):
         return None
     loss = calls.calls[calls.losses[0]]
-    summed = loss.options.get("reduction") == "sum" or loss.name == "sum"
+    summed = loss.reduction == "sum"
     shape = loss.arguments[0].shape if loss.arguments else ()
     many = len(shape) > 1 and shape[0] > 1 and math.prod(shape) >= _MANY
     return loss if summed and many else None
@@ -237,7 +237,7 @@ def _explanation(
 
 def _place(birth: Birth) -> str:
     where = birth.site.site
-    return f"{birth.site.short} at {where.file}:{where.line}" if where else birth.site.short
+    return f"{birth.site.short} at {where.place}" if where else birth.site.short
 
 
 def slower(course: RerunFacts) -> float | None:

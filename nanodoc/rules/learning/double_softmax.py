@@ -235,6 +235,4 @@ def _without(call: CallFacts, title: str) -> Fix:
 
 
 def _where(call: CallFacts) -> str:
-    return (
-        f"{call.site.file}:{call.site.line}" if call.site is not None else "the recipe's criterion"
-    )
+    return call.site.place if call.site is not None else "the recipe's criterion"

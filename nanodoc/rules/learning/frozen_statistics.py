@@ -22,8 +22,8 @@ from collections.abc import Iterable
 from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.finding import Culprit
 from nanodoc.diagnosis.rule import Rule, rule
-from nanodoc.facts.calls import ModeFacts
 from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.inspection import ModeFacts
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import (
     learning_claim,

@@ -23,12 +23,12 @@ from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.rule import Rule, Threshold, rule
+from nanodoc.facts.calls import DROPOUTS
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.plateau import late_loss
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import SHORTEST, at_call, calls_into_the_loss, learning_claim
 
-_DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_dropout")
 _LITTLE = 0.5  # of the first loss
 
 
@@ -43,7 +43,7 @@ _LITTLE = 0.5  # of the first loss
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     for _, call in calls_into_the_loss(evidence):
         share = call.options.get("p")
-        if call.name not in _DROPOUTS or call.options.get("training") is False:
+        if call.name not in DROPOUTS or call.options.get("training") is False:
             continue
         if not isinstance(share, float) or share < check.limit(evidence, "share"):
             continue

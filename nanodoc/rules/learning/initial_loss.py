@@ -53,12 +53,12 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         or calls is None
         or not evidence.losses
         or loss.index not in calls.losses
-        or loss.options.get("reduction", "mean") != "mean"
+        or loss.reduction != "mean"
     ):
         return
     target = calls.origin(loss.arguments[1]) if len(loss.arguments) > 1 else None
     # positions, as contrastive losses compare with
-    if not isinstance(target, ArgumentFacts) or not (target.leaf or "").startswith("batch"):
+    if not isinstance(target, ArgumentFacts) or not target.of_batch:
         return
     chance = math.log(max(loss.notes.get("classes", 0), 1))
     began = evidence.losses[0]

@@ -1,10 +1,10 @@
 """## What it checks
 The learning rates of all steps: 0 throughout; below a ten-thousandth of their peak for half the run
-or more (critical where that begins within the first quarter, else a warning); a CosineAnnealingLR
-stepped beyond its T_max, after which it climbs again; a OneCycleLR counted in batches and stepped
-by epochs. A supervised loss that came no lower in 30 steps and more is run again from step 0 with a
-tenth of the learning rate, and with a hundredth: where that ends at half of it and less, the rate
-was too high.
+or more (critical where that begins within the first quarter, else a warning); a LambdaLR that
+leaves less than a fiftieth of the rate throughout; a CosineAnnealingLR stepped beyond its T_max,
+after which it climbs again; a OneCycleLR counted in batches and stepped by epochs. A supervised
+loss that came no lower in 30 steps and more is run again from step 0 with a tenth of the learning
+rate, and with a hundredth: where that ends at half of it and less, the rate was too high.
 
 ## Why it matters
 A schedule meant for epochs that steps with every batch ends after a few batches. The loss looks
@@ -53,6 +53,12 @@ _FEW = 4  # batches a pass: less is no difference
 
 _ALL_OF_IT = 0.8  # of the run: a length that counts batches
 
+_SETTLED = 30  # steps
+
+_A_RATE = 0.05  # a higher one may be there to be multiplied
+
+_LITTLE = 0.02  # of the rate that was given
+
 _RISES = 1.5  # times the lowest rate
 
 
@@ -99,9 +105,9 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         yield _vanished(rule, evidence, scheduler, steps, gone)
         return
     per_pass = evidence.data.per_pass if evidence.data is not None else None
-    high = _too_high(rule, evidence)
-    if high is not None:
-        yield high
+    wrong = _no_factor(rule, loop.schedulers, steps) or _too_high(rule, evidence)
+    if wrong is not None:
+        yield wrong
         return
     for scheduler in loop.schedulers:
         if _meant_for_batches(scheduler, evidence, len(steps)):
@@ -125,6 +131,33 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                     by_batch=per_pass is not None and scheduler.period < per_pass,
                 )
                 return
+
+
+def _no_factor(
+    rule: Rule, schedulers: tuple[SchedulerFacts, ...], steps: list[float]
+) -> Claim | None:
+    """A LambdaLR that gives rates where factors are wanted: from some step on, and always, less
+    than a fiftieth of the rate that the optimizer was given is left. Whoever means the function to
+    give rates gives the optimizer a rate of 1."""
+    if len(schedulers) != 1 or schedulers[0].type != "LambdaLR" or len(steps) < _SETTLED:
+        return None
+    base, peak = schedulers[0].base, max(steps)
+    still_rising = steps.index(peak) >= _ALL_OF_IT * len(steps)
+    if base is None or base > _A_RATE or still_rising or not 0 < peak < _LITTLE * base:
+        return None
+    return _claim(
+        rule,
+        severity="warning",
+        weight=0.75,
+        title=f"LambdaLR leaves {peak / base:.1g} of the learning rate of {base:.3g}",
+        explanation=f"What its function gives is multiplied with the optimizer's rate. In "
+        f"{len(steps)} steps the rate was {peak:.3g} at most: the function gives rates, it seems, "
+        "and no factors.",
+        location=schedulers[0].built_at or schedulers[0].stepped_at,
+        step=steps.index(peak),
+        notes=[("learning rate", base), ("highest rate of a step", peak)],
+        fix="let the function give factors, 1 at most; or give the optimizer a rate of 1",
+    )
 
 
 def _too_high(rule: Rule, evidence: Evidence) -> Claim | None:
@@ -291,7 +324,7 @@ def _vanished(
         ("steps at its end", f"{len(steps) - gone} of {len(steps)}"),
         (
             "made at" if other is built else "stepped at",
-            f"{other.file}:{other.line}: {other.code.splitlines()[0]}" if other is not None else "",
+            f"{other.place}: {other.code.splitlines()[0]}" if other is not None else "",
         ),
     ]
     every = (

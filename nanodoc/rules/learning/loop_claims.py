@@ -27,12 +27,7 @@ _MOSTLY = 0.5  # of the steps that were watched
 
 
 def loop_misuse(evidence: Evidence, kind: str) -> LoopMisuse | None:
-    loop = evidence.loop
-    found = (
-        next((misuse for misuse in loop.misuses if misuse.kind == kind), None)
-        if loop is not None
-        else None
-    )
+    found = evidence.loop.misuse(kind) if evidence.loop is not None else None
     if found is None or found.steps < _OFTEN or found.steps < _MOSTLY * max(found.watched - 1, 1):
         return None
     return found
@@ -88,6 +83,4 @@ def misuse_claim(
 
 
 def _line(span: SourceSpan | None) -> str:
-    return (
-        f"{span.file}:{span.line}: {span.code.splitlines()[0]}" if span is not None else "unknown"
-    )
+    return f"{span.place}: {span.code.splitlines()[0]}" if span is not None else "unknown"

@@ -13,7 +13,7 @@ The loss only follows the batches.
     optimizer.step()
 
 ## See also
-ND622 discarded-gradients
+ND640 missing-backward; ND622 discarded-gradients
 """
 
 from __future__ import annotations
@@ -23,11 +23,9 @@ from collections.abc import Iterable
 from nanodoc.diagnosis.claim import Claim
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
-from nanodoc.facts.loop import (
-    NEVER_STEPPED,
-)
+from nanodoc.facts.loop import NEVER_STEPPED
 from nanodoc.rules.base import count
-from nanodoc.rules.learning.loop_claims import misuse_claim
+from nanodoc.rules.learning.loop_claims import loop_misuse, misuse_claim
 
 
 @rule(
@@ -41,12 +39,7 @@ from nanodoc.rules.learning.loop_claims import misuse_claim
     ),
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
-    loop = evidence.loop
-    misuse = (
-        next((misuse for misuse in loop.misuses if misuse.kind == NEVER_STEPPED), None)
-        if loop is not None
-        else None
-    )
+    misuse = loop_misuse(evidence, NEVER_STEPPED)
     if misuse is None or not evidence.optimizer_sites or evidence.moved_by_hand:
         return
     stats = evidence.stats
@@ -59,7 +52,6 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         misuse,
         title="no optimizer ever steps",
         explanation=f"backward() ran in {count(misuse.steps, 'step')}, and no optimizer's step() "
-        "was "
-        "called: no parameter has moved.",
+        "was called: no parameter has moved.",
         fix="call optimizer.step() after backward()",
     )

@@ -46,7 +46,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     ):
         return
     loss = calls.calls[calls.losses[0]]
-    if loss.options.get("reduction") != "sum" and loss.name != "sum":
+    if loss.reduction != "sum":
         return
     yield Claim(
         root=("sum-reduction",),

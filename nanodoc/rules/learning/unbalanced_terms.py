@@ -90,7 +90,7 @@ def _claim(
     rule: Rule, evidence: Evidence, kl: CallFacts, mean: CallFacts, times: float, nats: float
 ) -> Claim:
     elements = math.prod(mean.arguments[0].shape)
-    where = f" ({mean.site.file}:{mean.site.line})" if mean.site is not None else ""
+    where = f" ({mean.site.place})" if mean.site is not None else ""
     return learning_claim(
         rule,
         location_key(kl.site) or ("terms", "kl"),
@@ -176,9 +176,7 @@ def _per_element(
 ) -> float | None:
     """The weight of an element's error in the loss, of a mean over all elements of what the latent
     is decoded to."""
-    mean = reduced.name == "mean" or (
-        reduced.name in SUPERVISED and reduced.options.get("reduction", "mean") == "mean"
-    )
+    mean = reduced.name == "mean" or (reduced.name in SUPERVISED and reduced.reduction == "mean")
     shape = reduced.arguments[0].shape
     if not mean or len(shape) < 2:
         return None

@@ -73,10 +73,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         if p.trainable and p.moved == 0.0 and _is_felt(p) and p.name not in missing
     ]
     moving = [p for p in stats.parameters if p.moved]
-    if not still or any(
-        misuse.kind in (DISCARDED, NEVER_STEPPED)
-        for misuse in (evidence.loop.misuses if evidence.loop else ())
-    ):
+    loop = evidence.loop
+    if not still or (loop and (loop.misuse(DISCARDED) or loop.misuse(NEVER_STEPPED))):
         return
     first = still[0]
     yield learning_claim(

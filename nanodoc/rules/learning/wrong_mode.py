@@ -27,8 +27,8 @@ from collections.abc import Iterable
 from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
 from nanodoc.diagnosis.finding import Culprit, Fix
 from nanodoc.diagnosis.rule import Rule, rule
-from nanodoc.facts.calls import ModeFacts
 from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.inspection import ModeFacts
 from nanodoc.facts.loop import (
     LoopFacts,
     ModeChange,

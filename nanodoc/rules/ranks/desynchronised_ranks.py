@@ -90,11 +90,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 (
                     f"rank {outcome.rank}",
                     told_of(outcome)
-                    + (
-                        f", at {outcome.location.file}:{outcome.location.line}"
-                        if outcome.location
-                        else ""
-                    ),
+                    + (f", at {outcome.location.place}" if outcome.location else ""),
                 )
                 for outcome in ranks
             ),

@@ -119,11 +119,7 @@ def _effects(
         *(
             (
                 f"rank {outcome.rank}: {outcome.why or 'waited'}"
-                + (
-                    f" at {outcome.location.file}:{outcome.location.line}"
-                    if outcome.location
-                    else ""
-                ),
+                + (f" at {outcome.location.place}" if outcome.location else ""),
                 outcome.step,
             )
             for outcome in waited

@@ -1,0 +1,55 @@
+"""What a script does beside its training steps. Like `evidence`: plain, frozen, without torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nanodoc.facts.source import SourceSpan
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ValidationFacts:
+    """Batches of a data set that is not trained on, which the model read in training mode."""
+
+    batch_norms: tuple[str, ...] = ()
+    """Layers whose running statistics moved by them."""
+    dropouts: tuple[str, ...] = ()
+    """Layers that were in training mode with the whole model while random numbers were drawn."""
+    drawn_at: SourceSpan | None = None
+    """The loop over the batches."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScaleFacts:
+    """A part of the batches whose values have another scale in a validation than in the
+    training."""
+
+    part: str
+    shape: tuple[int, ...]
+    """Of a batch of the validation."""
+    training: tuple[float, float]
+    """Mean and standard deviation of a batch."""
+    validation: tuple[float, float]
+    made_at: SourceSpan | None = None
+    """The line that made the validation's loader, else the one that draws from it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RestoredFacts:
+    """A model that was given its own tensors to load."""
+
+    model: str
+    """Its class."""
+    tensors: int
+    taken_at: SourceSpan | None
+    """The line that asked for the state_dict."""
+    loaded_at: SourceSpan | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AsideFacts:
+    """All of it."""
+
+    validation: ValidationFacts | None = None
+    scale: ScaleFacts | None = None
+    restored: RestoredFacts | None = None

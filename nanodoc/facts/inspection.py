@@ -1,0 +1,157 @@
+"""What running some of the last batches once more showed. Like `evidence`: plain, frozen, without
+torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from nanodoc.facts.calls import CallFacts, StepCalls
+from nanodoc.facts.policy import ReturnFacts
+from nanodoc.facts.source import SourceSpan
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UnitFacts:
+    """The units of one activation, over all batches that were looked at."""
+
+    call: CallFacts
+    units: int
+    dead: int
+    """Zero for every sample of every batch (ReLU and its kin)."""
+    saturated: float
+    """Share of the values in the flat part (sigmoid, tanh)."""
+    values: int
+    """How many values were looked at."""
+    output: bool = False
+    """The loss is made of this activation directly, with no layer in between."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OutputFacts:
+    """What the model returned for its last batch."""
+
+    batch_size: int
+    spread: float
+    """Largest difference between two samples' outputs, relative to the largest output."""
+    inputs_differ: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LabelFacts:
+    """The class labels that reached the losses of one step."""
+
+    step: int
+    samples: int
+    """Of the batch; labels of one sample (of its pixels, of its frames) belong together."""
+    only: int | None
+    """The one class they all are; None where there are several."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InspectionFacts:
+    """What running some of the last batches once more showed, with the weights the run ended
+    with."""
+
+    step: int
+    """The last one."""
+    calls: StepCalls = field(default_factory=StepCalls)
+    batches: int = 0
+    units: tuple[UnitFacts, ...] = ()
+    output: OutputFacts | None = None
+    modes: tuple[ModeFacts, ...] = ()
+    still_dropping: tuple[int, ...] = ()
+    """Positions of the calls of dropout that dropped as well when the model was in eval mode."""
+    discarded: tuple[int, ...] = ()
+    """Positions of the calls in the user's code whose results nothing can read."""
+    still: tuple[StillFacts, ...] = ()
+    """Networks in training mode that the step asks, and does not train."""
+    maximised: bool = False
+    """An optimizer climbs (`maximize=True`)."""
+    training: bool = True
+    """The model as a whole was in training mode when such a layer ran."""
+    labels: tuple[LabelFacts, ...] = ()
+    """Of each step looked at whose loss takes class labels."""
+    sequence: SequenceFacts | None = None
+    """Of a step whose labels are tokens of its inputs."""
+    padding: PaddingFacts | None = None
+    """Of a step with padded sequences."""
+    returns: ReturnFacts | None = None
+    """Of a step that weights the log-probabilities of actions."""
+    labels_at: SourceSpan | None = None
+    """The line that makes what the first loss compares with."""
+    weights_at: SourceSpan | None = None
+    """The line that makes the criterion with class weights."""
+    criterion_at: SourceSpan | None = None
+    """The line that makes the object of a library that computes the loss."""
+    mask_at: SourceSpan | None = None
+    """The line that makes the part of the batch that is a mask of padded ids."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StillFacts:
+    """A network without a parameter that learns, asked in training mode."""
+
+    module_type: str
+    layers: tuple[str, ...]
+    """The types of its layers that behave otherwise in training: dropout, batch norm."""
+    asked_at: SourceSpan | None
+    """The user's line that calls it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SequenceFacts:
+    """Labels that are tokens of their own inputs."""
+
+    distance: int
+    """How many positions after its own the input lies that each label is: 1 for the next token, 0
+    where the label is the very token that is read there."""
+    positions: int
+    """Of a sequence."""
+    labels: int
+    """How many were compared."""
+    reads_later: int
+    """At how many of two positions the scores depend on an input after their own; -1 where that
+    could not be told."""
+    at: SourceSpan | None = None
+    """The loss's line."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PaddingFacts:
+    """What predictions of padded sequences depend on."""
+
+    value: int
+    """The id that stands for padding."""
+    share: float
+    """Of all ids."""
+    rows: int
+    """How many sequences were looked at."""
+    reads_padding: int
+    """At how many of them the prediction depends on the padding."""
+    ignores_tokens: int
+    """At how many of them it depends on no token but the first, the last and its own."""
+    read_at_end: int = 0
+    """How many are predicted from a recurrent layer's output behind the last padding alone."""
+    behind: int = 0
+    """Paddings behind the last token, the median of those."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModeFacts:
+    """A module that behaves otherwise in training (dropout, batch norm), as it was when forward
+    ran."""
+
+    module: str
+    module_type: str
+    training: bool
+    trainable: bool
+    """Some parameter of the module that a dropout belongs to learns; a batch norm's own, or what is
+    before it."""
+    momentum: float | None = None
+    """Of a BatchNorm with running statistics."""
+    untouched: bool = False
+    """Its running statistics are still mean 0 and variance 1."""
+    eval_at: SourceSpan | None = None
+    """Where it was put into eval mode by itself, or in a frozen part; the next took that back."""
+    train_at: SourceSpan | None = None
+    made_at: SourceSpan | None = None

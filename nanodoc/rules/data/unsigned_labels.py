@@ -1,0 +1,57 @@
+"""## What it checks
+Losses whose target is 1 or -1 (`cosine_embedding_loss`, `hinge_embedding_loss`,
+`margin_ranking_loss`, `soft_margin_loss`), in the last step: all targets are 0 or 1.
+
+## Why it matters
+A target of 0 is neither. Its samples add nothing to the loss, or a constant: pairs that are to be
+pushed apart are left alone, and all embeddings end at one place.
+
+## Example
+    loss = F.cosine_embedding_loss(a, b, same.float())
+
+## Fix
+    loss = F.cosine_embedding_loss(a, b, 2 * same.float() - 1)
+
+## See also
+torch.nn.CosineEmbeddingLoss
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nanodoc.diagnosis.claim import Claim, confidence
+from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.calls import OF_SIGNS
+from nanodoc.facts.evidence import Evidence
+from nanodoc.rules.base import location_key
+from nanodoc.rules.learning.claims import WIRED, at_call, calls_into_the_loss, learning_claim
+
+
+@rule(
+    "ND134",
+    "unsigned-labels",
+    "critical",
+    "labels 0 and 1 for a loss of 1 and -1",
+    needs=("inspection",),
+    preflight="loss",
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    for _, call in calls_into_the_loss(evidence):
+        share = call.notes.get("zeros", 0.0) if call.name in OF_SIGNS else 0.0
+        if not share:
+            continue
+        yield learning_claim(
+            rule,
+            location_key(call.site) or ("signs", call.index),
+            title=f"{call.name} is given labels 0 and 1, and wants 1 and -1",
+            explanation=f"{share:.0%} of the targets of the last batch are 0, and none is -1. For "
+            "torch a target of 0 stands for neither, and teaches nothing.",
+            culprit=at_call(call, evidence),
+            step=0,
+            weight=confidence(0.85, 0.3 if share < 1 else 0.0),
+            notes=[("targets that are 0", f"{share:.0%}")],
+            fix="2 * target - 1",
+            standing=WIRED,
+        )
+        return

@@ -1,0 +1,78 @@
+"""## What it checks
+A line of the step that computes a new tensor and throws it away: a call that is a statement by
+itself (`scores.masked_fill(mask, -1e9)`), or a result that is given to the variable of the loop
+around it and not read again (`for p in weights: p = p * 0.9`).
+
+## Why it matters
+Only methods whose names end in an underscore write into their tensor; all others return a new one.
+The mask is not applied, the value is not clamped, the average does not move, and nothing fails.
+
+## Example
+    scores.masked_fill(mask, float("-inf"))
+    for slow, fast in zip(target.parameters(), model.parameters()):
+        slow = 0.99 * slow + 0.01 * fast
+
+## Fix
+    scores = scores.masked_fill(mask, float("-inf"))
+    for slow, fast in zip(target.parameters(), model.parameters()):
+        slow.data.lerp_(fast.data, 0.01)
+
+## See also
+ND622 discarded-gradients; the torch documentation of in-place operations
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nanodoc.diagnosis.claim import Claim
+from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.calls import CallFacts
+from nanodoc.facts.evidence import Evidence
+from nanodoc.rules.base import location_key
+from nanodoc.rules.learning.claims import WIRED, at_call, learning_claim
+
+_FIX = "give the result to a name that is read, or write in place where autograd allows it"
+_FIX_COPY = "write into the tensor itself: x[mask] = value, x.mul_(a).add_(b)"
+
+
+@rule(
+    "ND646",
+    "discarded-result",
+    "warning",
+    "a line computes a tensor and throws it away",
+    needs=("inspection",),
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    inspection = evidence.inspection
+    told = set()
+    for index in inspection.discarded if inspection is not None else ():
+        call = inspection.calls.calls[index] if inspection is not None else None
+        if call is None or call.site in told:
+            continue
+        told.add(call.site)
+        text = (call.site.expression if call.site is not None else None) or call.name
+        shown = text if len(text) <= 40 else call.name
+        yield learning_claim(
+            rule,
+            location_key(call.site) or ("discarded", call.index),
+            title=f"the result of {shown} is thrown away",
+            explanation=_why(call),
+            culprit=at_call(call, evidence),
+            step=inspection.step if inspection is not None else None,
+            weight=0.97,  # the call ran, and the syntax leaves no name for what it gave
+            fix=_FIX_COPY if call.in_place else _FIX,
+            standing=WIRED,
+        )
+
+
+def _why(call: CallFacts) -> str:
+    if call.in_place:
+        return (
+            f"What stands before .{call.name}_ is a copy of shape {list(call.shape)} without a "
+            "name: what is written into it, nothing can read."
+        )
+    return (
+        f"{call.name} changes nothing in place: it gave a new tensor of shape {list(call.shape)}, "
+        "which nothing can read."
+    )

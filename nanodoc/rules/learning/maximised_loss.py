@@ -1,0 +1,109 @@
+"""## What it checks
+The only loss of a step is made of one supervised loss (cross entropy, squared error, …) with a
+minus sign in front of it, or of the log-probabilities of labels without one, and an optimizer that
+goes down holds the layer that predicts. Sums of several terms and trainings with several optimizers
+are not judged, as an adversary's term has a minus sign on purpose; nor are terms that samples weigh
+differently in, as advantages make them.
+
+## Why it matters
+The training makes the predictions as wrong as it can. The loss falls all the same, and below zero.
+
+## Example
+    loss = F.log_softmax(model(x), 1)[rows, labels].mean()      # meant: -F.log_softmax(…)
+
+## Fix
+    loss = F.cross_entropy(model(x), labels)
+
+## Options
+To unlearn, or to attack, ask the optimizer to climb: `torch.optim.SGD(…, maximize=True)`.
+
+## See also
+ND636 minimised-return
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nanodoc.diagnosis.claim import Claim, confidence
+from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.calls import LAYERS, CallFacts, StepCalls
+from nanodoc.facts.course import LOG_PROBABILITIES, SUPERVISED
+from nanodoc.facts.evidence import Evidence
+from nanodoc.rules.base import location_key
+from nanodoc.rules.learning.claims import WIRED, at_call, calls_of, learning_claim
+
+_TURNING = ("neg", "sub", "mul", "div", "truediv")
+_LONG = 10  # steps
+
+
+@rule(
+    "ND641",
+    "maximised-loss",
+    "critical",
+    "a loss that the training makes larger",
+    needs=("inspection",),
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    inspection, calls = evidence.inspection, calls_of(evidence)
+    if inspection is None or calls is None or len(calls.losses) != 1 or inspection.maximised:
+        return
+    if len(evidence.optimizer_sites) > 1:  # an adversary's turn
+        return
+    found = _climbed(calls)
+    if found is None or not _is_trained(calls, found[0], evidence):
+        return
+    call, at = found
+    supervised = call.name in SUPERVISED
+    fell = len(evidence.losses) >= _LONG and evidence.losses[-1] < evidence.losses[0]
+    yield learning_claim(
+        rule,
+        location_key(at.site) or ("maximised",),
+        title=f"the training makes {call.name} larger: what it minimises is the negative of it"
+        if supervised
+        else "the training makes the labels less probable: it minimises their log-probability",
+        explanation=f"The only loss of the step is {call.name} "
+        + ("times a negative number" if supervised else "of the labels, without a minus sign")
+        + ", and the optimizer, which makes the loss smaller, holds the layer that predicts.",
+        culprit=at_call(at, evidence),
+        step=len(evidence.losses) - 1,
+        weight=confidence(0.85, 0.4 if fell else 0.0),
+        notes=[
+            ("loss at the start", f"{evidence.losses[0]:.3g}" if evidence.losses else None),
+            ("loss at the end", f"{evidence.losses[-1]:.3g}" if evidence.losses else None),
+        ],
+        fix="take the minus sign away" if supervised else "give the loss a minus sign",
+        standing=WIRED,
+    )
+
+
+def _climbed(calls: StepCalls) -> tuple[CallFacts, CallFacts] | None:
+    """(the loss function that gets worse, the last call that may have turned its sign); None where
+    the loss is made of several terms."""
+    root = call = calls.calls[calls.losses[0]]
+    turns: CallFacts | None = None
+    while call.name not in (*SUPERVISED, *LOG_PROBABILITIES):
+        inner = [a for a in call.arguments if a.requires_grad]
+        before = calls.maker(inner[0]) if len(inner) == 1 else None
+        if before is None:
+            return None
+        turns = turns or (call if call.name in _TURNING else None)
+        call = before
+    slope = call.notes.get("slope", 0.0)
+    if call.name in SUPERVISED:
+        return (call, turns or call) if slope < 0 else None
+    return (call, turns or root) if slope > 0 else None
+
+
+def _is_trained(calls: StepCalls, loss: CallFacts, evidence: Evidence) -> bool:
+    """An optimizer holds a parameter of the last layer before the loss."""
+    behind, _ = calls.behind(loss.arguments[0])
+    layers = [calls.calls[index] for index in sorted(behind) if calls.calls[index].name in LAYERS]
+    with_parameters = [c for c in layers if any(a.parameter for a in c.arguments)]
+    if not with_parameters:
+        return False
+    missing = {p.name for p in evidence.ownership.missing} if evidence.ownership else set()
+    return any(
+        a.requires_grad and a.parameter is not None and a.parameter not in missing
+        for a in with_parameters[-1].arguments
+    )

@@ -1,0 +1,62 @@
+"""A validation whose inputs are not prepared as the training's are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.helpers import nanodoc, python
+
+SCRIPT = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+torch.manual_seed(0)
+
+
+class Pictures(Dataset):
+    def __init__(self, size, mean, deviation):
+        self.pictures = torch.rand(size, 1, 8, 8) ** 2
+        self.labels = (self.pictures[:, 0, :4].mean((1, 2)) > 0.33).long()
+        self.mean, self.deviation = mean, deviation
+
+    def __len__(self):
+        return len(self.pictures)
+
+    def __getitem__(self, index):
+        return (self.pictures[index] - self.mean) / self.deviation, self.labels[index]
+
+
+model = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 2))
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+training = DataLoader(Pictures(256, 0.33, 0.3), batch_size=32, shuffle=True)
+validation = DataLoader(Pictures({size}, {mean}, {deviation}), batch_size=32)
+for epoch in range(2):
+    for pictures, labels in training:
+        optimizer.zero_grad()
+        F.cross_entropy(model(pictures), labels).backward()
+        optimizer.step()
+    with torch.no_grad():
+        for pictures, labels in validation:
+            print(float(F.cross_entropy(model(pictures), labels)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("size", "mean", "deviation", "told"),
+    [(64, 0.0, 1.0, True), (64, 0.33, 0.3, False), (64, 0.3, 0.35, False), (4, 0.0, 1.0, False)],
+)
+def test_the_scale_of_a_validation(
+    tmp_path: Path, size: int, mean: float, deviation: float, told: bool
+) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT.format(size=size, mean=mean, deviation=deviation))
+    bare = python("train.py", cwd=tmp_path)
+    done = nanodoc("run", "train.py", cwd=tmp_path)
+    assert done.stdout == bare.stdout
+    assert ("warning[ND135]" in done.stderr) == told
+    if told:
+        line = 1 + next(n for n, s in enumerate(SCRIPT.splitlines()) if s.startswith("validation"))
+        assert f"--> train.py:{line}:" in done.stderr
