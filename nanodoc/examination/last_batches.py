@@ -18,6 +18,7 @@ from nanodoc.examination.labels import criterion_at, labels_at, mask_at, weights
 from nanodoc.examination.model_watch import ModelWatch
 from nanodoc.examination.returns import ReturnsLook
 from nanodoc.examination.sequence_look import SequenceLook
+from nanodoc.examination.still_networks import FirstWeights, held_by
 from nanodoc.facts.calls import (
     CLASSIFICATION,
     DROPOUTS,
@@ -51,6 +52,11 @@ class Inspector:
         self._build = build
         self._model = runner.recipe.model
         self._named = list(self._model.named_parameters())
+        self._first_weights = FirstWeights()
+
+    def first_step(self) -> contextlib.AbstractContextManager[None]:
+        """Open while the run's first step runs."""
+        return self._first_weights.noted(self._runner.recipe.optimizers)
 
     def inspect(
         self, last: StepState, past: Sequence[PastStep]
@@ -59,13 +65,7 @@ class Inspector:
         there."""
         began = time.perf_counter()
         probe = ValueProbe()
-        held = {
-            id(p)
-            for o in self._runner.recipe.optimizers
-            for group in o.param_groups
-            for p in group["params"]
-        }
-        watch = ModelWatch(self._model, self._build, held)
+        watch = ModelWatch(self._model, self._build, held_by(self._runner.recipe.optimizers))
         others = [
             state
             for state in past
@@ -104,7 +104,7 @@ class Inspector:
             maximised=self._maximised(),
             still_dropping=self._still_dropping(last, calls),
             discarded=discarded(calls),
-            still=watch.still.found(calls),
+            still=watch.still.found(calls, self._first_weights),
             labels_at=labels_at(self._runner.recipe, calls),
             weights_at=weights_at(calls),
             criterion_at=criterion_at(calls),

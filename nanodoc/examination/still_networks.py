@@ -3,7 +3,8 @@ are in training mode while it does."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,12 +13,13 @@ import torch
 from nanodoc.facts.calls import StepCalls
 from nanodoc.facts.inspection import StillFacts
 from nanodoc.tensors.nested import tensor_leaves
+from nanodoc.tensors.plain import is_plain, without_values
 from nanodoc.trace.spans import Place, calling_places, resolved
 
 DROPPING = (torch.nn.modules.dropout._DropoutNd, torch.nn.modules.batchnorm._NormBase)
 """Layers that behave otherwise in training."""
 
-_COMPARED = 4  # parameters of a network that are compared with what they were before the step
+_COMPARED = 4  # parameters of a network that are compared with what they were
 _LARGEST = 1 << 20  # elements of one that is
 
 
@@ -30,12 +32,41 @@ class _Asked:
     place: Place | None
     last: int = 0
     noisy: dict[str, None] = field(default_factory=dict)
-    before: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
 
-    @property
-    def moved(self) -> bool:
-        """The step has written into its weights: an average of others, a copy of them."""
-        return any(not torch.equal(now, then) for now, then in self.before)
+
+class FirstWeights:
+    """A few weights of the networks that the first step asks and no optimizer holds, as they were
+    then. The step that is run again may end before they are moved, such as behind the optimizer."""
+
+    def __init__(self) -> None:
+        self._known: dict[torch.nn.Module, list[tuple[torch.Tensor, torch.Tensor]]] = {}
+
+    @contextlib.contextmanager
+    def noted(self, optimizers: Sequence[torch.optim.Optimizer]) -> Iterator[None]:
+        """Open while the first step runs."""
+        held = held_by(optimizers)
+
+        def called(module: torch.nn.Module, args: Any) -> None:
+            if module not in self._known and _learns_not(module, held):
+                with torch.no_grad(), torch._C.DisableTorchFunction():
+                    self._known[module] = _some_weights(module)
+
+        if not held:
+            yield
+            return
+        hook = torch.nn.modules.module.register_module_forward_pre_hook(called)
+        try:
+            yield
+        finally:
+            hook.remove()
+
+    def are_those_of(self, module: torch.nn.Module) -> bool:
+        """Nothing has written into the network since: no average of others, no copy of them."""
+        known = self._known.get(module)
+        if not known:
+            return False
+        with torch.no_grad(), torch._C.DisableTorchFunction():
+            return all(torch.equal(now, then) for now, then in known)
 
 
 class StillNetworks:
@@ -65,11 +96,10 @@ class StillNetworks:
             handle.remove()
         self._handles = []
 
-    def found(self, calls: StepCalls) -> tuple[StillFacts, ...]:
-        """Of those that the step does not move, and whose outputs no layer that learns reads: what
-        is read by one is a part of the model."""
-        with torch.no_grad(), torch._C.DisableTorchFunction():
-            still = [asked for asked in self._asked if asked.noisy and not asked.moved]
+    def found(self, calls: StepCalls, first: FirstWeights) -> tuple[StillFacts, ...]:
+        """Of those that no step has moved, and whose outputs no layer that learns reads: what is
+        read by one is a part of the model."""
+        still = [a for a in self._asked if a.noisy and first.are_those_of(a.module)]
         return tuple(
             StillFacts(
                 module_type=type(asked.module).__name__,
@@ -82,15 +112,13 @@ class StillNetworks:
 
     def _called(self, module: torch.nn.Module, args: Any) -> None:
         outer = next((asked for asked in self._stack if asked is not None), None)
-        if outer is None and self._learns_not(module):
+        if outer is None and _learns_not(module, self._held):
             own, caller = calling_places(2)
             outer = _Asked(module, self._position(), caller or own)
             self._stack.append(outer)
         else:
             self._stack.append(None)
         if outer is not None and isinstance(module, DROPPING) and _is_noisy(module):
-            if not outer.noisy:
-                outer.before = _first_weights(outer.module)
             outer.noisy[type(module).__name__] = None
 
     def _returned(self, module: torch.nn.Module, args: Any, output: Any) -> None:
@@ -100,9 +128,16 @@ class StillNetworks:
             if not any(tensor.requires_grad for _, tensor in tensor_leaves(output)):
                 self._asked.append(asked)
 
-    def _learns_not(self, module: torch.nn.Module) -> bool:
-        own = [id(parameter) for parameter in module.parameters()]
-        return bool(own) and not any(key in self._held for key in own)
+
+def held_by(optimizers: Sequence[torch.optim.Optimizer]) -> set[int]:
+    """The identities of the parameters that the optimizers hold."""
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    return {id(parameter) for group in groups for parameter in group["params"]}
+
+
+def _learns_not(module: torch.nn.Module, held: set[int]) -> bool:
+    own = [id(parameter) for parameter in module.parameters()]
+    return bool(own) and not any(key in held for key in own)
 
 
 def _is_noisy(module: torch.nn.Module) -> bool:
@@ -113,9 +148,10 @@ def _is_noisy(module: torch.nn.Module) -> bool:
     return bool(getattr(module, "track_running_stats", False))
 
 
-def _first_weights(module: torch.nn.Module) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    small = [p for p in module.parameters() if p.numel() <= _LARGEST][:_COMPARED]
-    return [(p.detach(), p.detach().clone()) for p in small]
+def _some_weights(module: torch.nn.Module) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Of each, itself and a copy."""
+    plain = [p.detach() for p in module.parameters() if not without_values(p) and is_plain(p)]
+    return [(p, p.clone()) for p in plain if p.numel() <= _LARGEST][:_COMPARED]
 
 
 def _is_read(calls: StepCalls, first: int, last: int) -> bool:

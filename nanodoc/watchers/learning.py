@@ -30,7 +30,7 @@ from nanodoc.watchers.loop_protocol import LoopProtocol
 from nanodoc.watchers.sampling import Sampler
 from nanodoc.watchers.statistics import course_stats, peak_memory
 from nanodoc.watchers.warnings import WarningWatch
-from nanodoc.watchers.watch import RunEnd, Watch
+from nanodoc.watchers.watch import NOTHING, RunEnd, Watch
 
 _MOST_LAYERS = 512
 _KEPT_NORMS = 256
@@ -63,6 +63,7 @@ class LearningWatch(Watch):
         self._rates: list[tuple[float, ...]] = []
         self._norms: list[tuple[int, Vitals]] = []
         self._every = 1
+        self._begun = False
         self._training: list[tuple[int, bool]] = []
         self._waits: list[float] = []
         self._told: Any = None
@@ -85,6 +86,12 @@ class LearningWatch(Watch):
         if not self._training or self._training[-1][1] != training:
             self._training.append((start.step, training))
         return 0.0
+
+    def around_step(self, start: StepState) -> contextlib.AbstractContextManager[None]:
+        if self._begun or not self.sampler.may_hook:
+            return NOTHING
+        self._begun = True
+        return self._inspector.first_step()
 
     @property
     def highest_rates(self) -> list[float]:

@@ -51,6 +51,11 @@ class Sampler(Watch):
         """Seconds that the last step's look took, while the step ran and after it."""
         self.samples: list[Sample] = []
 
+    @property
+    def may_hook(self) -> bool:
+        """Hooks do not change what the training computes."""
+        return self._hooks()
+
     def _due(self, step: int) -> bool:
         if not self._enabled:
             return False
@@ -69,7 +74,7 @@ class Sampler(Watch):
     @contextlib.contextmanager
     def _looking(self, step: int) -> Iterator[None]:
         began = time.perf_counter()
-        self._probe = LayerProbe(self._model, self._optimizers, hooks=self._hooks())
+        self._probe = LayerProbe(self._model, self._optimizers, hooks=self.may_hook)
         self._cost = 0.0
         try:
             with self._probe.watching():

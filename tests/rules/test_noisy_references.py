@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +12,9 @@ from torch import nn
 
 from nanodoc import Recipe
 from tests.helpers import diagnose
+from tests.script.test_styles import _our_own_main, watched
+
+__all__ = ["_our_own_main"]
 
 
 def network(*noisy: nn.Module) -> nn.Sequential:
@@ -74,3 +78,38 @@ def test_a_moving_average_may_drop() -> None:
 
 def test_a_frozen_encoder_is_a_part_of_the_model() -> None:
     assert "ND648" not in codes(network(nn.Dropout(0.2)), into=nn.Linear(4, 4))
+
+
+SCRIPT = """
+import copy
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+torch.manual_seed(0)
+x, y = torch.randn(64, 6), torch.randint(0, 3, (64,))
+online = nn.Sequential(nn.Linear(6, 16), nn.Dropout(0.2), nn.ReLU(), nn.Linear(16, 3))
+average = copy.deepcopy(online)
+optimizer = torch.optim.Adam(online.parameters(), lr=1e-3)
+for step in range(30):
+    rows = torch.randint(0, 64, (16,))
+    with torch.no_grad():
+        wanted = average(x[rows])
+    scores = online(x[rows])
+    loss = F.cross_entropy(scores, y[rows]) + 0.1 * F.mse_loss(scores, wanted)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    MOVES
+"""
+MOVE = """for own, other in zip(online.parameters(), average.parameters()):
+        other.data.copy_(0.1 * own.data + 0.9 * other.data)"""
+
+
+@pytest.mark.parametrize(("moves", "found"), [(MOVE, set()), ("pass", {"ND648"})])
+def test_a_script_moves_its_average_behind_the_optimizer(
+    moves: str, found: set[str], tmp_path: Path
+) -> None:
+    """The weights are rewound when the step is over: whether it moved them is asked before."""
+    (tmp_path / "train.py").write_text(SCRIPT.replace("MOVES", moves))
+    assert {finding.code for finding in watched(tmp_path / "train.py").findings} == found

@@ -1,6 +1,6 @@
 """## What it checks
 Networks that the step asks and does not train (a teacher, a reference policy, a perceptual loss):
-whether dropout or batch norm layers in them ran in training mode. A network that the step itself
+whether dropout or batch norm layers in them ran in training mode. A network that the run itself
 moves, such as a moving average, or whose outputs a layer that learns reads, is left alone.
 
 ## Why it matters
@@ -47,7 +47,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             location_key(found.asked_at) or ("reference", found.module_type),
             title=f"{found.module_type} is not trained, but asked in training mode",
             explanation=f"No optimizer holds a parameter of {found.module_type}, no layer that "
-            f"learns reads what it returns, and the step leaves its weights as they are. Its "
+            f"learns reads what it returns, and no step has changed its weights. Its "
             f"{layers} ran in training mode all the same.",
             culprit=Culprit(kind="module", module_type=found.module_type, location=found.asked_at),
             step=inspection.step if inspection is not None else None,

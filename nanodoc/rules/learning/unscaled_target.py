@@ -1,6 +1,6 @@
 """## What it checks
-A regression whose loss has come no lower in 50 steps and more, while the largest target of the last
-batch is far from 1 and many times as large as the largest prediction.
+A regression whose loss has come no lower in 50 steps and more and has not doubled, while the
+largest target of the last batch is far from 1 and many times as large as the largest prediction.
 
 ## Why it matters
 A network that begins near zero has to grow its last layer step by step until it reaches targets of
@@ -33,6 +33,7 @@ from nanodoc.rules.learning.claims import at_call, learning_claim, loss_call
 
 _SHORTEST = 50  # steps
 _FAR = 1_000.0  # times as large
+_GROWN = 2.0  # times the loss that the run began with
 
 
 @rule(
@@ -56,6 +57,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     call = loss_call(inspection.calls, REGRESSION)
     times = _times(call) if call is not None else None
     if call is None or times is None or not late > NO_BETTER * early > 0:
+        return
+    if late > _GROWN * early:  # the targets themselves have moved away
         return
     largest = max(abs(call.notes["target_min"]), abs(call.notes["target_max"]))
     if times < check.limit(evidence, "times") or largest < check.limit(evidence, "largest-target"):
