@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import torch
@@ -21,6 +22,9 @@ DROPPING = (torch.nn.modules.dropout._DropoutNd, torch.nn.modules.batchnorm._Nor
 
 _COMPARED = 4  # parameters of a network that are compared with what they were
 _LARGEST = 1 << 20  # elements of one that is
+
+_Copies = dict[str, torch.Tensor]
+"""Of a few parameters, by name."""
 
 
 @dataclass(eq=False)
@@ -39,17 +43,20 @@ class FirstWeights:
     then. The step that is run again may end before they are moved, such as behind the optimizer."""
 
     def __init__(self) -> None:
-        self._known: dict[torch.nn.Module, list[tuple[torch.Tensor, torch.Tensor]]] = {}
+        # by identity, with the module kept alive: a user's module may define __eq__
+        self._known: dict[int, tuple[torch.nn.Module, _Copies]] = {}
 
     @contextlib.contextmanager
     def noted(self, optimizers: Sequence[torch.optim.Optimizer]) -> Iterator[None]:
         """Open while the first step runs."""
         held = held_by(optimizers)
+        parts: set[int] = set()  # of networks that are known
 
         def called(module: torch.nn.Module, args: Any) -> None:
-            if module not in self._known and _learns_not(module, held):
+            if id(module) not in parts and _learns_not(module, held):
+                parts.update(map(id, module.modules()))
                 with torch.no_grad(), torch._C.DisableTorchFunction():
-                    self._known[module] = _some_weights(module)
+                    self._known[id(module)] = module, _some_weights(module)
 
         if not held:
             yield
@@ -62,11 +69,12 @@ class FirstWeights:
 
     def are_those_of(self, module: torch.nn.Module) -> bool:
         """Nothing has written into the network since: no average of others, no copy of them."""
-        known = self._known.get(module)
-        if not known:
-            return False
+        _, copies = self._known.get(id(module), (None, {}))
+        now = dict(module.named_parameters())
         with torch.no_grad(), torch._C.DisableTorchFunction():
-            return all(torch.equal(now, then) for now, then in known)
+            return bool(copies) and all(
+                name in now and _same(now[name], copy) for name, copy in copies.items()
+            )
 
 
 class StillNetworks:
@@ -136,8 +144,11 @@ def held_by(optimizers: Sequence[torch.optim.Optimizer]) -> set[int]:
 
 
 def _learns_not(module: torch.nn.Module, held: set[int]) -> bool:
-    own = [id(parameter) for parameter in module.parameters()]
-    return bool(own) and not any(key in held for key in own)
+    own = None
+    for own in module.parameters():
+        if id(own) in held:
+            return False
+    return own is not None
 
 
 def _is_noisy(module: torch.nn.Module) -> bool:
@@ -148,10 +159,18 @@ def _is_noisy(module: torch.nn.Module) -> bool:
     return bool(getattr(module, "track_running_stats", False))
 
 
-def _some_weights(module: torch.nn.Module) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Of each, itself and a copy."""
-    plain = [p.detach() for p in module.parameters() if not without_values(p) and is_plain(p)]
-    return [(p, p.clone()) for p in plain if p.numel() <= _LARGEST][:_COMPARED]
+def _some_weights(module: torch.nn.Module) -> _Copies:
+    small = {
+        name: p.detach()
+        for name, p in module.named_parameters()
+        if not without_values(p) and is_plain(p) and p.numel() <= _LARGEST
+    }
+    return {name: p.clone() for name, p in islice(small.items(), _COMPARED)}
+
+
+def _same(now: torch.Tensor, copy: torch.Tensor) -> bool:
+    """Also of a network that has been moved to another device since, or to another type."""
+    return is_plain(now) and torch.equal(now, copy.to(now))
 
 
 def _is_read(calls: StepCalls, first: int, last: int) -> bool:

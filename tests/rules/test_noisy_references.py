@@ -105,8 +105,16 @@ for step in range(30):
 MOVE = """for own, other in zip(online.parameters(), average.parameters()):
         other.data.copy_(0.1 * own.data + 0.9 * other.data)"""
 
+REPLACE = """for own, other in zip(online.parameters(), average.parameters()):
+        other.data = 0.1 * own.data + 0.9 * other.data"""
+NOW_AND_THEN = "if step == 20: average.load_state_dict(online.state_dict())"
 
-@pytest.mark.parametrize(("moves", "found"), [(MOVE, set()), ("pass", {"ND648"})])
+
+@pytest.mark.parametrize(
+    ("moves", "found"),
+    [(MOVE, set()), (REPLACE, set()), (NOW_AND_THEN, set()), ("pass", {"ND648"})],
+    ids=["in place", "new data", "once", "never"],
+)
 def test_a_script_moves_its_average_behind_the_optimizer(
     moves: str, found: set[str], tmp_path: Path
 ) -> None:
