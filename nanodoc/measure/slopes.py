@@ -1,5 +1,5 @@
-"""Which way a training moves the loss functions of its step: the slope of what is differentiated
-with respect to what each of them gave."""
+"""Which way a training moves the loss functions of its step, and all single numbers that it
+computes: the slope of what is differentiated with respect to each of them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import torch
 from nanodoc.facts.course import LOG_PROBABILITIES, SUPERVISED
 
 _OF_INTEREST = frozenset((*SUPERVISED, *LOG_PROBABILITIES))
+_MOST = 1_000  # single numbers, of any function: what the loss is the sum of
 _THE_SAME = 1e-3  # of the largest slope: the rounding of bfloat16 is greater than that of weights
 
 
 class Slopes:
-    """Holds what the loss functions of one step give until the step is differentiated."""
+    """Holds what one step's loss functions and reductions give until it is differentiated."""
 
     def __init__(self) -> None:
         self._given: list[tuple[dict[str, float], torch.Tensor]] = []
@@ -23,7 +24,9 @@ class Slopes:
 
     def note(self, name: str, out: object, notes: dict[str, float]) -> None:
         """A call gave `out`; `notes` of it get a "slope" later."""
-        if name in _OF_INTEREST and isinstance(out, torch.Tensor) and out.requires_grad:
+        if not isinstance(out, torch.Tensor) or not out.requires_grad:
+            return
+        if name in _OF_INTEREST or (out.dim() == 0 and len(self._given) < _MOST):
             self._given.append((notes, out))
 
     def differentiated(self, loss: torch.Tensor) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import ModuleType
 
 import pytest
@@ -56,7 +56,19 @@ def _id(name: str) -> str:
     return name.removeprefix("raises_").partition("__")[0].replace("_", "-")
 
 
+@pytest.fixture
+def _every_time() -> Iterator[None]:
+    """Some warnings are given once in a process, and a test before this one may have had them."""
+    before = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    try:
+        yield
+    finally:
+        torch.set_warn_always(before)
+
+
 @pytest.mark.parametrize("name", RAISING)
+@pytest.mark.usefixtures("_every_time")
 # of a machine with one core
 @pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
 def test_what_torch_raises_is_explained(name: str) -> None:

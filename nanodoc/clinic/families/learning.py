@@ -286,6 +286,15 @@ PATIENTS: tuple[Patient, ...] = (
         line="sign * torch.stack(log_probs) * weights",
     ),
     Patient(
+        name="certain-walker",
+        file="corridor",
+        build="certain",
+        story="an entropy bonus that is added to the loss",
+        expect="rewarded-penalty",
+        line="loss + certainty * entropies.mean()",
+        severity="warning",
+    ),
+    Patient(
         name="collapsed-stripes",
         file="latent_stripes",
         story="a summed KL term beside a mean reconstruction",

@@ -34,6 +34,7 @@ from nanodoc.rules.learning import (
     poor_initialisation,
     repeated_rescaling,
     restored_to_itself,
+    rewarded_penalty,
     saturated_activations,
     scheduler_order,
     singleton_softmax,
@@ -102,5 +103,6 @@ RULES = tuple(
         discarded_result,
         flattened_scores,
         noisy_reference,
+        rewarded_penalty,
     )
 )

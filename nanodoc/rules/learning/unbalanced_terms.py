@@ -23,32 +23,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.rule import Rule, Threshold, rule
-from nanodoc.facts.calls import DRAWS, LAYERS, ArgumentFacts, CallFacts, StepCalls
+from nanodoc.facts.calls import CallFacts, StepCalls
 from nanodoc.facts.course import SUPERVISED
 from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.latents import Latent, latent_of, nats_of, value_of
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import at_call, calls_of, learning_claim
 
 _SUMS = ("add", "radd", "iadd", "sub", "rsub")
 _SCALED = ("mul", "rmul", "div", "truediv", "neg")
 _SHORTEST = 20  # steps: in fewer, a latent may not tell its samples apart yet
-_ONE_HALF = 0.5
-"""In front of the sum over 1 + log σ² − μ² − σ²."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Latent:
-    """`mu + std * noise`"""
-
-    index: int
-    mean: int
-    """Position of the call that made mu."""
-    spread: int
-    """Of the call whose exp or softplus std is, or that made std."""
 
 
 @rule(
@@ -64,13 +51,13 @@ class _Latent:
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     calls = calls_of(evidence)
-    latent = _latent(calls) if calls is not None else None
+    latent = latent_of(calls) if calls is not None else None
     if calls is None or latent is None or len(evidence.losses) < _SHORTEST:
         return
     for position in calls.losses:
         terms = list(_terms(calls, calls.calls[position]))
         for kl_term, kl in terms:
-            nats = _nats(calls, latent, kl_term, kl)
+            nats = nats_of(calls, latent, kl_term, kl)
             if nats is None:
                 continue
             for term, mean in terms:
@@ -106,27 +93,6 @@ def _claim(
     )
 
 
-def _latent(calls: StepCalls) -> _Latent | None:
-    for call in calls.calls:
-        if call.name not in ("add", "radd") or len(call.arguments) != 2 or not call.requires_grad:
-            continue
-        for mean, noise in (call.arguments, call.arguments[::-1]):
-            product, made = calls.maker(noise), calls.maker(mean)
-            if product is None or made is None or product.name not in ("mul", "rmul"):
-                continue
-            spread = next((a for a in product.arguments if a.requires_grad), None)
-            drawn = any(_is_drawn(calls, argument) for argument in product.arguments)
-            origin = calls.origin(spread, elementwise=True) if spread is not None else None
-            if drawn and mean.requires_grad and isinstance(origin, CallFacts):
-                return _Latent(call.index, made.index, origin.index)
-    return None
-
-
-def _is_drawn(calls: StepCalls, argument: ArgumentFacts) -> bool:
-    made = calls.origin(argument)
-    return isinstance(made, CallFacts) and made.name.startswith(DRAWS) and not made.requires_grad
-
-
 def _terms(calls: StepCalls, root: CallFacts) -> Iterator[tuple[CallFacts, CallFacts]]:
     """(a term of the sum that a loss is, the call that reduces it to a number)"""
     waiting = [root]
@@ -147,32 +113,8 @@ def _terms(calls: StepCalls, root: CallFacts) -> Iterator[tuple[CallFacts, CallF
             yield call, reduced
 
 
-def _nats(
-    calls: StepCalls, latent: _Latent, term: CallFacts, reduced: CallFacts
-) -> tuple[float, float] | None:
-    """(the weight of a sample's KL divergence in the loss, the divergence in nats) of a term that
-    is the KL divergence of the latent, summed over its dimensions."""
-    if reduced.name not in ("sum", "mean") or not reduced.arguments[0].shape:
-        return None
-    behind, _ = calls.behind(reduced, stop=LAYERS)
-    if not {latent.mean, latent.spread} <= behind or latent.index in behind:
-        return None
-    total, weighted = _value(reduced), _value(term)
-    if total is None or weighted is None or not total:
-        return None
-    factor, samples = abs(weighted / total), reduced.arguments[0].shape[0]
-    if reduced.name == "sum":
-        half = _ONE_HALF if len(reduced.arguments[0].shape) > 1 else 1.0
-        return factor / half, half * abs(total) / samples
-    if len(reduced.arguments[0].shape) > 1 or not any(
-        calls.calls[index].name == "sum" for index in behind
-    ):
-        return None  # a mean over the latent's dimensions, too
-    return factor / samples, abs(total)
-
-
 def _per_element(
-    calls: StepCalls, latent: _Latent, term: CallFacts, reduced: CallFacts
+    calls: StepCalls, latent: Latent, term: CallFacts, reduced: CallFacts
 ) -> float | None:
     """The weight of an element's error in the loss, of a mean over all elements of what the latent
     is decoded to."""
@@ -182,12 +124,7 @@ def _per_element(
         return None
     if latent.index not in calls.behind(reduced)[0]:
         return None
-    value, weighted = _value(reduced), _value(term)
+    value, weighted = value_of(reduced), value_of(term)
     if value is None or weighted is None or not value:
         return None
     return abs(weighted / value) / math.prod(shape) or None
-
-
-def _value(call: CallFacts) -> float | None:
-    value = call.notes.get("value")
-    return value if value is not None and math.isfinite(value) else None
