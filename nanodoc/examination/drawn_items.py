@@ -18,6 +18,7 @@ from nanodoc.examination.making import Source
 from nanodoc.examination.overlap import split_overlap
 from nanodoc.examination.sample import Sample, same
 from nanodoc.examination.sampling import skewed_sampling
+from nanodoc.examination.stray_edges import stray_edge
 from nanodoc.examination.unpaired import unpaired_item
 from nanodoc.examination.worker_draws import repeated_draws
 from nanodoc.facts.items import ChangingItem
@@ -53,6 +54,7 @@ def look_at_items(source: Source, seconds: float) -> Iterator[tuple[str, Any]]:
                 del left[name]
                 yield name, found
     if time.monotonic() < until:
+        yield "stray", stray_edge(source.dataset, until)
         yield "sampling", skewed_sampling(source.dataset, source.sampler, until)
         yield "overlap", split_overlap(source.dataset, source.validated_on, until)
 

@@ -17,6 +17,7 @@ from torch.utils.data import BatchSampler, IterableDataset, default_collate
 
 from nanodoc.errors import UsageError, UserCodeError, is_users
 from nanodoc.facts.ops import LeafRoot, Making
+from nanodoc.facts.source import SourceSpan
 from nanodoc.replay.sandbox import state_preserved, warnings_unsaid
 from nanodoc.replay.step import StepRunner
 from nanodoc.replay.step_state import StateKeeper
@@ -119,6 +120,34 @@ class MakingSearch:
                 found = self._built_again(leaf.name, index, step)
         return found
 
+    def of_part(self, index: int, part: Callable[[Any], torch.Tensor | None]) -> SourceSpan | None:
+        """The line where a part of a sample first had the values that it has."""
+        wanted: list[torch.Tensor] = []
+
+        def is_it(value: Any) -> int:
+            alike = isinstance(value, torch.Tensor) and value.shape == wanted[0].shape
+            return int(alike and value.dtype == wanted[0].dtype and torch.equal(value, wanted[0]))
+
+        def found(source: Source | None) -> SourceSpan | None:
+            if source is None or source.dataset is None:
+                return None
+            line = lines.of(part(source.dataset[index]))
+            return line.line if line is not None else None
+
+        with state_preserved(self._runner, self._keeper), warnings_unsaid():
+            with contextlib.suppress(Exception):  # the user's data set, asked once more
+                value = part(self._source.dataset[index])
+                wanted += [] if value is None else [value]
+            if not wanted:
+                return None
+            with _following(self._seconds, is_it) as lines:
+                if (line := found(self._source)) is not None:
+                    return line
+            if self._build is not None:
+                with _following(self._seconds, is_it) as lines, self._build() as source:
+                    return found(source)
+        return None
+
     def _outside(self, leaf: LeafRoot) -> Making | None:
         """Of a tensor that the step found made: what the line that reads it first reads."""
         place = leaf.consumer.site if leaf.consumer is not None else None
@@ -188,10 +217,10 @@ def _bad_sample(dataset: Any, path: str, seconds: float) -> tuple[int, int] | No
 
 
 @contextlib.contextmanager
-def _following(seconds: float) -> Iterator[FirstLines]:
+def _following(seconds: float, badness: Callable[[Any], int] | None = None) -> Iterator[FirstLines]:
     """The user's code is followed. Whatever it raises, asked at another time than it expects, ends
-    the search."""
-    lines = FirstLines(not_finite, seconds)
+    the search. `badness` is by default the number of elements that are not finite."""
+    lines = FirstLines(badness or not_finite, seconds)
     try:
         with lines:
             yield lines

@@ -113,6 +113,23 @@ class SkewedSampling:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class StrayEdge:
+    """A graph with edges from or to nodes that it does not have."""
+
+    index: int
+    part: str
+    """What the graph calls its edges."""
+    nodes: int
+    edges: int
+    stray: int
+    """How many of the edges are so."""
+    edge: tuple[int, int]
+    """The first of them, from and to."""
+    line: SourceSpan | None = None
+    """The line that made the graph's edges so."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ItemFacts:
     """Of a data set with `__getitem__`, asked in a process of its own."""
 
@@ -122,3 +139,4 @@ class ItemFacts:
     repeated: RepeatedDraws | None = None
     overlap: SplitOverlap | None = None
     sampling: SkewedSampling | None = None
+    stray: StrayEdge | None = None

@@ -12,6 +12,7 @@ from nanodoc.config import Config
 from nanodoc.diagnosis.preflight import preflight
 from nanodoc.errors import said
 from nanodoc.examination.making import MakingSearch, Source, with_makings
+from nanodoc.examination.stray_edges import edges_of
 from nanodoc.experiments.experiments import Elsewhere
 from nanodoc.experiments.run import ExperimentRun
 from nanodoc.experiments.step import Step
@@ -142,6 +143,12 @@ def _with_items(
             items = replace(items, overlap=replace(overlap, line=line))
         if items is not None and (sampling := items.sampling) is not None:
             items = replace(items, sampling=replace(sampling, line=made_at(source.sampler)))
+        if items is not None and (stray := items.stray) is not None:
+            search = MakingSearch(
+                engine.runner, engine.keeper, source, run.rebuilt, seconds=max(left / 2, 1.0)
+            )
+            line = search.of_part(stray.index, edges_of)
+            items = replace(items, stray=replace(stray, line=line))
         return replace(evidence, items=items)
     except KeyboardInterrupt:
         not_checked.append(("samples drawn again", "it was interrupted"))

@@ -253,4 +253,12 @@ PATIENTS: tuple[Patient, ...] = (
         line="torch.zeros_like(ids)",
         severity="warning",
     ),
+    Patient(
+        name="strayed-bond",
+        file="molecules",
+        story="a bond to an atom that the molecule does not have",
+        expect="edge-index-out-of-range",
+        line="torch.cat([edge_index, torch.tensor([[0], [atoms]])], 1)",
+        severity="warning",
+    ),
 )

@@ -9,6 +9,7 @@ from nanodoc.rules.data import (
     class_imbalance,
     constant_batch,
     constant_positions,
+    edge_index_out_of_range,
     empty_reduction,
     index_out_of_range,
     interpolated_mask,
@@ -74,5 +75,6 @@ RULES = tuple(
         attention_over_queries,
         unsigned_labels,
         validation_scale,
+        edge_index_out_of_range,
     )
 )
