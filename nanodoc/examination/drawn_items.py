@@ -15,6 +15,7 @@ from nanodoc.examination.blurred_masks import blurred_mask
 from nanodoc.examination.kept import held_arrays
 from nanodoc.examination.lines_that import LineThatWrites
 from nanodoc.examination.making import Source
+from nanodoc.examination.mixed_pictures import mixed_picture
 from nanodoc.examination.overlap import split_overlap
 from nanodoc.examination.sample import Sample, same
 from nanodoc.examination.sampling import skewed_sampling
@@ -41,7 +42,7 @@ def look_at_items(source: Source, seconds: float) -> Iterator[tuple[str, Any]]:
     with contextlib.suppress(Exception):
         repeated = repeated_draws(source, Sample(source.dataset, 0, until))
     yield "repeated", repeated
-    left = {"unpaired": unpaired_item, "blurred": blurred_mask}
+    left = {"unpaired": unpaired_item, "blurred": blurred_mask, "mixed": mixed_picture}
     for index in sorted({0, size // 3, size - 1}):
         if time.monotonic() > until:
             break

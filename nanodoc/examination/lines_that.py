@@ -120,6 +120,10 @@ class LineThatTurns(_Lines):
         self._begin()
         return self
 
+    def seen_before(self, picture: torch.Tensor) -> None:
+        """One that lay there before the code ran."""
+        self._first.setdefault(picture.shape, picture)
+
     def _after(self, frame: FrameType, line: int, now: FrameType, returned: Any) -> None:
         values = [*now.f_locals.values(), *(frame.f_locals.values() if frame is not now else ())]
         if returned is not None:

@@ -113,6 +113,18 @@ class SkewedSampling:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class MixedItem:
+    """A picture whose channels were put first without being moved."""
+
+    index: int
+    part: str
+    given: tuple[int, int, int]
+    """(height, width, channels)"""
+    made: tuple[int, int, int]
+    line: SourceSpan
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class StrayEdge:
     """A graph with edges from or to nodes that it does not have."""
 
@@ -140,3 +152,4 @@ class ItemFacts:
     overlap: SplitOverlap | None = None
     sampling: SkewedSampling | None = None
     stray: StrayEdge | None = None
+    mixed: MixedItem | None = None

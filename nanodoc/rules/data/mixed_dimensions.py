@@ -3,7 +3,8 @@ Calls of view and reshape on the way to the loss, by their shapes: the sizes com
 order, so that no dimension was moved and all values are mixed. (N, T, F) as (N, F, T); (N, H, W, C)
 as (N, C, H, W); (N, C, H, W) as (N, H·W, C) and back; (N, T, E) as (N, heads, T, E/heads), and the
 way back of what attention gave; the last states (layers, N, H) of a recurrent layer as (N,
-layers·H).
+layers·H). Also a sample of the data set, drawn again line by line: a picture (H, W, C) as (C, H,
+W).
 
 ## Why it matters
 The shapes fit, nothing fails, and the model reads noise.
@@ -31,8 +32,10 @@ from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.calls import RECURRENT, RESHAPING, CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.items import MixedItem
 from nanodoc.facts.source import SourceSpan
 from nanodoc.rules.base import location_key
+from nanodoc.rules.data.batch_claims import item_claim
 from nanodoc.rules.learning.claims import WIRED, at_call, calls_of, learning_claim
 
 _PADDING = ("pad", "cat", "concat")
@@ -51,6 +54,9 @@ Shape = tuple[int, ...]
     preflight="loss",
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    if evidence.items is not None and evidence.items.mixed is not None:
+        yield _of_item(rule, evidence, evidence.items.mixed)
+        return
     calls = calls_of(evidence)
     if calls is None:
         return
@@ -89,6 +95,22 @@ def _claim(
         weight=confidence(0.7, 0.5 if len(sizes) > 2 else 0.2),
         fix=fix,
         standing=WIRED,
+    )
+
+
+def _of_item(rule: Rule, evidence: Evidence, item: MixedItem) -> Claim:
+    return item_claim(
+        rule,
+        evidence,
+        item.index,
+        item.part,
+        item.line,
+        title=f"a picture {item.given} is made {item.made} without moving its channels",
+        explanation=f"The values of sample {item.index} lie in the same order before this line and "
+        "after it, so that each channel of the result mixes all of them.",
+        weight=confidence(0.8, 0.5),  # value by value
+        notes=[("before", item.given), ("after", item.made)],
+        fix="x.permute(2, 0, 1), or np.transpose(x, (2, 0, 1))",
     )
 
 
