@@ -18,6 +18,7 @@ SQUASHERS = frozenset(("sigmoid", "tanh"))
 ATTENTION = ("scaled_dot_product_attention", "multi_head_attention_forward")
 _BLOCKS = -1e4
 """A number added to a score that leaves nothing of it."""
+_BINARIES = ("binary_cross_entropy", BINARY)
 _LAST_DIMENSION = frozenset(("linear", "layer_norm", "matmul", "rms_norm"))
 _FLAT = 0.01
 """A derivative below this is flat: sigmoid beyond 0.01 … 0.99, tanh beyond ±0.995."""
@@ -129,6 +130,8 @@ class ValueProbe:
             }
         if name == BINARY and options.get("weights") and len(tensors) > 1:
             return {"value": _number(out), **self._all_labels(_binary(tensors[1]), options)}
+        if name in _BINARIES and len(tensors) > 1:
+            return {"value": _number(out), **_range("target", tensors[1])}
         if name in REGRESSION and len(tensors) > 1:
             return {
                 "value": _number(out),

@@ -316,4 +316,11 @@ PATIENTS: tuple[Patient, ...] = (
         expect="compared-with-itself",
         line="policy - before",
     ),
+    Patient(
+        name="honest-forger",
+        file="forged_circles",
+        story="a generator whose fakes are labelled as fakes",
+        expect="unopposed-discriminator",
+        line='criterion(model["expert"](fake), wanted * label)',
+    ),
 )

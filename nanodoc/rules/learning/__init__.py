@@ -42,6 +42,7 @@ from nanodoc.rules.learning import (
     sum_reduction,
     unbalanced_terms,
     undone_eval,
+    unopposed_discriminator,
     unreachable_target,
     unscaled_accumulation,
     unscaled_target,
@@ -104,5 +105,6 @@ RULES = tuple(
         flattened_scores,
         noisy_reference,
         rewarded_penalty,
+        unopposed_discriminator,
     )
 )
