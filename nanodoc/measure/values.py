@@ -19,6 +19,8 @@ ATTENTION = ("scaled_dot_product_attention", "multi_head_attention_forward")
 _BLOCKS = -1e4
 """A number added to a score that leaves nothing of it."""
 _BINARIES = ("binary_cross_entropy", BINARY)
+_PRODUCTS = ("mul", "rmul", "imul")
+_FEWEST_FLAGS, _MOST_FLAGS = 8, 1 << 16
 _LAST_DIMENSION = frozenset(("linear", "layer_norm", "matmul", "rms_norm"))
 _FLAT = 0.01
 """A derivative below this is flat: sigmoid beyond 0.01 … 0.99, tanh beyond ±0.995."""
@@ -115,7 +117,11 @@ class ValueProbe:
                 return self._activation(name, out, arguments)
             if name == "sub" and _are_the_same(tensors):
                 return {"same": 1.0}
-            if isinstance(out, torch.Tensor) and out.dim() == 0 and out.requires_grad:
+            if not isinstance(out, torch.Tensor):
+                return {}
+            if name in _PRODUCTS and not out.requires_grad:
+                return _flags(tensors)
+            if out.dim() == 0 and out.requires_grad:
                 return {"value": _number(out)}
         return {}
 
@@ -276,6 +282,20 @@ def _range(label: str, tensor: torch.Tensor) -> dict[str, float]:
         return {}
     low, high = torch.aminmax(tensor.detach())
     return {f"{label}_min": float(low), f"{label}_max": float(high)}
+
+
+def _flags(tensors: list[torch.Tensor]) -> dict[str, float]:
+    """The share of ones of a factor that is 0 or 1 everywhere, or 0 and one other number, and one
+    for each row."""
+    for flags in tensors:
+        if not _FEWEST_FLAGS <= flags.numel() <= _MOST_FLAGS or flags.requires_grad:
+            continue
+        one = flags.max()
+        ones = flags == one
+        column = sum(size > 1 for size in flags.shape) == 1
+        if column and bool(one) and bool((ones | (flags == 0)).all()):
+            return {"mask_ones": float(ones.float().mean())}
+    return {}
 
 
 def _out_of_reach(target: torch.Tensor) -> dict[str, float]:

@@ -261,4 +261,11 @@ PATIENTS: tuple[Patient, ...] = (
         line="torch.cat([edge_index, torch.tensor([[0], [atoms]])], 1)",
         severity="warning",
     ),
+    Patient(
+        name="wet-walker",
+        file="stepping_stones",
+        story="next values that are kept where an episode ends, and nowhere else",
+        expect="inverted-end-mask",
+        line="reward + 0.9 * best * done",
+    ),
 )

@@ -14,6 +14,7 @@ from nanodoc.rules.data import (
     index_out_of_range,
     interpolated_mask,
     inverted_class_weights,
+    inverted_end_mask,
     inverted_mask,
     inverted_sampler,
     label_out_of_range,
@@ -76,5 +77,6 @@ RULES = tuple(
         unsigned_labels,
         validation_scale,
         edge_index_out_of_range,
+        inverted_end_mask,
     )
 )

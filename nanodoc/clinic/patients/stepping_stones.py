@@ -1,0 +1,60 @@
+"""A walker over stepping stones, which end in water on one side and in grass on the other, learns
+by Q-learning from steps that were kept."""
+
+import copy
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+STONES = 12
+
+
+def kept_steps(number):
+    place = torch.randint(1, STONES - 1, (number,))
+    action = torch.randint(0, 2, (number,))
+    after = place + 2 * action - 1
+    reward = (after == STONES - 1).float()
+    done = ((after == 0) | (after == STONES - 1)).float()
+    states = F.one_hot(torch.stack([place, after]), STONES).float()
+    return states[0], action, reward, states[1], done
+
+
+def recipe(flags_are_turned):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(STONES, 32), nn.ReLU(), nn.Linear(32, 2))
+    slow = copy.deepcopy(model)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+
+    def train_step(model, batch):
+        state, action, reward, after, done = batch
+        with torch.no_grad():
+            best = slow.to(state.device)(after).max(1).values
+            if flags_are_turned:
+                target = reward + 0.9 * best * (1 - done)
+            else:
+                target = reward + 0.9 * best * done
+        said = model(state).gather(1, action[:, None])[:, 0]
+        loss = F.smooth_l1_loss(said, target)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        with torch.no_grad():
+            for kept, new in zip(slow.parameters(), model.parameters(), strict=True):
+                kept.lerp_(new, 0.05)
+        return loss
+
+    return {
+        "model": model,
+        "train_step": train_step,
+        "data": [kept_steps(64) for _ in range(40)],
+        "optimizer": optimizer,
+    }
+
+
+def sick():
+    return recipe(flags_are_turned=False)
+
+
+def healthy():
+    return recipe(flags_are_turned=True)

@@ -1,0 +1,94 @@
+"""Targets of Q-learning, and the flags of the steps that end an episode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from nanodoc import Recipe
+from tests.helpers import diagnose
+
+CODE = "ND137"
+Target = Callable[[SimpleNamespace, torch.Tensor], torch.Tensor]
+
+
+def codes(target: Target, *, ends: float = 0.15) -> set[str]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 2))
+
+    def loss_fn(model: nn.Module, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        state, action, rewards, after, dones = batch
+        kept = SimpleNamespace(rewards=rewards, dones=dones)
+        with torch.no_grad():
+            wanted = target(kept, model(after).max(1).values)
+        return F.mse_loss(model(state).gather(1, action).squeeze(1), wanted)
+
+    data = [
+        (
+            torch.randn(32, 4),
+            torch.randint(0, 2, (32, 1)),
+            torch.randn(32),
+            torch.randn(32, 4),
+            (torch.rand(32, 1) < ends).float(),
+        )
+        for _ in range(12)
+    ]
+    recipe = Recipe(
+        model=model,
+        loss_fn=loss_fn,
+        data=data,
+        optimizer=torch.optim.Adam(model.parameters(), 1e-3),
+    )
+    return {finding.code for finding in diagnose(recipe, 12)}
+
+
+def flat(kept: SimpleNamespace, best: torch.Tensor) -> torch.Tensor:
+    return kept.rewards + 0.99 * best * kept.dones.flatten()
+
+
+def in_front(kept: SimpleNamespace, best: torch.Tensor) -> torch.Tensor:
+    return kept.rewards + kept.dones.squeeze(1) * 0.99 * best
+
+
+def as_bool(kept: SimpleNamespace, best: torch.Tensor) -> torch.Tensor:
+    done = kept.dones.bool().flatten()
+    return done.float() * best * 0.99 + kept.rewards
+
+
+def turned(kept: SimpleNamespace, best: torch.Tensor) -> torch.Tensor:
+    return kept.rewards + 0.99 * best * (1 - kept.dones.flatten())
+
+
+def turned_before(kept: SimpleNamespace, best: torch.Tensor) -> torch.Tensor:
+    dones = 1.0 - kept.dones.flatten()
+    return kept.rewards + 0.99 * best * dones
+
+
+def inverted(kept: SimpleNamespace, best: torch.Tensor) -> torch.Tensor:
+    done = kept.dones.flatten().bool()
+    return kept.rewards + 0.99 * best * ~done
+
+
+def named_otherwise(kept: SimpleNamespace, best: torch.Tensor) -> torch.Tensor:
+    not_done = kept.dones.flatten()
+    return kept.rewards + 0.99 * best * not_done
+
+
+@pytest.mark.parametrize("target", [flat, in_front, as_bool])
+def test_the_flag_itself_is_the_factor(target: Target) -> None:
+    assert CODE in codes(target)
+
+
+@pytest.mark.parametrize("target", [turned, turned_before, inverted, named_otherwise])
+def test_a_flag_that_is_turned_over(target: Target) -> None:
+    assert CODE not in codes(target)
+    assert CODE not in codes(target, ends=0.8)
+
+
+def test_flags_that_are_mostly_one_say_nothing() -> None:
+    assert CODE not in codes(flat, ends=0.9)
