@@ -58,6 +58,8 @@ class CallLog(TorchFunctionMode):
             ]
             | None
         ) = None
+        for name, parameter in model.named_parameters():
+            self._leaves[id(parameter)] = (weakref.ref(parameter), f"param:{name}")
         for name, tensor in leaves:
             self._leaves[id(tensor)] = (weakref.ref(tensor), name)
             address = _address(tensor)
@@ -140,8 +142,14 @@ class CallLog(TorchFunctionMode):
             )
         )
         for tensor in made:
-            self._made[id(tensor)] = (weakref.ref(tensor), index)
+            # what an optimizer writes into stays the parameter; one call may write into many
+            if not (in_place and self._is_parameter(tensor)):
+                self._made[id(tensor)] = (weakref.ref(tensor), index)
         return out
+
+    def _is_parameter(self, tensor: torch.Tensor) -> bool:
+        known = self._leaves.get(id(tensor))
+        return known is not None and known[1].startswith("param:") and known[0]() is tensor
 
     def _looked_at(
         self, func: Any, name: str, args: Any, kwargs: Any, *seen: Any

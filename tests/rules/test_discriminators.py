@@ -16,14 +16,16 @@ CODE = "ND650"
 Loss = Callable[[torch.Tensor, float], torch.Tensor]
 
 
-def codes(loss: Loss, real: float, fake: float, wanted: float) -> set[str]:
+def codes(
+    loss: Loss, real: float, fake: float, wanted: float, foreach: bool | None = None
+) -> set[str]:
     """`loss(judgement, target)`; a target of -1 or 1 says which way a mean is moved."""
     torch.manual_seed(0)
     maker = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 2))
     judge = nn.Sequential(nn.Linear(2, 16), nn.LeakyReLU(0.2), nn.Linear(16, 1))
     model = nn.ModuleDict({"maker": maker, "judge": judge})
-    first = torch.optim.RMSprop(judge.parameters(), 1e-3)
-    second = torch.optim.RMSprop(maker.parameters(), 1e-3)
+    first = torch.optim.RMSprop(judge.parameters(), 1e-3, foreach=foreach)
+    second = torch.optim.RMSprop(maker.parameters(), 1e-3, foreach=foreach)
 
     def train_step(model: nn.ModuleDict, batch: torch.Tensor) -> torch.Tensor:
         made = model["maker"](torch.randn(len(batch), 4))
@@ -96,6 +98,12 @@ def test_a_generator_against_its_judge(loss: Loss, targets: tuple[float, float, 
 )
 def test_a_generator_with_its_judge(loss: Loss, targets: tuple[float, float, float]) -> None:
     assert CODE in codes(loss, *targets)
+
+
+@pytest.mark.parametrize(("wanted", "found"), [(0.0, True), (1.0, False)])
+def test_all_parameters_of_an_optimizer_are_updated_by_one_call(wanted: float, found: bool) -> None:
+    """As on every accelerator."""
+    assert (CODE in codes(cross_entropy, 1.0, 0.0, wanted, foreach=True)) is found
 
 
 def test_a_probe_beside_a_head() -> None:

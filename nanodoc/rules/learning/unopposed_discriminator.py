@@ -31,7 +31,6 @@ from nanodoc.rules.learning.claims import WIRED, at_call, calls_of, learning_cla
 
 _BINARY = ("binary_cross_entropy", "binary_cross_entropy_with_logits")
 _ONE_HALF = 0.5
-_DEEPEST = 64  # updates of one parameter in a step
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +110,7 @@ def _judgements(calls: StepCalls) -> Iterator[_Judgement]:
             continue
         wanted = _wanted(call)
         last = _last_layer(calls, call.arguments[0])
-        judge = _weight(calls, last) if last is not None else None
+        judge = _weight(last) if last is not None else None
         if wanted is None or last is None or judge is None:
             continue
         if call.name == "mean" and not _is_said_by(calls, call.arguments[0], last):
@@ -146,21 +145,9 @@ def _is_said_by(calls: StepCalls, argument: ArgumentFacts, last: CallFacts) -> b
     return isinstance(made, CallFacts) and made.index == last.index
 
 
-def _weight(calls: StepCalls, layer: CallFacts) -> str | None:
-    names = (_parameter(calls, argument) for argument in layer.arguments)
+def _weight(layer: CallFacts) -> str | None:
+    names = (argument.parameter for argument in layer.arguments)
     return next((name for name in names if name is not None), None)
-
-
-def _parameter(calls: StepCalls, argument: ArgumentFacts) -> str | None:
-    """Its name, also where the step has updated it since."""
-    for _ in range(_DEEPEST):
-        if argument.parameter is not None:
-            return argument.parameter
-        made = calls.maker(argument)
-        if made is None or ("written" not in made.notes and not made.in_place):
-            return None
-        argument = made.arguments[0]
-    return None
 
 
 def _parameters(calls: StepCalls, call: CallFacts) -> tuple[set[str], set[str]]:
@@ -173,9 +160,8 @@ def _parameters(calls: StepCalls, call: CallFacts) -> tuple[set[str], set[str]]:
             argument = waiting.pop()
             if learning and not argument.requires_grad:
                 continue
-            name = _parameter(calls, argument)
-            if name is not None:
-                names.add(name)
+            if argument.parameter is not None:
+                names.add(argument.parameter)
             elif argument.made_by is not None and argument.made_by not in seen:
                 seen.add(argument.made_by)
                 waiting += calls.calls[argument.made_by].arguments
