@@ -20,16 +20,19 @@ _TIME = re.compile(
     r"\[?(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)(?:Z|[+-]\d\d:?\d\d)?\]? ?(?:(?:stdout"
     r"|stderr) [FP] ?)?[:|-]? ?"
 )
-# a name may follow the level ("ERROR:root:", "ERROR - __main__ - "), but not one that is the
-# exception itself
+# the name of a logger stands before the level or behind it ("ERROR:root:", "ERROR - __main__ - "),
+# and is not that of the exception itself
+_NO_EXCEPTION = (
+    r"(?![\w.]*(?:Error|Exception|Warning|Traceback|Interrupt|Exit|Iteration|Unsupported|Failed"
+    r"|Empty))"
+)
 _LEVEL = re.compile(
     r"(?:\[(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)\] ?|(?:DEBUG|INFO|WARNING|WARN|ERROR"
-    r"|CRITICAL|FATAL)(?: {0,8}[:|-]{1,3} ?| {1,8}))(?:(?![\w.]*(?:Error|Exception|Warning"
-    r"|Traceback|Interrupt|Exit|Iteration|Unsupported|Failed|Empty))[\w.]{1,60}(?::\d{1,6})? ?[:"
-    r"|-] ?)?"
+    r"|CRITICAL|FATAL)(?: {0,8}[:|-]{1,3} ?| {1,8}))"
+    rf"(?:{_NO_EXCEPTION}[\w.]{{1,60}}(?::\d{{1,6}})? ?[:|-] ?)?"
 )
 _LOGGER = re.compile(
-    r"[\w.]{1,60} ?[-:|] ?(?=\[?(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)\b)"
+    _NO_EXCEPTION + r"[\w.]{1,60} ?[-:|] ?(?=\[?(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)\b)"
 )
 _NUMBERED = re.compile(r"\[\d{1,8}\] ?")
 _NUMBERS_USED = re.compile(

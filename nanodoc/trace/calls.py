@@ -90,11 +90,7 @@ class CallLog(TorchFunctionMode):
         if len(self._calls) >= _MOST_CALLS or torch._C._current_autograd_node() is not None:
             return func(*args, **kwargs)
         name = plain_name(func)
-        if name in RANGED:
-            path = self._stack.modules[self._stack.current] if self._stack.current >= 0 else None
-            found = out_of_range(name, args, kwargs, path)
-            if found is not None:
-                self.ranges.append(found)
+        self._note_ranges(name, args, kwargs)
         given = _given(args, kwargs)
         before = [self._argument(tensor) for tensor in given]
         written = version_of(given)
@@ -141,11 +137,18 @@ class CallLog(TorchFunctionMode):
                 notes,
             )
         )
-        for tensor in made:
-            # what an optimizer writes into stays the parameter; one call may write into many
-            if not (in_place and self._is_parameter(tensor)):
-                self._made[id(tensor)] = (weakref.ref(tensor), index)
+        # what an optimizer writes into stays the parameter; one call may write into many
+        fresh = [t for t in made if not (in_place and self._is_parameter(t))]
+        self._made |= {id(tensor): (weakref.ref(tensor), index) for tensor in fresh}
         return out
+
+    def _note_ranges(self, name: str, args: Any, kwargs: Any) -> None:
+        if name not in RANGED:
+            return
+        path = self._stack.modules[self._stack.current] if self._stack.current >= 0 else None
+        found = out_of_range(name, args, kwargs, path)
+        if found is not None:
+            self.ranges.append(found)
 
     def _is_parameter(self, tensor: torch.Tensor) -> bool:
         known = self._leaves.get(id(tensor))
