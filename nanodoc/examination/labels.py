@@ -19,7 +19,7 @@ from nanodoc.recipe.recipe import Recipe
 from nanodoc.tensors.nested import keys_of, tensor_leaves
 from nanodoc.trace.returned import Key, line_in_data, line_of_variable, lines_calling
 
-_LOSSES = (*CLASSIFICATION, *REGRESSION)
+_LOSSES = (*CLASSIFICATION, *REGRESSION, "ctc_loss")
 _WEIGHTED = ("CrossEntropyLoss", "NLLLoss")
 _WEIGHTED_BINARY = ("BCEWithLogitsLoss",)
 _TAKING = ("getitem", "narrow", "roll", "index_select", "gather", "select", "slice")

@@ -11,6 +11,7 @@ import torch
 
 from nanodoc.accelerator import in_widest
 from nanodoc.facts.calls import BINARY, CLASSIFICATION, OF_SIGNS, REGRESSION, ArgumentFacts
+from nanodoc.measure.labels import blanks, class_dimension
 from nanodoc.measure.slopes import Slopes
 
 RECTIFIERS = frozenset(("relu", "relu6", "hardtanh", "threshold", "clamp_min"))
@@ -119,8 +120,8 @@ class ValueProbe:
                 return {"same": 1.0}
             if not isinstance(out, torch.Tensor):
                 return {}
-            if name in _PRODUCTS and not out.requires_grad:
-                return _flags(tensors)
+            if name in _PRODUCTS:
+                return _classes(tensors) if out.requires_grad else _flags(tensors)
             if out.dim() == 0 and out.requires_grad:
                 return {"value": _number(out)}
         return {}
@@ -137,13 +138,15 @@ class ValueProbe:
         if name == BINARY and options.get("weights") and len(tensors) > 1:
             return {"value": _number(out), **self._all_labels(_binary(tensors[1]), options)}
         if name in _BINARIES and len(tensors) > 1:
-            return {"value": _number(out), **_range("target", tensors[1])}
+            told = {"value": _number(out), **_range("target", tensors[1])}
+            return told | _classes(tensors[:2])
         if name in REGRESSION and len(tensors) > 1:
             return {
                 "value": _number(out),
                 **_range("input", tensors[0]),
                 **_range("target", tensors[1]),
                 **_out_of_reach(tensors[1]),
+                **_classes(tensors[:2]),
             }
         if name in OF_SIGNS:
             return {"value": _number(out), **_range("target", tensors[-1]), **_zeros(tensors[-1])}
@@ -155,7 +158,8 @@ class ValueProbe:
             }
         if name == "ctc_loss" and tensors[0].is_floating_point():
             sums = in_widest(tensors[0].detach()).logsumexp(-1)
-            return {"value": _number(out), **_range("log_of_sum", sums)}
+            told = {"value": _number(out), **_range("log_of_sum", sums)}
+            return told | (blanks(tensors[1], options) if len(tensors) > 1 else {})
         return None
 
     def _all_labels(self, target: torch.Tensor, options: dict[str, Any]) -> dict[str, float]:
@@ -295,6 +299,17 @@ def _flags(tensors: list[torch.Tensor]) -> dict[str, float]:
         column = sum(size > 1 for size in flags.shape) == 1
         if column and bool(one) and bool((ones | (flags == 0)).all()):
             return {"mask_ones": float(ones.float().mean())}
+    return {}
+
+
+def _classes(tensors: list[torch.Tensor]) -> dict[str, float]:
+    """The dimension of the classes, of labels of 0 and 1 beside scores of their shape."""
+    if len(tensors) != 2 or tensors[0].shape != tensors[1].shape:
+        return {}
+    for labels in tensors:
+        found = None if labels.requires_grad else class_dimension(labels)
+        if found is not None:
+            return {"class_dimension": found}
     return {}
 
 

@@ -61,10 +61,23 @@ def options_of(func: Any, name: str, args: Any, kwargs: Any) -> dict[str, Any]:
     weight = kwargs.get("weight", args[2] if len(args) > 2 else None)
     if name in CLASSIFICATION and isinstance(weight, torch.Tensor):
         found["weights"] = tuple(weight.tolist()) if 1 < weight.numel() <= _MOST_CLASSES else ()
+    if name == "ctc_loss":
+        found |= _ctc_lengths(args, kwargs)
     weight = kwargs.get("pos_weight")
     if name == BINARY and isinstance(weight, torch.Tensor) and weight.numel() == 1:
         found["weights"] = (1.0, float(weight))  # of labels 0 and 1
     return found
+
+
+def _ctc_lengths(args: Any, kwargs: Any) -> dict[str, Any]:
+    """`blank` and `target_lengths` of a call of `torch.nn.functional.ctc_loss`."""
+    lengths = kwargs.get("target_lengths", args[3] if len(args) > 3 else None)
+    if isinstance(lengths, torch.Tensor):
+        lengths = lengths.tolist() if lengths.dim() else [int(lengths)]
+    blank = kwargs.get("blank", args[4] if len(args) > 4 else 0)
+    if not isinstance(lengths, (list, tuple)) or not isinstance(blank, int):
+        return {}
+    return {"blank": blank, "target_lengths": tuple(map(int, lengths))}
 
 
 def version_of(given: list[torch.Tensor]) -> int:

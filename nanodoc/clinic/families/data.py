@@ -268,4 +268,11 @@ PATIENTS: tuple[Patient, ...] = (
         expect="inverted-end-mask",
         line="reward + 0.9 * best * done",
     ),
+    Patient(
+        name="silent-letter",
+        file="spoken_digits",
+        story="a letter that has the number of the blank",
+        expect="blank-label",
+        line="torch.tensor(labels + [0]",
+    ),
 )

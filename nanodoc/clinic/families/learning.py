@@ -323,4 +323,11 @@ PATIENTS: tuple[Patient, ...] = (
         expect="unopposed-discriminator",
         line='criterion(model["expert"](fake), wanted * label)',
     ),
+    Patient(
+        name="fields-in-rows",
+        file="field_maps",
+        story="a softmax over the columns of a map",
+        expect="misplaced-softmax",
+        line="scores.softmax(self.dim)",
+    ),
 )

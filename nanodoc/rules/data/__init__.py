@@ -4,6 +4,7 @@ from nanodoc.rules.data import (
     all_ones_mask,
     all_targets_ignored,
     attention_over_queries,
+    blank_label,
     broadcast_loss,
     changing_items,
     class_imbalance,
@@ -78,5 +79,6 @@ RULES = tuple(
         validation_scale,
         edge_index_out_of_range,
         inverted_end_mask,
+        blank_label,
     )
 )

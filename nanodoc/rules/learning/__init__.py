@@ -24,6 +24,7 @@ from nanodoc.rules.learning import (
     maximised_loss,
     minimised_return,
     misordered_returns,
+    misplaced_softmax,
     missing_backward,
     missing_step,
     noisy_reference,
@@ -106,5 +107,6 @@ RULES = tuple(
         noisy_reference,
         rewarded_penalty,
         unopposed_discriminator,
+        misplaced_softmax,
     )
 )

@@ -1,0 +1,45 @@
+"""What is measured of labels: blanks among those of a CTC loss, and the dimension of classes that
+are written as 0 and 1."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+_FEWEST = 64  # elements of labels written as 0 and 1: fewer add up to 1 by chance
+
+
+def blanks(targets: torch.Tensor, options: dict[str, Any]) -> dict[str, float]:
+    """How many of a CTC loss's labels there are, how many of them are the blank, and how many of
+    these stand behind the last other label of their sample. `targets`: (samples, longest), or all
+    labels in one dimension."""
+    lengths = options.get("target_lengths")
+    if lengths is None or targets.is_floating_point() or targets.dim() not in (1, 2):
+        return {}
+    rows = targets.split(lengths) if targets.dim() == 1 else list(targets)
+    if len(rows) != len(lengths):
+        return {}
+    found = {"labels": 0.0, "blanks": 0.0, "blanks_behind": 0.0}
+    for row, length in zip(rows, lengths, strict=True):
+        labels = row[:length].tolist()
+        own = [label == options["blank"] for label in labels]
+        found["labels"] += len(labels)
+        found["blanks"] += sum(own)
+        found["blanks_behind"] += own[::-1].index(False) if False in own else len(own)
+    return found
+
+
+def class_dimension(labels: torch.Tensor) -> int | None:
+    """The only dimension along which labels of 0 and 1 add up to 1 everywhere."""
+    if labels.dim() < 2 or labels.numel() < _FEWEST:
+        return None
+    values = labels.detach()
+    if not bool(((values == 0) | (values == 1)).all()):
+        return None
+    sums = [
+        dim
+        for dim in range(values.dim())
+        if values.shape[dim] > 1 and bool((values.sum(dim) == 1).all())
+    ]
+    return sums[0] if len(sums) == 1 else None

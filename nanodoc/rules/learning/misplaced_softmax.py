@@ -1,0 +1,79 @@
+"""## What it checks
+A softmax whose output is multiplied or compared with labels of 0 and 1, as those of a Dice loss
+are: along one dimension these add up to 1 everywhere, and the softmax goes over another one.
+
+## Why it matters
+What competes are then pixels or samples, and not classes: no pixel's probabilities add up to 1, and
+most are next to 0.
+
+## Example
+    probabilities = scores.softmax(-1)                  # (batch, classes, height, width)
+    overlap = (probabilities * one_hot).sum((2, 3))
+
+## Fix
+    probabilities = scores.softmax(1)
+
+## See also
+ND620 singleton-softmax, ND133 attention-over-queries
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nanodoc.diagnosis.claim import Claim, confidence
+from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.calls import CallFacts, StepCalls
+from nanodoc.facts.evidence import Evidence
+from nanodoc.rules.base import location_key
+from nanodoc.rules.learning.claims import WIRED, at_call, calls_into_the_loss, learning_claim
+
+_NORMALISERS = ("softmax", "log_softmax")
+_KEEPS_THE_ORDER = ("contiguous", "clone", "to", "float", "double", "clamp", "clip", "clamp_min")
+_ELEMENTWISE = ("log", "neg", "add", "pow", "square")
+
+
+@rule(
+    "ND651",
+    "misplaced-softmax",
+    "critical",
+    "a softmax over another dimension than that of the classes",
+    needs=("inspection",),
+    preflight="loss",
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    for calls, call in calls_into_the_loss(evidence):
+        classes = call.notes.get("class_dimension")
+        made = _softmax(calls, call) if classes is not None else None
+        if classes is None or made is None:
+            continue
+        shape, dim = made.shape, made.options.get("dim")
+        if not isinstance(dim, int) or dim % len(shape) == classes:
+            continue
+        dim %= len(shape)
+        yield learning_claim(
+            rule,
+            location_key(made.site) or ("softmax", made.index),
+            title=f"{made.name} over dimension {dim} (of {shape[dim]}), and the classes lie in "
+            f"dimension {classes:.0f} (of {shape[int(classes)]})",
+            explanation=f"{call.name} puts it beside labels of 0 and 1 of shape {list(shape)}, "
+            f"which add up to 1 along dimension {classes:.0f}, everywhere, and along no other.",
+            culprit=at_call(made, evidence),
+            step=len(evidence.losses) - 1,
+            weight=confidence(0.8, 0.5),
+            notes=[("labels at", call.site.place if call.site is not None else None)],
+            fix=f"dim={classes:.0f}",
+            standing=WIRED,
+        )
+        return
+
+
+def _softmax(calls: StepCalls, call: CallFacts) -> CallFacts | None:
+    """The one whose values, each by itself and in their order, are one of the call's arguments."""
+    argument = next((a for a in call.arguments if a.requires_grad), None)
+    made = calls.maker(argument) if argument is not None else None
+    while made is not None and made.name in (*_KEEPS_THE_ORDER, *_ELEMENTWISE):
+        learning = [a for a in made.arguments if a.requires_grad]
+        made = calls.maker(learning[0]) if len(learning) == 1 else None
+    same = made is not None and argument is not None and made.shape == argument.shape
+    return made if made is not None and same and made.name in _NORMALISERS else None
