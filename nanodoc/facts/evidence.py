@@ -110,6 +110,8 @@ class Evidence:
     """Those that were configured; "<rule>.<name>" to value."""
     default_length: bool = False
     """Nobody said how many steps to run: schedules may be meant for fewer."""
+    own_length: bool = False
+    """The training came to the end that it was written to have; nobody cut it short."""
     ranges: tuple[RangeFacts, ...] = ()
     """Indices and labels out of range, on the first step or on the one that raised."""
     loop: LoopFacts | None = measured("the loop was not watched")

@@ -251,6 +251,10 @@ class RunStatistics:
     sampled: tuple[int, ...] = ()
     peak_memory: int | None = None
     """Bytes."""
+    given_rate: float | None = None
+    """The highest learning rate that an optimizer was given before any schedule."""
+    warmup_at: SourceSpan | None = None
+    """The only line of the user's that says how long a warm-up is."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

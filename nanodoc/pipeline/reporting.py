@@ -68,6 +68,9 @@ def reported(
     differential = _differential(engine, outcome, config, progress)
     evidence = replace(
         outcome.evidence,
+        own_length=config.steps is None
+        and not outcome.interrupted
+        and (run.script or recipe.max_steps is not None),
         default_length=config.steps is None and recipe.max_steps is None and not run.script,
         asides=run.asides(engine.build.made_for_loader_at) if run.asides is not None else None,
     )

@@ -4,7 +4,9 @@ and, when it is over, what the last steps call and which units are dead."""
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -19,12 +21,13 @@ from nanodoc.facts.source import SourceSpan
 from nanodoc.measure.data import data_facts
 from nanodoc.measure.gradients import Vitals
 from nanodoc.recipe.build_facts import BuildFacts
-from nanodoc.recipe.variables import variables_of
+from nanodoc.recipe.variables import code_of, variables_of
 from nanodoc.replay.closure_state import reachable
 from nanodoc.replay.optimizers import rate_of
 from nanodoc.replay.step import StepRunner
 from nanodoc.replay.step_state import StateKeeper, StepState
 from nanodoc.replay.weight_history import WeightHistory
+from nanodoc.trace.named_numbers import warmup_at
 from nanodoc.trace.spans import resolved
 from nanodoc.watchers.loop_protocol import LoopProtocol
 from nanodoc.watchers.sampling import Sampler
@@ -207,7 +210,7 @@ class LearningWatch(Watch):
             return None
 
     def _course_stats(self) -> RunStatistics:
-        return course_stats(
+        stats = course_stats(
             self._recipe.model,
             self._rates,
             self._norms,
@@ -217,6 +220,18 @@ class LearningWatch(Watch):
             self._runner.device,
             self._build,
         )
+        given = [
+            group.get("initial_lr", optimizer.defaults.get("lr"))
+            for optimizer in self._recipe.optimizers
+            for group in optimizer.param_groups
+        ]
+        return replace(stats, given_rate=_highest(given), warmup_at=warmup_at(self._files()))
+
+    def _files(self) -> Iterator[str]:
+        """Those of the training's script and of the recipe's functions."""
+        yield str(getattr(sys.modules.get("__main__"), "__file__", None) or "")
+        for function in (self._recipe.loss_fn, self._recipe.train_step):
+            yield getattr(code_of(function), "co_filename", "")
 
     def loop(self) -> LoopFacts:
         return LoopFacts(

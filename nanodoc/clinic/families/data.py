@@ -275,4 +275,12 @@ PATIENTS: tuple[Patient, ...] = (
         expect="blank-label",
         line="torch.tensor(labels + [0]",
     ),
+    Patient(
+        name="one-sided-noise",
+        file="noisy_rings",
+        story="noise that is uniform from 0 to 1",
+        expect="uniform-noise",
+        line="torch.rand_like(clean)",
+        severity="warning",
+    ),
 )

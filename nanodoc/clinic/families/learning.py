@@ -330,4 +330,12 @@ PATIENTS: tuple[Patient, ...] = (
         expect="misplaced-softmax",
         line="scores.softmax(self.dim)",
     ),
+    Patient(
+        name="slow-starter",
+        file="slow_start",
+        story="a warm-up fifty times as long as the training",
+        expect="unfinished-warmup",
+        line="lambda step: min(1.0, (step + 1) / warmup_steps)",
+        severity="warning",
+    ),
 )

@@ -32,6 +32,7 @@ from nanodoc.rules.data import (
     single_class_batches,
     slow_loader,
     split_overlap,
+    uniform_noise,
     unnormalised_input,
     unpaired_transform,
     unseen_noise,
@@ -80,5 +81,6 @@ RULES = tuple(
         edge_index_out_of_range,
         inverted_end_mask,
         blank_label,
+        uniform_noise,
     )
 )

@@ -43,6 +43,7 @@ from nanodoc.rules.learning import (
     sum_reduction,
     unbalanced_terms,
     undone_eval,
+    unfinished_warmup,
     unopposed_discriminator,
     unreachable_target,
     unscaled_accumulation,
@@ -108,5 +109,6 @@ RULES = tuple(
         rewarded_penalty,
         unopposed_discriminator,
         misplaced_softmax,
+        unfinished_warmup,
     )
 )

@@ -1,0 +1,82 @@
+"""## What it checks
+A regression whose target was drawn in the step by `torch.rand` or `uniform_`, where the model reads
+data to which the same noise was added: a diffusion model that learns to tell noise.
+
+## Why it matters
+Denoising begins with normal noise, of mean 0 and variance 1, and its formulas hold for nothing
+else. Uniform noise has a mean of 0.5 and a variance of 1/12: the loss is low, and what is made from
+normal noise is none of the data.
+
+## Example
+    noise = torch.rand_like(images)
+    noisy = scheduler.add_noise(images, noise, t)
+
+## Fix
+    noise = torch.randn_like(images)
+
+## See also
+ND123 unseen-noise; Ho et al. 2020, Denoising diffusion probabilistic models, algorithm 1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nanodoc.diagnosis.claim import Claim, confidence
+from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.calls import REGRESSION, CallFacts, StepCalls
+from nanodoc.facts.evidence import Evidence
+from nanodoc.rules.base import location_key
+from nanodoc.rules.learning.claims import WIRED, at_call, calls_into_the_loss, learning_claim
+
+_UNIFORM = ("rand", "rand_like", "uniform")
+_SUMS = ("add", "radd", "iadd", "addcmul", "lerp")
+
+
+@rule(
+    "ND139",
+    "uniform-noise",
+    "warning",
+    "a diffusion model whose noise is uniform, and not normal",
+    needs=("inspection",),
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    for calls, call in calls_into_the_loss(evidence):
+        if call.name not in (*REGRESSION, "sub") or len(call.arguments) < 2:
+            continue
+        for side, other in (call.arguments[:2], call.arguments[1::-1]):
+            noise = calls.origin(other)
+            if not side.requires_grad or other.requires_grad:
+                continue
+            if not isinstance(noise, CallFacts) or noise.name not in _UNIFORM:
+                continue
+            if len(noise.shape) < 2 or not _is_added(calls, noise, calls.behind(side)[0]):
+                continue
+            yield learning_claim(
+                rule,
+                location_key(noise.site) or ("noise", noise.index),
+                title="the noise that the model is to tell is uniform from 0 to 1, and not normal",
+                explanation=f"{noise.name} draws it. It is added to the data that the model reads, "
+                f"and is what {call.name} compares the prediction with.",
+                culprit=at_call(noise, evidence),
+                step=len(evidence.losses) - 1,
+                weight=confidence(0.7, 0.5 if call.name in REGRESSION else 0.2),
+                notes=[("compared at", call.site.place if call.site is not None else None)],
+                fix="draw it by torch.randn_like",
+                standing=WIRED,
+            )
+            return
+
+
+def _is_added(calls: StepCalls, noise: CallFacts, made_of: set[int]) -> bool:
+    """A sum on the way to the prediction: the noise, and something of its shape that is not made of
+    it."""
+    for index in sorted(made_of):
+        total = calls.calls[index]
+        if total.name not in _SUMS or total.shape != noise.shape:
+            continue
+        terms = [a for a in total.arguments if a.shape == noise.shape and not a.requires_grad]
+        noisy = [noise.index in calls.behind(calls.maker(a) or a)[0] for a in terms]
+        if len(noisy) == 2 and any(noisy) and not all(noisy):
+            return True
+    return False

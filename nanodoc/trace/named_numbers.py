@@ -1,0 +1,48 @@
+"""Where the user's source gives a number to a name: read from the source, and used for nothing but
+the line that is shown."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from collections.abc import Iterable, Iterator
+
+from nanodoc.facts.source import SourceSpan
+from nanodoc.trace.files import USER, frame_kind, line_span
+from nanodoc.trace.parsed import nodes_of
+
+_WARMUP = re.compile(r"(?i)-*(num_|n_|lr_)?warm_?up([_-](steps|iters|iterations|ratio|epochs))?")
+
+
+def warmup_at(files: Iterable[str]) -> SourceSpan | None:
+    """The only line of these files that says how long a warm-up is."""
+    found = {
+        (span.file, span.line): span
+        for file in {os.path.abspath(file) for file in files}
+        if frame_kind(file) == USER
+        for span in _named(file, _WARMUP)
+    }
+    return next(iter(found.values())) if len(found) == 1 else None
+
+
+def _named(file: str, pattern: re.Pattern[str]) -> Iterator[SourceSpan]:
+    """Arguments of calls, assignments and defaults of options."""
+    for node in nodes_of(file):
+        if isinstance(node, ast.Call):
+            option = getattr(node.func, "attr", "") == "add_argument"
+            names = [a.value for a in node.args if isinstance(a, ast.Constant)] if option else []
+            for given in node.keywords:
+                named = given.arg or ""
+                if option and named == "default":
+                    named = next((str(name) for name in names), "")
+                if pattern.fullmatch(named) and _is_number(given.value):
+                    yield line_span(file, given.value.lineno, "<module>")
+        elif isinstance(node, ast.Assign) and _is_number(node.value):
+            for target in node.targets:
+                if isinstance(target, ast.Name) and pattern.fullmatch(target.id):
+                    yield line_span(file, node.lineno, "<module>")
+
+
+def _is_number(value: ast.expr) -> bool:
+    return isinstance(value, ast.Constant) and isinstance(value.value, (int, float))
