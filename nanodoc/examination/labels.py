@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from typing import Any
 
 from nanodoc.facts.calls import (
@@ -18,10 +19,12 @@ from nanodoc.facts.source import SourceSpan
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.tensors.nested import keys_of, tensor_leaves
 from nanodoc.trace.returned import Key, line_in_data, line_of_variable, lines_calling
+from nanodoc.trace.unread import unread_names
 
 _LOSSES = (*CLASSIFICATION, *REGRESSION, "ctc_loss")
 _WEIGHTED = ("CrossEntropyLoss", "NLLLoss")
 _WEIGHTED_BINARY = ("BCEWithLogitsLoss",)
+_ENDS = re.compile(r"(?i)\w*(done|terminal|terminated|termination)s?(_\w+)?")
 _TAKING = ("getitem", "narrow", "roll", "index_select", "gather", "select", "slice")
 
 
@@ -54,6 +57,19 @@ def _made_at(recipe: Recipe, origin: CallFacts | ArgumentFacts) -> SourceSpan | 
     if isinstance(origin, CallFacts):
         return origin.site
     return line_of_leaf(recipe, origin.leaf) if origin.leaf is not None else None
+
+
+def unread_flags(calls: StepCalls) -> tuple[tuple[str, SourceSpan], ...]:
+    """What the functions that add up targets of regressions bind as ends of episodes, and never
+    read."""
+    if not any(call.name in REGRESSION for call in calls.calls):
+        return ()
+    sums = [call for call in calls.calls if call.name == "add" and not call.requires_grad]
+    places = {(c.site.file, c.site.function): c.site for c in sums if c.site is not None}.values()
+    found: dict[str, SourceSpan] = {}
+    for place in places:
+        found |= unread_names(place, _ENDS)
+    return tuple(found.items())
 
 
 def weights_at(calls: StepCalls) -> SourceSpan | None:

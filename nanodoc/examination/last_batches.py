@@ -14,7 +14,7 @@ import torch
 
 from nanodoc.errors import UsageError, UserCodeError
 from nanodoc.examination.discarded import discarded
-from nanodoc.examination.labels import criterion_at, labels_at, mask_at, weights_at
+from nanodoc.examination.labels import criterion_at, labels_at, mask_at, unread_flags, weights_at
 from nanodoc.examination.model_watch import ModelWatch
 from nanodoc.examination.returns import ReturnsLook
 from nanodoc.examination.sequence_look import SequenceLook
@@ -107,6 +107,7 @@ class Inspector:
             still=watch.still.found(calls, self._first_weights),
             labels_at=labels_at(self._runner.recipe, calls),
             weights_at=weights_at(calls),
+            unread_flags=unread_flags(calls),
             criterion_at=criterion_at(calls),
             returns=self._returns(last, calls),
             **self._sequences(last, calls),

@@ -83,6 +83,9 @@ class InspectionFacts:
     """The line that makes the criterion with class weights."""
     criterion_at: SourceSpan | None = None
     """The line that makes the object of a library that computes the loss."""
+    unread_flags: tuple[tuple[str, SourceSpan], ...] = ()
+    """Names of ends of episodes that a function which adds up targets binds and never reads, each
+    with the line that binds it."""
     mask_at: SourceSpan | None = None
     """The line that makes the part of the batch that is a mask of padded ids."""
 

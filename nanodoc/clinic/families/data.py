@@ -283,4 +283,13 @@ PATIENTS: tuple[Patient, ...] = (
         line="torch.rand_like(clean)",
         severity="warning",
     ),
+    Patient(
+        name="endless-walker",
+        file="stepping_stones",
+        build="endless",
+        story="next values that are added where an episode ends, too",
+        expect="unread-end-flags",
+        line="return reward + 0.9 * best",
+        severity="warning",
+    ),
 )

@@ -35,6 +35,7 @@ from nanodoc.rules.data import (
     uniform_noise,
     unnormalised_input,
     unpaired_transform,
+    unread_end_flags,
     unseen_noise,
     unshifted_labels,
     unsigned_labels,
@@ -82,5 +83,6 @@ RULES = tuple(
         inverted_end_mask,
         blank_label,
         uniform_noise,
+        unread_end_flags,
     )
 )

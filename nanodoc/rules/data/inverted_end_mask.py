@@ -14,7 +14,8 @@ that is none is added. The loss falls: such targets are easy to learn.
     target = reward + gamma * q_next * (1 - done)
 
 ## See also
-Mnih et al. 2015, Human-level control through deep reinforcement learning, algorithm 1
+ND140 unread-end-flags; Mnih et al. 2015, Human-level control through deep reinforcement learning,
+algorithm 1
 """
 
 from __future__ import annotations
@@ -24,17 +25,16 @@ from collections.abc import Iterable, Iterator
 
 from nanodoc.diagnosis.claim import Claim
 from nanodoc.diagnosis.rule import Rule, Threshold, rule
-from nanodoc.facts.calls import LAYERS, REGRESSION, ArgumentFacts, CallFacts, StepCalls
+from nanodoc.facts.calls import ArgumentFacts, CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
+from nanodoc.rules.data.next_values import PRODUCTS, is_of_a_network, next_values
 from nanodoc.rules.learning.claims import WIRED, at_call, calls_of, learning_claim
 
 _ENDS = re.compile(r"(?i)\b\w*(done|termina)\w*")
 """How code calls the flags of the steps that end an episode."""
 _OTHERWISE = re.compile(r"(?i)not|non|mask|alive|cont|~|-")
 """It may call the opposite so, too."""
-_SUMS = ("add", "radd", "iadd")
-_PRODUCTS = ("mul", "rmul", "imul")
 
 
 @rule(
@@ -73,23 +73,14 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
 
 def _factors(calls: StepCalls) -> Iterator[CallFacts]:
     """The products by a flag from outside, in targets of a reward and a next value."""
-    reaching = calls.reaching_the_loss()
-    for loss in calls.calls:
-        if loss.name not in REGRESSION or loss.index not in reaching:
-            continue
-        target = next((a for a in loss.arguments[:2] if not a.requires_grad), None)
-        total = calls.origin(target) if target is not None else None
-        if not isinstance(total, CallFacts) or total.name not in _SUMS:
-            continue
-        values = [a for a in total.arguments if _is_of_a_network(calls, a)]
-        if len(total.arguments) == 2 and len(values) == 1:
-            yield from _products(calls, values[0])
+    for _, value in next_values(calls):
+        yield from _products(calls, value)
 
 
 def _products(calls: StepCalls, value: ArgumentFacts) -> Iterator[CallFacts]:
     made = calls.origin(value)
-    while isinstance(made, CallFacts) and made.name in _PRODUCTS:
-        inner = next((a for a in made.arguments if _is_of_a_network(calls, a)), None)
+    while isinstance(made, CallFacts) and made.name in PRODUCTS:
+        inner = next((a for a in made.arguments if is_of_a_network(calls, a)), None)
         flags = [a for a in made.arguments if a is not inner]
         if inner is None:
             return
@@ -98,18 +89,11 @@ def _products(calls: StepCalls, value: ArgumentFacts) -> Iterator[CallFacts]:
         made = calls.origin(inner)
 
 
-def _is_of_a_network(calls: StepCalls, argument: ArgumentFacts) -> bool:
-    made = calls.maker(argument)
-    if made is None:
-        return False
-    return any(calls.calls[index].name in LAYERS for index in calls.behind(made, stop=LAYERS)[0])
-
-
 def _comes_as_it_is(calls: StepCalls, flag: ArgumentFacts) -> bool:
     """Nothing has turned it over: it was scaled, or given another type, at most."""
     made = calls.origin(flag)
     while isinstance(made, CallFacts) and len(made.arguments) == 1:
-        if made.name not in (*_PRODUCTS, "bool"):
+        if made.name not in (*PRODUCTS, "bool"):
             return False
         made = calls.origin(made.arguments[0])
     return isinstance(made, ArgumentFacts) or not made.arguments

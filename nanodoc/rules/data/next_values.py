@@ -1,0 +1,33 @@
+"""What the rules about targets of Q-learning and of critics share: a reward plus what a network
+says of the next state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nanodoc.facts.calls import LAYERS, REGRESSION, ArgumentFacts, CallFacts, StepCalls
+
+PRODUCTS = ("mul", "rmul", "imul")
+_SUMS = ("add", "radd", "iadd")
+
+
+def next_values(calls: StepCalls) -> Iterator[tuple[CallFacts, ArgumentFacts]]:
+    """(the sum, its term that a network says) of the targets of regressions."""
+    reaching = calls.reaching_the_loss()
+    for loss in calls.calls:
+        if loss.name not in REGRESSION or loss.index not in reaching:
+            continue
+        target = next((a for a in loss.arguments[:2] if not a.requires_grad), None)
+        total = calls.origin(target) if target is not None else None
+        if not isinstance(total, CallFacts) or total.name not in _SUMS:
+            continue
+        values = [a for a in total.arguments if is_of_a_network(calls, a)]
+        if len(total.arguments) == 2 and len(values) == 1:
+            yield total, values[0]
+
+
+def is_of_a_network(calls: StepCalls, argument: ArgumentFacts) -> bool:
+    made = calls.maker(argument)
+    if made is None:
+        return False
+    return any(calls.calls[index].name in LAYERS for index in calls.behind(made, stop=LAYERS)[0])

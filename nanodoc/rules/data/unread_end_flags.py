@@ -1,0 +1,90 @@
+"""## What it checks
+Regressions whose target is a reward plus a number times what a network says of the next state, as
+those of Q-learning and of critics, in a function that binds a variable such as done or terminated
+and never reads it.
+
+## Why it matters
+Where an episode ended there is no next state. With its value in the target, ends look as good as
+going on: the values grow, and falling into a hole costs nothing.
+
+## Example
+    state, action, reward, after, done = buffer.sample(64)
+    target = reward + gamma * target_net(after).max(1).values
+
+## Fix
+    target = reward + gamma * target_net(after).max(1).values * (1 - done)
+
+An end that is only the limit of time is none: there the next value stays in.
+
+## See also
+ND137 inverted-end-mask; Mnih et al. 2015, Human-level control through deep reinforcement learning,
+algorithm 1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nanodoc.diagnosis.claim import Claim, confidence
+from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.calls import ArgumentFacts, CallFacts, StepCalls
+from nanodoc.facts.evidence import Evidence
+from nanodoc.rules.base import location_key
+from nanodoc.rules.data.next_values import PRODUCTS, is_of_a_network, next_values
+from nanodoc.rules.learning.claims import WIRED, at_call, calls_of, learning_claim
+
+_CHOICES = ("where", "masked_fill", "setitem")
+
+
+@rule(
+    "ND140",
+    "unread-end-flags",
+    "warning",
+    "values of the next state are added where episodes end",
+    needs=("inspection",),
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    calls, inspection = calls_of(evidence), evidence.inspection
+    if calls is None or inspection is None or not inspection.unread_flags:
+        return
+    for total, value in next_values(calls):
+        site = total.site
+        flags = [name for name, place in inspection.unread_flags if _beside(place, site)]
+        if site is None or not flags or _is_masked(calls, value):
+            continue
+        bound = next(place for name, place in inspection.unread_flags if name == flags[0])
+        yield learning_claim(
+            rule,
+            location_key(site) or ("targets", "ends"),
+            title=f"the value of the next state is added to every reward, and {flags[0]} is never "
+            "read",
+            explanation="The target is a reward plus what a network says of the next state. Where "
+            "an episode has ended there is none.",
+            culprit=at_call(total, evidence),
+            step=len(evidence.losses) - 1,
+            weight=confidence(0.7, 0.3),
+            notes=[(flags[0], f"{bound.place}: {bound.code}")],
+            fix=f"multiply that value by 1 - {flags[0]}",
+            standing=WIRED,
+        )
+        return
+
+
+def _beside(place: object, site: object) -> bool:
+    """In the same function of the same file."""
+    return all(getattr(place, name) == getattr(site, name, None) for name in ("file", "function"))
+
+
+def _is_masked(calls: StepCalls, value: ArgumentFacts) -> bool:
+    """The network's value is multiplied by another tensor, or chosen by one."""
+    made = calls.origin(value)
+    while isinstance(made, CallFacts):
+        inner = [a for a in made.arguments if is_of_a_network(calls, a)]
+        if made.name in _CHOICES or "overwritten" in made.notes:
+            return True
+        if made.name not in PRODUCTS:
+            return False
+        if len(made.arguments) != 1 or not inner:
+            return True
+        made = calls.origin(inner[0])
+    return False
