@@ -3,18 +3,17 @@ are no wider than He's."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 
 import torch
 from torch import nn
 
-from nanodoc.accelerator import in_widest
 from nanodoc.experiments.past import Past, rose, spiked
 from nanodoc.facts.plateau import late_loss
 from nanodoc.facts.source import SourceSpan
 from nanodoc.facts.trials import WideWeights
+from nanodoc.tensors.sums import width_over_he
 
 _LAYERS = (
     *(nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d),
@@ -70,8 +69,7 @@ def _times(model: nn.Module, weights: dict[str, torch.Tensor | None]) -> list[tu
         old = weights.get(name)
         if not isinstance(module, _LAYERS) or old is None or old.dim() < 2:
             continue
-        fan_in = max(old[0].numel(), 1)
-        spread = float(in_widest(old).std()) / math.sqrt(2 / fan_in)
+        spread = width_over_he(old) or 0.0
         if spread > _WIDE:
             found.append((name, spread))
     return found

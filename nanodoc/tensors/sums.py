@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
-from nanodoc.accelerator import widest
+from nanodoc.accelerator import in_widest, widest
 
 
 def dense_values(tensor: torch.Tensor) -> torch.Tensor:
@@ -26,3 +28,11 @@ def fingerprint(parameter: torch.Tensor) -> tuple[float, float]:
     return float(values.sum(dtype=dtype)), float(
         torch.linalg.vector_norm(values, ord=1, dtype=dtype)
     )
+
+
+def width_over_he(weights: torch.Tensor) -> float | None:
+    """The standard deviation of a layer's weights over sqrt(2 / fan_in) (He et al. 2015). None for
+    fewer than two dimensions, or fewer than two values."""
+    if weights.dim() < 2 or weights.numel() < 2:
+        return None
+    return float(in_widest(weights).std()) / math.sqrt(2 / max(weights[0].numel(), 1))

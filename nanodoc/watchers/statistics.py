@@ -19,7 +19,9 @@ from nanodoc.measure.layers import Sample
 from nanodoc.recipe.build_facts import BuildFacts
 from nanodoc.replay.step_state import StepState
 from nanodoc.tensors.plain import without_values
+from nanodoc.tensors.sums import width_over_he
 
+_WIDE = 3.0  # times He's width: whose line is looked up
 _ALIKE = 1e-5  # of the largest weight: equal gradients are summed in different orders
 
 
@@ -88,6 +90,7 @@ def _parameters(
             ratios = [sample.ratios[name] for sample in samples if name in sample.ratios]
             alike = _identical_rows(weights)
             began_alike = old is not None and _identical_rows(old) and bool(old.any())
+            wide = width_over_he(old) if old is not None else None
             yield ParameterStats(
                 name=name,
                 shape=tuple(parameter.shape),
@@ -102,8 +105,9 @@ def _parameters(
                 moved=_moved(weights, old, put_back=bool(ratios) and min(ratios) > 0),
                 identical_rows=alike,
                 began_alike=began_alike,
+                began_wide=wide,
                 initialised_at=build.initialised_at(name)
-                if norm == 0 or alike or began_alike
+                if norm == 0 or alike or began_alike or (wide or 0) > _WIDE
                 else None,
             )
 

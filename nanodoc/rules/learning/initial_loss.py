@@ -1,6 +1,7 @@
 """## What it checks
 The first cross entropy against ln C. At twice ln C and above it is reported: as an info, or as a
-warning if it has not come down to ln C by the end of the run.
+warning if it has not come down to ln C by the end of the run, or was ten times ln C and above. The
+line is that of the last layer's first weights where they are several times as wide as He's.
 
 ## Why it matters
 The model begins sure of wrong answers and spends its first steps unlearning them.
@@ -22,9 +23,11 @@ import statistics
 from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, Scope, Specificity, confidence
+from nanodoc.diagnosis.finding import Culprit
 from nanodoc.diagnosis.rule import Rule, Threshold, rule
-from nanodoc.facts.calls import CLASSIFICATION, ArgumentFacts
+from nanodoc.facts.calls import CLASSIFICATION, ArgumentFacts, CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.loop import ParameterStats
 from nanodoc.rules.learning.claims import (
     Standing,
     at_call,
@@ -34,6 +37,8 @@ from nanodoc.rules.learning.claims import (
 )
 
 _PLATEAU = 30  # steps without any progress
+_WIDE = 3.0  # times He's width
+_FROM_ARRAYS = ("from_numpy", "as_tensor")
 
 
 @rule(
@@ -42,7 +47,10 @@ _PLATEAU = 30  # steps without any progress
     "warning",
     "the first loss is far above that of guessing",
     needs=("inspection",),
-    thresholds={"times-chance": Threshold(2.0, "first loss over ln C")},
+    thresholds={
+        "times-chance": Threshold(2.0, "first loss over ln C"),
+        "times-chance-warning": Threshold(10.0, "first loss over ln C that is a warning at once"),
+    },
     preflight="initial loss",
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
@@ -56,9 +64,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         or loss.reduction != "mean"
     ):
         return
-    target = calls.origin(loss.arguments[1]) if len(loss.arguments) > 1 else None
-    # positions, as contrastive losses compare with
-    if not isinstance(target, ArgumentFacts) or not target.of_batch:
+    if len(loss.arguments) < 2 or not _are_data(calls, loss.arguments[1]):
         return
     chance = math.log(max(loss.notes.get("classes", 0), 1))
     began = evidence.losses[0]
@@ -69,6 +75,9 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     ):
         return
     last = statistics.median(evidence.losses[-5:])
+    stuck = last >= chance and len(evidence.losses) >= _PLATEAU
+    far = began >= check.limit(evidence, "times-chance-warning") * chance
+    wide = _wide_layer(calls, loss, evidence)
     yield learning_claim(
         rule,
         ("initial-loss",),
@@ -77,11 +86,52 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         f"costs ln {loss.notes['classes']:.0f} = {chance:.3g}",
         explanation="The untrained model is sure of wrong answers: its first outputs are too "
         "large, by the scale of the initial weights or of the inputs."
+        + (
+            f" The first values of {wide.name} are {wide.began_wide:.1f} times as wide as "
+            "sqrt(2 / fan_in)."
+            if wide is not None
+            else ""
+        )
         + (" It has not come down to chance since." if last >= chance else ""),
-        culprit=at_call(loss, evidence),
-        severity="warning" if last >= chance and len(evidence.losses) >= _PLATEAU else "info",
+        culprit=at_call(loss, evidence)
+        if wide is None
+        else Culprit(
+            kind="parameter",
+            parameter=wide.name,
+            module=wide.name.rpartition(".")[0],
+            module_type=wide.module_type,
+            location=wide.initialised_at,
+        ),
+        severity="warning" if stuck or far else "info",
         step=0,
         weight=confidence(0.6, 0.4 if last >= chance else 0.1),
         notes=[("loss at step 0", began), ("ln C", chance), ("loss now", last)],
         fix="smaller weights in the last layer, normalised inputs",
+    )
+
+
+def _are_data(calls: StepCalls, target: ArgumentFacts) -> bool:
+    """The labels come from outside of the step. Positions, as contrastive losses compare with, are
+    made in it."""
+    made = calls.origin(target)
+    if isinstance(made, ArgumentFacts):
+        return True
+    return made.name in _FROM_ARRAYS and not made.arguments
+
+
+def _wide_layer(calls: StepCalls, loss: CallFacts, evidence: Evidence) -> ParameterStats | None:
+    """The weights of the layer that makes the scores, where they began wide at a line of the
+    user's."""
+    made = calls.origin(loss.arguments[0])
+    names = {a.parameter for a in made.arguments} if isinstance(made, CallFacts) else set()
+    parameters = evidence.stats.parameters if evidence.stats is not None else ()
+    return next(
+        (
+            parameter
+            for parameter in parameters
+            if parameter.name in names
+            and (parameter.began_wide or 0.0) > _WIDE
+            and parameter.initialised_at is not None
+        ),
+        None,
     )
