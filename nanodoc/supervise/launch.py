@@ -4,6 +4,7 @@ imports torch."""
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,12 +34,41 @@ class Launch:
 
 
 def is_script(target: str) -> bool:
-    """A file that is to be run as it is: it is there, and has no function `build` of its own."""
+    """A file that is to be run as it is: it is there, and has no function `build`, or one that the
+    file itself calls, or trains, when it is imported."""
     tree = _tree(target)
-    return tree is not None and not any(
+    if tree is None:
+        return False
+    builds = any(
         isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == "build"
         for node in tree.body
     )
+    return not builds or any(_uses_build(node) or _trains(node) for node in tree.body)
+
+
+def _uses_build(node: ast.AST) -> bool:
+    return any(
+        isinstance(inner.func, ast.Name) and inner.func.id == "build" for inner in _calls_of(node)
+    )
+
+
+def _trains(node: ast.AST) -> bool:
+    return any(
+        isinstance(inner.func, ast.Attribute) and inner.func.attr == "backward"
+        for inner in _calls_of(node)
+    )
+
+
+def _calls_of(node: ast.AST) -> Iterator[ast.Call]:
+    """Those that a statement of a file makes when the file is imported."""
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+        return
+    if isinstance(node, ast.If) and "__name__" in ast.unparse(node.test):
+        return
+    if isinstance(node, ast.Call):
+        yield node
+    for inner in ast.iter_child_nodes(node):
+        yield from _calls_of(inner)
 
 
 def trains_nothing(target: str) -> str | None:
