@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from nanodoc.facts.calls import StepCalls
+from nanodoc.facts.calls import ArgumentFacts, StepCalls
 from nanodoc.facts.inspection import StillFacts
 from nanodoc.tensors.nested import tensor_leaves
 from nanodoc.tensors.plain import is_plain, without_values
@@ -175,12 +175,13 @@ def _same(now: torch.Tensor, copy: torch.Tensor) -> bool:
 
 def _is_read(calls: StepCalls, first: int, last: int) -> bool:
     """Something that the calls from `first` up to `last` made goes into a call with a leaf that
-    learns."""
+    learns, or a view of one."""
     made = set(range(first, last))
     for call in calls.calls[last:]:
         if not any(argument.made_by in made for argument in call.arguments):
             continue
         made.add(call.index)
-        if any(a.made_by is None and a.requires_grad for a in call.arguments):
+        learning = [a for a in call.arguments if a.requires_grad]
+        if any(isinstance(calls.origin(a), ArgumentFacts) for a in learning):
             return True
     return False

@@ -121,3 +121,20 @@ def test_a_script_moves_its_average_behind_the_optimizer(
     """The weights are rewound when the step is over: whether it moved them is asked before."""
     (tmp_path / "train.py").write_text(SCRIPT.replace("MOVES", moves))
     assert {finding.code for finding in watched(tmp_path / "train.py").findings} == found
+
+
+class Added(nn.Module):
+    """A low-rank layer beside one that stays, as LoRA has them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down = nn.Parameter(torch.randn(2, 6) / 4)
+        self.up = nn.Parameter(torch.randn(4, 2) / 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.down.T @ self.up.T
+
+
+def test_what_transposed_parameters_read_is_a_part_of_the_model() -> None:
+    noisy = nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.2))
+    assert "ND648" not in codes(noisy, into=Added())
