@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from nanodoc.errors import UsageError, UserCodeError
+from nanodoc.examination.averages import stale_averages
 from nanodoc.examination.discarded import discarded
 from nanodoc.examination.labels import criterion_at, labels_at, mask_at, unread_flags, weights_at
 from nanodoc.examination.model_watch import ModelWatch
@@ -73,6 +74,7 @@ class Inspector:
         ]
         chosen = [*_spread(others, _MOST_BATCHES - 1)]
         looked = 0
+        averages = stale_averages(self._runner.recipe)
         labels: list[LabelFacts | None] = []
         with state_preserved(self._runner, self._keeper), warnings_unsaid(), run_eagerly():
             for state in chosen:
@@ -108,6 +110,7 @@ class Inspector:
             labels_at=labels_at(self._runner.recipe, calls),
             weights_at=weights_at(calls),
             unread_flags=unread_flags(calls),
+            stale_averages=averages,
             criterion_at=criterion_at(calls),
             returns=self._returns(last, calls),
             **self._sequences(last, calls),

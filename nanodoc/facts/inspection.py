@@ -83,11 +83,24 @@ class InspectionFacts:
     """The line that makes the criterion with class weights."""
     criterion_at: SourceSpan | None = None
     """The line that makes the object of a library that computes the loss."""
+    stale_averages: tuple[StaleAverage, ...] = ()
+    """Averages of the model whose batch norms are as they were made."""
     unread_flags: tuple[tuple[str, SourceSpan], ...] = ()
     """Names of ends of episodes that a function which adds up targets binds and never reads, each
     with the line that binds it."""
     mask_at: SourceSpan | None = None
     """The line that makes the part of the batch that is a mask of padded ids."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StaleAverage:
+    """A network beside the model whose weights follow it, and whose running statistics do not."""
+
+    name: str
+    layers: int
+    layer_type: str
+    averaged_at: SourceSpan | None
+    """The user's line that goes through both networks' parameters."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -149,6 +149,8 @@ class ReachedState:
         self._own = {id(p) for p in (*model.parameters(), *model.buffers())}
         self._own |= {id(m) for m in model.modules()} | {id(o) for o in recipe.optimizers}
         self._tensors: dict[int, tuple[str, torch.Tensor]] = {}
+        self.modules: list[tuple[str, torch.nn.Module]] = []
+        """Those beside the model, by name."""
         self.copies: list[tuple[str, Callable[[], Restore]]] = []
         self._seen: set[int] = set()
         self._of_library = 0
@@ -221,6 +223,7 @@ class ReachedState:
         )
 
     def _module(self, name: str, module: torch.nn.Module) -> None:
+        self.modules.append((name, module))
         for tensor in (*module.parameters(), *module.buffers()):
             if id(tensor) not in self._own:
                 self._tensors[id(tensor)] = (name, tensor)

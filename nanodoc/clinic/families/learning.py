@@ -338,4 +338,12 @@ PATIENTS: tuple[Patient, ...] = (
         line="lambda step: min(1.0, (step + 1) / warmup_steps)",
         severity="warning",
     ),
+    Patient(
+        name="shadow-of-blobs",
+        file="shadowed_blobs",
+        story="an average of the parameters, and of no buffers",
+        expect="stale-average",
+        line="for kept, new in zip(self.module.parameters()",
+        severity="warning",
+    ),
 )

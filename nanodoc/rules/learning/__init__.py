@@ -40,6 +40,7 @@ from nanodoc.rules.learning import (
     scheduler_order,
     singleton_softmax,
     spoiled_logits,
+    stale_average,
     sum_reduction,
     unbalanced_terms,
     undone_eval,
@@ -110,5 +111,6 @@ RULES = tuple(
         unopposed_discriminator,
         misplaced_softmax,
         unfinished_warmup,
+        stale_average,
     )
 )
