@@ -26,7 +26,7 @@ from nanodoc.facts.calls import (
     CallFacts,
     StepCalls,
 )
-from nanodoc.facts.inspection import InspectionFacts, LabelFacts, UnitFacts
+from nanodoc.facts.inspection import InspectionFacts, LabelFacts, PairFacts, UnitFacts
 from nanodoc.facts.policy import ReturnFacts
 from nanodoc.measure.values import SQUASHERS, Units, ValueProbe
 from nanodoc.recipe.build_facts import BuildFacts
@@ -41,6 +41,7 @@ from nanodoc.trace.eager import run_eagerly
 
 _MOST_BATCHES = 4
 _SECONDS = 5.0  # after which no further batch is looked at
+_ARE_NEAR = 0.8  # farther others: a loss that pairs these is right
 _LOG_PROB = ".log_prob("  # in the source of a line
 
 
@@ -60,10 +61,10 @@ class Inspector:
         return self._first_weights.noted(self._runner.recipe.optimizers)
 
     def inspect(
-        self, last: StepState, past: Sequence[PastStep]
+        self, last: StepState, past: Sequence[PastStep], first: StepState | None = None
     ) -> tuple[InspectionFacts | None, str]:
         """(facts, "") or (None, why there are none). `past` are the steps whose batches are still
-        there."""
+        there, `first` is the run's start, with its weights."""
         began = time.perf_counter()
         probe = ValueProbe()
         watch = ModelWatch(self._model, self._build, held_by(self._runner.recipe.optimizers))
@@ -93,6 +94,7 @@ class Inspector:
             except (UserCodeError, UsageError) as error:
                 cause = error.cause if isinstance(error, UserCodeError) else error
                 return None, f"the last step raised {type(cause).__name__} when it was run again"
+        pairs = self._pairs(last, first, calls)
         labels.append(_labels(last.step, last.batches, calls))
         return InspectionFacts(
             step=last.step,
@@ -111,10 +113,31 @@ class Inspector:
             weights_at=weights_at(calls),
             unread_flags=unread_flags(calls),
             stale_averages=averages,
+            pairs=pairs,
             criterion_at=criterion_at(calls),
             returns=self._returns(last, calls),
             **self._sequences(last, calls),
         ), ""
+
+    def _pairs(
+        self, last: StepState, first: StepState | None, calls: StepCalls
+    ) -> PairFacts | None:
+        """Where the loss pairs samples that are not near, with the first weights as well: what it
+        wants may have moved the others apart by now."""
+        found = _pairs_of(calls)
+        if found is None or first is None or first.weights is None or found.wanted > _ARE_NEAR:
+            return found
+        start = replace(last, weights=first.weights)
+        with (
+            state_preserved(self._runner, self._keeper, moving=True),
+            warnings_unsaid(),
+            run_eagerly(),
+        ):
+            try:
+                before = _pairs_of(self._run(start, ValueProbe(), None)) or found
+            except (UserCodeError, UsageError):
+                return found
+        return max(found, before, key=lambda pairs: max(pairs.in_halves, pairs.side_by_side))
 
     def _returns(self, last: StepState, calls: StepCalls) -> ReturnFacts | None:
         """Of a step that asks a distribution for log-probabilities."""
@@ -197,6 +220,19 @@ class Inspector:
             if watch is not None:
                 watch.end()
         return log.finish(self._build.layer_made_at)
+
+
+def _pairs_of(calls: StepCalls) -> PairFacts | None:
+    call = next((call for call in calls.calls if "pairs_wanted" in call.notes), None)
+    if call is None:
+        return None
+    return PairFacts(
+        call=call.index,
+        samples=call.arguments[0].shape[0],
+        wanted=call.notes["pairs_wanted"],
+        in_halves=call.notes["pairs_in_halves"],
+        side_by_side=call.notes["pairs_side_by_side"],
+    )
 
 
 def _labels(step: int, batches: Sequence[Any], calls: StepCalls) -> LabelFacts | None:

@@ -83,6 +83,8 @@ class InspectionFacts:
     """The line that makes the criterion with class weights."""
     criterion_at: SourceSpan | None = None
     """The line that makes the object of a library that computes the loss."""
+    pairs: PairFacts | None = None
+    """Of a step whose loss pairs the samples of its batch."""
     stale_averages: tuple[StaleAverage, ...] = ()
     """Averages of the model whose batch norms are as they were made."""
     unread_flags: tuple[tuple[str, SourceSpan], ...] = ()
@@ -90,6 +92,22 @@ class InspectionFacts:
     with the line that binds it."""
     mask_at: SourceSpan | None = None
     """The line that makes the part of the batch that is a mask of padded ids."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PairFacts:
+    """How near the samples of a batch are to those that a contrastive loss pairs them with, and to
+    those of the usual orders: the mean share of the others that are farther, 0.5 for strangers.
+    With the weights of the last step, or those of the first where one order shows better there."""
+
+    call: int
+    """The position of the loss."""
+    samples: int
+    wanted: float
+    in_halves: float
+    """Of samples half a batch apart."""
+    side_by_side: float
+    """Of the two of neighbours."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

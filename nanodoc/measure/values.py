@@ -12,6 +12,7 @@ import torch
 from nanodoc.accelerator import in_widest
 from nanodoc.facts.calls import BINARY, CLASSIFICATION, OF_SIGNS, REGRESSION, ArgumentFacts
 from nanodoc.measure.labels import blanks, class_dimension
+from nanodoc.measure.pairs import nearness_of_pairs
 from nanodoc.measure.slopes import Slopes
 
 RECTIFIERS = frozenset(("relu", "relu6", "hardtanh", "threshold", "clamp_min"))
@@ -133,6 +134,7 @@ class ValueProbe:
         if name in CLASSIFICATION and len(tensors) > 1:
             return {
                 **_classification(tensors[0], tensors[1], options, out),
+                **nearness_of_pairs(tensors[0], tensors[1]),
                 **(self._all_labels(tensors[1], options) if options.get("weights") else {}),
             }
         if name == BINARY and options.get("weights") and len(tensors) > 1:

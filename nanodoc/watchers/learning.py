@@ -167,7 +167,7 @@ class LearningWatch(Watch):
             )
         if end.whole and last is not None:
             self.inspection, reason = self._inspector.inspect(
-                last, [] if self._writes_files() else past
+                last, [] if self._writes_files() else past, self._checkpoints.first
             )
             if reason:
                 self.notes.append(("calls, activations and outputs", reason))

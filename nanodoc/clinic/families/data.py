@@ -292,4 +292,11 @@ PATIENTS: tuple[Patient, ...] = (
         line="return reward + 0.9 * best",
         severity="warning",
     ),
+    Patient(
+        name="crossed-glances",
+        file="two_glances",
+        story="two views that lie in halves, and targets of neighbours",
+        expect="misplaced-positives",
+        line="torch.arange(2 * samples) ^ 1",
+    ),
 )

@@ -21,6 +21,7 @@ from nanodoc.rules.data import (
     label_out_of_range,
     leaked_target,
     misaligned_targets,
+    misplaced_positives,
     missing_causal_mask,
     mixed_dimensions,
     non_finite_input,
@@ -84,5 +85,6 @@ RULES = tuple(
         blank_label,
         uniform_noise,
         unread_end_flags,
+        misplaced_positives,
     )
 )

@@ -64,19 +64,15 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         or loss.reduction != "mean"
     ):
         return
-    if len(loss.arguments) < 2 or not _are_data(calls, loss.arguments[1]):
-        return
+    at_once = check.limit(evidence, "times-chance-warning")
+    limit = _least(calls, loss, check.limit(evidence, "times-chance"), at_once)
     chance = math.log(max(loss.notes.get("classes", 0), 1))
     began = evidence.losses[0]
-    if (
-        chance <= 0
-        or not math.isfinite(began)
-        or began < check.limit(evidence, "times-chance") * chance
-    ):
+    if chance <= 0 or not math.isfinite(began) or began < limit * chance:
         return
     last = statistics.median(evidence.losses[-5:])
     stuck = last >= chance and len(evidence.losses) >= _PLATEAU
-    far = began >= check.limit(evidence, "times-chance-warning") * chance
+    far = began >= at_once * chance
     wide = _wide_layer(calls, loss, evidence)
     yield learning_claim(
         rule,
@@ -110,13 +106,15 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     )
 
 
-def _are_data(calls: StepCalls, target: ArgumentFacts) -> bool:
-    """The labels come from outside of the step. Positions, as contrastive losses compare with, are
-    made in it."""
-    made = calls.origin(target)
+def _least(calls: StepCalls, loss: CallFacts, usual: float, at_once: float) -> float:
+    """From how many times chance on the loss is told: `usual` where its labels are a part of the
+    batch, `at_once` where they come from outside of the step in another way. Positions, as
+    contrastive losses compare with, are made in it."""
+    made = calls.origin(loss.arguments[1]) if len(loss.arguments) > 1 else None
     if isinstance(made, ArgumentFacts):
-        return True
-    return made.name in _FROM_ARRAYS and not made.arguments
+        return usual if made.of_batch else at_once
+    from_array = made is not None and made.name in _FROM_ARRAYS and not made.arguments
+    return at_once if from_array else math.inf
 
 
 def _wide_layer(calls: StepCalls, loss: CallFacts, evidence: Evidence) -> ParameterStats | None:
