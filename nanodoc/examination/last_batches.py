@@ -137,7 +137,7 @@ class Inspector:
                 before = _pairs_of(self._run(start, ValueProbe(), None)) or found
             except (UserCodeError, UsageError):
                 return found
-        return max(found, before, key=lambda pairs: max(pairs.in_halves, pairs.side_by_side))
+        return max(found, before, key=_away)
 
     def _returns(self, last: StepState, calls: StepCalls) -> ReturnFacts | None:
         """Of a step that asks a distribution for log-probabilities."""
@@ -233,6 +233,11 @@ def _pairs_of(calls: StepCalls) -> PairFacts | None:
         in_halves=call.notes["pairs_in_halves"],
         side_by_side=call.notes["pairs_side_by_side"],
     )
+
+
+def _away(pairs: PairFacts) -> float:
+    """How much nearer than what is wanted the pairs of another order are."""
+    return max(pairs.in_halves, pairs.side_by_side) - pairs.wanted
 
 
 def _labels(step: int, batches: Sequence[Any], calls: StepCalls) -> LabelFacts | None:

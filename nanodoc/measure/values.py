@@ -121,8 +121,10 @@ class ValueProbe:
                 return {"same": 1.0}
             if not isinstance(out, torch.Tensor):
                 return {}
-            if name in _PRODUCTS:
-                return _classes(tensors) if out.requires_grad else _flags(tensors)
+            if name in _PRODUCTS and not out.requires_grad:
+                return _flags(tensors)
+            if name in _PRODUCTS and out.dim() > 1:
+                return _classes(tensors)
             if out.dim() == 0 and out.requires_grad:
                 return {"value": _number(out)}
         return {}

@@ -66,14 +66,7 @@ def reported(
         artifacts["traces"] = ", ".join(outcome.trace_files)
     _snapshot(run, engine, outcome, not_checked)
     differential = _differential(engine, outcome, config, progress)
-    evidence = replace(
-        outcome.evidence,
-        own_length=config.steps is None
-        and not outcome.interrupted
-        and (run.script or recipe.max_steps is not None),
-        default_length=config.steps is None and recipe.max_steps is None and not run.script,
-        asides=run.asides(engine.build.made_for_loader_at) if run.asides is not None else None,
-    )
+    evidence = _with_length(run, engine, outcome)
     if evidence.leaves and not outcome.interrupted:
         with kept_going("the making of the data", not_checked):
             evidence = _with_makings(run, engine, evidence, progress, not_checked)
@@ -111,6 +104,18 @@ def reported(
         whole=not interrupted and not report.broke and outcome.steps_run > 0,
     )
     return write_patch(report, run.folder) if config.fix else report
+
+
+def _with_length(run: Run, engine: Engine, outcome: Outcome) -> Evidence:
+    """The outcome's evidence, with who said how many steps there were."""
+    config, recipe = run.config, engine.recipe
+    own = run.script or recipe.max_steps is not None
+    return replace(
+        outcome.evidence,
+        own_length=own and config.steps is None and not outcome.interrupted,
+        default_length=not own and config.steps is None,
+        asides=run.asides(engine.build.made_for_loader_at) if run.asides is not None else None,
+    )
 
 
 def _with_makings(

@@ -92,3 +92,32 @@ def test_a_flag_that_is_turned_over(target: Target) -> None:
 
 def test_flags_that_are_mostly_one_say_nothing() -> None:
     assert CODE not in codes(flat, ends=0.9)
+
+
+def taken(kept: SimpleNamespace) -> tuple[torch.Tensor, torch.Tensor]:
+    return kept.rewards, kept.dones.flatten()
+
+
+def unread(kept: SimpleNamespace, best: torch.Tensor) -> torch.Tensor:
+    rewards, dones = taken(kept)  # noqa: RUF059 - the mistake that is to be found
+    return rewards + 0.99 * best
+
+
+def unread_on_purpose(kept: SimpleNamespace, best: torch.Tensor) -> torch.Tensor:
+    rewards, _dones = taken(kept)
+    return rewards + 0.99 * best
+
+
+def read_elsewhere(kept: SimpleNamespace, best: torch.Tensor) -> torch.Tensor:
+    rewards, dones = taken(kept)
+    best = best.masked_fill(dones.bool(), 0.0)
+    return rewards + 0.99 * best
+
+
+def test_an_unread_flag_of_ends() -> None:
+    assert "ND140" in codes(unread)
+
+
+@pytest.mark.parametrize("target", [unread_on_purpose, read_elsewhere, flat, turned])
+def test_a_flag_that_is_read_or_not_wanted(target: Target) -> None:
+    assert "ND140" not in codes(target)

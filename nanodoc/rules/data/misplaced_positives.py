@@ -38,7 +38,7 @@ from nanodoc.rules.learning.claims import WIRED, at_call, calls_of, learning_cla
     "contrastive targets that pair samples with strangers",
     needs=("inspection",),
     thresholds={
-        "near": Threshold(8.0, "standard errors by which the other order's pairs are nearer"),
+        "near": Threshold(6.0, "standard errors by which the other order's pairs are nearer"),
         "strangers": Threshold(3.0, "standard errors by which the targets' pairs may be nearer"),
     },
 )
@@ -48,8 +48,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if calls is None or pairs is None:
         return
     nearness, order = max((pairs.in_halves, "i and i + n/2"), (pairs.side_by_side, "2i and 2i + 1"))
-    # a rank among strangers is uniform: its variance is 1/12
-    error = 1 / math.sqrt(12 * pairs.samples)
+    # a rank among strangers is uniform, its variance is 1/12; the two of a pair say the same
+    error = 1 / math.sqrt(12 * pairs.samples / 2)
     if nearness < 0.5 + check.limit(evidence, "near") * error:
         return
     if pairs.wanted > 0.5 + check.limit(evidence, "strangers") * error:
