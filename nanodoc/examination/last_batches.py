@@ -113,6 +113,7 @@ class Inspector:
             weights_at=weights_at(calls),
             unread_flags=unread_flags(calls),
             stale_averages=averages,
+            unmoved=watch.still.unmoved(self._first_weights),
             pairs=pairs,
             criterion_at=criterion_at(calls),
             returns=self._returns(last, calls),

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from nanodoc.facts.calls import ArgumentFacts, StepCalls
-from nanodoc.facts.inspection import StillFacts
+from nanodoc.facts.inspection import StillFacts, UnmovedFacts
 from nanodoc.tensors.nested import tensor_leaves
 from nanodoc.tensors.plain import is_plain, without_values
 from nanodoc.trace.spans import Place, calling_places, resolved
@@ -116,6 +116,19 @@ class StillNetworks:
             )
             for asked in still
             if not _is_read(calls, asked.first, asked.last)
+        )
+
+    def unmoved(self, first: FirstWeights) -> tuple[UnmovedFacts, ...]:
+        """Of all that were asked, those that no step has moved."""
+        return tuple(
+            UnmovedFacts(
+                module_type=type(asked.module).__name__,
+                first=asked.first,
+                last=asked.last,
+                asked_at=resolved(asked.place),
+            )
+            for asked in self._asked
+            if first.are_those_of(asked.module)
         )
 
     def _called(self, module: torch.nn.Module, args: Any) -> None:

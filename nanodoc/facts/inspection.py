@@ -83,6 +83,8 @@ class InspectionFacts:
     """The line that makes the criterion with class weights."""
     criterion_at: SourceSpan | None = None
     """The line that makes the object of a library that computes the loss."""
+    unmoved: tuple[UnmovedFacts, ...] = ()
+    """Networks that the step asks, and that are as they were in the first."""
     pairs: PairFacts | None = None
     """Of a step whose loss pairs the samples of its batch."""
     stale_averages: tuple[StaleAverage, ...] = ()
@@ -119,6 +121,19 @@ class StaleAverage:
     layer_type: str
     averaged_at: SourceSpan | None
     """The user's line that goes through both networks' parameters."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UnmovedFacts:
+    """A network without a parameter that an optimizer holds, and that nothing has written into."""
+
+    module_type: str
+    first: int
+    """The position of the first call inside of it."""
+    last: int
+    """Behind the last one."""
+    asked_at: SourceSpan | None
+    """The user's line that calls it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -299,4 +299,13 @@ PATIENTS: tuple[Patient, ...] = (
         expect="misplaced-positives",
         line="torch.arange(2 * samples) ^ 1",
     ),
+    Patient(
+        name="stuck-walker",
+        file="stepping_stones",
+        build="stuck",
+        story="a target network that is never brought up to date",
+        expect="unmoved-target",
+        line="slow.to(state.device)(after)",
+        severity="warning",
+    ),
 )

@@ -20,7 +20,7 @@ def kept_steps(number):
     return states[0], action, reward, states[1], done
 
 
-def recipe(target_of):
+def recipe(target_of, follows=True):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(STONES, 32), nn.ReLU(), nn.Linear(32, 2))
     slow = copy.deepcopy(model)
@@ -38,7 +38,7 @@ def recipe(target_of):
         optimizer.step()
         with torch.no_grad():
             for kept, new in zip(slow.parameters(), model.parameters(), strict=True):
-                kept.lerp_(new, 0.05)
+                kept.lerp_(new, 0.05 if follows else 0.0)
         return loss
 
     return {
@@ -46,6 +46,7 @@ def recipe(target_of):
         "train_step": train_step,
         "data": [kept_steps(64) for _ in range(40)],
         "optimizer": optimizer,
+        "max_steps": 100,
     }
 
 
@@ -67,3 +68,15 @@ def sick_endless():
 
 def healthy_endless():
     return healthy()
+
+
+def going_on(reward, best, done):
+    return reward + 0.9 * best * (1 - done)
+
+
+def sick_stuck():
+    return recipe(going_on, follows=False)
+
+
+def healthy_stuck():
+    return recipe(going_on)

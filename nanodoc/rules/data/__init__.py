@@ -34,6 +34,7 @@ from nanodoc.rules.data import (
     slow_loader,
     split_overlap,
     uniform_noise,
+    unmoved_target,
     unnormalised_input,
     unpaired_transform,
     unread_end_flags,
@@ -86,5 +87,6 @@ RULES = tuple(
         uniform_noise,
         unread_end_flags,
         misplaced_positives,
+        unmoved_target,
     )
 )

@@ -1,0 +1,73 @@
+"""## What it checks
+Trainings that come to an end of their own after a hundred steps and more, with regressions whose
+target is a reward plus what another network says of the next state: has anything written into that
+network since the first step?
+
+## Why it matters
+A target network is to follow the one that learns. One that stays as it was made asks for the values
+of a random network, for ever.
+
+## Example
+    target_net = copy.deepcopy(q_net)
+    ...                                   # and no target_net.load_state_dict(q_net.state_dict())
+
+## Fix
+    if step % 500 == 0:
+        target_net.load_state_dict(q_net.state_dict())
+
+## See also
+ND140 unread-end-flags; Mnih et al. 2015, Human-level control through deep reinforcement learning,
+algorithm 1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nanodoc.diagnosis.claim import Claim, confidence
+from nanodoc.diagnosis.finding import Culprit
+from nanodoc.diagnosis.rule import Rule, Threshold, rule
+from nanodoc.facts.evidence import Evidence
+from nanodoc.rules.base import location_key
+from nanodoc.rules.data.next_values import next_values
+from nanodoc.rules.learning.claims import WIRED, calls_of, learning_claim
+
+
+@rule(
+    "ND142",
+    "unmoved-target",
+    "warning",
+    "a target network that is never brought up to date",
+    needs=("inspection",),
+    thresholds={"steps": Threshold(100, "steps of a training that can be judged")},
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    calls, inspection = calls_of(evidence), evidence.inspection
+    steps = len(evidence.losses)
+    if calls is None or inspection is None or not evidence.own_length:
+        return
+    if steps < check.limit(evidence, "steps"):
+        return
+    for total, value in next_values(calls):
+        made = calls.maker(value)
+        behind = calls.behind(made)[0] if made is not None else set()
+        asked = next(
+            (n for n in inspection.unmoved if not behind.isdisjoint(range(n.first, n.last))), None
+        )
+        if asked is None:
+            continue
+        yield learning_claim(
+            rule,
+            location_key(asked.asked_at) or ("target", asked.module_type),
+            title=f"in {steps} steps nothing has changed the network that says the next values",
+            explanation=f"The target is a reward plus what {asked.module_type} says of the next "
+            "state. No optimizer holds its parameters, and their values are those of the first "
+            "step.",
+            culprit=Culprit(kind="module", module_type=asked.module_type, location=asked.asked_at),
+            step=steps - 1,
+            weight=confidence(0.8, 0.3),
+            notes=[("the target", total.site.place if total.site is not None else None)],
+            fix="copy the weights of the network that learns into it now and then, or average them",
+            standing=WIRED,
+        )
+        return
