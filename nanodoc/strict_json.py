@@ -30,6 +30,14 @@ def _escaped(match: re.Match[str]) -> str:
     return json.dumps(letter)[1:-1] if letter != "\x7f" else "\\u007f"
 
 
+def one_line(value: dict[str, Any]) -> str:
+    """`value` as JSON on one line, in ASCII."""
+    try:
+        return json.dumps(value, allow_nan=False)
+    except ValueError:  # a number that is not finite: seldom, and looking for one costs more
+        return json.dumps(strict(value), allow_nan=False)
+
+
 def strict(value: Any) -> Any:
     """`value` with non-finite floats as strings, at any depth."""
     if isinstance(value, float) and not math.isfinite(value):

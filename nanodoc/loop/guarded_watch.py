@@ -42,7 +42,7 @@ class GuardedWatch(Watch):
 
     def __init__(self, watch: Watch, what: str) -> None:
         self.inner = watch
-        self._watch: Watch | None = watch
+        self._watch: Watch = watch  # one that does nothing, once `inner` is left out
         self._notes = watch.notes
         self._what = what
 
@@ -54,18 +54,22 @@ class GuardedWatch(Watch):
         return self.inner.hears(moment)
 
     def _left_out(self, error: BaseException) -> None:
-        self._watch = None
+        if self._watch is not self.inner:
+            return  # it is told already
+        self._watch = Watch()
         self._notes.append((self._what, own_error(error)))
 
+    def _passed_over(self, error: Exception) -> None:
+        """Raises what is not the watcher's own."""
+        if not is_own(error):
+            raise error
+        self._left_out(error)
+
     def _told(self, tell: Callable[[Watch], _Value], otherwise: _Value) -> _Value:
-        if self._watch is None:
-            return otherwise
         try:
             return tell(self._watch)
         except Exception as error:
-            if not is_own(error):
-                raise
-            self._left_out(error)
+            self._passed_over(error)
             return otherwise
 
     @contextmanager
@@ -90,10 +94,7 @@ class GuardedWatch(Watch):
         except Exception as error:
             if error is passing:
                 return
-            if not is_own(error):
-                raise
-            if self._watch is not None:
-                self._left_out(error)
+            self._passed_over(error)
 
     def around_run(self) -> AbstractContextManager[None]:
         return self._around(self._told(lambda watch: watch.around_run(), NOTHING))
@@ -102,27 +103,55 @@ class GuardedWatch(Watch):
     def hopeless(self) -> bool:
         return self._told(lambda watch: watch.hopeless, False)
 
+    # the moments of every step are told without a detour: a small step would feel it
+
     def before_step(self, start: StepState) -> float:
-        return self._told(lambda watch: watch.before_step(start), 0.0)
+        try:
+            return self._watch.before_step(start)
+        except Exception as error:
+            self._passed_over(error)
+            return 0.0
 
     def around_step(self, start: StepState) -> AbstractContextManager[None]:
-        manager = self._told(lambda watch: watch.around_step(start), NOTHING)
+        try:
+            manager = self._watch.around_step(start)
+        except Exception as error:
+            self._passed_over(error)
+            return NOTHING
         return manager if manager is NOTHING else self._around(manager)
 
     def scalars(self, *, done: bool = False) -> list[torch.Tensor]:
-        return self._told(lambda watch: watch.scalars(done=done), [])
+        try:
+            return self._watch.scalars(done=done)
+        except Exception as error:
+            self._passed_over(error)
+            return []
 
     def gradients(self) -> None:
-        self._told(lambda watch: watch.gradients(), None)
+        try:
+            self._watch.gradients()
+        except Exception as error:
+            self._passed_over(error)
 
     def after_backward(self, start: StepState, norms: Mapping[str, float]) -> float:
-        return self._told(lambda watch: watch.after_backward(start, norms), 0.0)
+        try:
+            return self._watch.after_backward(start, norms)
+        except Exception as error:
+            self._passed_over(error)
+            return 0.0
 
     def after_step(self, start: StepState, vitals: Vitals, seconds: float) -> None:
-        self._told(lambda watch: watch.after_step(start, vitals, seconds), None)
+        try:
+            self._watch.after_step(start, vitals, seconds)
+        except Exception as error:
+            self._passed_over(error)
 
     def line(self) -> dict[str, Any]:
-        return self._told(lambda watch: watch.line(), {})
+        try:
+            return self._watch.line()
+        except Exception as error:
+            self._passed_over(error)
+            return {}
 
     def at_end(self, end: RunEnd) -> None:
         self._told(lambda watch: watch.at_end(end), None)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from nanodoc.errors import UsageError
-from nanodoc.strict_json import strict
+from nanodoc.strict_json import one_line
 
 try:
     import fcntl
@@ -61,9 +61,7 @@ class History:
         if self._file is None:
             return
         try:
-            self._file.writelines(
-                json.dumps(strict(line), allow_nan=False) + "\n" for line in lines
-            )
+            self._file.writelines(one_line(line) + "\n" for line in lines)
             self._file.flush()
         except OSError:  # a full disk must not end the user's training
             self._file = None

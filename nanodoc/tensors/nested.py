@@ -67,10 +67,17 @@ def _rebuilt(value: Any, inner: Callable[[Any], Any]) -> Any:
     return changed
 
 
+def is_flat(value: Any) -> bool:
+    """A plain tuple or list of plain tensors, as most batches are: nothing in it need be walked."""
+    return type(value) in _PLAIN and all(type(item) is torch.Tensor for item in value)
+
+
 def in_own_containers(value: Any) -> Any:
     """The same tensors in containers made anew: who writes into those of `value` does not change
     it. `value` itself where its containers cannot be made anew."""
     try:
+        if is_flat(value):
+            return type(value)(value)
         return map_tensors(value, lambda tensor: tensor)
     except Exception:  # a class of the user's may refuse to be copied
         return value
@@ -78,10 +85,11 @@ def in_own_containers(value: Any) -> Any:
 
 def lies_on(value: Any, device: torch.device) -> bool:
     """Every tensor of `value` is on `device` already."""
+    tensors = value if is_flat(value) else [tensor for _, tensor in tensor_leaves(value)]
     return all(
         tensor.device.type == device.type
         and (device.index is None or tensor.device.index in (None, device.index))
-        for _, tensor in tensor_leaves(value)
+        for tensor in tensors
     )
 
 
