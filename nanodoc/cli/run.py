@@ -19,6 +19,8 @@ from nanodoc.supervise.job import Job
 from nanodoc.supervise.launch import Launch, is_script, trains_nothing
 
 _LAUNCH = "nanodoc.launch"
+_BEHIND = "nanodoc.behind"
+_USAGE = 2  # what a script ends with that does not know an option
 
 
 class RunCommand(TyperCommand):
@@ -28,6 +30,13 @@ class RunCommand(TyperCommand):
         """Splits the command line where the script's own begins."""
         own, launch = _split(args, self._takes_value())
         ctx.meta[_LAUNCH] = launch
+        if launch is not None and "--" not in args:
+            names = {name for parameter in self.params for name in parameter.opts}
+            ctx.meta[_BEHIND] = [
+                word
+                for word in launch.arguments
+                if word.startswith("--") and word.partition("=")[0] in names
+            ]
         return super().parse_args(ctx, own)
 
     def _takes_value(self) -> set[str]:
@@ -91,5 +100,17 @@ def run(
             f"nanodoc init {launch.target} begins one"
         )
     job = Job(command="run", target=launch.target, config=settings, launch=launch, alone=False)
+    report = after.report(examined(job))
+    if report.script_status == _USAGE and not report.vitals.steps and ctx.meta.get(_BEHIND):
+        typer.echo(_misplaced(ctx.meta[_BEHIND], launch), err=True)
     # stdout is the script's own
-    deliver_of_script(after.report(examined(job)), settings, sys.stderr)
+    deliver_of_script(report, settings, sys.stderr)
+
+
+def _misplaced(options: Sequence[str], launch: Launch) -> str:
+    several = len(options) > 1
+    target = f"-m {launch.target}" if launch.module else launch.target
+    return (
+        f"nanodoc: {' and '.join(options)} behind the script {'are' if several else 'is'} the "
+        f"script's own; nanodoc's options stand before it: nanodoc run {options[0]} … {target}"
+    )
