@@ -4,7 +4,9 @@ leaves as they were made."""
 from __future__ import annotations
 
 import ast
+import contextlib
 import os
+from collections.abc import Sequence
 
 import torch
 from torch.nn.modules.batchnorm import _NormBase
@@ -15,28 +17,39 @@ from nanodoc.facts.source import SourceSpan
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.recipe.variables import code_of
 from nanodoc.replay.closure_state import ReachedState
+from nanodoc.replay.step_state import StepState
+from nanodoc.tensors.plain import is_plain, without_values
 from nanodoc.trace.files import USER, frame_kind, line_span
 from nanodoc.trace.parsed import nodes_of
 
-_NEAR = 0.5  # of the size of the model's weights
+_COMPARED = 8  # parameters
+_LARGEST = 1 << 20  # elements of one
+_NEAR = 0.5  # of the size of the model's weights: two random networks are sqrt(2) of it apart
 
 
-def stale_averages(recipe: Recipe) -> tuple[StaleAverage, ...]:
-    """Those in eval mode with the model's layers and other weights, whose running statistics are
-    still mean 0 and variance 1 where the model's are not. One of `torch.optim.swa_utils` has them
-    filled by `update_bn` when all is over."""
+def stale_averages(recipe: Recipe, first: StepState | None) -> tuple[StaleAverage, ...]:
+    """None where one of the objects that a training reaches can't be looked at."""
+    with contextlib.suppress(Exception):
+        return _stale_averages(recipe, first)
+    return ()
+
+
+def _stale_averages(recipe: Recipe, first: StepState | None) -> tuple[StaleAverage, ...]:
+    """Those in eval mode with the model's layers, whose weights have left the model's first ones
+    and are near its last, and whose running statistics are still mean 0 and variance 1 where the
+    model's are not. One of `torch.optim.swa_utils` has them filled by `update_bn` when all is
+    over."""
     model = recipe.model
-    moving = [m for m in model.modules() if _is_tracking(m)]
-    if not any(not _is_untouched(module) for module in moving):
+    if first is None or first.weights is None or not any(map(_has_seen_data, model.modules())):
         return ()
     shapes = _shapes(model)
     found = []
     for name, module in ReachedState(recipe).modules:
         if module is model or isinstance(module, AveragedModel) or _shapes(module) != shapes:
             continue
-        layers = [m for m in module.modules() if _is_tracking(m)]
+        layers = [m for m in module.modules() if isinstance(m, _NormBase)]
         fresh = [m for m in layers if not m.training and _is_untouched(m)]
-        if fresh and len(fresh) == len(layers) and _follows(module, model):
+        if fresh and len(fresh) == len(layers) and _follows(module, model, first.weights):
             found.append(
                 StaleAverage(
                     name=name,
@@ -48,33 +61,48 @@ def stale_averages(recipe: Recipe) -> tuple[StaleAverage, ...]:
     return tuple(found[:1])
 
 
-def _is_tracking(module: torch.nn.Module) -> bool:
-    return isinstance(module, _NormBase) and module.running_mean is not None
+def _has_seen_data(module: torch.nn.Module) -> bool:
+    return (
+        isinstance(module, _NormBase)
+        and module.running_mean is not None
+        and is_plain(module.running_mean)
+        and not _is_untouched(module)
+    )
 
 
-def _is_untouched(module: torch.nn.Module) -> bool:
-    assert isinstance(module, _NormBase)
+def _is_untouched(module: _NormBase) -> bool:
     mean, variance = module.running_mean, module.running_var
     if mean is None or variance is None:
         return False
     return not bool(mean.any()) and bool((variance == 1).all())
 
 
-def _shapes(module: torch.nn.Module) -> list[torch.Size]:
-    return [parameter.shape for parameter in module.parameters()]
+def _shapes(module: torch.nn.Module) -> list[torch.Size] | None:
+    """None of a module without values, as a lazy one and one on `meta`, and of a sharded one."""
+    parameters = list(module.parameters())
+    if any(without_values(p) or not is_plain(p) for p in parameters):
+        return None
+    return [parameter.shape for parameter in parameters]
 
 
-def _follows(module: torch.nn.Module, model: torch.nn.Module) -> bool:
-    """Its weights are near the model's, and not the same: two random networks are sqrt(2) of their
-    size apart."""
-    apart = size = 0.0
+def _follows(
+    module: torch.nn.Module, model: torch.nn.Module, first: Sequence[torch.Tensor | None]
+) -> bool:
+    """A few of its weights are near the model's, and neither these nor the model's first."""
+    apart = size = moved = 0.0
+    compared = 0
     with torch.no_grad():
-        for own, other in zip(module.parameters(), model.parameters(), strict=True):
+        for own, other, began in zip(module.parameters(), model.parameters(), first, strict=False):
             if own is other:
                 return False
-            apart += float((own.to(other.device) - other).square().sum())
-            size += float(other.square().sum())
-    return 0 < apart < _NEAR**2 * size
+            if compared == _COMPARED or began is None or other.numel() > _LARGEST:
+                continue
+            compared += 1
+            there = own.to(other)
+            apart += float(torch.linalg.vector_norm(there - other)) ** 2
+            moved += float(torch.linalg.vector_norm(there - began.to(other))) ** 2
+            size += float(torch.linalg.vector_norm(other)) ** 2
+    return moved > 0 and 0 < apart < _NEAR**2 * size
 
 
 def _averaged_at(kind: type, recipe: Recipe) -> SourceSpan | None:

@@ -75,7 +75,7 @@ class Inspector:
         ]
         chosen = [*_spread(others, _MOST_BATCHES - 1)]
         looked = 0
-        averages = stale_averages(self._runner.recipe)
+        averages = stale_averages(self._runner.recipe, first)
         labels: list[LabelFacts | None] = []
         with state_preserved(self._runner, self._keeper), warnings_unsaid(), run_eagerly():
             for state in chosen:
@@ -224,7 +224,8 @@ class Inspector:
 
 
 def _pairs_of(calls: StepCalls) -> PairFacts | None:
-    call = next((call for call in calls.calls if "pairs_wanted" in call.notes), None)
+    reaching = calls.reaching_the_loss()
+    call = next((c for c in calls.calls if "pairs_wanted" in c.notes and c.index in reaching), None)
     if call is None:
         return None
     return PairFacts(

@@ -111,7 +111,9 @@ class Evidence:
     default_length: bool = False
     """Nobody said how many steps to run: schedules may be meant for fewer."""
     own_length: bool = False
-    """The training came to the end that it was written to have; nobody cut it short."""
+    """The training came to the end that it was written to have; nothing cut it short."""
+    cut_short: bool = False
+    """A script was ended before its end: what stands behind its loop was not run."""
     ranges: tuple[RangeFacts, ...] = ()
     """Indices and labels out of range, on the first step or on the one that raised."""
     loop: LoopFacts | None = measured("the loop was not watched")

@@ -99,7 +99,8 @@ class InspectionFacts:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PairFacts:
     """How near the samples of a batch are to those that a contrastive loss pairs them with, and to
-    those of the usual orders: the mean share of the others that are farther, 0.5 for strangers.
+    those of the usual orders: the mean share of the others of that one's half of the batch that are
+    farther, 0.5 for strangers.
     With the weights of the last step, or those of the first where one order shows better there."""
 
     call: int

@@ -145,9 +145,9 @@ class ParameterStats:
     """How far it has moved since step 0, relative to its norm then (to 1 where that was zero); None
     where it isn't known."""
     identical_rows: bool = False
+    """All its rows (the weights of its units) are the same, up to rounding."""
     began_alike: bool = False
     """Its rows were equal before the first step, and not zero."""
-    """All its rows (the weights of its units) are the same, up to rounding."""
     began_wide: float | None = None
     """The standard deviation of its first values over sqrt(2 / fan_in) (He et al. 2015); of two and
     more dimensions, where its first values are known."""
@@ -255,10 +255,10 @@ class RunStatistics:
     sampled: tuple[int, ...] = ()
     peak_memory: int | None = None
     """Bytes."""
-    given_rate: float | None = None
-    """The highest learning rate that an optimizer was given before any schedule."""
+    given_rates: tuple[float | None, ...] = ()
+    """The rates that each group was given before any schedule, as far as that is known."""
     warmup_at: SourceSpan | None = None
-    """The only line of the user's that says how long a warm-up is."""
+    """The only line of the user's that says how long the warm-up is which still goes on."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -26,6 +26,7 @@ _PARTS = 10  # of a run
 _NO_FURTHER = 0.95  # of the second quarter's loss
 _LOWER = 1.3
 """Times a smaller rate's loss, and times the run's own lowest level: batches differ by less."""
+_EXACT = 1e-6  # relative: what float64 leaves of a product of three numbers, and more
 _SHARE = 0.4  # of the way down that the smaller rate goes
 
 
@@ -133,3 +134,20 @@ def far_lower(losses: Sequence[float], smaller: float) -> bool:
     if lowest is not None and smaller < _LOWER * lowest and late > _LOWER * smaller:
         return True  # it stays where the run itself had been
     return late - smaller >= _SHARE * (losses[0] - smaller)
+
+
+def warmup_length(rates: Sequence[float], given: float | None) -> int | None:
+    """The number of steps of a warm-up that goes on: where the rate of every step, n from 0 or from
+    1, is n / length of the rate that was `given`, and the length a whole number. None else. A
+    training that sets its rates inside of its steps begins the first with the rate itself."""
+    if given is None or given <= 0 or len(rates) < SHORTEST:
+        return None
+    for begin in (0, 1, 2):
+        last = begin + len(rates) - 2
+        length = round(last * given / rates[-1]) if rates[-1] > 0 else 0
+        if length > last and all(
+            math.isclose(rate, (begin + n) / length * given, rel_tol=_EXACT)
+            for n, rate in enumerate(rates[1:])
+        ):
+            return length
+    return None

@@ -110,9 +110,11 @@ def _with_length(run: Run, engine: Engine, outcome: Outcome) -> Evidence:
     """The outcome's evidence, with who said how many steps there were."""
     config, recipe = run.config, engine.recipe
     own = run.script or recipe.max_steps is not None
+    cut = outcome.interrupted or outcome.evidence.trip or outcome.evidence.failure
     return replace(
         outcome.evidence,
-        own_length=own and config.steps is None and not outcome.interrupted,
+        own_length=own and config.steps is None and not cut,
+        cut_short=run.script and bool(config.steps is not None or cut),
         default_length=not own and config.steps is None,
         asides=run.asides(engine.build.made_for_loader_at) if run.asides is not None else None,
     )

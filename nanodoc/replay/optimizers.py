@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -54,6 +55,20 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -
 def state_bytes(optimizer: torch.optim.Optimizer) -> int:
     """What the tensors of its state take."""
     return sum(map(_bytes, optimizer.state.values()))
+
+
+def given_rates(optimizer: torch.optim.Optimizer) -> list[float | None]:
+    """The rates that each of its groups was given: a scheduler notes them. Without one, that of a
+    single group where it is not the default of the optimizer's class."""
+    default = inspect.signature(type(optimizer)).parameters.get("lr")
+    written = optimizer.defaults.get("lr")
+    if default is not None and written == default.default:
+        written = None
+    alone = len(optimizer.param_groups) == 1
+    rates = [
+        group.get("initial_lr", written if alone else None) for group in optimizer.param_groups
+    ]
+    return [float(rate) if isinstance(rate, (int, float)) else None for rate in rates]
 
 
 def rate_of(group: dict[str, Any]) -> float | None:

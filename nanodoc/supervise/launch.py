@@ -34,8 +34,8 @@ class Launch:
 
 
 def is_script(target: str) -> bool:
-    """A file that is to be run as it is: it is there, and has no function `build`, or one that the
-    file itself calls, or trains, when it is imported."""
+    """A file that is to be run as it is: it is there, and has no function `build`, or one that it
+    trains with by itself when it is imported."""
     tree = _tree(target)
     if tree is None:
         return False
@@ -43,24 +43,28 @@ def is_script(target: str) -> bool:
         isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == "build"
         for node in tree.body
     )
-    return not builds or any(_uses_build(node) or _trains(node) for node in tree.body)
+    return not builds or _uses_and_trains(tree)
 
 
-def _uses_build(node: ast.AST) -> bool:
-    return any(
-        isinstance(inner.func, ast.Name) and inner.func.id == "build" for inner in _calls_of(node)
-    )
-
-
-def _trains(node: ast.AST) -> bool:
-    return any(
-        isinstance(inner.func, ast.Attribute) and inner.func.attr == "backward"
-        for inner in _calls_of(node)
-    )
+def _uses_and_trains(tree: ast.Module) -> bool:
+    """What the file does when it is imported, its own functions that it calls among it, calls
+    `build()` and differentiates something."""
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    called: set[str] = set()
+    waiting: list[ast.AST] = list(tree.body)
+    trains = False
+    while waiting:
+        for call in _calls_of(waiting.pop()):
+            name = getattr(call.func, "id", "")
+            trains = trains or getattr(call.func, "attr", "") == "backward"
+            if name in functions and name not in called:
+                called.add(name)
+                waiting += functions[name].body
+    return trains and "build" in called
 
 
 def _calls_of(node: ast.AST) -> Iterator[ast.Call]:
-    """Those that a statement of a file makes when the file is imported."""
+    """Those that a statement makes when it is run; what it defines is not run yet."""
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
         return
     if isinstance(node, ast.If) and "__name__" in ast.unparse(node.test):

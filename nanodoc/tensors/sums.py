@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from nanodoc.accelerator import in_widest, widest
+from nanodoc.accelerator import widest
 
 
 def dense_values(tensor: torch.Tensor) -> torch.Tensor:
@@ -35,4 +35,5 @@ def width_over_he(weights: torch.Tensor) -> float | None:
     fewer than two dimensions, or fewer than two values."""
     if weights.dim() < 2 or weights.numel() < 2:
         return None
-    return float(in_widest(weights).std()) / math.sqrt(2 / max(weights[0].numel(), 1))
+    values = weights if weights.dtype in (torch.float32, torch.float64) else weights.float()
+    return float(values.std()) / math.sqrt(2 / max(weights[0].numel(), 1))

@@ -6,27 +6,28 @@ from __future__ import annotations
 import ast
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 
 from nanodoc.facts.source import SourceSpan
 from nanodoc.trace.files import USER, frame_kind, line_span
 from nanodoc.trace.parsed import nodes_of
 
-_WARMUP = re.compile(r"(?i)-*(num_|n_|lr_)?warm_?up([_-](steps|iters|iterations|ratio|epochs))?")
+_WARMUP = re.compile(r"(?i)-*(num[_-]|n_|lr_)?warm_?up([_-](steps|iters|iterations|ratio|epochs))?")
 
 
-def warmup_at(files: Iterable[str]) -> SourceSpan | None:
-    """The only line of these files that says how long a warm-up is."""
+def warmup_at(files: Iterable[str], length: int) -> SourceSpan | None:
+    """The only line of these files that says that a warm-up is so long, or a step less."""
+    wanted = {length, length - 1}
     found = {
         (span.file, span.line): span
         for file in {os.path.abspath(file) for file in files}
         if frame_kind(file) == USER
-        for span in _named(file, _WARMUP)
+        for span in _named(file, _WARMUP, wanted)
     }
     return next(iter(found.values())) if len(found) == 1 else None
 
 
-def _named(file: str, pattern: re.Pattern[str]) -> Iterator[SourceSpan]:
+def _named(file: str, pattern: re.Pattern[str], wanted: Container[int]) -> Iterator[SourceSpan]:
     """Arguments of calls, assignments and defaults of options."""
     for node in nodes_of(file):
         if isinstance(node, ast.Call):
@@ -36,13 +37,17 @@ def _named(file: str, pattern: re.Pattern[str]) -> Iterator[SourceSpan]:
                 named = given.arg or ""
                 if option and named == "default":
                     named = next((str(name) for name in names), "")
-                if pattern.fullmatch(named) and _is_number(given.value):
+                if pattern.fullmatch(named) and _is_one_of(given.value, wanted):
                     yield line_span(file, given.value.lineno, "<module>")
-        elif isinstance(node, ast.Assign) and _is_number(node.value):
+        elif isinstance(node, ast.AnnAssign) and _is_one_of(node.value, wanted):
+            if isinstance(node.target, ast.Name) and pattern.fullmatch(node.target.id):
+                yield line_span(file, node.lineno, "<module>")
+        elif isinstance(node, ast.Assign) and _is_one_of(node.value, wanted):
             for target in node.targets:
                 if isinstance(target, ast.Name) and pattern.fullmatch(target.id):
                     yield line_span(file, node.lineno, "<module>")
 
 
-def _is_number(value: ast.expr) -> bool:
-    return isinstance(value, ast.Constant) and isinstance(value.value, (int, float))
+def _is_one_of(value: ast.expr | None, wanted: Container[int]) -> bool:
+    constant = value.value if isinstance(value, ast.Constant) else None
+    return type(constant) is int and constant in wanted

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+from collections.abc import Iterator
 
 from nanodoc.facts.source import SourceSpan
 from nanodoc.trace.files import line_span
@@ -21,17 +22,30 @@ def unread_names(place: SourceSpan, names: re.Pattern[str]) -> dict[str, SourceS
         if isinstance(node, FUNCTION) and node.lineno <= place.line <= (node.end_lineno or 0)
     ]
     scope = max(around, key=lambda node: node.lineno) if around else tree_of(file)
+    if scope is None:
+        return {}
+    read = {
+        node.id
+        for node in ast.walk(scope)
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Store)
+    }
     bound: dict[str, int] = {}
-    read: set[str] = set()
-    for node in ast.walk(scope) if scope is not None else ():
-        if isinstance(node, ast.arg):
-            bound.setdefault(node.arg, node.lineno)
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+    if isinstance(scope, FUNCTION):
+        given = (*scope.args.posonlyargs, *scope.args.args, *scope.args.kwonlyargs)
+        bound = {argument.arg: argument.lineno for argument in given}
+    for node in _own(scope):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             bound.setdefault(node.id, node.lineno)
-        elif isinstance(node, ast.Name):
-            read.add(node.id)
     return {
         name: line_span(file, line, place.function)
         for name, line in bound.items()
         if name not in read and names.fullmatch(name) and not name.startswith("_")
     }
+
+
+def _own(scope: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a function or module, without those of the functions and classes in it."""
+    for node in ast.iter_child_nodes(scope):
+        if not isinstance(node, (*FUNCTION, ast.ClassDef, ast.Lambda)):
+            yield node
+            yield from _own(node)

@@ -17,13 +17,14 @@ from nanodoc.examination.last_batches import Inspector
 from nanodoc.facts.course import update_by_hand
 from nanodoc.facts.inspection import InspectionFacts
 from nanodoc.facts.loop import DataFacts, LoopFacts, ModeChange, RunStatistics, SchedulerFacts
+from nanodoc.facts.rates import warmup_length
 from nanodoc.facts.source import SourceSpan
 from nanodoc.measure.data import data_facts
 from nanodoc.measure.gradients import Vitals
 from nanodoc.recipe.build_facts import BuildFacts
 from nanodoc.recipe.variables import code_of, variables_of
 from nanodoc.replay.closure_state import reachable
-from nanodoc.replay.optimizers import rate_of
+from nanodoc.replay.optimizers import given_rates, rate_of
 from nanodoc.replay.step import StepRunner
 from nanodoc.replay.step_state import StateKeeper, StepState
 from nanodoc.replay.weight_history import WeightHistory
@@ -220,18 +221,21 @@ class LearningWatch(Watch):
             self._runner.device,
             self._build,
         )
-        given = [
-            group.get("initial_lr", optimizer.defaults.get("lr"))
-            for optimizer in self._recipe.optimizers
-            for group in optimizer.param_groups
-        ]
-        return replace(stats, given_rate=_highest(given), warmup_at=warmup_at(self._files()))
+        given = tuple(given for o in self._recipe.optimizers for given in given_rates(o))
+        first = [step[0] for step in stats.rates if step]
+        length = warmup_length(first, given[0] if given else None)
+        return replace(
+            stats,
+            given_rates=given,
+            warmup_at=warmup_at(self._files(), length) if length is not None else None,
+        )
 
     def _files(self) -> Iterator[str]:
         """Those of the training's script and of the recipe's functions."""
-        yield str(getattr(sys.modules.get("__main__"), "__file__", None) or "")
-        for function in (self._recipe.loss_fn, self._recipe.train_step):
-            yield getattr(code_of(function), "co_filename", "")
+        main = getattr(sys.modules.get("__main__"), "__file__", None)
+        functions = (self._recipe.loss_fn, self._recipe.train_step)
+        codes = [code for code in map(code_of, functions) if code is not None]
+        yield from filter(None, (main, *(code.co_filename for code in codes)))
 
     def loop(self) -> LoopFacts:
         return LoopFacts(

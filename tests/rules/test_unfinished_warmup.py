@@ -71,15 +71,32 @@ def test_a_run_that_was_cut_short() -> None:
 
 
 def test_a_rate_that_is_there_to_be_multiplied() -> None:
-    """Noam's schedule gives rates."""
-    assert not fires(rising_for(5000), rate=1.0)
+    """Noam's schedule gives rates: of 64 units and a warm-up of 400 steps, n / 64000."""
+
+    def noam(optimizer: torch.optim.Optimizer) -> Any:
+        return lr_scheduler.LambdaLR(
+            optimizer, lambda n: 64**-0.5 * min((n + 1) ** -0.5, (n + 1) * 400**-1.5)
+        )
+
+    assert not fires(noam, rate=1.0)
+
+
+def test_a_rate_that_no_scheduler_noted_and_that_is_the_default() -> None:
+    """Nobody may have chosen it: groups are given theirs later."""
+
+    def by_hand(optimizer: torch.optim.Optimizer) -> Any:
+        for group in optimizer.param_groups:
+            del group["initial_lr"]
+
+    schedule = rising_for(5000)
+    assert not fires(lambda optimizer: (schedule(optimizer), by_hand(optimizer))[0], rate=1e-3)
 
 
 SCRIPT = """
 import torch
 import torch.nn.functional as F
 
-MAX_STEPS, LEARNING_RATE = 80, 1e-3
+MAX_STEPS, LEARNING_RATE = 80, 2e-3
 warmup_iters = 4000
 
 torch.manual_seed(0)
@@ -100,7 +117,10 @@ def test_a_script_that_sets_its_rate_by_hand(tmp_path: Path) -> None:
     file = tmp_path / "train.py"
     file.write_text(SCRIPT)
     done = nanodoc("run", "train.py", cwd=tmp_path)
-    assert "warning[ND652]: the warm-up had reached 2.0% of the learning rate" in done.stderr
+    assert (
+        "warning[ND652]: the warm-up of 4000 steps had reached 2.0% of the learning rate"
+        in done.stderr
+    )
     assert f"--> train.py:{line_of(file, 'warmup_iters = 4000')}:1" in done.stderr
     cut = nanodoc("run", "--steps", "60", "train.py", cwd=tmp_path)
     assert "ND652" not in cut.stderr

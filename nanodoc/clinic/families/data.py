@@ -270,7 +270,7 @@ PATIENTS: tuple[Patient, ...] = (
     ),
     Patient(
         name="silent-letter",
-        file="spoken_numbers",
+        file="spelled_words",
         story="a letter that has the number of the blank",
         expect="blank-label",
         line="torch.tensor(labels + [0]",

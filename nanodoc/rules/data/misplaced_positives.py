@@ -39,7 +39,7 @@ from nanodoc.rules.learning.claims import WIRED, at_call, calls_of, learning_cla
     needs=("inspection",),
     thresholds={
         "near": Threshold(6.0, "standard errors by which the other order's pairs are nearer"),
-        "strangers": Threshold(3.0, "standard errors by which the targets' pairs may be nearer"),
+        "strangers": Threshold(3.0, "standard errors from chance of the targets' pairs"),
     },
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
@@ -52,7 +52,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     error = 1 / math.sqrt(12 * pairs.samples / 2)
     if nearness < 0.5 + check.limit(evidence, "near") * error:
         return
-    if pairs.wanted > 0.5 + check.limit(evidence, "strangers") * error:
+    if abs(pairs.wanted - 0.5) > check.limit(evidence, "strangers") * error:
         return
     call = calls.calls[pairs.call]
     made = calls.origin(call.arguments[1])

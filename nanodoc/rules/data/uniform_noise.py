@@ -1,6 +1,7 @@
 """## What it checks
-A regression whose target was drawn in the step by `torch.rand` or `uniform_`, where the model reads
-data to which the same noise was added: a diffusion model that learns to tell noise.
+A regression whose target was drawn in the step by `torch.rand`, where the model reads the sum of
+that noise and of data from outside of the step, which nothing random has gone into: a diffusion
+model that learns to tell noise.
 
 ## Why it matters
 Denoising begins with normal noise, of mean 0 and variance 1, and its formulas hold for nothing
@@ -24,12 +25,13 @@ from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.rule import Rule, rule
-from nanodoc.facts.calls import REGRESSION, CallFacts, StepCalls
+from nanodoc.facts.calls import DRAWS, REGRESSION, ArgumentFacts, CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import WIRED, at_call, calls_into_the_loss, learning_claim
 
-_UNIFORM = ("rand", "rand_like", "uniform")
+_UNIFORM = ("rand", "rand_like")
+_PRODUCTS = ("mul", "rmul", "imul")
 _SUMS = ("add", "radd", "iadd", "addcmul", "lerp")
 
 
@@ -69,14 +71,27 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
 
 
 def _is_added(calls: StepCalls, noise: CallFacts, made_of: set[int]) -> bool:
-    """A sum on the way to the prediction: the noise, and something of its shape that is not made of
-    it."""
+    """A sum on the way to the prediction: the noise, and data of its shape."""
     for index in sorted(made_of):
         total = calls.calls[index]
         if total.name not in _SUMS or total.shape != noise.shape:
             continue
         terms = [a for a in total.arguments if a.shape == noise.shape and not a.requires_grad]
-        noisy = [noise.index in calls.behind(calls.maker(a) or a)[0] for a in terms]
-        if len(noisy) == 2 and any(noisy) and not all(noisy):
+        noisy = [a for a in terms if noise.index in calls.behind(calls.maker(a) or a)[0]]
+        others = [a for a in terms if a not in noisy]
+        if len(noisy) == 1 and len(others) == 1 and _is_data(calls, others[0], noise):
             return True
     return False
+
+
+def _is_data(calls: StepCalls, term: ArgumentFacts, noise: CallFacts) -> bool:
+    """Of a tensor of that shape from outside, perhaps scaled, and drawn by nobody."""
+    made = calls.maker(term)
+    scaled = made is not None and made.name in _PRODUCTS
+    factors = list(made.arguments) if made is not None and scaled else [term]
+    whole = [a for a in factors if a.shape == noise.shape]
+    origins = [calls.origin(a) for a in whole]
+    return any(
+        isinstance(origin, ArgumentFacts) or (not origin.name.startswith(DRAWS))
+        for origin in origins
+    )

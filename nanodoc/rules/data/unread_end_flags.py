@@ -1,7 +1,8 @@
 """## What it checks
 Regressions whose target is a reward plus a number times what a network says of the next state, as
 those of Q-learning and of critics, in a function that binds a variable such as done or terminated
-and never reads it.
+and never reads it, where no flag at all is multiplied in. An info where the value is not the best
+of several actions: tasks of control may have no end but the limit of time.
 
 ## Why it matters
 Where an episode ended there is no next state. With its value in the target, ends look as good as
@@ -27,13 +28,18 @@ from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.rule import Rule, rule
-from nanodoc.facts.calls import ArgumentFacts, CallFacts, StepCalls
+from nanodoc.facts.calls import LAYERS, ArgumentFacts, CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.source import SourceSpan
 from nanodoc.rules.base import location_key
-from nanodoc.rules.data.next_values import PRODUCTS, is_of_a_network, next_values
+from nanodoc.rules.data.next_values import next_values
 from nanodoc.rules.learning.claims import WIRED, at_call, calls_of, learning_claim
 
-_CHOICES = ("where", "masked_fill", "setitem")
+_CHOICES = (
+    *("where", "masked_fill", "masked_scatter", "setitem", "index_put", "index_fill"),
+    *("index_copy", "index_add", "scatter"),
+)
+_MAXIMA = ("max", "amax")
 
 
 @rule(
@@ -50,7 +56,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     for total, value in next_values(calls):
         site = total.site
         flags = [name for name, place in inspection.unread_flags if _beside(place, site)]
-        if site is None or not flags or _is_masked(calls, value):
+        if site is None or not flags or _is_masked(calls, total):
             continue
         bound = next(place for name, place in inspection.unread_flags if name == flags[0])
         yield learning_claim(
@@ -59,9 +65,10 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             title=f"the value of the next state is added to every reward, and {flags[0]} is never "
             "read",
             explanation="The target is a reward plus what a network says of the next state. Where "
-            "an episode has ended there is none.",
+            f"an episode has ended there is none. {flags[0]} is bound in line {bound.line}.",
             culprit=at_call(total, evidence),
             step=len(evidence.losses) - 1,
+            severity="warning" if _is_best(calls, value) else "info",
             weight=confidence(0.7, 0.3),
             notes=[(flags[0], f"{bound.place}: {bound.code}")],
             fix=f"multiply that value by 1 - {flags[0]}",
@@ -70,21 +77,23 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         return
 
 
-def _beside(place: object, site: object) -> bool:
+def _beside(place: SourceSpan, site: SourceSpan | None) -> bool:
     """In the same function of the same file."""
-    return all(getattr(place, name) == getattr(site, name, None) for name in ("file", "function"))
+    return site is not None and (place.file, place.function) == (site.file, site.function)
 
 
-def _is_masked(calls: StepCalls, value: ArgumentFacts) -> bool:
-    """The network's value is multiplied by another tensor, or chosen by one."""
-    made = calls.origin(value)
-    while isinstance(made, CallFacts):
-        inner = [a for a in made.arguments if is_of_a_network(calls, a)]
-        if made.name in _CHOICES or "overwritten" in made.notes:
-            return True
-        if made.name not in PRODUCTS:
-            return False
-        if len(made.arguments) != 1 or not inner:
-            return True
-        made = calls.origin(inner[0])
-    return False
+def _is_masked(calls: StepCalls, total: CallFacts) -> bool:
+    """Something on the way from the network to the target is multiplied by a flag, chosen by one,
+    or written over in places."""
+    behind, _ = calls.behind(total, stop=LAYERS)
+    return any(
+        made.name in _CHOICES or "mask_ones" in made.notes or "overwritten" in made.notes
+        for made in (calls.calls[index] for index in behind)
+    )
+
+
+def _is_best(calls: StepCalls, value: ArgumentFacts) -> bool:
+    """The best of all actions, as in Q-learning: its tasks end."""
+    made = calls.maker(value)
+    behind = calls.behind(made, stop=LAYERS)[0] if made is not None else set()
+    return any(calls.calls[index].name in _MAXIMA for index in behind)

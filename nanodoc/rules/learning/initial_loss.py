@@ -1,7 +1,7 @@
 """## What it checks
 The first cross entropy against ln C. At twice ln C and above it is reported: as an info, or as a
-warning if it has not come down to ln C by the end of the run, or was ten times ln C and above. The
-line is that of the last layer's first weights where they are several times as wide as He's.
+warning if it has not come down to ln C by the end of the run. Where the last layer's first weights
+are several times as wide as He's, the line is theirs, and ten times ln C is a warning at once.
 
 ## Why it matters
 The model begins sure of wrong answers and spends its first steps unlearning them.
@@ -74,6 +74,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     stuck = last >= chance and len(evidence.losses) >= _PLATEAU
     far = began >= at_once * chance
     wide = _wide_layer(calls, loss, evidence)
+    if wide is None and limit == at_once:
+        return  # positions may be made before the loop, too
     yield learning_claim(
         rule,
         ("initial-loss",),
@@ -98,7 +100,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             module_type=wide.module_type,
             location=wide.initialised_at,
         ),
-        severity="warning" if stuck or far else "info",
+        severity="warning" if stuck or (far and wide is not None) else "info",
         step=0,
         weight=confidence(0.6, 0.4 if last >= chance else 0.1),
         notes=[("loss at step 0", began), ("ln C", chance), ("loss now", last)],

@@ -1,6 +1,7 @@
 """## What it checks
-A softmax whose output is multiplied or compared with labels of 0 and 1, as those of a Dice loss
-are: along one dimension these add up to 1 everywhere, and the softmax goes over another one.
+A softmax of three and more dimensions whose output is multiplied or compared with labels of 0 and
+1, as those of a Dice loss are: along one dimension these add up to 1 everywhere, and the softmax
+goes over another one. Scores that the step also normalises over the classes are left alone.
 
 ## Why it matters
 What competes are then pixels or samples, and not classes: no pixel's probabilities add up to 1, and
@@ -29,6 +30,7 @@ from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import WIRED, at_call, calls_into_the_loss, learning_claim
 
 _NORMALISERS = ("softmax", "log_softmax")
+_FEWEST = 3  # dimensions: in a matrix both directions, and masks that select, are usual
 _KEEPS_THE_ORDER = ("contiguous", "clone", "to", "float", "double", "clamp", "clip", "clamp_min")
 _ELEMENTWISE = ("log", "neg", "add", "pow", "square")
 
@@ -48,7 +50,9 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         if classes is None or made is None:
             continue
         shape, dim = made.shape, made.options.get("dim")
-        if not isinstance(dim, int) or dim % len(shape) == classes:
+        if not isinstance(dim, int) or len(shape) < _FEWEST or dim % len(shape) == classes:
+            continue
+        if _is_one_of_two(calls, made):
             continue
         dim %= len(shape)
         yield learning_claim(
@@ -66,6 +70,21 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             standing=WIRED,
         )
         return
+
+
+def _is_one_of_two(calls: StepCalls, made: CallFacts) -> bool:
+    """The same scores are normalised in another direction as well, where two sets are matched."""
+    scores = _identity(calls, made)
+    return any(
+        other.index != made.index and other.arguments and _identity(calls, other) == scores
+        for other in calls.calls
+        if other.name in (*_NORMALISERS, "cross_entropy")
+    )
+
+
+def _identity(calls: StepCalls, call: CallFacts) -> object:
+    origin = calls.origin(call.arguments[0])
+    return origin.index if isinstance(origin, CallFacts) else origin.leaf
 
 
 def _softmax(calls: StepCalls, call: CallFacts) -> CallFacts | None:

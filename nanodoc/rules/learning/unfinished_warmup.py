@@ -1,6 +1,6 @@
 """## What it checks
-Trainings that come to an end of their own: a learning rate that rose in every step and, when the
-training ended, had not reached a tenth of what the optimizer was given.
+Trainings that come to an end of their own: the rate of step n was n / N of what each group of the
+optimizer was given, for a whole number N of ten times the steps and more.
 
 ## Why it matters
 The warm-up was written for a longer training. The rate that was chosen is never used, and the model
@@ -18,17 +18,19 @@ ND609 learning-rate-range
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
 from nanodoc.diagnosis.finding import Culprit, Fix
 from nanodoc.diagnosis.rule import Rule, Threshold, rule
 from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.loop import RunStatistics
+from nanodoc.facts.rates import warmup_length
 from nanodoc.facts.source import SourceSpan
 
-_SHORTEST = 30  # steps
-_FACTORS = 0.05  # a higher rate may be there to be multiplied by a schedule that gives rates
+_FACTORS = 0.05
+"""A higher rate may be there to be multiplied by a schedule that gives rates, such as Noam's; it is
+believed where a line of the user's says how long the warm-up is."""
 
 
 @rule(
@@ -37,36 +39,37 @@ _FACTORS = 0.05  # a higher rate may be there to be multiplied by a schedule tha
     "warning",
     "a warm-up that goes on when the training is over",
     needs=("stats", "loop"),
-    thresholds={"reached": Threshold(0.1, "share of the optimizer's rate")},
+    thresholds={
+        "reached": Threshold(0.1, "share of the optimizer's rate"),
+        "steps": Threshold(30, "steps of a training that can be judged"),
+    },
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     stats = evidence.stats
-    if stats is None or not evidence.own_length or len(stats.rates) < _SHORTEST:
+    if stats is None or not evidence.own_length:
         return
-    given = stats.given_rate
-    if given is None or not 0 < given <= _FACTORS or not all(stats.rates):
+    steps, length = len(stats.rates), _length(stats)
+    if length is None or steps < check.limit(evidence, "steps"):
         return
-    rates = [max(step) for step in stats.rates]
-    reached = rates[-1] / given
-    if not _rises(rates) or reached >= check.limit(evidence, "reached"):
+    if steps >= check.limit(evidence, "reached") * length:
+        return
+    given, rates = stats.given_rates[0], [step[0] for step in stats.rates]
+    if given is None or (given > _FACTORS and stats.warmup_at is None):
         return
     yield Claim(
         root=("rate",),
         specificity=Specificity.EXACT,
         stage=Stage.SCHEDULE,
         finding=rule.finding(
-            confidence=confidence(0.7, 0.5 if _is_straight(rates) else 0.0),
-            title=f"the warm-up had reached {reached:.1%} of the learning rate of {given:.3g} when "
-            "the training ended",
-            explanation=f"The rate rose in each of the {len(rates)} steps, to {rates[-1]:.3g}. At "
-            f"this pace it would take {len(rates) / reached:.0f} steps to come to {given:.3g}.",
+            confidence=confidence(0.8, 0.5),
+            title=f"the warm-up of {length} steps had reached {steps / length:.1%} of the learning "
+            f"rate of {given:.3g} when the training ended",
+            explanation=f"The training has {steps} steps, and in each of them the rate rose by the "
+            f"same amount, to {rates[-1]:.3g}.",
             culprit=Culprit(kind="optimizer", location=_place(evidence)),
             phase="optimizer",
-            step=len(rates) - 1,
-            evidence=(
-                ("learning rate", f"{rates[0]:.3g} → {rates[-1]:.3g}"),
-                ("given to the optimizer", f"{given:.3g}"),
-            ),
+            step=steps - 1,
+            evidence=(("learning rate", f"{rates[1]:.3g} → {rates[-1]:.3g}"),),
             fixes=(
                 Fix(
                     title="make the warm-up a part of the training: a tenth of its steps, or fewer",
@@ -77,16 +80,15 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     )
 
 
-def _rises(rates: Sequence[float]) -> bool:
-    """It never falls, and does not stand still for long."""
-    pairs = list(pairwise(rates))
-    rising = sum(later > earlier for earlier, later in pairs)
-    return all(later >= earlier for earlier, later in pairs) and 2 * rising > len(pairs)
-
-
-def _is_straight(rates: Sequence[float]) -> bool:
-    half = rates[len(rates) // 2] - rates[0]
-    return abs(2 * half - (rates[-1] - rates[0])) <= 0.1 * (rates[-1] - rates[0])
+def _length(stats: RunStatistics) -> int | None:
+    """Of the warm-up that all groups have in common."""
+    if not stats.given_rates or any(len(step) != len(stats.given_rates) for step in stats.rates):
+        return None
+    lengths = {
+        warmup_length([step[group] for step in stats.rates], given)
+        for group, given in enumerate(stats.given_rates)
+    }
+    return lengths.pop() if len(lengths) == 1 else None
 
 
 def _place(evidence: Evidence) -> SourceSpan | None:
@@ -94,5 +96,5 @@ def _place(evidence: Evidence) -> SourceSpan | None:
     if stats is not None and stats.warmup_at is not None:
         return stats.warmup_at
     schedulers = loop.schedulers if loop is not None else ()
-    made = [one.built_at for one in schedulers] + list(evidence.optimizer_sites)
+    made = [schedule.built_at for schedule in schedulers] + list(evidence.optimizer_sites)
     return next((place for place in made if place is not None), None)
