@@ -36,12 +36,21 @@ def test_it_is_run_as_it_is(tmp_path: Path) -> None:
     assert "step train.py:10, replay of step 0 bitwise the same" in done.stderr
 
 
+def test_it_trains_in_a_function_that_it_calls(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    text = LOOP.partition("model =")[0] + "def main():\n    build().sum().backward()\n\nmain()\n"
+    file.write_text(text)
+    assert is_script(str(file))
+
+
 @pytest.mark.parametrize(
     "text",
     [
         "def build():\n    return {}\n",
         "def build():\n    return {}\n\nif __name__ == '__main__':\n    train(build())\n",
         "def build():\n    return {}\n\ndef train():\n    build()['loss'].backward()\n",
+        "def build():\n    return {}\n\nassert build() == {}\n",
+        "import torch\n\ndef build():\n    return {}\n\n(torch.ones(2, requires_grad=True)).sum().backward()\n",
     ],
 )
 def test_a_recipe_stays_one(text: str, tmp_path: Path) -> None:

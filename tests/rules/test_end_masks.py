@@ -114,10 +114,27 @@ def read_elsewhere(kept: SimpleNamespace, best: torch.Tensor) -> torch.Tensor:
     return rewards + 0.99 * best
 
 
+def masked_by_another(kept: SimpleNamespace, best: torch.Tensor) -> torch.Tensor:
+    """`dones` counts the limit of time as well; the real ends are another part."""
+    rewards, dones = taken(kept)  # noqa: RUF059 - on purpose
+    goes_on = (kept.rewards > -1).float()
+    return rewards + 0.99 * torch.min(best * goes_on, 2 * best * goes_on)
+
+
+def written_over(kept: SimpleNamespace, best: torch.Tensor) -> torch.Tensor:
+    rewards, dones = taken(kept)  # noqa: RUF059 - on purpose
+    target = rewards + 0.99 * best
+    ends = kept.rewards < -1
+    target[ends] = rewards[ends]
+    return target
+
+
 def test_an_unread_flag_of_ends() -> None:
     assert "ND140" in codes(unread)
 
 
-@pytest.mark.parametrize("target", [unread_on_purpose, read_elsewhere, flat, turned])
+@pytest.mark.parametrize(
+    "target", [unread_on_purpose, read_elsewhere, masked_by_another, written_over, flat, turned]
+)
 def test_a_flag_that_is_read_or_not_wanted(target: Target) -> None:
     assert "ND140" not in codes(target)

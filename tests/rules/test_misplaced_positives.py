@@ -70,3 +70,24 @@ def test_strangers_that_are_paired(arranged: Arranged, targets: Callable[[], tor
 def test_where_no_order_shows() -> None:
     """Views that have nothing in common say nothing of the order."""
     assert CODE not in codes(halves, of_neighbours, noise=50.0)
+
+
+def test_two_encoders_that_keep_the_halves_apart() -> None:
+    """Every sample of the own half is nearer than the pair, which is the nearest of the other."""
+    torch.manual_seed(0)
+    model = nn.ModuleList([nn.Linear(8, 16), nn.Linear(8, 16)])
+
+    def loss_fn(model: nn.ModuleList, seen: torch.Tensor) -> torch.Tensor:
+        views = [seen + 0.2 * torch.randn_like(seen) for _ in range(2)]
+        places = torch.cat([model[0](views[0]), model[1](views[1]) + 3])
+        places = F.normalize(places, dim=1)
+        alike = (places @ places.T / 0.5).masked_fill(torch.eye(len(places)).bool(), -1e9)
+        return F.cross_entropy(alike, of_halves())
+
+    recipe = Recipe(
+        model=model,
+        loss_fn=loss_fn,
+        data=list(torch.randn(12, SAMPLES, 8)),
+        optimizer=torch.optim.Adam(model.parameters(), 1e-4),
+    )
+    assert CODE not in {finding.code for finding in diagnose(recipe, 24)}

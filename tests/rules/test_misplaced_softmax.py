@@ -69,3 +69,25 @@ def test_where_the_labels_say_nothing_of_a_dimension() -> None:
     assert CODE not in codes(
         lambda scores, labels: -(scores.flatten(2).softmax(-1) * labels).sum(), places
     )
+
+
+def test_two_sets_that_are_matched_in_both_directions() -> None:
+    """Each of 3 is one of 36; a softmax goes over either side."""
+    matched = F.one_hot(torch.randint(0, 36, (8, 3)), 36).float()
+
+    def loss(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        scores = scores.flatten(2)
+        return (
+            -((scores.log_softmax(1) + scores.log_softmax(2)) * labels).sum()
+            - (scores.log_softmax(1) * labels).sum()
+        )
+
+    assert CODE not in codes(loss, matched)
+
+
+def test_a_matrix_of_choices() -> None:
+    """In a matrix, what is 0 and 1 may select: attention over the members of each group."""
+    groups = F.one_hot(torch.arange(8) % 3, 3).float()
+    assert CODE not in codes(
+        lambda scores, labels: -(scores.mean((2, 3)).softmax(0) * labels).sum().log(), groups
+    )

@@ -86,6 +86,20 @@ def by_torch(average: nn.Module, model: nn.Module) -> None:
     average.update_parameters(model)
 
 
+def complex_copy(model: nn.Module) -> nn.Module:
+    return nn.ModuleList(
+        [frozen_copy(model), nn.ParameterList([torch.zeros(2, dtype=torch.cfloat)])]
+    )
+
+
+def lazy(model: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.LazyLinear(12), nn.LazyBatchNorm1d()).eval()
+
+
+def without_memory(model: nn.Module) -> nn.Module:
+    return copy.deepcopy(model).to("meta").eval()
+
+
 def test_an_average_of_the_weights_alone() -> None:
     assert CODE in codes(frozen_copy, of_weights)
 
@@ -98,8 +112,15 @@ def test_an_average_of_the_weights_alone() -> None:
         (training_copy, by_itself),
         (stranger, not_at_all),
         (averaged, by_torch),
+        (frozen_copy, not_at_all),
+        (complex_copy, not_at_all),
+        (lazy, not_at_all),
+        (without_memory, not_at_all),
     ],
-    ids=["with buffers", "in training mode", "with its own statistics", "a stranger", "of torch"],
+    ids=[
+        *("with buffers", "in training mode", "with its own statistics", "a stranger", "of torch"),
+        *("an anchor", "complex numbers", "lazy", "meta"),
+    ],
 )
 def test_others(other: Callable[[nn.Module], nn.Module], follow: Follow) -> None:
     assert CODE not in codes(other, follow)
