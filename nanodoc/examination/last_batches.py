@@ -35,7 +35,7 @@ from nanodoc.replay.step import StepRunner, run_step
 from nanodoc.replay.step_state import StateKeeper, StepState
 from nanodoc.replay.traced_replay import leaves_of
 from nanodoc.replay.weight_history import PastStep
-from nanodoc.tensors.nested import batch_size
+from nanodoc.tensors.nested import batch_size, tensor_leaves
 from nanodoc.trace.calls import CallLog
 from nanodoc.trace.eager import run_eagerly
 
@@ -205,7 +205,10 @@ class Inspector:
         if evaluating:
             self._model.eval()
         batches = [self._runner.moved(batch) for batch in capsule.batches]
-        log = CallLog(self._model, leaves_of(self._model, batches), probe.measure)
+        known = batches
+        if not any(tensor_leaves(batches)):  # the step draws them itself
+            known = getattr(self._runner.recipe.train_step, "drawn_batches", batches)
+        log = CallLog(self._model, leaves_of(self._model, known), probe.measure)
         probe.begin(log.made_of)
         if watch is not None:
             watch.begin(capsule, log.count)

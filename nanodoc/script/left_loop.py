@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from nanodoc.replay.objects import PlainState
 
 _SHARE = 0.02  # of the time between two ends of the loop that keeping its state may take
+_FREE = 0.1  # seconds that it may take in all, whatever the share: short trainings have short loops
 
 
 class _Step(Protocol):
@@ -20,18 +21,20 @@ class _Step(Protocol):
 
 
 class LeftLoop:
-    """Kept each time the loop ends, unless it ends too often for that."""
+    """Kept each time the loop ends, unless it ends too often for that: then as an earlier end left
+    them, which says as well that they train."""
 
     def __init__(self) -> None:
         self._state: PlainState | None = None
-        self._cost = self._at = 0.0
+        self._cost = self._at = self._spent = 0.0
 
     def note(self, step: _Step) -> None:
         """The loop has ended."""
-        began, self._state = time.perf_counter(), None
-        if (began - self._at) * _SHARE >= self._cost:
+        began = time.perf_counter()
+        if (began - self._at) * _SHARE >= self._cost or self._spent + self._cost <= _FREE:
             self._state = PlainState(_values(step).values())
             self._cost = time.perf_counter() - began
+            self._spent += self._cost
         self._at = began
 
     @contextlib.contextmanager

@@ -46,7 +46,7 @@ def recipe(target_of, follows=True):
         "train_step": train_step,
         "data": [kept_steps(64) for _ in range(40)],
         "optimizer": optimizer,
-        "max_steps": 100,
+        "max_steps": 320,
     }
 
 

@@ -1,5 +1,5 @@
 """## What it checks
-Trainings that come to an end of their own after a hundred steps and more, with regressions whose
+Trainings that come to an end of their own after 300 steps and more, with regressions whose
 target is a reward plus what another network says of the next state: has anything written into that
 network since the first step?
 
@@ -39,7 +39,7 @@ from nanodoc.rules.learning.claims import WIRED, calls_of, learning_claim
     "warning",
     "a target network that is never brought up to date",
     needs=("inspection",),
-    thresholds={"steps": Threshold(100, "steps of a training that can be judged")},
+    thresholds={"steps": Threshold(300, "steps of a training that can be judged")},
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     calls, inspection = calls_of(evidence), evidence.inspection
