@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import sys
 from typing import Any
 
 from nanodoc.facts.calls import (
@@ -18,6 +19,7 @@ from nanodoc.facts.calls import (
 from nanodoc.facts.source import SourceSpan
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.tensors.nested import keys_of, tensor_leaves
+from nanodoc.trace.named_numbers import reshaped_at
 from nanodoc.trace.returned import Key, line_in_data, line_of_variable, lines_calling
 from nanodoc.trace.unread import unread_names
 
@@ -70,6 +72,16 @@ def unread_flags(calls: StepCalls) -> tuple[tuple[str, SourceSpan], ...]:
     for place in places:
         found |= unread_names(place, _ENDS)
     return tuple(found.items())
+
+
+def edges_at(calls: StepCalls) -> SourceSpan | None:
+    """Where a list of pairs is reshaped to two rows, in the files of a step with misread edges."""
+    if not any("misread_edges" in call.notes for call in calls.calls):
+        return None
+    places = [call.called_from or call.location for call in calls.calls]
+    files = {os.path.abspath(place.file) for place in places if place is not None}
+    main = getattr(sys.modules.get("__main__"), "__file__", None)
+    return reshaped_at({*files, main} if main else files, 2)
 
 
 def weights_at(calls: StepCalls) -> SourceSpan | None:

@@ -15,7 +15,14 @@ import torch
 from nanodoc.errors import UsageError, UserCodeError
 from nanodoc.examination.averages import stale_averages
 from nanodoc.examination.discarded import discarded
-from nanodoc.examination.labels import criterion_at, labels_at, mask_at, unread_flags, weights_at
+from nanodoc.examination.labels import (
+    criterion_at,
+    edges_at,
+    labels_at,
+    mask_at,
+    unread_flags,
+    weights_at,
+)
 from nanodoc.examination.model_watch import ModelWatch
 from nanodoc.examination.returns import ReturnsLook
 from nanodoc.examination.sequence_look import SequenceLook
@@ -115,6 +122,7 @@ class Inspector:
             stale_averages=averages,
             unmoved=watch.still.unmoved(self._first_weights),
             pairs=pairs,
+            edges_at=edges_at(calls),
             criterion_at=criterion_at(calls),
             returns=self._returns(last, calls),
             **self._sequences(last, calls),

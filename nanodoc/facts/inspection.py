@@ -83,6 +83,8 @@ class InspectionFacts:
     """The line that makes the criterion with class weights."""
     criterion_at: SourceSpan | None = None
     """The line that makes the object of a library that computes the loss."""
+    edges_at: SourceSpan | None = None
+    """The only line of the user's that reshapes to two rows, of a step with misread edges."""
     unmoved: tuple[UnmovedFacts, ...] = ()
     """Networks that the step asks, and that are as they were in the first."""
     pairs: PairFacts | None = None

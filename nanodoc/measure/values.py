@@ -11,6 +11,7 @@ import torch
 
 from nanodoc.accelerator import in_widest
 from nanodoc.facts.calls import BINARY, CLASSIFICATION, OF_SIGNS, REGRESSION, ArgumentFacts
+from nanodoc.measure.edges import is_misread
 from nanodoc.measure.labels import blanks, class_dimension
 from nanodoc.measure.pairs import nearness_of_pairs
 from nanodoc.measure.slopes import Slopes
@@ -20,6 +21,8 @@ SQUASHERS = frozenset(("sigmoid", "tanh"))
 ATTENTION = ("scaled_dot_product_attention", "multi_head_attention_forward")
 _BLOCKS = -1e4
 """A number added to a score that leaves nothing of it."""
+_LOOKUP = "embedding"
+_TAKING = ("getitem", "unbind", "select")
 _BINARIES = ("binary_cross_entropy", BINARY)
 _PRODUCTS = ("mul", "rmul", "imul")
 _FEWEST_FLAGS, _MOST_FLAGS = 8, 1 << 16
@@ -108,8 +111,9 @@ class ValueProbe:
                 return self._softmax(tensors[0], options)
             if name in ATTENTION:
                 return _mask(name, tensors)
-            if name == "embedding" and len(tensors) > 1:
-                return {"rows": tensors[1].shape[0], **self._all_ids(tensors[0])}
+            ids = self._of_ids(name, tensors)
+            if ids:
+                return ids
             if (
                 (name in RECTIFIERS or name in SQUASHERS)
                 and isinstance(out, torch.Tensor)
@@ -165,6 +169,14 @@ class ValueProbe:
             told = {"value": _number(out), **_range("log_of_sum", sums)}
             return told | (blanks(tensors[1], options) if len(tensors) > 1 else {})
         return None
+
+    def _of_ids(self, name: str, tensors: list[torch.Tensor]) -> dict[str, float]:
+        """What is looked up in a table, and the rows of edges."""
+        if name == _LOOKUP and len(tensors) > 1:
+            return {"rows": tensors[1].shape[0], **self._all_ids(tensors[0])}
+        if name in _TAKING and is_misread(tensors[0]):
+            return {"misread_edges": float(tensors[0].shape[1])}
+        return {}
 
     def _all_labels(self, target: torch.Tensor, options: dict[str, Any]) -> dict[str, float]:
         """How often the classes were labels in all batches so far, of a loss with class weights and

@@ -1,5 +1,5 @@
-"""Where the user's source gives a number to a name: read from the source, and used for nothing but
-the line that is shown."""
+"""Where the user's source gives a number to a name, or to a reshape: read from the source, and used
+for nothing but the line that is shown."""
 
 from __future__ import annotations
 
@@ -51,3 +51,25 @@ def _named(file: str, pattern: re.Pattern[str], wanted: Container[int]) -> Itera
 def _is_one_of(value: ast.expr | None, wanted: Container[int]) -> bool:
     constant = value.value if isinstance(value, ast.Constant) else None
     return type(constant) is int and constant in wanted
+
+
+def reshaped_at(files: Iterable[str], rows: int) -> SourceSpan | None:
+    """The only line of these files that reshapes something to so many rows."""
+    found = [
+        line_span(file, node.end_lineno or node.lineno, "<module>")
+        for file in {os.path.abspath(file) for file in files}
+        if frame_kind(file) == USER
+        for node in nodes_of(file)
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ("view", "reshape")
+        if [ast.unparse(argument) for argument in _sizes(node)] == [str(rows), "-1"]
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def _sizes(call: ast.Call) -> list[ast.expr]:
+    """Those that a reshape is given, one by one or as a tuple, behind the tensor where that is its
+    first argument."""
+    given = list(call.args)
+    if given and isinstance(given[-1], (ast.Tuple, ast.List)):
+        return given[-1].elts
+    return given[-2:]

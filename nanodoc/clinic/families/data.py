@@ -308,4 +308,11 @@ PATIENTS: tuple[Patient, ...] = (
         line="slow.to(state.device)(after)",
         severity="warning",
     ),
+    Patient(
+        name="shuffled-friends",
+        file="friendships",
+        story="pairs of friends that are reshaped, and not transposed",
+        expect="misread-edges",
+        line="pairs.reshape(2, -1)",
+    ),
 )

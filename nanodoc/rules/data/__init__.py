@@ -22,6 +22,7 @@ from nanodoc.rules.data import (
     leaked_target,
     misaligned_targets,
     misplaced_positives,
+    misread_edges,
     missing_causal_mask,
     mixed_dimensions,
     non_finite_input,
@@ -88,5 +89,6 @@ RULES = tuple(
         unread_end_flags,
         misplaced_positives,
         unmoved_target,
+        misread_edges,
     )
 )
