@@ -148,12 +148,14 @@ class ParameterStats:
     """All its rows (the weights of its units) are the same, up to rounding."""
     began_alike: bool = False
     """Its rows were equal before the first step, and not zero."""
+    began_positive: bool = False
+    """None of its first values was below zero, and they were not all the same."""
     began_wide: float | None = None
     """The standard deviation of its first values over sqrt(2 / fan_in) (He et al. 2015); of two and
     more dimensions, where its first values are known."""
     initialised_at: SourceSpan | None = None
     """The user's line that gave it its values, where it is all zeros, has equal rows, or began
-    several times as wide as He's."""
+    without a negative value or several times as wide as He's."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -91,6 +91,7 @@ def _parameters(
             alike = _identical_rows(weights)
             began_alike = old is not None and _identical_rows(old) and bool(old.any())
             wide = width_over_he(old) if old is not None else None
+            positive = old is not None and old.dim() > 1 and _is_positive(old)
             yield ParameterStats(
                 name=name,
                 shape=tuple(parameter.shape),
@@ -106,10 +107,16 @@ def _parameters(
                 identical_rows=alike,
                 began_alike=began_alike,
                 began_wide=wide,
+                began_positive=positive,
                 initialised_at=build.initialised_at(name)
-                if norm == 0 or alike or began_alike or (wide or 0) > _WIDE
+                if norm == 0 or alike or began_alike or positive or (wide or 0) > _WIDE
                 else None,
             )
+
+
+def _is_positive(weights: torch.Tensor) -> bool:
+    low, high = weights.aminmax()
+    return 0 <= float(low) < float(high)
 
 
 def _layers(

@@ -169,6 +169,16 @@ def test_layers_that_began_alike_and_parted_by_chance() -> None:
     assert serious(run(Gated(1))) == []
 
 
+@pytest.mark.parametrize(("layers", "found"), [((0, 2), True), ((0,), False)])
+def test_weights_of_one_sign(layers: tuple[int, ...], found: bool) -> None:
+    """All of them are a slip; one may be meant."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(10, 16), nn.Tanh(), nn.Linear(16, 3))
+    for layer in layers:
+        nn.init.uniform_(model[layer].weight, 0.0, 0.4)
+    assert ("ND610" in {one.code for one in run(model)}) is found
+
+
 class LoRA(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -142,6 +142,15 @@ PATIENTS: tuple[Patient, ...] = (
         parameter="0.weight",
     ),
     Patient(
+        name="one-sided-weights",
+        file="first_weights",
+        build="sides",
+        story="weights that are filled from 0 to 1",
+        expect="poor-initialisation",
+        line="nn.init.uniform_(parameter)",
+        severity="warning",
+    ),
+    Patient(
         name="sure-head",
         file="first_weights",
         build="head",

@@ -1,5 +1,5 @@
 """A classifier and how its weights begin: a constant, a head a hundred times too large, biases that
-keep every ReLU shut."""
+keep every ReLU shut, weights of one sign."""
 
 import torch
 import torch.nn.functional as F
@@ -46,6 +46,16 @@ def ajar(model):
     nn.init.constant_(model[0].bias, 0.1)
 
 
+def one_sided(model):
+    for parameter in model.parameters():
+        nn.init.uniform_(parameter)
+
+
+def two_sided(model):
+    for parameter in model.parameters():
+        nn.init.uniform_(parameter, -0.3, 0.3)
+
+
 def sick_constant():
     return recipe(constant)
 
@@ -68,3 +78,11 @@ def sick_relu():
 
 def healthy_relu():
     return recipe(ajar)
+
+
+def sick_sides():
+    return recipe(one_sided)
+
+
+def healthy_sides():
+    return recipe(two_sided)

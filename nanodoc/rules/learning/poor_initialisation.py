@@ -1,7 +1,8 @@
 """## What it checks
 Weights whose rows are equal, up to rounding, when the run ends, although they have moved; half of
-all layers and more whose rows were equal when it began; and weights that are all zeros and get a
-gradient of exactly zero in every step.
+all layers and more whose rows were equal when it began; weights that are all zeros and get a
+gradient of exactly zero in every step; and half of all layers and more that began without a single
+negative weight.
 
 ## Why it matters
 Units that begin alike get equal gradients and stay alike: the layer is as good as one unit.
@@ -21,6 +22,7 @@ ND611 initial-loss
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
@@ -37,6 +39,7 @@ from nanodoc.rules.learning.claims import (
 from nanodoc.rules.learning.units import shown_names
 
 _MOST = 0.5  # of the layers
+_FEWEST = 32  # weights: fewer may be positive by chance
 
 
 @rule(
@@ -61,6 +64,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     ]
     if not same:
         yield from _began_alike(rule, evidence, stats)
+        yield from _began_positive(rule, evidence, stats)
         return
     first = same[0]
     module = first.name.rpartition(".")[0]
@@ -120,6 +124,39 @@ def _began_alike(rule: Rule, evidence: Evidence, stats: RunStatistics) -> Iterab
         notes=[("also", shown_names(alike[1:]))],
         fix="initialise with random values (nn.init.kaiming_uniform_, xavier_uniform_, normal_ "
         "with a standard deviation above 0); constants are for biases",
+    )
+
+
+def _began_positive(rule: Rule, evidence: Evidence, stats: RunStatistics) -> Iterable[Claim]:
+    """Half of the layers and more began without a negative weight, as `uniform_` without bounds
+    fills them. A layer or two may be meant to be positive."""
+    layers = [p for p in stats.parameters if p.trainable and _is_a_layers(p)]
+    positive = [p for p in layers if p.began_positive and math.prod(p.shape) >= _FEWEST]
+    if len(positive) < 2 or len(positive) < _MOST * len(layers):
+        return
+    first = positive[0]
+    yield learning_claim(
+        rule,
+        ("init", first.name),
+        title=f"{len(positive)} of {count(len(layers), 'layer')} began without a negative weight",
+        explanation="Sums of positive weights grow with the number of inputs, and all units of a "
+        "layer answer nearly the same: activations saturate, and gradients tell the units apart "
+        "slowly.",
+        culprit=Culprit(
+            kind="parameter",
+            parameter=first.name,
+            module=first.name.rpartition(".")[0],
+            module_type=first.module_type,
+            location=first.initialised_at,
+        ),
+        phase="setup",
+        step=0,
+        severity="warning",
+        weight=confidence(0.7, 0.4 if len(positive) == len(layers) else 0.1),
+        standing=Standing(stage=Stage.WIRING, specificity=Specificity.SPECIAL),
+        notes=[("also", shown_names(positive[1:]))],
+        fix="give the range both signs, such as nn.init.uniform_(weight, -0.08, 0.08), or use "
+        "kaiming_uniform_ or xavier_uniform_",
     )
 
 
