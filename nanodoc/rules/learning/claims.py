@@ -12,6 +12,7 @@ from nanodoc.diagnosis.finding import Culprit, Fix
 from nanodoc.diagnosis.rule import Rule
 from nanodoc.facts.calls import CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.loop import ParameterStats
 from nanodoc.facts.ops import OpFacts
 from nanodoc.facts.source import SourceSpan
 from nanodoc.rules.base import Told
@@ -111,6 +112,17 @@ def at_call(call: CallFacts, evidence: Evidence) -> Culprit:
     site: SourceSpan | None = call.site or (evidence.criterion_site if not call.module else None)
     return Culprit(
         kind="op", op=call.name, module=call.module, module_type=call.module_type, location=site
+    )
+
+
+def at_parameter(parameter: ParameterStats) -> Culprit:
+    """The user's line that gave a parameter its values as the culprit."""
+    return Culprit(
+        kind="parameter",
+        parameter=parameter.name,
+        module=parameter.name.rpartition(".")[0],
+        module_type=parameter.module_type,
+        location=parameter.initialised_at,
     )
 
 

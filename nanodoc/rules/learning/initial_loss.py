@@ -23,7 +23,6 @@ import statistics
 from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, Scope, Specificity, confidence
-from nanodoc.diagnosis.finding import Culprit
 from nanodoc.diagnosis.rule import Rule, Threshold, rule
 from nanodoc.facts.calls import CLASSIFICATION, ArgumentFacts, CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
@@ -31,6 +30,7 @@ from nanodoc.facts.loop import ParameterStats
 from nanodoc.rules.learning.claims import (
     Standing,
     at_call,
+    at_parameter,
     calls_of,
     learning_claim,
     loss_call,
@@ -91,15 +91,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             else ""
         )
         + (" It has not come down to chance since." if last >= chance else ""),
-        culprit=at_call(loss, evidence)
-        if wide is None
-        else Culprit(
-            kind="parameter",
-            parameter=wide.name,
-            module=wide.name.rpartition(".")[0],
-            module_type=wide.module_type,
-            location=wide.initialised_at,
-        ),
+        culprit=at_call(loss, evidence) if wide is None else at_parameter(wide),
         severity="warning" if stuck or (far and wide is not None) else "info",
         step=0,
         weight=confidence(0.6, 0.4 if last >= chance else 0.1),

@@ -26,7 +26,6 @@ import math
 from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
-from nanodoc.diagnosis.finding import Culprit
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.loop import ParameterStats, RunStatistics
@@ -34,6 +33,7 @@ from nanodoc.rules.base import count
 from nanodoc.rules.learning.claims import (
     SHORTEST,
     Standing,
+    at_parameter,
     learning_claim,
 )
 from nanodoc.rules.learning.units import shown_names
@@ -67,7 +67,6 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         yield from _began_positive(rule, evidence, stats)
         return
     first = same[0]
-    module = first.name.rpartition(".")[0]
     yield learning_claim(
         rule,
         ("init", first.name),
@@ -75,13 +74,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         explanation="They began alike, so they get the same gradient and stay alike: after "
         f"{count(len(evidence.losses), 'step')} the rows still differ by rounding only. "
         "The layer computes one number, many times.",
-        culprit=Culprit(
-            kind="parameter",
-            parameter=first.name,
-            module=module,
-            module_type=first.module_type,
-            location=first.initialised_at,
-        ),
+        culprit=at_parameter(first),
         phase="setup",
         step=0,
         weight=confidence(
@@ -109,13 +102,7 @@ def _began_alike(rule: Rule, evidence: Evidence, stats: RunStatistics) -> Iterab
         "unit",
         explanation="Units that begin alike compute the same number and get the same gradient; "
         "they part only by rounding, and by what the few random weights send back.",
-        culprit=Culprit(
-            kind="parameter",
-            parameter=first.name,
-            module=first.name.rpartition(".")[0],
-            module_type=first.module_type,
-            location=first.initialised_at,
-        ),
+        culprit=at_parameter(first),
         phase="setup",
         step=0,
         severity="warning",
@@ -142,13 +129,7 @@ def _began_positive(rule: Rule, evidence: Evidence, stats: RunStatistics) -> Ite
         explanation="Sums of positive weights grow with the number of inputs, and all units of a "
         "layer answer nearly the same: activations saturate, and gradients tell the units apart "
         "slowly.",
-        culprit=Culprit(
-            kind="parameter",
-            parameter=first.name,
-            module=first.name.rpartition(".")[0],
-            module_type=first.module_type,
-            location=first.initialised_at,
-        ),
+        culprit=at_parameter(first),
         phase="setup",
         step=0,
         severity="warning",
@@ -177,7 +158,6 @@ def _zero(
     """Critical where no weight of the model gets a gradient. A single layer of zeros beside others
     that learn is not used yet, which a coefficient in front of it may be the reason of."""
     first = zero[0]
-    module = first.name.rpartition(".")[0]
     several = len(zero) > 1
     dead = not any(p.grad_norm for p in stats.parameters if len(p.shape) >= 2)
     why = (
@@ -192,13 +172,7 @@ def _zero(
         title=f"{shown_names(zero)} {'are' if several else 'is'} all zeros and "
         f"{'get' if several else 'gets'} a gradient of zero",
         explanation=f"{why} In {count(len(evidence.losses), 'step')} it has not moved.",
-        culprit=Culprit(
-            kind="parameter",
-            parameter=first.name,
-            module=module,
-            module_type=first.module_type,
-            location=first.initialised_at,
-        ),
+        culprit=at_parameter(first),
         phase="setup",
         step=0,
         severity="critical" if dead else "warning" if several else "info",
