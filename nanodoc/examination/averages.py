@@ -28,7 +28,7 @@ _NEAR = 0.5  # of the size of the model's weights: two random networks are sqrt(
 
 
 def stale_averages(recipe: Recipe, first: StepState | None) -> tuple[StaleAverage, ...]:
-    """None where one of the objects that a training reaches can't be looked at."""
+    """Nothing where one of the objects that a training reaches can't be looked at."""
     with contextlib.suppress(Exception):
         return _stale_averages(recipe, first)
     return ()
