@@ -42,7 +42,7 @@ from nanodoc.replay.step import StepRunner, run_step
 from nanodoc.replay.step_state import StateKeeper, StepState
 from nanodoc.replay.traced_replay import leaves_of
 from nanodoc.replay.weight_history import PastStep
-from nanodoc.tensors.nested import batch_size, tensor_leaves
+from nanodoc.tensors.nested import batch_size, batches_among, tensor_leaves
 from nanodoc.trace.calls import CallLog
 from nanodoc.trace.eager import run_eagerly
 
@@ -214,8 +214,9 @@ class Inspector:
             self._model.eval()
         batches = [self._runner.moved(batch) for batch in capsule.batches]
         known = batches
-        if not any(tensor_leaves(batches)):  # the step draws them itself
-            known = getattr(self._runner.recipe.train_step, "drawn_batches", batches)
+        if not any(tensor_leaves(batches)):  # a script's step may draw them itself
+            drawn = getattr(self._runner.recipe.train_step, "recorded", ())
+            known = batches_among(value for _, value, _ in drawn)
         log = CallLog(self._model, leaves_of(self._model, known), probe.measure)
         probe.begin(log.made_of)
         if watch is not None:

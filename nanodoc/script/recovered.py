@@ -110,19 +110,6 @@ class RecoveredStep:
         What comes after its optimizer's step, the next batch of a loader among it, is not drawn."""
         return self.limits.draws
 
-    @property
-    def drawn_batches(self) -> list[Any]:
-        """What the iteration draws from iterators and that holds tensors; of a loader's batch that
-        comes with its number, the batch."""
-        found = []
-        for _, value, _ in self.recorded:
-            parts = value if type(value) is tuple else ()
-            holding = [part for part in parts if any(tensor_leaves(part))]
-            alone = len(holding) == 1 and not isinstance(holding[0], torch.Tensor)
-            if holding or any(tensor_leaves(value)):
-                found.append(holding[0] if alone else value)
-        return found
-
     def _body(self, loop: Loop, code: CodeType) -> Body:
         if loop.number not in self._bodies:
             self._bodies[loop.number] = Body(loop, code)

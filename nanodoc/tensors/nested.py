@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import re
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -222,6 +222,18 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
     else:
         for field in dataclasses.fields(value):
             yield f".{field.name}", getattr(value, field.name)
+
+
+def batches_among(values: Iterable[Any]) -> list[Any]:
+    """Those that hold tensors; of a loader's batch that comes with its number, the batch."""
+    found = []
+    for value in values:
+        parts = value if type(value) is tuple else ()
+        holding = [part for part in parts if any(tensor_leaves(part))]
+        alone = len(holding) == 1 and not isinstance(holding[0], torch.Tensor)
+        if holding or any(tensor_leaves(value)):
+            found.append(holding[0] if alone else value)
+    return found
 
 
 def keys_of(path: str) -> list[int | str]:

@@ -344,7 +344,7 @@ PATIENTS: tuple[Patient, ...] = (
         file="slow_start",
         story="a warm-up fifty times as long as the training",
         expect="unfinished-warmup",
-        line="lambda step: min(1.0, (step + 1) / warmup_steps)",
+        line="recipe(warmup_steps=4000)",
         severity="warning",
     ),
     Patient(
