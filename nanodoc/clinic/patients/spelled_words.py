@@ -36,7 +36,7 @@ def recipe(first):
     def loss_fn(model, batch):
         frames, labels, lengths = batch
         logs = model(frames).log_softmax(-1).transpose(0, 1)
-        spoken = torch.full((len(frames),), FRAMES)
+        spoken = torch.full((len(frames),), FRAMES, device=frames.device)
         return criterion(logs, labels, spoken, lengths)
 
     return {
