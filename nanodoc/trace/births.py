@@ -111,7 +111,11 @@ class RootSearch:
         saved = [i for i in bad if self._is_saved(record, record.inputs[i])]
         flowing = [i for i in bad if i not in saved]
         if not flowing:
-            origin = self._forward_origin([record.inputs[i] for i in saved]) if saved else None
+            forward = self._forward_roots([record.inputs[i] for i in saved]) if saved else []
+            given = [root for root in forward if (root.leaf or "").startswith("batch")]
+            if given:  # what came in like that, and the forward pass got over
+                return given, []
+            origin = next((r.index for r in forward if r.leaf is None and not r.inf_inputs), None)
             return [
                 Root(index, kind, saved_nonfinite=bool(saved), saved_inputs=saved, origin=origin)
             ], []
@@ -130,13 +134,9 @@ class RootSearch:
             roots.append(Root(index, kind, inf_inputs=flowing))  # made here, out of harmless infs
         return roots, further
 
-    def _forward_origin(self, saved: list[Ref]) -> int | None:
-        """The forward op that made a non-finite value which backward found saved; None for leaves
-        and mask constants."""
-        forward = RootSearch(self._trace, loss_is_finite=False).from_refs(saved)
-        return next(
-            (root.index for root in forward if root.leaf is None and not root.inf_inputs), None
-        )
+    def _forward_roots(self, saved: list[Ref]) -> list[Root]:
+        """Where non-finite values began which backward found saved."""
+        return RootSearch(self._trace, loss_is_finite=False).from_refs(saved)
 
     def _is_saved(self, record: Record, ref: Ref) -> bool:
         """A value of the forward pass, non-finite there without hurting the loss, that a backward
