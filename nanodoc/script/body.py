@@ -11,6 +11,7 @@ from types import CellType, CodeType, FunctionType
 from typing import Any
 
 from nanodoc.script.loops import Loop
+from nanodoc.script.suspended import as_run_again
 
 _UNBOUND = "__nanodoc_unbound__"
 _ONCE = "__nanodoc_once__"
@@ -172,7 +173,7 @@ def _define(name: str, parameters: Sequence[str], body: list[ast.stmt]) -> ast.F
 
 def _once(loop: Loop) -> ast.For:
     """A loop of one turn around the body, so that `break` and `continue` end it."""
-    body = [copy.deepcopy(statement) for statement in loop.body]
+    body = as_run_again(copy.deepcopy(statement) for statement in loop.body)
     once = ast.For(
         target=ast.Name(_ONCE, ast.Store()),
         iter=ast.Tuple([ast.Constant(None)], ast.Load()),

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from nanodoc.script import marks
 from nanodoc.script.loops import Loops
-from nanodoc.script.marking import BEGIN, EACH, LEFT, marked
+from nanodoc.script.marking import NAMES, marked
 
 
 def mark_imported(module: types.ModuleType, loops: Loops) -> bool:
@@ -23,7 +23,7 @@ def mark_imported(module: types.ModuleType, loops: Loops) -> bool:
         code = marked(loops, source, file, of_library=True)
     except (OSError, TypeError, SyntaxError):
         return False
-    vars(module).update({BEGIN: marks.begin, LEFT: marks.left, EACH: marks.each})
+    vars(module).update({name: getattr(marks, mark) for mark, name in NAMES.items()})
     codes = {(c.co_qualname, c.co_firstlineno): c for c in _codes(code)}
     found = False
     for function in _functions(module):

@@ -12,15 +12,24 @@ from types import CodeType
 from typing import Any
 
 from nanodoc.script.loops import Loop, Loops
+from nanodoc.script.suspended import (
+    SUSPENSIONS,
+    can_be_run_again,
+    is_suspended,
+    with_values_kept,
+)
 
 BEGIN, LEFT, EACH = "__nanodoc_begin__", "__nanodoc_left__", "__nanodoc_each__"
 """The names of the marks: at the start of an iteration, behind a loop, around an inner loop's
 iterable."""
+NAMES = {"begin": BEGIN, "left": LEFT, "each": EACH, "suspensions": SUSPENSIONS}
+"""What `nanodoc.script.marks` has, by the names of a marked source."""
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-_Loop = ast.For | ast.While
-_SUSPENDING = (ast.Yield, ast.YieldFrom, ast.Await, ast.AsyncFor, ast.AsyncWith)
+_Loop = ast.For | ast.While | ast.AsyncFor
+_LOOPS = (ast.For, ast.While, ast.AsyncFor)
 _TRAINING_CALLS = {"backward", "step", "zero_grad"}
+_TRAINING_WORDS = ("train", "step", "update", "fit", "learn", "optimi")
 # they draw from an iterator in C code
 _CONSUMERS = {
     *("list", "tuple", "set", "dict", "frozenset", "sorted", "sum", "min", "max", "any", "all"),
@@ -55,7 +64,7 @@ class _Marker:
     def statements(self, body: list[ast.stmt]) -> list[ast.stmt]:
         marked: list[ast.stmt] = []
         for statement in body:
-            if isinstance(statement, (ast.For, ast.While)) and self._wanted(statement):
+            if isinstance(statement, _LOOPS) and self._wanted(statement):
                 marked += self._loop(statement)
             else:
                 self._within(statement)
@@ -101,8 +110,8 @@ class _Marker:
         """Loops in forward() and in compiled functions are the model's. A helper of a module's may
         be called from there: only what trains is marked in such a class."""
         function = next((n for n in reversed(self._scope) if isinstance(n, _FUNCTIONS)), None)
-        if any(isinstance(node, _SUSPENDING) for node in ast.walk(loop)):
-            return False  # a body that is suspended halfway is no function
+        if is_suspended(loop) and not (_trains_by_name(loop) and can_be_run_again(loop)):
+            return False  # loaders' generators above all
         if function is None:
             return True
         if _is_the_models(function):
@@ -122,6 +131,8 @@ class _Marker:
             loop.iter = _at(
                 ast.Call(_at(ast.Name(EACH, ast.Load()), loop.iter), [loop.iter], []), loop.iter
             )
+        if is_suspended(loop):
+            loop.body = with_values_kept(loop.body)
         self._inside += 1
         loop.body = self._behind_continue(loop.body)
         self._inside -= 1
@@ -146,7 +157,7 @@ class _Marker:
         number = len(self._loops.all)
         plain = copy.deepcopy(body)
         rebound, carried = _order_of_names(plain)
-        target = marked.target if isinstance(marked, ast.For) else None
+        target = marked.target if isinstance(marked, (ast.For, ast.AsyncFor)) else None
         targets = _bound_by(marked)
         found = Loop(
             number=number,
@@ -165,7 +176,7 @@ class _Marker:
             drawn=frozenset(_drawn_unseen(plain)),
             backwards=tuple(_calls_of("backward", _every(plain))),
             clears=bool(_calls_of("zero_grad", _every(plain))),
-            whole=not isinstance(marked, (ast.For, ast.While)),
+            whole=not isinstance(marked, _LOOPS),
         )
         self._loops.all.append(found)
         self.found.append(found)
@@ -195,7 +206,7 @@ def _is_the_models(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 def _is_step(function: ast.FunctionDef) -> bool:
     """It makes a backward pass, and calls `step` outside of its own loops: whoever calls it may be
     the loop of a library."""
-    if _is_the_models(function) or any(isinstance(n, _SUSPENDING) for n in _own(function.body)):
+    if _is_the_models(function) or any(is_suspended(statement) for statement in function.body):
         return False
     return _trains_by_itself(function.body, loops=False)
 
@@ -217,7 +228,7 @@ def _own(body: Iterable[ast.AST], *, loops: bool = True) -> Iterator[ast.AST]:
     for node in body:
         if isinstance(node, (*_FUNCTIONS, ast.ClassDef, ast.Lambda)):
             continue
-        if not loops and isinstance(node, (ast.For, ast.While)):
+        if not loops and isinstance(node, _LOOPS):
             continue
         yield node
         yield from _own(ast.iter_child_nodes(node), loops=loops)
@@ -248,7 +259,7 @@ def _with_marks_imported(body: list[ast.stmt]) -> list[ast.stmt]:
         if not docstring and getattr(statement, "module", "") != "__future__":
             break
         place += 1
-    names = [ast.alias(n, m) for n, m in (("begin", BEGIN), ("left", LEFT), ("each", EACH))]
+    names = [ast.alias(name, known_as) for name, known_as in NAMES.items()]
     imported = ast.ImportFrom(module="nanodoc.script.marks", names=names, level=0)
     for node in ast.walk(imported):
         node.lineno = node.end_lineno = 1  # type: ignore[attr-defined]  # of statements and aliases
@@ -290,7 +301,7 @@ def _bound_by(marked: _Loop | ast.If | ast.FunctionDef) -> list[str]:
     """The names that a loop, or a function, binds before its body begins."""
     if isinstance(marked, ast.FunctionDef):
         return [a.arg for a in ast.walk(marked.args) if isinstance(a, ast.arg)]
-    if isinstance(marked, ast.For):
+    if isinstance(marked, (ast.For, ast.AsyncFor)):
         return list(_names(marked.target))
     if isinstance(marked, ast.If):
         return []
@@ -310,6 +321,16 @@ def _trains(loop: ast.AST) -> bool:
         and isinstance(node.func, ast.Attribute)
         and node.func.attr in _TRAINING_CALLS
         for node in ast.walk(loop)
+    )
+
+
+def _trains_by_name(loop: ast.AST) -> bool:
+    """It trains, or calls what may do that."""
+    return _trains(loop) or any(
+        word in getattr(node.func, "attr", getattr(node.func, "id", "")).lower()
+        for node in ast.walk(loop)
+        if isinstance(node, ast.Call)
+        for word in _TRAINING_WORDS
     )
 
 

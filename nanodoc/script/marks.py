@@ -9,6 +9,9 @@ from typing import Any, Protocol
 
 import torch
 
+from nanodoc.script import suspended
+from nanodoc.script.suspended import Suspensions
+
 
 class Listener(Protocol):
     """Whoever is told of the marks."""
@@ -18,6 +21,8 @@ class Listener(Protocol):
     def leave(self, number: int, frame: FrameType | None) -> None: ...
 
     def each(self, values: Any) -> Any: ...
+
+    def suspensions(self) -> Suspensions | None: ...
 
 
 _listeners: list[Listener] = []
@@ -47,3 +52,38 @@ def each(values: Any) -> Any:
     if torch.compiler.is_compiling() or not _listeners:
         return values
     return _listeners[0].each(values)
+
+
+class _Suspensions:
+    """What a loop's `yield` or `await` calls, before it and with its value; an iteration that is
+    run again has the others in its place."""
+
+    awaited = staticmethod(suspended.awaited)
+    exhausted = staticmethod(suspended.exhausted)
+
+    def before(self) -> Any:
+        found = _listening()
+        return found.before(sys._getframe(1).f_code) if found is not None else None
+
+    def after(self, before: Any, value: Any) -> Any:
+        found = _listening() if before is not None else None
+        if found is not None:
+            found.after(before, value)
+        return value
+
+    def is_given(self) -> bool:
+        found = _listening()
+        return found is not None and found.is_given()
+
+    def given(self) -> Any:
+        found = _listening()
+        return found.given() if found is not None else None
+
+
+def _listening() -> Suspensions | None:
+    if torch.compiler.is_compiling() or not _listeners:
+        return None
+    return _listeners[0].suspensions()
+
+
+suspensions = _Suspensions()

@@ -46,6 +46,14 @@ _ORDERS = ("put", "task_done", "join")
 _MOST_VALIDATED = 4  # data sets
 
 
+class Drawings(deque[Drawn]):
+    """What one iteration drew, in order; `code` is that of the frame it runs in."""
+
+    def __init__(self, code: types.CodeType | None = None) -> None:
+        super().__init__()
+        self.code = code
+
+
 class StopReplay(BaseException):
     """Ends the body of an iteration that is run again, when its step is over."""
 
@@ -71,7 +79,7 @@ class Outside:
         self._thread = threading.get_ident()
         self._simulators: set[int] = set()
         self._seconds = 0.0
-        self.sinks: list[deque[Drawn]] = []
+        self.sinks: list[Drawings] = []
         """Where a value that is drawn now is kept."""
         self.given: deque[Drawn] | None = None
         """What is given instead, in an iteration that is run again."""
@@ -86,10 +94,17 @@ class Outside:
         """The iterator that was trained on last."""
         self.validated_on: list[weakref.ref[Any]] = []
         """The other data sets that were drawn from with gradients off since then."""
+        self.trainings = 0
+        """Backward passes and steps of optimizers."""
         self.asides, self.scales = Asides(), BatchScales()
         self.asides.quiet = lambda: self.given is not None
         self._last_validated: Any = None
         """One of them is held, so that it is there when the function that made it has returned."""
+
+    def trains(self) -> None:
+        """A backward pass begins, or an optimizer is about to step."""
+        self.trainings += 1
+        self.asides.trains()
 
     def begin_step(self) -> None:
         """An iteration of the training begins: what was drawn from last is what it trains on, and
@@ -263,17 +278,19 @@ class Outside:
         try:
             value = make()
         except (StopIteration, queue.Empty) as error:
-            self._keep(_EMPTY_QUEUE if isinstance(error, queue.Empty) else None, ended=True)
+            what = _EMPTY_QUEUE if isinstance(error, queue.Empty) else None
+            self.keep(what, self.sinks, ended=True)
             raise
         finally:
             self._depth -= 1
-        self._keep(value, ended=False)
+        self.keep(value, self.sinks)
         return value
 
-    def _keep(self, value: Any, *, ended: bool) -> None:
-        if self.sinks:
+    def keep(self, value: Any, sinks: list[Drawings], *, ended: bool = False) -> None:
+        """What has come into iterations that run."""
+        if sinks:
             drawn = (ended, value, self._random.take())
-            for sink in self.sinks:
+            for sink in sinks:
                 sink.append(drawn)
 
     def waited(self) -> float:

@@ -26,7 +26,7 @@ from nanodoc.script.fingerprint import Fingerprint, gradients_of
 from nanodoc.script.left_loop import LeftLoop
 from nanodoc.script.loops import Loop
 from nanodoc.script.muted import muted
-from nanodoc.script.outside import Drawn, Outside, StopReplay
+from nanodoc.script.outside import Drawings, Outside, StopReplay
 from nanodoc.tensors.nested import map_tensors, tensor_leaves
 from nanodoc.trace.optimizer_steps import Closure, around_closure
 
@@ -64,7 +64,7 @@ class RecoveredStep:
         self.namespace: dict[str, Any] = {}
         self.variables: dict[str, Any] = {}
         self.trained: dict[str, ref[Any]] = {}
-        self.recorded: deque[Drawn] = deque()
+        self.recorded = Drawings()
         self.undo: PlainState | None = None
         self.writes = False
         self.left = LeftLoop()
@@ -267,7 +267,7 @@ class IterationStart:
     trained: dict[str, ref[Any]] = field(default_factory=dict)
     """The networks and optimizers among the global variables: a script may load its best model into
     the variable when the loop is over. Not held: a script may let go of one."""
-    recorded: deque[Drawn] = field(default_factory=deque)
+    recorded: Drawings = field(default_factory=Drawings)
 
     @property
     def own_batch(self) -> Any:
@@ -334,6 +334,7 @@ def start_of(
         copied,
         versions,
         {n: ref(v) for n, v in list(namespace.items()) if issubclass(type(v), _TRAINED)},
+        Drawings(code),
     )
 
 

@@ -16,6 +16,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from nanodoc.replay.objects import LONGEST, PLAIN, PlainState, is_stateful
 from nanodoc.replay.plain_values import holds_dropped, like, plain
 from nanodoc.replay.snapshot import random_content, random_state
+from nanodoc.script.outside import Drawings
 from nanodoc.script.recovered import RecoveredStep
 from nanodoc.supervise.launch import Launch
 
@@ -77,12 +78,12 @@ def put_back(step: RecoveredStep, content: Mapping[str, Any]) -> None:
     step.undo = PlainState(_reached(step).values())
     templates = [value for _, value, _ in step.recorded]
     templates += [None] * (len(saved["drawn"]) - len(templates))
-    drawn = []
+    drawn = Drawings(step.code)
     for (ended, value, random), template in zip(saved["drawn"], templates, strict=False):
         then = random_state({**content, "rng": random})
         assert then is not None  # the snapshot's shape was checked
         drawn.append((ended, like(value, template), then))
-    step.recorded = deque(drawn)
+    step.recorded = drawn
 
 
 def _reached(step: RecoveredStep) -> dict[str, Any]:

@@ -3,7 +3,6 @@ with, and which of them runs when an optimizer steps."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import FrameType, TracebackType
@@ -16,7 +15,7 @@ from nanodoc.replay.optimizers import copy_optimizer
 from nanodoc.replay.step_state import StateKeeper, StepState, copy_weights
 from nanodoc.script.fingerprint import Fingerprint
 from nanodoc.script.loops import Loop, Loops
-from nanodoc.script.outside import Drawn, Outside
+from nanodoc.script.outside import Drawings, Outside
 from nanodoc.script.recovered import (
     IterationStart,
     RecoveredStep,
@@ -203,7 +202,7 @@ class Search:
         self.over()
         self._recovered = RecoveredStep(self._outside)
 
-    def _sinks(self) -> list[deque[Drawn]]:
+    def _sinks(self) -> list[Drawings]:
         return [candidate.start.recorded for candidate in self._candidates.values()]
 
     def _trains_by_hand(self, before: Candidate) -> bool:

@@ -21,6 +21,7 @@ from nanodoc.script.outside import Outside
 from nanodoc.script.recovered import RecoveredStep
 from nanodoc.script.search import Candidate, Search
 from nanodoc.script.states import State, TrainingIsSick
+from nanodoc.script.suspended import Suspensions
 from nanodoc.script.trained import Made
 from nanodoc.trace.optimizer_steps import Closure, around_closure
 from nanodoc.trace.spans import calling_places
@@ -49,6 +50,7 @@ class SearchSession:
     ) -> None:
         self._loops = loops
         self._outside = outside
+        self._suspensions = Suspensions(outside)
         self._recovered = RecoveredStep(outside)
         self._thread = threading.get_ident()
         self._undo: list[Callable[[], None]] = []
@@ -88,6 +90,13 @@ class SearchSession:
     def each(self, values: Any) -> Any:
         again = self._outside.given is not None  # an iteration is run again, perhaps after the end
         return self._outside.each(values) if again or self.state is not State.OVER else values
+
+    def suspensions(self) -> Suspensions | None:
+        """None where nobody keeps what they come to."""
+        if threading.get_ident() != self._thread:
+            return None
+        again = self._outside.given is not None
+        return self._suspensions if again or self.state is not State.OVER else None
 
     @contextlib.contextmanager
     def _ours(self) -> Iterator[None]:
@@ -166,7 +175,7 @@ class SearchSession:
                 self._first_complete()
 
     def _before_backward(self, tensors: Any) -> None:
-        self._outside.asides.trains()
+        self._outside.trains()
         if self.state in (State.WATCHING, State.OVER) or self._deaf():
             return
         self._wake()
@@ -179,7 +188,7 @@ class SearchSession:
         if self._deaf():
             return None
         self._search.made.note(optimizer)
-        self._outside.asides.trains()
+        self._outside.trains()
         frame, changed = sys._getframe(1), None
         if self.state is State.WATCHING:
             with self._ours():

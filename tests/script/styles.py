@@ -282,4 +282,82 @@ if __name__ == "__main__":
     main()
     sys.exit(5)
 """,
+    "a generator that yields its losses": """
+def training(model, optimizer, loader):
+    for epoch in range(2):
+        for x, y in loader:  # step
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            yield epoch, loss.item()
+model = Net()
+optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+loader = DataLoader(TensorDataset(X, Y), batch_size=8, shuffle=True)
+for epoch, loss in training(model, optimizer, loader):
+    print(epoch, loss + torch.rand(()).item())
+digest(model)
+""",
+    "a generator that is told what to train on": """
+def training(model, optimizer):
+    loss = torch.zeros(())
+    while True:  # step
+        x, y = yield loss.item()
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+model = Net()
+trainer = training(model, torch.optim.Adam(model.parameters(), lr=0.05))
+next(trainer)
+for start in range(0, 48, 8):
+    print(trainer.send((X[start:start + 8], Y[start:start + 8])))
+digest(model)
+""",
+    "a coroutine that takes batches from a queue": """
+import asyncio
+async def produce(queue):
+    for x, y in DataLoader(TensorDataset(X, Y), batch_size=8, shuffle=True):
+        await queue.put((x, y))
+    await queue.put(None)
+async def consume(queue, model, optimizer):
+    while True:  # step
+        item = await queue.get()
+        if item is None:
+            break
+        x, y = item
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        await asyncio.sleep(0)
+        print(loss.item())
+async def main():
+    queue, model = asyncio.Queue(2), Net()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+    await asyncio.gather(produce(queue), consume(queue, model, optimizer))
+    digest(model)
+asyncio.run(main())
+""",
+    "a step function that is awaited": """
+import asyncio
+async def batches():
+    for x, y in DataLoader(TensorDataset(X, Y), batch_size=8, shuffle=True):
+        await asyncio.sleep(0)
+        yield x, y
+async def train_step(model, optimizer, x, y):
+    optimizer.zero_grad()
+    loss = F.cross_entropy(model(x), y)
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+async def main():
+    model = Net()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+    async for x, y in batches():  # step
+        loss = await train_step(model, optimizer, x, y)
+        print(loss)
+    digest(model)
+asyncio.run(main())
+""",
 }
