@@ -40,6 +40,8 @@ def main() -> None:
     sys.argv[:] = told["argv"]
     if told["to_stderr"]:
         _print_to_stderr()
+    if told["silent"]:  # the terminal's input is another group's
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     sys.exit(work(rest, sender, trail))
 
 

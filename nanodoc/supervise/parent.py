@@ -22,6 +22,7 @@ from nanodoc.supervise._guardian import end_tree
 from nanodoc.supervise.job import Job
 from nanodoc.supervise.signals import Signals
 from nanodoc.supervise.start import ChildProcess, start
+from nanodoc.supervise.terminal import Lent
 from nanodoc.supervise.wire import Receiver, WireError, packed
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ class Child:
         self._left: tuple[int, resource.struct_rusage] | None = None
         self._signals = Signals(reports=watch is None)
         self._guardian: subprocess.Popen[bytes] | None = None
+        self._lent: Lent | None = None
         self._waiting_told = False
         self._done: float | None = None
         self._alive_at = time.monotonic()
@@ -102,7 +104,11 @@ class Child:
             try:
                 crumbs = TrailWriter(child.page)
                 os.close(child.page)
-                with self._signals.passed_on(process.pid, self._told_to_end):
+                self._lent = child.lent_terminal(wanted=self._runs_a_script())
+                with (
+                    self._signals.passed_on(process.pid, self._told_to_end),
+                    self._lent.until_it_ends() if self._lent else contextlib.nullcontext(),
+                ):
                     guarded, to_stderr = self._guardian is not None, self._job.launch is None
                     child.give(packed("job", self._job), guarded=guarded, to_stderr=to_stderr)
                     self._listen(child.events, crumbs)
@@ -125,6 +131,9 @@ class Child:
         self._ended.peak_memory = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
         self._ended.killed_for_memory = memory.kills() > 0
         return self._ended
+
+    def _runs_a_script(self) -> bool:
+        return self._job.launch is not None and self._job.command == "run"
 
     def _started(self) -> ChildProcess:
         try:
@@ -176,6 +185,8 @@ class Child:
         while not self._gone():
             if any(descriptor == events for descriptor, _ in poll.poll(50)):
                 self._read(events)
+            if self._lent is not None and self._lent.stopped():
+                self._alive_at = time.monotonic()
             self._watch_the_clock(crumbs)
         if end is not None:
             os.close(end)
