@@ -28,6 +28,7 @@ from benchmarks.arguments import Arguments, parse
 from benchmarks.devices import SIMULATED, devices_for, shown
 from benchmarks.growth import graph_growth, growth
 from benchmarks.memory import peak_memory
+from benchmarks.merging import merging
 from benchmarks.start_up import start_up
 from benchmarks.timing import timed
 from benchmarks.waits import waits
@@ -46,6 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         devices[device.type] = _measured(device, given)
     results["start_up"] = start_up()
     printing.print_start_up(results["start_up"])
+    results["merging"] = merging()
+    printing.print_merging(results["merging"])
     given.output.write_text(json.dumps(results, indent=2), encoding="utf-8")
     print(f"written to {given.output}")
     worst = _worst(devices)

@@ -33,6 +33,12 @@ def print_growth(per_op: dict[str, float]) -> None:
     print(f"  tracing, µs per op at {lengths} ops: {shown}")
 
 
+def print_merging(sizes: dict[str, dict[str, float]]) -> None:
+    print("  reports of many ranks, merged:")
+    for ranks, row in sizes.items():
+        print(f"    {ranks:>5} ranks  {row['seconds']:5.2f} s  {row['mib']:6.1f} MiB")
+
+
 def print_graph(graph: dict[str, dict[str, float]]) -> None:
     print("  gradient flow of one step, followed and judged:")
     for layers, row in graph.items():

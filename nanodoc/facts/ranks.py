@@ -10,12 +10,18 @@ from nanodoc.facts.source import SourceSpan
 
 def first_root(outcomes: Sequence[RankOutcome]) -> RankOutcome | None:
     """Of the ranks that failed by themselves, the one that did first; of one step, the lowest."""
-    roots = [one for one in outcomes if one.ended in ROOTS and not one.peer]
-    return (
-        min(roots, key=lambda one: (one.step if one.step is not None else -1, one.rank))
-        if roots
-        else None
-    )
+    return min((one for one in outcomes if is_root(one)), key=order, default=None)
+
+
+def is_root(outcome: RankOutcome) -> bool:
+    """It failed by itself."""
+    return outcome.ended in ROOTS and not outcome.peer
+
+
+def order(outcome: RankOutcome) -> tuple[int, int, int]:
+    """Whose report comes first: that of the first rank to fail by itself, or of the lowest."""
+    step = outcome.step if outcome.step is not None else -1
+    return (0, step, outcome.rank) if is_root(outcome) else (1, 0, outcome.rank)
 
 
 WELL, SICK, CLEAN, FAILED, DIED, HUNG, ENDED, LOST = (
@@ -31,6 +37,31 @@ WELL, SICK, CLEAN, FAILED, DIED, HUNG, ENDED, LOST = (
 """Through all steps; sick by itself; NaN arrived from elsewhere; an exception; its process died; it
 stood still; it was ended because it only waited for another; never heard of again."""
 ROOTS = (SICK, FAILED, DIED, HUNG, LOST)
+
+
+_MOST_SPANS = 8
+_MOST_EXCEPTIONS = 3
+
+
+def spans_of(ranks: Sequence[int]) -> str:
+    """ "0, 2", "0–63 but 17"."""
+    numbers = sorted(set(ranks))
+    if len(numbers) > 2:
+        lowest, highest = numbers[0], numbers[-1]
+        missing = sorted(set(range(lowest, highest)) - set(numbers))
+        if 0 < len(missing) <= min(_MOST_EXCEPTIONS, len(numbers) // 4):
+            return f"{lowest}–{highest} but {', '.join(map(str, missing))}"
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][-1] + 1:
+            spans[-1].append(number)
+        else:
+            spans.append([number])
+    texts = [
+        f"{span[0]}–{span[-1]}" if len(span) > 2 else ", ".join(map(str, span)) for span in spans
+    ]
+    left = sum(len(span) for span in spans[_MOST_SPANS:])
+    return ", ".join(texts[:_MOST_SPANS]) + (f" and {left} more" if left else "")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from nanodoc.diagnosis.finding import Finding
-from nanodoc.facts.ranks import ROOTS, RankOutcome, first_root
+from nanodoc.facts.ranks import ROOTS, RankOutcome, first_root, order, spans_of
 from nanodoc.report.report import Report
 
 
@@ -22,7 +22,10 @@ def merge(
     ordered = sorted(
         pairs, key=lambda pair: (first is None or pair[0].rank != first.rank, pair[0].rank)
     )
-    base = next(report for _, report in ordered if report is not None)
+    _, base = min(
+        ((outcome, report) for outcome, report in pairs if report is not None),
+        key=lambda pair: order(pair[0]),
+    )
     kept: dict[str, Finding] = {}
     seen_on: dict[str, list[int]] = {}
     for outcome, report in ordered:
@@ -33,7 +36,8 @@ def merge(
         ):
             continue  # what a rank says that only waited, or was given NaN by others, is an effect
         for finding in report.findings:
-            kept.setdefault(finding.fingerprint, replace(finding, rank=outcome.rank))
+            if finding.fingerprint not in kept:
+                kept[finding.fingerprint] = replace(finding, rank=outcome.rank)
             seen_on.setdefault(finding.fingerprint, []).append(outcome.rank)
     kept = {key: finding for key, finding in kept.items() if finding.code not in superseded}
     size = len(pairs)
@@ -61,8 +65,4 @@ def merge(
 
 
 def _named(ranks: list[int], size: int) -> str:
-    return (
-        "all"
-        if len(ranks) == size
-        else ", ".join(str(rank) for rank in sorted(ranks)) + f" of {size}"
-    )
+    return "all" if len(ranks) == size else f"{spans_of(ranks)} of {size}"

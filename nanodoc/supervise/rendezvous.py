@@ -2,29 +2,35 @@
 to stop waiting, and the report of all.
 
 Parents talk through files in a folder that all of them see (the artifacts' folder): they import no
-torch, and outlive whatever happens to the ranks' own connections.
+torch, and outlive whatever happens to the ranks' own connections. While all train, each of them
+looks into one folder that is empty; at the end each group of ranks is gathered by its first, and
+the groups by the first of all.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
-import pickle
 import shutil
 import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from nanodoc.facts.ranks import DIED, FAILED, LOST, SICK, WELL, RankOutcome
 from nanodoc.heartbeat.trail import EXAMINATION, START, Trail
 from nanodoc.report.report import Report
+from nanodoc.supervise.gathering import GROUP, Gathered, bounded
 from nanodoc.supervise.wire import WireError, opened, packed
 
 _BEAT = 0.5  # seconds between two signs of life
+_LOOKS = 5.0  # seconds between two looks for those of the own group
 _SILENT = 15.0  # seconds without one, after which a rank's parent is gone
+_REPORTING = 60.0  # the same for one that has told how it ended
 _GRACE = 5.0  # seconds a rank may stand still once another has failed: then it only waits for it
 _ARRIVAL = 60.0  # seconds within which every rank must have shown itself
 _ALONE = 6.0  # the same for a rank that is in no group: launchers start all ranks at once
@@ -35,9 +41,18 @@ class Seen:
     """What this rank knows of another. `at` is when it was last heard of, by our own clock."""
 
     state: Mapping[str, object] = field(default_factory=dict)
-    outcome: RankOutcome | None = None
-    report: Report | None = None
+    told: tuple[RankOutcome, Report | None] | None = None
     at: float = field(default_factory=time.monotonic)
+
+
+@dataclass(frozen=True, slots=True)
+class _Over:
+    """What the name of a file says of a rank that has ended."""
+
+    rank: int
+    ended: str
+    steps: int
+    wrapped: bool
 
 
 class Ranks:
@@ -47,16 +62,26 @@ class Ranks:
         self.mine = mine
         self.size = size
         self._folder = folder / f".nanodoc-ranks-{run}"
-        self._others = {rank: Seen() for rank in range(size) if rank != mine}
-        self._began = time.monotonic()
+        first = mine - mine % GROUP
+        self._group = {rank: Seen() for rank in range(first, min(first + GROUP, size))}
+        del self._group[mine]
+        self._beyond: dict[int, Seen] = {}
+        """Ranks of other groups, where nobody gathers these."""
+        self._pause = 0.1 * max(1.0, size / (4 * GROUP))
+        """Seconds between two looks at what the others have told: a file system is shared, too."""
+        self._looked = 0.0
         self._beaten = 0.0
         self._arrival = _ARRIVAL
         self._moved = time.monotonic()
         self._place: tuple[object, ...] = ()
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            self._file("done", mine).unlink(missing_ok=True)
+            for kind in ("over", "done", "seen"):
+                (self._folder / kind).mkdir(parents=True, exist_ok=True)
             self._file("end", mine).unlink(missing_ok=True)
+            self._file("group", mine // GROUP).unlink(missing_ok=True)
+            (self._folder / "done" / str(mine)).unlink(missing_ok=True)
+            for left in (self._folder / "over").glob(f"{mine}.*"):
+                left.unlink(missing_ok=True)
         except OSError as error:
             self.trouble: str | None = f"{self._folder}: {error.strerror or error}"
         else:
@@ -109,19 +134,22 @@ class Ranks:
                 "at": time.time(),
             },
         )
-        self._look()
+        if now - self._looked > _LOOKS:
+            self._looked = now
+            for rank, seen in self._group.items():
+                self._look(rank, seen)
         if trail.phase in (START, EXAMINATION):
             return None
         still = now - self._moved
-        over = [seen.outcome for seen in self._others.values() if seen.outcome is not None]
+        over = self._over()
         # one that stands still itself may be waiting for us: that is for --timeout to tell
-        failed = [outcome for outcome in over if outcome.ended in (SICK, FAILED, DIED)]
+        failed = [one.rank for one in over if one.ended in (SICK, FAILED, DIED)]
         if failed and still > _GRACE:
-            return f"waited for rank {min(outcome.rank for outcome in failed)}"
+            return f"waited for rank {min(failed)}"
         through = [
-            outcome
-            for outcome in over
-            if outcome.ended == WELL and outcome.wrapped and outcome.steps <= (trail.step or 0)
+            one
+            for one in over
+            if one.ended == WELL and one.wrapped and one.steps <= (trail.step or 0)
         ]
         if through and trail.phase == "backward" and still > 3 * _GRACE:
             return (
@@ -130,92 +158,166 @@ class Ranks:
             )
         return None
 
+    def _over(self) -> list[_Over]:
+        """The ranks that have ended, the lowest first."""
+        found = []
+        for name in self._names("over"):
+            parts = name.split(".")
+            if len(parts) == 4 and parts[0].isdecimal() and parts[2].isdecimal():
+                found.append(_Over(int(parts[0]), parts[1], int(parts[2]), parts[3] == "1"))
+        return sorted((one for one in found if one.rank != self.mine), key=lambda one: one.rank)
+
     # -- when it has ended -------------------------------------------------------------------------
 
     def settle(
         self, outcome: RankOutcome, report: Report
     ) -> list[tuple[RankOutcome, Report | None]] | None:
         """Tells the others how this rank ended. For the rank that reports, every rank's outcome and
-        report, in order; None for the others, once it has been printed."""
+        what it found, in order; None for the others, once it has been printed."""
         # nothing says that there are others at all
         if report.of_rank is None or not report.of_rank.grouped:
             self._arrival = _ALONE
-        self._write("end", (outcome, report))
+        self.tell(outcome, report)
+        groups: dict[int, Gathered] = {}
+        own = self.mine // GROUP
         while True:
             self._write("state", {"ended": True, "at": time.time(), "host": socket.gethostname()})
-            self._look()
-            if self._reports():
-                if all(
-                    seen.outcome is not None or self._lost(seen) for seen in self._others.values()
-                ):
-                    return self._all(outcome, report)
-            elif self._printed():
-                return None
-            time.sleep(0.1)
+            for rank, seen in self._group.items():
+                self._look(rank, seen)
+            if not self._leads():
+                if self._printed():
+                    return None
+            elif own not in groups:
+                known = all(s.told is not None or self._lost(s) for s in self._group.values())
+                if known:
+                    groups[own] = self._gathered(
+                        {**self._group, self.mine: Seen({}, (outcome, report))}
+                    )
+                    if self.size > GROUP:
+                        self._write_file(self._file("group", own), packed("group", groups[own])[4:])
+            elif not self._is_first():
+                if self._printed():
+                    return None
+            elif self._all_there(groups):
+                return self._all(groups)
+            time.sleep(self._pause)
+
+    def tell(self, outcome: RankOutcome, report: Report) -> None:
+        """That this rank has ended, and how: whole, before its name says that it is there."""
+        self._write_file(self._file("end", self.mine), bounded(outcome, report)[4:])
+        said = f"{self.mine}.{outcome.ended}.{outcome.steps}.{int(outcome.wrapped)}"
+        self._write_file(self._folder / "over" / said, b"")
 
     def printed(self) -> None:
         """The merged report is out."""
-        self._write("done", True)
+        self._write_file(self._folder / "done" / str(self.mine), b"")
         deadline = time.monotonic() + 2 * _BEAT + 1
-        while time.monotonic() < deadline and not all(
-            self._file("seen", rank).exists() for rank in self._others
-        ):
+        while time.monotonic() < deadline and len(self._names("seen")) < self.size - 1:
             time.sleep(0.05)
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _reports(self) -> bool:
-        """The lowest rank that is still there makes the report."""
-        return all(
-            self._lost(seen) and seen.outcome is None
-            for rank, seen in self._others.items()
-            if rank < self.mine
-        )
+    def _leads(self) -> bool:
+        """The lowest rank of its group that is still there."""
+        return all(self._lost(seen) for rank, seen in self._group.items() if rank < self.mine)
+
+    def _is_first(self) -> bool:
+        """Nobody of the groups before this one is there."""
+        return all(self._is_gone(group) for group in range(self.mine // GROUP))
+
+    def _all_there(self, groups: dict[int, Gathered]) -> bool:
+        """Every group is gathered, by its own first rank or, where nobody of it is left, by us."""
+        for group in range(math.ceil(self.size / GROUP)):
+            if group in groups:
+                continue
+            found = self._opened(self._file("group", group), "group")
+            if isinstance(found, Gathered):
+                groups[group] = found
+            elif self._is_gone(group):
+                groups[group] = self._gathered(
+                    {rank: self._beyond[rank] for rank in self._ranks_of(group)}
+                )
+            else:
+                return False
+        return True
+
+    def _is_gone(self, group: int) -> bool:
+        """No rank of a group has given a sign of life for long."""
+        watched = {rank: self._beyond.setdefault(rank, Seen()) for rank in self._ranks_of(group)}
+        for rank, seen in watched.items():
+            self._look(rank, seen)
+            if not self._lost(seen):
+                return False
+        return True
+
+    def _ranks_of(self, group: int) -> range:
+        return range(group * GROUP, min((group + 1) * GROUP, self.size))
 
     def _printed(self) -> bool:
-        lower = [rank for rank in self._others if rank < self.mine]
-        if any(self._file("done", rank).exists() for rank in lower) or not self._folder.exists():
-            self._write("seen", True)
+        done = any(int(n) < self.mine for n in self._names("done") if n.isdecimal())
+        if done or not self._folder.exists():
+            self._write_file(self._folder / "seen" / str(self.mine), b"")
             return True
         return False
 
     def _lost(self, seen: Seen) -> bool:
-        return time.monotonic() - seen.at > (_SILENT if seen.state else self._arrival)
+        patience = _SILENT if seen.state else self._arrival
+        if seen.told is not None:  # it may be making the report
+            patience = _REPORTING
+        return time.monotonic() - seen.at > patience
 
-    def _all(self, outcome: RankOutcome, report: Report) -> list[tuple[RankOutcome, Report | None]]:
-        found: list[tuple[RankOutcome, Report | None]] = [(outcome, report)]
-        for rank, seen in self._others.items():
-            found.append((seen.outcome or _missing(rank, seen), seen.report))
-        return sorted(found, key=lambda pair: pair[0].rank)
+    def _gathered(self, ranks: Mapping[int, Seen]) -> Gathered:
+        found = Gathered()
+        for rank, seen in sorted(ranks.items()):
+            found.add(*(seen.told or (_missing(rank, seen), None)))
+            seen.told = seen.told and (seen.told[0], None)  # what it holds is kept once
+        return found
+
+    def _all(self, groups: Mapping[int, Gathered]) -> list[tuple[RankOutcome, Report | None]]:
+        found = Gathered()
+        for _, gathered in sorted(groups.items()):
+            found.join(gathered)
+        return list(found.pairs())
 
     # -- files -------------------------------------------------------------------------------------
 
     def _file(self, kind: str, rank: int) -> Path:
         return self._folder / f"{kind}-{rank}"
 
+    def _names(self, kind: str) -> list[str]:
+        try:
+            return os.listdir(self._folder / kind)
+        except OSError:  # the report is out, and the folder gone
+            return []
+
     def _write(self, kind: str, content: object) -> None:
+        self._write_file(self._file(kind, self.mine), json.dumps(content).encode())
+
+    def _write_file(self, path: Path, data: bytes) -> None:
         """Whole or not at all. A folder that cannot be written to leaves the ranks without each
         other, never without their own report."""
-        path = self._file(kind, self.mine)
-        data = packed(kind, content)[4:] if kind == "end" else json.dumps(content).encode()
         try:
-            temporary = path.with_name(path.name + f".{os.getpid()}")
+            temporary = self._folder / f"{path.name}.{os.getpid()}"
             temporary.write_bytes(data)
             os.replace(temporary, path)
-        except (OSError, pickle.PicklingError) as error:
+        except OSError as error:
             self.trouble = self.trouble or f"{path}: {error}"
 
-    def _look(self) -> None:
-        for rank, seen in self._others.items():
-            state = self._read_state(rank)
-            if state is not None and state != seen.state:
-                seen.state, seen.at = state, time.monotonic()
-            if seen.outcome is None and self._file("end", rank).exists():
-                try:
-                    kind, value = opened(self._file("end", rank).read_bytes())
-                except (OSError, WireError):
-                    continue
-                if kind == "end" and isinstance(value, tuple) and isinstance(value[0], RankOutcome):
-                    seen.outcome, seen.report, seen.at = value[0], value[1], time.monotonic()
+    def _look(self, rank: int, seen: Seen) -> None:
+        state = self._read_state(rank)
+        if state is not None and state != seen.state:
+            seen.state, seen.at = state, time.monotonic()
+        if seen.told is None:
+            told = self._opened(self._file("end", rank), "end")
+            if isinstance(told, tuple) and isinstance(told[0], RankOutcome):
+                seen.told, seen.at = told, time.monotonic()
+
+    def _opened(self, path: Path, wanted: str) -> Any:
+        """What a file of a kind holds; None where it is not there yet."""
+        try:
+            kind, value = opened(path.read_bytes())
+        except (OSError, WireError):
+            return None
+        return value if kind == wanted else None
 
     def _read_state(self, rank: int) -> Mapping[str, object] | None:
         try:

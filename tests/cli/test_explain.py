@@ -56,7 +56,7 @@ def test_json() -> None:
 
 
 def test_of_a_long_log_the_end_is_read(tmp_path: Path) -> None:
-    (tmp_path / "log.txt").write_text("step 1: fine\n" * 900_000 + ERROR)
+    (tmp_path / "log.txt").write_text(("step 1: fine" + 100 * " and well" + "\n") * 12_500 + ERROR)
     done = nanodoc("explain", "log.txt", cwd=tmp_path)
     assert "a linear layer for 20 features" in done.stdout
     assert "only the last 10 MiB of 11 MiB were read" in done.stdout

@@ -151,7 +151,7 @@ WEIRD = st.sampled_from([None, True, -1, 2**70, 1e308, "nan", "", "x\0\x1b[31m",
 
 
 @settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=75, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data(), value=WEIRD)
 def test_a_report_with_a_wrong_value_is_shown_or_refused(

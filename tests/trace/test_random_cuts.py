@@ -192,7 +192,7 @@ parts = st.lists(st.sampled_from(PLAIN), min_size=2, max_size=29)
 # torch warns once per process
 @pytest.mark.filterwarnings("ignore:.*to a scalar may lead.*:UserWarning")
 @given(before=parts, after=parts, cut=st.sampled_from(sorted(CUTS)))
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_the_planted_cut_is_found(before: list[str], after: list[str], cut: str) -> None:
     _, graph = examined([*before, cut, *after])
     assert graph is not None

@@ -125,7 +125,7 @@ programs = st.tuples(
 
 
 @pytest.mark.slow
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(programs, st.sampled_from(FORWARD + BACKWARD))
 def test_the_planted_op_and_its_line_are_named(
     around: tuple[list[str], list[str]], plant: str
@@ -139,7 +139,7 @@ def test_the_planted_op_and_its_line_are_named(
     assert lines == {line_of(__file__, f"# planted: {plant}")}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(st.sampled_from(PLAIN), min_size=5, max_size=60))
 def test_without_a_plant_nothing_is_said(instructions: list[str]) -> None:
     outcome = run_engine(recipe(instructions))

@@ -29,7 +29,7 @@ from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.ranks import ENDED, HUNG, ROOTS, WELL, RankOutcome
 from nanodoc.rules.base import Account, count
-from nanodoc.rules.ranks.outcomes import named, told_of
+from nanodoc.rules.ranks.outcomes import by_what_they_say, named, told_of
 
 _PHASES = ("", "setup", "data", "forward", "backward", "unscale", "optimizer")
 
@@ -87,12 +87,14 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             step=first.step if first.ended != WELL else waiting[0].step,
             rank=first.rank,
             evidence=tuple(
-                (
-                    f"rank {outcome.rank}",
-                    told_of(outcome)
-                    + (f", at {outcome.location.place}" if outcome.location else ""),
+                by_what_they_say(
+                    (
+                        outcome.rank,
+                        told_of(outcome)
+                        + (f", at {outcome.location.place}" if outcome.location else ""),
+                    )
+                    for outcome in ranks
                 )
-                for outcome in ranks
             ),
             fixes=account.fixes,
         ),
@@ -101,7 +103,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
 
 def _some_through(behind: list[RankOutcome], waiting: list[RankOutcome]) -> Account:
     """Ranks that are through, those with the fewest steps first, while others wait."""
-    if all(outcome.steps > (waiter.step or 0) for outcome in behind for waiter in waiting):
+    furthest = max((waiter.step or 0 for waiter in waiting), default=-1)
+    if all(outcome.steps > furthest for outcome in behind):
         why = (
             "They did equally many steps, and the one that was through had entered fewer "
             "collectives: a rank skips one where a step returns early or leaves its backward "
@@ -130,7 +133,8 @@ def _some_through(behind: list[RankOutcome], waiting: list[RankOutcome]) -> Acco
 
 def _none_through(behind: list[RankOutcome], waiting: list[RankOutcome]) -> Account:
     """All wait; `behind` are those that have come least far."""
-    ahead = [outcome for outcome in waiting if outcome not in behind]
+    known = {outcome.rank for outcome in behind}
+    ahead = [outcome for outcome in waiting if outcome.rank not in known]
     if not ahead:
         return Account(
             title="all ranks stand still at the same place",

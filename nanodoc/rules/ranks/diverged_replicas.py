@@ -27,6 +27,7 @@ from nanodoc.diagnosis.claim import Claim, Specificity, confidence
 from nanodoc.diagnosis.finding import Culprit, Fix
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.ranks import spans_of
 from nanodoc.rules.base import count
 
 _OTHERWISE = (
@@ -101,7 +102,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                     ", ".join(shown[:4])
                     + (f" and {len(shown) - 4} more" if len(shown) > 4 else ""),
                 ),
-                ("ranks unlike most", ", ".join(map(str, odd))),
+                ("ranks unlike most", spans_of(odd)),
             ),
             fixes=(Fix(title=fix, confidence="likely" if wrapped else "maybe"),),
         ),

@@ -3,15 +3,26 @@ together."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
+from typing import TypeVar
 
-from nanodoc.facts.ranks import CLEAN, ENDED, HUNG, LOST, WELL, RankOutcome
+from nanodoc.facts.ranks import CLEAN, ENDED, HUNG, LOST, WELL, RankOutcome, spans_of
 from nanodoc.rules.base import count
+
+T = TypeVar("T", bound=Hashable)
 
 
 def named(ranks: Sequence[int]) -> str:
-    """ "rank 1", "ranks 0, 2"."""
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+    """ "rank 1", "ranks 0, 2", "ranks 0–63 but 17"."""
+    return f"rank{'s' if len(ranks) > 1 else ''} {spans_of(ranks)}"
+
+
+def by_what_they_say(said: Iterable[tuple[int, T]]) -> list[tuple[str, T]]:
+    """(ranks, what they say) of (rank, what it says): those that say the same together."""
+    groups: dict[T, list[int]] = {}
+    for rank, words in said:
+        groups.setdefault(words, []).append(rank)
+    return [(named(ranks), words) for words, ranks in groups.items()]
 
 
 def told_of(outcome: RankOutcome) -> str:

@@ -25,8 +25,8 @@ from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
 from nanodoc.diagnosis.finding import Culprit
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
-from nanodoc.facts.ranks import CLEAN, DIED, ENDED, HUNG, ROOTS, RankOutcome, first_root
-from nanodoc.rules.ranks.outcomes import named, told_of
+from nanodoc.facts.ranks import CLEAN, DIED, ENDED, HUNG, RankOutcome, first_root, is_root
+from nanodoc.rules.ranks.outcomes import by_what_they_say, named, told_of
 
 
 @rule(
@@ -39,12 +39,12 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     first = first_root(evidence.ranks)
     if first is None or first.ended == HUNG:
         return
-    alike = [
-        outcome.rank
-        for outcome in evidence.ranks
-        if outcome.ended in ROOTS and not outcome.peer and outcome.ended != HUNG
-    ]
-    others = [outcome for outcome in evidence.ranks if outcome.rank not in alike]
+    alike, others = [], []
+    for outcome in evidence.ranks:
+        if is_root(outcome) and outcome.ended != HUNG:
+            alike.append(outcome.rank)
+        else:
+            others.append(outcome)
     if not others:  # the same everywhere: no question of ranks
         return
     given = [outcome for outcome in others if outcome.ended == CLEAN]
@@ -65,7 +65,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             step=first.step,
             rank=first.rank,
             evidence=tuple(
-                (f"rank {outcome.rank}", told_of(outcome)) for outcome in evidence.ranks
+                by_what_they_say((outcome.rank, told_of(outcome)) for outcome in evidence.ranks)
             ),
             effects=_effects(first, given, waited),
         ),
@@ -114,14 +114,18 @@ def _effects(
 ) -> tuple[tuple[str, int | None], ...]:
     """What the failure did to the other ranks."""
     arrived = "gradients that are not finite arrived by the all-reduce"
-    return (
-        *((f"rank {outcome.rank}: {arrived}", first.step) for outcome in given),
+    said: list[tuple[int, tuple[str, int | None]]] = [
+        *((outcome.rank, (arrived, first.step)) for outcome in given),
         *(
             (
-                f"rank {outcome.rank}: {outcome.why or 'waited'}"
-                + (f" at {outcome.location.place}" if outcome.location else ""),
-                outcome.step,
+                outcome.rank,
+                (
+                    (outcome.why or "waited")
+                    + (f" at {outcome.location.place}" if outcome.location else ""),
+                    outcome.step,
+                ),
             )
             for outcome in waited
         ),
-    )
+    ]
+    return tuple((f"{ranks}: {words}", step) for ranks, (words, step) in by_what_they_say(said))
