@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fast import Fast
+from tests.fast import Fast, Measure
 
 # A shell's background job is started with SIGINT ignored, and whatever it starts as well; the tests
 # send it.
@@ -25,11 +25,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--fast", action="store_true", help="only the tests without processes of their own"
     )
+    parser.addoption(
+        "--measure", action="store_true", help="write down which tests are too slow for --fast"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--fast"):
         config.pluginmanager.register(Fast(), "fast")
+    # xdist's workers tell the process that started them
+    if config.getoption("--measure") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Measure(), "measure")
 
 
 @pytest.fixture(autouse=True)

@@ -1,15 +1,21 @@
-"""`pytest --fast`: the tests that start no process and are not marked `slow`.
+"""`pytest --fast`: the tests that start no process, are not marked `slow` and took no longer than
+0.1 s when that was measured last.
 
 Which tests start one is read from their code, so nobody keeps a list: a test, its fixtures or what
 they call in the tests and the benchmarks names subprocess, multiprocessing, torch.distributed or a
 loader's workers. What that overlooks is caught when it runs: with `--fast`, starting a process
-fails a test.
+fails a test. The process in which nanodoc itself draws samples again is none of a test's.
+
+`pytest --measure` writes down which tests take long (tests/slow_tests.txt). One that is missing
+there is run.
 """
 
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -20,6 +26,9 @@ _MODULES = frozenset(
 )
 _NAMES = frozenset({"subprocess", "multiprocessing", "fork", "num_workers"})
 _READ = frozenset({"tests", "benchmarks"})  # not nanodoc: what it names, it seldom does
+_OF_NANODOC = ("item_look.py", "worker_draws.py")
+_LONG = 0.1  # seconds
+_SLOW_TESTS = Path(__file__).parent / "slow_tests.txt"
 _EVENTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"})
 
 
@@ -33,6 +42,8 @@ class Fast:
 
     def _audit(self, event: str, _: tuple[Any, ...]) -> None:
         if self.running and event in _EVENTS:
+            if sys._getframe(1).f_code.co_filename.endswith(_OF_NANODOC):
+                return
             self._started = event
             raise RuntimeError(f"a test started a process ({event}) with --fast")
 
@@ -41,10 +52,11 @@ class Fast:
         self, config: pytest.Config, items: list[pytest.Item]
     ) -> None:
         seen: dict[int, bool] = {}
+        long = set(_SLOW_TESTS.read_text(encoding="utf-8").splitlines())
         kept, left_out = [], []
         for item in items:
-            slow = item.get_closest_marker("slow") is not None or starts_processes(item, seen)
-            (left_out if slow else kept).append(item)
+            slow = item.get_closest_marker("slow") is not None or item.nodeid in long
+            (left_out if slow or starts_processes(item, seen) else kept).append(item)
         items[:] = kept
         config.hook.pytest_deselected(items=left_out)
 
@@ -68,6 +80,24 @@ class Fast:
                     "--fast will leave it out",
                     pytrace=False,
                 )
+
+
+class Measure:
+    """The plugin that writes down the tests that take long. Those of files that were not run stay
+    as they are."""
+
+    def __init__(self) -> None:
+        self._seconds: Counter[str] = Counter()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._seconds[report.nodeid] += report.duration
+
+    def pytest_sessionfinish(self) -> None:
+        files = {name.partition("::")[0] for name in self._seconds}
+        before = _SLOW_TESTS.read_text(encoding="utf-8").splitlines()
+        slow = {name for name in before if name.partition("::")[0] not in files}
+        slow |= {name for name, seconds in self._seconds.items() if seconds > _LONG}
+        _SLOW_TESTS.write_text("".join(f"{name}\n" for name in sorted(slow)), encoding="utf-8")
 
 
 def starts_processes(item: pytest.Item, seen: dict[int, bool]) -> bool:

@@ -45,6 +45,7 @@ def test_a_wrong_command_line_leaves_no_process(arguments: tuple[str, ...], tmp_
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_it_is_taken_once_and_only_where_it_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(start, "_early", None)
     start.start_early()
