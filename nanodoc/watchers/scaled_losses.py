@@ -15,8 +15,13 @@ _FARTHEST = 64
 _NEAR = 3  # nodes from the loss
 
 
+_scalers: set[int] = set()
+"""Those that have marked a node: without one there is nothing to look for."""
+
+
 def mark_scaled(outputs: Any, scaler: Any) -> None:
     """Marks the nodes that made `outputs`, a tensor or several, as a multiplication by `scaler`."""
+    _scalers.add(id(scaler))
     if isinstance(outputs, torch.Tensor):
         outputs = [outputs]
     for tensor in outputs if isinstance(outputs, (list, tuple)) else []:
@@ -44,6 +49,8 @@ def divided(root: Any) -> bool:
 
 def scaled_by(root: Any) -> int | None:
     """The scaler (its identity) whose multiplication lies near the root of this graph."""
+    if not _scalers:
+        return None
     queue = [
         root.node
         if isinstance(root, torch.autograd.graph.GradientEdge)
