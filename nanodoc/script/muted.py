@@ -70,7 +70,7 @@ Replaced = tuple[Any, str, Callable[[Any], Any]]
 @contextlib.contextmanager
 def muted() -> Iterator[None]:
     """What runs inside, in this thread, leaves nothing behind outside of this process."""
-    mine = threading.get_ident()
+    mine, inside = threading.get_ident(), True
     undo: list[tuple[Any, str, Any]] = []
 
     def replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
@@ -78,7 +78,9 @@ def muted() -> Iterator[None]:
         instead = make(original)
 
         def called(*args: Any, **kwargs: Any) -> Any:
-            return (instead if threading.get_ident() == mine else original)(*args, **kwargs)
+            # an event loop may keep a method, and call it later
+            quiet = inside and threading.get_ident() == mine
+            return (instead if quiet else original)(*args, **kwargs)
 
         # a class may only inherit it
         undo.append((owner, name, vars(owner).get(name)))
@@ -95,6 +97,7 @@ def muted() -> Iterator[None]:
         ):
             yield
     finally:
+        inside = False
         for owner, name, own in reversed(undo):
             if own is None:
                 delattr(owner, name)

@@ -27,6 +27,7 @@ from nanodoc.script.left_loop import LeftLoop
 from nanodoc.script.loops import Loop
 from nanodoc.script.muted import muted
 from nanodoc.script.outside import Drawings, Outside, StopReplay
+from nanodoc.script.suspended import no_new_tasks
 from nanodoc.tensors.nested import map_tensors, tensor_leaves
 from nanodoc.trace.optimizer_steps import Closure, around_closure
 
@@ -49,8 +50,7 @@ class Limits:
 
 
 class RecoveredStep:
-    """The train_step. Its attributes are what the iteration began with: whoever keeps the start of
-    a step keeps those, too."""
+    """The train_step. Whoever keeps the start of a step keeps its attributes, too."""
 
     of_script = True
     """As `closure_state` asks."""
@@ -93,6 +93,7 @@ class RecoveredStep:
             outside.given = drawn
             with (
                 muted(),
+                no_new_tasks(),
                 self._counted(),
                 _autocast_as(self.flags),
                 _bound_again(self.namespace, self.trained),

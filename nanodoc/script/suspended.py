@@ -5,8 +5,10 @@ trained is run again instead, as far as it does not wait for anything."""
 from __future__ import annotations
 
 import ast
+import contextlib
+import sys
 from collections.abc import Iterable, Iterator
-from types import CodeType
+from types import CodeType, CoroutineType
 from typing import Any
 
 from nanodoc.script.outside import Drawings, Outside, StopReplay
@@ -17,6 +19,7 @@ SUSPENSIONS = "__nanodoc_suspensions__"
 _EXPRESSIONS = (ast.Yield, ast.YieldFrom, ast.Await)
 _STATEMENTS = (ast.AsyncFor, ast.AsyncWith)
 _OTHER_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+_TASKS = ("create_task", "call_soon", "call_at", "run_in_executor")
 _RAN = "__nanodoc_ran__"
 """In the place of a value: what was suspended trained, and is to be run again."""
 Before = tuple[int, list[tuple[Drawings, int]]]
@@ -63,8 +66,42 @@ class Suspensions:
         return self._outside.draw(_nothing)
 
 
+@contextlib.contextmanager
+def no_new_tasks() -> Iterator[None]:
+    """Around an iteration that is run again: what it would give to the event loop ends it."""
+    loop = asyncio._get_running_loop() if (asyncio := sys.modules.get("asyncio")) else None
+    inside, kind, undo = True, type(loop), []
+
+    def refusing(original: Any) -> Any:
+        def called(*args: Any, **kwargs: Any) -> Any:
+            if inside:
+                raise StopReplay("it starts a task")
+            return original(*args, **kwargs)  # a loop may have kept the method
+
+        return called
+
+    try:
+        for name in _TASKS if loop is not None else ():
+            own = vars(kind).get(name)
+            try:
+                setattr(kind, name, refusing(getattr(kind, name)))
+            except TypeError:  # a loop that is written in C
+                raise StopReplay("its event loop cannot be held") from None
+            undo.append((name, own))
+        yield
+    finally:
+        inside = False
+        for name, own in undo:
+            if own is None:
+                delattr(kind, name)
+            else:
+                setattr(kind, name, own)
+
+
 def awaited(coroutine: Any) -> Any:
-    """What an awaitable comes to. Raises `StopReplay` where it waits."""
+    """What a coroutine comes to. Raises `StopReplay` where it waits, as all other awaitables do."""
+    if not isinstance(coroutine, CoroutineType):
+        raise StopReplay("it waits for something")
     running = coroutine.__await__()
     try:
         next(running)
