@@ -41,14 +41,21 @@ class Lent:
             return False
         if seen is None or seen.si_status not in _STOPS:
             return False
-        self._give(os.getpgrp())
-        os.killpg(os.getpgrp(), signal.SIGSTOP)  # the shell has the terminal until `fg` or `bg`
-        with contextlib.suppress(OSError):
-            if os.tcgetpgrp(self._number) == os.getpgrp():
-                self._give(self._child)
+        # `bg`, and `fg` later: nobody has told us that the terminal is ours again
+        if seen.si_status == signal.SIGTSTP or not self._in_front():
+            self._give(os.getpgrp())
+            os.killpg(os.getpgrp(), signal.SIGSTOP)  # the shell has the terminal until `fg` or `bg`
+        if self._in_front():
+            self._give(self._child)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._child, signal.SIGCONT)
         return True
+
+    def _in_front(self) -> bool:
+        try:
+            return os.tcgetpgrp(self._number) == os.getpgrp()
+        except OSError:
+            return False
 
     def _give(self, group: int) -> None:
         with contextlib.suppress(OSError):  # the terminal was closed, or the child has just ended

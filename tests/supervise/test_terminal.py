@@ -114,11 +114,27 @@ def test_it_stops_and_goes_on(shell: Shell, tmp_path: Path) -> None:
     shell.says("$ ")
     shell.types("echo $((6 * 7))\n")
     shell.says("42")
+    shell.types("bg\n")
+    shell.says("nanodoc run")
     shell.types("fg\n")
     shell.says("the end")
     shell.says("verdict: healthy")
     shell.types("jobs; echo none=$?\n")
     shell.says("none=0")
+
+
+def test_it_asks_when_it_is_in_front_again(shell: Shell, tmp_path: Path) -> None:
+    shell.types(command(tmp_path, 'time.sleep(3)\nprint("hello", input("your name? "))'))
+    time.sleep(1)
+    shell.types("\x1a")
+    shell.says("Stopped")
+    shell.types("bg\n")
+    shell.says("nanodoc run")
+    shell.types("fg\n")
+    shell.says("your name? ")
+    shell.types("Ada\n")
+    shell.says("hello Ada")
+    shell.says("verdict: healthy")
 
 
 def test_what_a_launcher_starts_has_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
