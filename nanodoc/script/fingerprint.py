@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from nanodoc.tensors.plain import local_of
+from nanodoc.trace.optimizer_steps import Closure, around_closure
 
 
 @dataclass(slots=True)
@@ -61,3 +66,47 @@ def _same_bits(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
         torch.equal(a, b)
         or (torch.equal(a.isnan(), b.isnan()) and torch.equal(a.nan_to_num(), b.nan_to_num()))
     )
+
+
+@contextlib.contextmanager
+def fingerprinted(prints: list[Fingerprint]) -> Iterator[None]:
+    """Adds a fingerprint at the door of every optimizer's step, or behind each closure that it
+    calls; where nothing steps, one of the losses alone."""
+    losses: list[torch.Tensor] = []
+    original = torch.autograd.backward
+
+    def seen(optimizer: torch.optim.Optimizer) -> None:
+        prints.append(Fingerprint(list(losses), gradients_of(optimizer)))
+        losses.clear()
+
+    def before(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
+        def evaluated(closure: Closure) -> Any:
+            loss = closure()
+            seen(optimizer)
+            return loss
+
+        changed = around_closure(args, kwargs, evaluated)
+        if changed is None:
+            seen(optimizer)
+        return changed
+
+    def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        losses.extend(scalars_of(tensors))
+        return original(tensors, *args, **kwargs)
+
+    hook = register_optimizer_step_pre_hook(before)
+    torch.autograd.backward = backward
+    try:
+        yield
+        if not prints:
+            prints.append(Fingerprint(losses, []))
+    finally:
+        hook.remove()
+        if torch.autograd.backward is backward:
+            torch.autograd.backward = original
+
+
+def scalars_of(tensors: Any) -> list[torch.Tensor]:
+    """The scalars among what backward() is called on, detached."""
+    given = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+    return [t.detach().clone() for t in given if isinstance(t, torch.Tensor) and t.numel() == 1]

@@ -26,6 +26,7 @@ NAMES = {"begin": BEGIN, "left": LEFT, "each": EACH, "suspensions": SUSPENSIONS}
 """What `nanodoc.script.marks` has, by the names of a marked source."""
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
 _Loop = ast.For | ast.While | ast.AsyncFor
 _LOOPS = (ast.For, ast.While, ast.AsyncFor)
 _TRAINING_CALLS = {"backward", "step", "zero_grad"}
@@ -91,7 +92,7 @@ class _Marker:
         if scoped:
             self._scope.append(statement)
             outside, self._inside = self._inside, 0
-        if isinstance(statement, ast.FunctionDef) and _is_step(statement):
+        if isinstance(statement, _FUNCTIONS) and _is_step(statement):
             step = self._draft(statement, statement.body)
         for name in ("body", "orelse", "finalbody"):
             inner = getattr(statement, name, None)
@@ -102,7 +103,7 @@ class _Marker:
         if scoped:
             self._scope.pop()
             self._inside = outside
-        if step is not None and isinstance(statement, ast.FunctionDef):
+        if step is not None and isinstance(statement, _FUNCTIONS):
             self._done(step, statement.body)
             statement.body = _between_marks(statement.body, step.number)
 
@@ -152,7 +153,7 @@ class _Marker:
         self._done(draft, rest)
         return [*before, *_between_marks(rest, draft.number)]
 
-    def _draft(self, marked: _Loop | ast.If | ast.FunctionDef, body: list[ast.stmt]) -> _Draft:
+    def _draft(self, marked: _Loop | ast.If | _Function, body: list[ast.stmt]) -> _Draft:
         """Takes a number, before those of the loops inside of it are taken."""
         number = len(self._loops.all)
         plain = copy.deepcopy(body)
@@ -197,13 +198,13 @@ class _Draft:
     """Among the loops of its file."""
 
 
-def _is_the_models(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+def _is_the_models(function: _Function) -> bool:
     return function.name == "forward" or any(
         word in ast.unparse(node) for node in function.decorator_list for word in _COMPILERS
     )
 
 
-def _is_step(function: ast.FunctionDef) -> bool:
+def _is_step(function: _Function) -> bool:
     """It makes a backward pass, and calls `step` outside of its own loops: whoever calls it may be
     the loop of a library."""
     if _is_the_models(function) or any(is_suspended(statement) for statement in function.body):
@@ -297,9 +298,9 @@ def _at(node: Any, where: ast.AST) -> Any:
     return ast.copy_location(node, where)
 
 
-def _bound_by(marked: _Loop | ast.If | ast.FunctionDef) -> list[str]:
+def _bound_by(marked: _Loop | ast.If | _Function) -> list[str]:
     """The names that a loop, or a function, binds before its body begins."""
-    if isinstance(marked, ast.FunctionDef):
+    if isinstance(marked, _FUNCTIONS):
         return [a.arg for a in ast.walk(marked.args) if isinstance(a, ast.arg)]
     if isinstance(marked, (ast.For, ast.AsyncFor)):
         return list(_names(marked.target))

@@ -60,6 +60,7 @@ class _Suspensions:
 
     awaited = staticmethod(suspended.awaited)
     exhausted = staticmethod(suspended.exhausted)
+    refused = staticmethod(suspended.refused)
 
     def before(self) -> Any:
         found = _listening()

@@ -5,6 +5,7 @@ queues give to the user's own code is kept, too; put into them is nothing while 
 
 from __future__ import annotations
 
+import asyncio
 import builtins
 import contextlib
 import queue
@@ -43,6 +44,7 @@ end was that of a queue"""
 _EMPTY_QUEUE = "queue.Empty"
 _ANSWERS = ("get", "empty", "full", "qsize")  # of a queue
 _ORDERS = ("put", "task_done", "join")
+_AT_ONCE = ("get_nowait", "put_nowait", "empty", "full", "qsize")  # of an event loop's queue
 _MOST_VALIDATED = 4  # data sets
 
 
@@ -212,7 +214,7 @@ class Outside:
 
         self._undo.append(put_back)
         self.asides.install()
-        for kind in QUEUES:
+        for kind in (*QUEUES, asyncio.Queue):
             self._keep_what_it_gives(kind)
 
     def _keep_what_it_gives(self, kind: Any) -> None:
@@ -226,9 +228,11 @@ class Outside:
         def not_twice(original: Any, waiting: Any, args: Any, kwargs: Any) -> Any:
             return original(waiting, *args, **kwargs) if outside.given is None else None
 
-        for name in (*_ANSWERS, *_ORDERS):
+        names = _AT_ONCE if kind is asyncio.Queue else (*_ANSWERS, *_ORDERS)
+        for name in names:
             if name in vars(kind):
-                self._wrap(kind, name, getting if name in _ANSWERS else not_twice)
+                orders = name in _ORDERS or name == "put_nowait"
+                self._wrap(kind, name, not_twice if orders else getting)
 
     def _wrap(self, kind: Any, name: str, instead: Callable[..., Any]) -> None:
         """`instead` of a queue's method where the script itself calls it."""

@@ -8,30 +8,27 @@ import io
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from types import CodeType, FrameType
+from types import AsyncGeneratorType, CodeType, CoroutineType, FrameType, GeneratorType
 from typing import Any
 from weakref import ref
 
 import torch
-from torch.optim.optimizer import (
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from nanodoc import accelerator
 from nanodoc.recipe.variables import globals_of
 from nanodoc.replay.objects import PlainState
 from nanodoc.script.body import Body
-from nanodoc.script.fingerprint import Fingerprint, gradients_of
+from nanodoc.script.fingerprint import Fingerprint, fingerprinted
 from nanodoc.script.left_loop import LeftLoop
 from nanodoc.script.loops import Loop
 from nanodoc.script.muted import muted
 from nanodoc.script.outside import Drawings, Outside, StopReplay
 from nanodoc.script.suspended import no_new_tasks
 from nanodoc.tensors.nested import map_tensors, tensor_leaves
-from nanodoc.trace.optimizer_steps import Closure, around_closure
 
 _TRAINED = (torch.nn.Module, torch.optim.Optimizer)
+_SUSPENDED = (GeneratorType, CoroutineType, AsyncGeneratorType)
 _LEARNT_FROM = 3  # iterations
 AutocastFlags = tuple[tuple[str, bool, torch.dtype], ...]
 """(type of device, whether autocast is on, its dtype)"""
@@ -64,6 +61,7 @@ class RecoveredStep:
         self.namespace: dict[str, Any] = {}
         self.variables: dict[str, Any] = {}
         self.trained: dict[str, ref[Any]] = {}
+        self.suspended: dict[str, ref[Any]] = {}
         self.recorded = Drawings()
         self.undo: PlainState | None = None
         self.writes = False
@@ -75,6 +73,7 @@ class RecoveredStep:
         self.loop, self.code, self.namespace = start.loop, start.code, start.namespace
         self.variables, self.undo, self.flags = start.variables, start.undo, start.flags
         self.recorded, self.trained = start.recorded, start.trained
+        self.suspended = start.suspended
         self.writes = start.batch_is_copy
 
     def __call__(self, model: torch.nn.Module, batch: Any) -> Any:
@@ -87,7 +86,7 @@ class RecoveredStep:
         outside, before = self._outside, self._outside.given
         # copies, so that a body that writes into its batch finds it as it was the next time
         given = _copied(batch) if self.writes else batch
-        variables = {**self.variables, **self._named(given)}
+        variables = {**self.variables, **_alive(self.suspended), **self._named(given)}
         drawn = deque(self.recorded)
         try:
             outside.given = drawn
@@ -151,7 +150,7 @@ class RecoveredStep:
         prints, self.limits.fingerprints = self.limits.fingerprints, None
         hook = register_optimizer_step_post_hook(after)
         try:
-            with contextlib.nullcontext() if prints is None else _fingerprinted(prints):
+            with contextlib.nullcontext() if prints is None else fingerprinted(prints):
                 yield
         finally:
             hook.remove()
@@ -161,6 +160,7 @@ class RecoveredStep:
         it gives is not kept."""
         assert self.loop is not None
         values = {name: value for name, _, value in self.reached_variables()}
+        values |= _alive(self.suspended)
         return next((name for name in self.loop.drawn if _is_iterator(values.get(name))), None)
 
     @property
@@ -183,44 +183,6 @@ class RecoveredStep:
         ):
             if name in self.namespace:
                 yield name, self.namespace, self.namespace[name]
-
-
-@contextlib.contextmanager
-def _fingerprinted(prints: list[Fingerprint]) -> Iterator[None]:
-    """Adds a fingerprint at the door of every optimizer's step, or behind each closure that it
-    calls; where nothing steps, one of the losses alone."""
-    losses: list[torch.Tensor] = []
-    original = torch.autograd.backward
-
-    def seen(optimizer: torch.optim.Optimizer) -> None:
-        prints.append(Fingerprint(list(losses), gradients_of(optimizer)))
-        losses.clear()
-
-    def before(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
-        def evaluated(closure: Closure) -> Any:
-            loss = closure()
-            seen(optimizer)
-            return loss
-
-        changed = around_closure(args, kwargs, evaluated)
-        if changed is None:
-            seen(optimizer)
-        return changed
-
-    def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        losses.extend(scalars_of(tensors))
-        return original(tensors, *args, **kwargs)
-
-    hook = register_optimizer_step_pre_hook(before)
-    torch.autograd.backward = backward
-    try:
-        yield
-        if not prints:
-            prints.append(Fingerprint(losses, []))
-    finally:
-        hook.remove()
-        if torch.autograd.backward is backward:
-            torch.autograd.backward = original
 
 
 class Changing:
@@ -269,6 +231,9 @@ class IterationStart:
     """The networks and optimizers among the global variables: a script may load its best model into
     the variable when the loop is over. Not held: a script may let go of one."""
     recorded: Drawings = field(default_factory=Drawings)
+    suspended: dict[str, ref[Any]] = field(default_factory=dict)
+    """Generators and coroutines among the variables. Not held: what they do at their end is to
+    happen when the script lets go of them."""
 
     @property
     def own_batch(self) -> Any:
@@ -313,6 +278,9 @@ def start_of(
         variables = dict(frame.f_locals)
         beside = {n: namespace[n] for n in loop.names if n in namespace and n not in variables}
     variables.update(bound or {})
+    suspended = {n: ref(v) for n, v in variables.items() if isinstance(v, _SUSPENDED)}
+    for name in suspended:
+        del variables[name]
     for name in loop.rebound:
         # a loss of the last iteration would keep its graph alive
         if any(t.requires_grad for _, t in tensor_leaves([variables.get(name)])):
@@ -336,7 +304,12 @@ def start_of(
         versions,
         {n: ref(v) for n, v in list(namespace.items()) if issubclass(type(v), _TRAINED)},
         Drawings(code),
+        suspended,
     )
+
+
+def _alive(held: Mapping[str, ref[Any]]) -> dict[str, Any]:
+    return {name: value for name, known in held.items() if (value := known()) is not None}
 
 
 @contextlib.contextmanager
@@ -344,7 +317,7 @@ def _bound_again(namespace: dict[str, Any], held: Mapping[str, ref[Any]]) -> Ite
     """The global variables hold these values inside, as far as they are still there, and what they
     hold now afterwards."""
     absent = object()
-    values = {name: value for name, known in held.items() if (value := known()) is not None}
+    values = _alive(held)
     other = {n: namespace.get(n, absent) for n, v in values.items() if namespace.get(n) is not v}
     namespace.update({name: values[name] for name in other})
     try:
@@ -373,12 +346,6 @@ def _holds_data(value: Any) -> bool:
 
 def _is_iterator(value: Any) -> bool:
     return hasattr(type(value), "__next__") and not isinstance(value, io.IOBase)
-
-
-def scalars_of(tensors: Any) -> list[torch.Tensor]:
-    """The scalars among what backward() is called on, detached."""
-    given = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-    return [t.detach().clone() for t in given if isinstance(t, torch.Tensor) and t.numel() == 1]
 
 
 def _autocast_flags() -> AutocastFlags:

@@ -13,13 +13,12 @@ import torch
 from nanodoc.replay.closure_state import kept_state
 from nanodoc.replay.optimizers import copy_optimizer
 from nanodoc.replay.step_state import StateKeeper, StepState, copy_weights
-from nanodoc.script.fingerprint import Fingerprint
+from nanodoc.script.fingerprint import Fingerprint, scalars_of
 from nanodoc.script.loops import Loop, Loops
 from nanodoc.script.outside import Drawings, Outside
 from nanodoc.script.recovered import (
     IterationStart,
     RecoveredStep,
-    scalars_of,
     start_of,
 )
 from nanodoc.script.trained import Made, Trained, what_is_trained

@@ -66,7 +66,7 @@ class ScriptSession(SearchSession):
         self._successor: ScriptSession | None = None
         self._changing = Changing()
         self._start: IterationStart | None = None
-        self._leaving: BaseException | None = None
+        self._leaving: int | None = None
         self.engine: ScriptEngine | None = None
         self.same: bool | None = None  # the first step, run again; None where it was not
         self.unsafe = ""  # what kept the first step from being run again
@@ -226,12 +226,14 @@ class ScriptSession(SearchSession):
         if self.state is State.ASLEEP or self._deaf():
             return
         error = sys.exc_info()[1]
+        if isinstance(error, GeneratorExit):  # the script has closed a generator that trains
+            error = None
         if frame is not None and error is not None and error.__traceback__ is not None:
             trace = error.__traceback__
             inside = self._loops.running_in(frame, trace.tb_lineno)
             if trace.tb_frame is frame and self._loops.all[number] in inside:
                 if self._loops.all[number] is self.loop:  # and not one around it
-                    self._leaving = error
+                    self._leaving = id(error)  # not held: it holds frames, and all that is in them
                 return
         if self.loop is None:
             self._search.left(number)
@@ -338,7 +340,7 @@ class ScriptSession(SearchSession):
     def _judged_failure(self, error: BaseException) -> bool:
         engine = self.engine
         in_step, in_batch = self._search.left_by(self.loop, error.__traceback__)
-        in_step = in_step and self._leaving is error
+        in_step = in_step and self._leaving == id(error)
         if self.state is State.WATCHING and engine is not None:
             phase = engine.runner._phase_of(error)
             if in_step and engine.is_open:

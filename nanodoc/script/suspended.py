@@ -6,18 +6,21 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import dis
 import sys
 from collections.abc import Iterable, Iterator
 from types import CodeType, CoroutineType
 from typing import Any
 
 from nanodoc.script.outside import Drawings, Outside, StopReplay
+from nanodoc.trace.files import USER, frame_kind
 
 SUSPENSIONS = "__nanodoc_suspensions__"
 """The name by which a marked source calls what this module does."""
 
 _EXPRESSIONS = (ast.Yield, ast.YieldFrom, ast.Await)
 _STATEMENTS = (ast.AsyncFor, ast.AsyncWith)
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp)
 _OTHER_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _TASKS = ("create_task", "call_soon", "call_at", "run_in_executor")
 _RAN = "__nanodoc_ran__"
@@ -99,15 +102,27 @@ def no_new_tasks() -> Iterator[None]:
 
 
 def awaited(coroutine: Any) -> Any:
-    """What a coroutine comes to. Raises `StopReplay` where it waits, as all other awaitables do."""
-    if not isinstance(coroutine, CoroutineType):
+    """What a coroutine of the script's own comes to that awaits nothing itself. Raises `StopReplay`
+    for all others: a queue would give what it holds for a second time."""
+    if not isinstance(coroutine, CoroutineType) or not _runs_through(coroutine.cr_code):
+        if hasattr(coroutine, "close"):
+            coroutine.close()
         raise StopReplay("it waits for something")
-    running = coroutine.__await__()
     try:
-        next(running)
+        coroutine.send(None)
     except StopIteration as ended:
         return ended.value
-    running.close()
+    raise StopReplay("it waits for something")
+
+
+def _runs_through(code: CodeType) -> bool:
+    waits = {"GET_AWAITABLE", "GET_AITER", "GET_ANEXT", "BEFORE_ASYNC_WITH"}
+    own = frame_kind(code.co_filename) == USER
+    return own and not any(one.opname in waits for one in dis.get_instructions(code))
+
+
+def refused() -> Any:
+    """In the place of what trained and can't be run again."""
     raise StopReplay("it waits for something")
 
 
@@ -130,7 +145,11 @@ def _nothing() -> Any:
 
 def is_suspended(loop: ast.AST) -> bool:
     """Its own code, without functions inside of it, yields or awaits."""
-    return any(isinstance(node, (*_EXPRESSIONS, *_STATEMENTS)) for node in _own([loop]))
+    return any(
+        isinstance(node, (*_EXPRESSIONS, *_STATEMENTS))
+        or (isinstance(node, ast.comprehension) and bool(node.is_async))
+        for node in _own([loop])
+    )
 
 
 def can_be_run_again(loop: ast.For | ast.While | ast.AsyncFor) -> bool:
@@ -141,7 +160,7 @@ def can_be_run_again(loop: ast.For | ast.While | ast.AsyncFor) -> bool:
         return False
     return not any(
         isinstance(node, _STATEMENTS)
-        or (isinstance(node, ast.comprehension) and node.is_async)
+        or (isinstance(node, ast.GeneratorExp) and is_suspended(node))
         or (isinstance(node, ast.While) and is_suspended(node.test))
         for node in inner
     )
@@ -166,11 +185,16 @@ class _OwnCode(ast.NodeTransformer):
 
 class _Kept(_OwnCode):
     def visit(self, node: ast.AST) -> Any:
-        if _is_kept(node):  # of a loop inside a loop
+        if _is_kept(node) or isinstance(
+            node, ast.GeneratorExp
+        ):  # a loop inside a loop has been here
             return node
-        node = super().visit(node)
-        if isinstance(node, _EXPRESSIONS):
-            return _at(_call("after", _call("before"), node), node)
+        # a comprehension has a frame of its own
+        whole = isinstance(node, _COMPREHENSIONS) and is_suspended(node)
+        node = node if whole else super().visit(node)
+        if whole or isinstance(node, _EXPRESSIONS):
+            suspended: Any = node
+            return _at(_call("after", _call("before"), suspended), suspended)
         return node
 
 
@@ -179,7 +203,10 @@ class _Given(_OwnCode):
         if not _is_kept(node):
             return super().visit(node)
         assert isinstance(node, ast.Call)
-        suspension: Any = self.generic_visit(node.args[1])
+        suspension: Any = node.args[1]
+        if isinstance(suspension, _COMPREHENSIONS):
+            return _at(ast.IfExp(_call("is_given"), _call("given"), _call("refused")), node)
+        suspension = self.generic_visit(suspension)
         again: ast.expr = suspension.value or ast.Constant(None)
         if isinstance(suspension, ast.Await):
             again = _call("awaited", again)

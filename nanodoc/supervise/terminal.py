@@ -44,12 +44,18 @@ class Lent:
         # `bg`, and `fg` later: nobody has told us that the terminal is ours again
         if seen.si_status == signal.SIGTSTP or not self._in_front():
             self._give(os.getpgrp())
-            os.killpg(os.getpgrp(), signal.SIGSTOP)  # the shell has the terminal until `fg` or `bg`
+            self._stop()  # the shell has the terminal until `fg` or `bg`
         if self._in_front():
             self._give(self._child)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._child, signal.SIGCONT)
         return True
+
+    def _stop(self) -> None:
+        """As Ctrl-Z stops a program that has no handler of its own."""
+        before = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        os.killpg(os.getpgrp(), signal.SIGTSTP)
+        signal.signal(signal.SIGTSTP, before)
 
     def _in_front(self) -> bool:
         try:

@@ -360,4 +360,23 @@ async def main():
     digest(model)
 asyncio.run(main())
 """,
+    "batches that are awaited in a comprehension": """
+import asyncio
+async def fetch(place):
+    await asyncio.sleep(0)
+    return X[place:place + 8], Y[place:place + 8]
+async def main():
+    model = Net()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+    for place in range(0, 40, 8):  # step
+        parts = [await fetch(start) for start in (place, place + 8)]
+        x, y = (torch.cat(both) for both in zip(*parts))
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        print(loss.item())
+    digest(model)
+asyncio.run(main())
+""",
 }
