@@ -368,7 +368,7 @@ async def fetch(place):
 async def main():
     model = Net()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
-    for place in range(0, 40, 8):  # step
+    for place in range(0, 36, 4):  # step
         parts = [await fetch(start) for start in (place, place + 8)]
         x, y = (torch.cat(both) for both in zip(*parts))
         optimizer.zero_grad()
