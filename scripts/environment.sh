@@ -2,8 +2,6 @@
 # environment or in .venv, and does nothing when that was done before with the same pins.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-# where no bytecode is written, each of hundreds of processes compiles all of nanodoc anew
-unset PYTHONDONTWRITEBYTECODE
 
 prepare() {
   local extra=$1
