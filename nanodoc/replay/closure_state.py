@@ -14,6 +14,7 @@ import types
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
+from weakref import ref
 
 import torch
 
@@ -23,6 +24,7 @@ from nanodoc.replay.objects import (
     CONTAINERS,
     LONGEST,
     PLAIN,
+    SUSPENDED,
     attributes,
     contents,
     is_stateful,
@@ -270,13 +272,18 @@ def _can_be_written(tensor: torch.Tensor) -> bool:
 
 def _binding(name: str, holder: Any, value: Any) -> Restore:
     """The name stands for the same value again: `global count; count += 1` binds it anew."""
+    suspended = isinstance(value, SUSPENDED)
+    held = [ref(value) if suspended else value]
 
     def restore() -> None:
+        known = held[0]() if suspended else held[0]
+        if suspended and known is None:
+            return
         if isinstance(holder, dict):
-            if holder.get(name) is not value:
-                holder[name] = value
-        elif holder.cell_contents is not value:
-            holder.cell_contents = value
+            if holder.get(name) is not known:
+                holder[name] = known
+        elif holder.cell_contents is not known:
+            holder.cell_contents = known
 
     return restore
 

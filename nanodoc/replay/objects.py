@@ -3,6 +3,7 @@ are left to others."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import multiprocessing.queues
 import queue
@@ -23,12 +24,15 @@ PLAIN = (int, float, complex, str, bytes, type(None), types.ModuleType, type)
 LONGEST = 1000  # entries of a container; a longer one is data, not state
 _DATA = (torch.utils.data.DataLoader, torch.utils.data.Dataset)
 QUEUES: tuple[Any, ...] = (
+    asyncio.Queue,
     queue.Queue,
     multiprocessing.queues.Queue,
     multiprocessing.queues.JoinableQueue,
     multiprocessing.queues.SimpleQueue,
 )
-"""What they hold is other threads' and processes', too."""
+"""What they hold is other threads', processes' and tasks', too."""
+SUSPENDED = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
+"""They are not held: what they do at their end is to happen when the training lets go of them."""
 _FUNCTIONS = (types.FunctionType, types.MethodType)
 _DEEPEST = 7  # objects inside objects
 _MOST = 5000  # objects

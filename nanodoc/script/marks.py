@@ -58,8 +58,7 @@ class _Suspensions:
     """What a loop's `yield` or `await` calls, before it and with its value; an iteration that is
     run again has the others in its place."""
 
-    awaited = staticmethod(suspended.awaited)
-    exhausted = staticmethod(suspended.exhausted)
+    again = staticmethod(suspended.again)
     refused = staticmethod(suspended.refused)
 
     def before(self) -> Any:

@@ -3,6 +3,7 @@ a second time. Other threads of the script are left alone."""
 
 from __future__ import annotations
 
+import asyncio
 import builtins
 import contextlib
 import io
@@ -12,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -63,6 +64,8 @@ _WAITING = (
     ("multiprocessing.synchronize", "Condition", "wait"),
 )
 
+_TASKS = ("create_task", "call_soon", "call_at", "run_in_executor")  # of an event loop
+
 Replaced = tuple[Any, str, Callable[[Any], Any]]
 """(owner, name, what makes the replacement of the original)"""
 
@@ -70,6 +73,34 @@ Replaced = tuple[Any, str, Callable[[Any], Any]]
 @contextlib.contextmanager
 def muted() -> Iterator[None]:
     """What runs inside, in this thread, leaves nothing behind outside of this process."""
+    mine, said = threading.get_ident(), io.StringIO()
+    with (
+        replaced(_silenced()),
+        _descriptors_closed(),
+        _Stream.of_thread(mine, "stdout", said),
+        _Stream.of_thread(mine, "stderr", said),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def no_new_tasks() -> Iterator[None]:
+    """What runs inside, in this thread, gives nothing to the event loop. Raises `StopReplay` where
+    that cannot be seen to: in a loop that is written in C."""
+    loop = asyncio._get_running_loop()
+    tasks = [(type(loop), name, _ending) for name in _TASKS] if loop is not None else []
+    try:
+        around = contextlib.ExitStack()
+        around.enter_context(replaced(tasks))
+    except TypeError:
+        raise StopReplay("its event loop cannot be held") from None
+    with around:
+        yield
+
+
+@contextlib.contextmanager
+def replaced(those: Iterable[Replaced]) -> Iterator[None]:
+    """Functions and methods are others inside, in this thread."""
     mine, inside = threading.get_ident(), True
     undo: list[tuple[Any, str, Any]] = []
 
@@ -82,20 +113,14 @@ def muted() -> Iterator[None]:
             quiet = inside and threading.get_ident() == mine
             return (instead if quiet else original)(*args, **kwargs)
 
-        # a class may only inherit it
-        undo.append((owner, name, vars(owner).get(name)))
+        own = vars(owner).get(name)  # a class may only inherit it
         setattr(owner, name, called)
+        undo.append((owner, name, own))
 
     try:
-        for owner, name, make in _replaced():
+        for owner, name, make in those:
             replace(owner, name, make)
-        said = io.StringIO()
-        with (
-            _descriptors_closed(),
-            _Stream.of_thread(mine, "stdout", said),
-            _Stream.of_thread(mine, "stderr", said),
-        ):
-            yield
+        yield
     finally:
         inside = False
         for owner, name, own in reversed(undo):
@@ -105,7 +130,7 @@ def muted() -> Iterator[None]:
                 setattr(owner, name, own)
 
 
-def _replaced() -> Iterator[Replaced]:
+def _silenced() -> Iterator[Replaced]:
     for module, owner, names in _SHOWING:
         loaded = sys.modules.get(module)
         target = getattr(loaded, owner, None) if owner else loaded
@@ -231,7 +256,7 @@ def _ending(original: Any) -> Any:
         # a loader speaks to its workers; those that were forked meanwhile speak to their loader
         if os.getpid() != process or called_by_loader(sys._getframe(1)) or _wakes_itself():
             return original(*args, **kwargs)
-        raise StopReplay("it speaks to another process")
+        raise StopReplay("it speaks to another process, or starts a task")
 
     return called
 

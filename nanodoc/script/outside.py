@@ -5,9 +5,9 @@ queues give to the user's own code is kept, too; put into them is nothing while 
 
 from __future__ import annotations
 
-import asyncio
 import builtins
 import contextlib
+import inspect
 import queue
 import sys
 import threading
@@ -42,9 +42,8 @@ Drawn = tuple[bool, Any, RandomState]
 """(it was the end, the value, the random state behind it); the value is `_EMPTY_QUEUE` where the
 end was that of a queue"""
 _EMPTY_QUEUE = "queue.Empty"
-_ANSWERS = ("get", "empty", "full", "qsize")  # of a queue
-_ORDERS = ("put", "task_done", "join")
-_AT_ONCE = ("get_nowait", "put_nowait", "empty", "full", "qsize")  # of an event loop's queue
+_ANSWERS = ("get", "get_nowait", "empty", "full", "qsize")  # of a queue
+_ORDERS = ("put", "put_nowait", "task_done", "join")
 _MOST_VALIDATED = 4  # data sets
 
 
@@ -214,7 +213,7 @@ class Outside:
 
         self._undo.append(put_back)
         self.asides.install()
-        for kind in (*QUEUES, asyncio.Queue):
+        for kind in QUEUES:
             self._keep_what_it_gives(kind)
 
     def _keep_what_it_gives(self, kind: Any) -> None:
@@ -228,11 +227,10 @@ class Outside:
         def not_twice(original: Any, waiting: Any, args: Any, kwargs: Any) -> Any:
             return original(waiting, *args, **kwargs) if outside.given is None else None
 
-        names = _AT_ONCE if kind is asyncio.Queue else (*_ANSWERS, *_ORDERS)
-        for name in names:
-            if name in vars(kind):
-                orders = name in _ORDERS or name == "put_nowait"
-                self._wrap(kind, name, not_twice if orders else getting)
+        for name in (*_ANSWERS, *_ORDERS):
+            # what is awaited is kept by the loop that awaits it
+            if name in vars(kind) and not inspect.iscoroutinefunction(vars(kind)[name]):
+                self._wrap(kind, name, getting if name in _ANSWERS else not_twice)
 
     def _wrap(self, kind: Any, name: str, instead: Callable[..., Any]) -> None:
         """`instead` of a queue's method where the script itself calls it."""
@@ -241,9 +239,7 @@ class Outside:
         def called(waiting: Any, *args: Any, **kwargs: Any) -> Any:
             if outside._depth or threading.get_ident() != outside._thread:
                 return original(waiting, *args, **kwargs)
-            caller: Any = sys._getframe(1)
-            if caller.f_code.co_name == f"{name}_nowait" and caller.f_back is not None:
-                caller = caller.f_back
+            caller = sys._getframe(1)
             file = caller.f_code.co_filename
             if file in files or frame_kind(file) == USER:
                 return instead(original, waiting, args, kwargs)

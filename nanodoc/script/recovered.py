@@ -8,7 +8,7 @@ import io
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from types import AsyncGeneratorType, CodeType, CoroutineType, FrameType, GeneratorType
+from types import CodeType, FrameType
 from typing import Any
 from weakref import ref
 
@@ -17,18 +17,16 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from nanodoc import accelerator
 from nanodoc.recipe.variables import globals_of
-from nanodoc.replay.objects import PlainState
+from nanodoc.replay.objects import SUSPENDED, PlainState
 from nanodoc.script.body import Body
 from nanodoc.script.fingerprint import Fingerprint, fingerprinted
 from nanodoc.script.left_loop import LeftLoop
 from nanodoc.script.loops import Loop
-from nanodoc.script.muted import muted
+from nanodoc.script.muted import muted, no_new_tasks
 from nanodoc.script.outside import Drawings, Outside, StopReplay
-from nanodoc.script.suspended import no_new_tasks
 from nanodoc.tensors.nested import map_tensors, tensor_leaves
 
 _TRAINED = (torch.nn.Module, torch.optim.Optimizer)
-_SUSPENDED = (GeneratorType, CoroutineType, AsyncGeneratorType)
 _LEARNT_FROM = 3  # iterations
 AutocastFlags = tuple[tuple[str, bool, torch.dtype], ...]
 """(type of device, whether autocast is on, its dtype)"""
@@ -232,8 +230,7 @@ class IterationStart:
     the variable when the loop is over. Not held: a script may let go of one."""
     recorded: Drawings = field(default_factory=Drawings)
     suspended: dict[str, ref[Any]] = field(default_factory=dict)
-    """Generators and coroutines among the variables. Not held: what they do at their end is to
-    happen when the script lets go of them."""
+    """Generators and coroutines among the variables, which are not held."""
 
     @property
     def own_batch(self) -> Any:
@@ -278,7 +275,7 @@ def start_of(
         variables = dict(frame.f_locals)
         beside = {n: namespace[n] for n in loop.names if n in namespace and n not in variables}
     variables.update(bound or {})
-    suspended = {n: ref(v) for n, v in variables.items() if isinstance(v, _SUSPENDED)}
+    suspended = {n: ref(v) for n, v in variables.items() if isinstance(v, SUSPENDED)}
     for name in suspended:
         del variables[name]
     for name in loop.rebound:

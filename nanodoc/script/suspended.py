@@ -5,12 +5,11 @@ trained is run again instead, as far as it does not wait for anything."""
 from __future__ import annotations
 
 import ast
-import contextlib
 import dis
-import sys
-from collections.abc import Iterable, Iterator
-from types import CodeType, CoroutineType
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from inspect import CO_COROUTINE, CO_GENERATOR
+from types import CodeType
+from typing import Any, NoReturn
 
 from nanodoc.script.outside import Drawings, Outside, StopReplay
 from nanodoc.trace.files import USER, frame_kind
@@ -22,7 +21,6 @@ _EXPRESSIONS = (ast.Yield, ast.YieldFrom, ast.Await)
 _STATEMENTS = (ast.AsyncFor, ast.AsyncWith)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp)
 _OTHER_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
-_TASKS = ("create_task", "call_soon", "call_at", "run_in_executor")
 _RAN = "__nanodoc_ran__"
 """In the place of a value: what was suspended trained, and is to be run again."""
 Before = tuple[int, list[tuple[Drawings, int]]]
@@ -40,7 +38,7 @@ class Suspensions:
         that trains: that may be when the step is run again. None where nobody keeps what it comes
         to."""
         mine = [sink for sink in self._outside.sinks if sink.code is code]
-        if not mine:
+        if not mine or self._outside.given is not None:
             return None
         before = self._outside.trainings, [(sink, len(sink)) for sink in mine]
         self._outside.keep(_RAN, mine)
@@ -69,71 +67,36 @@ class Suspensions:
         return self._outside.draw(_nothing)
 
 
-@contextlib.contextmanager
-def no_new_tasks() -> Iterator[None]:
-    """Around an iteration that is run again: what it would give to the event loop ends it."""
-    loop = asyncio._get_running_loop() if (asyncio := sys.modules.get("asyncio")) else None
-    inside, kind, undo = True, type(loop), []
+def again(function: Any) -> Callable[..., Any]:
+    """In the place of a coroutine function or a generator function of the script's own that is
+    awaited, or delegated to: runs through. Raises `StopReplay` for all others, before a coroutine
+    is made that nobody awaits, and for a coroutine that awaits: a queue would give what it holds
+    for a second time."""
+    code = getattr(function, "__code__", None)
+    if not isinstance(code, CodeType) or frame_kind(code.co_filename) != USER:
+        refused()
+    if not (code.co_flags & CO_GENERATOR or (code.co_flags & CO_COROUTINE and not _awaits(code))):
+        refused()
 
-    def refusing(original: Any) -> Any:
-        def called(*args: Any, **kwargs: Any) -> Any:
-            if inside:
-                raise StopReplay("it starts a task")
-            return original(*args, **kwargs)  # a loop may have kept the method
-
-        return called
-
-    try:
-        for name in _TASKS if loop is not None else ():
-            own = vars(kind).get(name)
+    def through(*args: Any, **kwargs: Any) -> Any:
+        running = function(*args, **kwargs)
+        while True:  # nobody is told what a generator yields
             try:
-                setattr(kind, name, refusing(getattr(kind, name)))
-            except TypeError:  # a loop that is written in C
-                raise StopReplay("its event loop cannot be held") from None
-            undo.append((name, own))
-        yield
-    finally:
-        inside = False
-        for name, own in undo:
-            if own is None:
-                delattr(kind, name)
-            else:
-                setattr(kind, name, own)
+                running.send(None)
+            except StopIteration as ended:
+                return ended.value
+
+    return through
 
 
-def awaited(coroutine: Any) -> Any:
-    """What a coroutine of the script's own comes to that awaits nothing itself. Raises `StopReplay`
-    for all others: a queue would give what it holds for a second time."""
-    if not isinstance(coroutine, CoroutineType) or not _runs_through(coroutine.cr_code):
-        if hasattr(coroutine, "close"):
-            coroutine.close()
-        raise StopReplay("it waits for something")
-    try:
-        coroutine.send(None)
-    except StopIteration as ended:
-        return ended.value
-    raise StopReplay("it waits for something")
-
-
-def _runs_through(code: CodeType) -> bool:
+def _awaits(code: CodeType) -> bool:
     waits = {"GET_AWAITABLE", "GET_AITER", "GET_ANEXT", "BEFORE_ASYNC_WITH"}
-    own = frame_kind(code.co_filename) == USER
-    return own and not any(one.opname in waits for one in dis.get_instructions(code))
+    return any(one.opname in waits for one in dis.get_instructions(code))
 
 
-def refused() -> Any:
+def refused() -> NoReturn:
     """In the place of what trained and can't be run again."""
     raise StopReplay("it waits for something")
-
-
-def exhausted(generator: Any) -> Any:
-    """What a `yield from` comes to; nobody is told what it yields."""
-    values = iter(generator)
-    while True:
-        try:
-            next(values)
-        except StopIteration as ended:
-            return ended.value
 
 
 def _nothing() -> Any:
@@ -185,9 +148,8 @@ class _OwnCode(ast.NodeTransformer):
 
 class _Kept(_OwnCode):
     def visit(self, node: ast.AST) -> Any:
-        if _is_kept(node) or isinstance(
-            node, ast.GeneratorExp
-        ):  # a loop inside a loop has been here
+        # what a loop inside this one has kept already
+        if _is_kept(node) or isinstance(node, ast.GeneratorExp):
             return node
         # a comprehension has a frame of its own
         whole = isinstance(node, _COMPREHENSIONS) and is_suspended(node)
@@ -199,24 +161,20 @@ class _Kept(_OwnCode):
 
 
 class _Given(_OwnCode):
-    def visit(self, node: ast.AST) -> Any:
+    def visit(self, node: Any) -> Any:
         if not _is_kept(node):
             return super().visit(node)
-        assert isinstance(node, ast.Call)
-        suspension: Any = node.args[1]
-        if isinstance(suspension, _COMPREHENSIONS):
-            return _at(ast.IfExp(_call("is_given"), _call("given"), _call("refused")), node)
-        suspension = self.generic_visit(suspension)
-        again: ast.expr = suspension.value or ast.Constant(None)
-        if isinstance(suspension, ast.Await):
-            again = _call("awaited", again)
-        elif isinstance(suspension, ast.YieldFrom):
-            again = _call("exhausted", again)
-        else:  # the one it is yielded to has nothing to say
-            again = ast.Subscript(
-                ast.Tuple([again, ast.Constant(None)], ast.Load()), ast.Constant(1), ast.Load()
-            )
-        return _at(ast.IfExp(_call("is_given"), _call("given"), again), node)
+        suspension = node.args[1]
+        run: ast.expr = _call("refused")
+        if isinstance(suspension, ast.Yield):
+            value = self.visit(suspension.value) if suspension.value else ast.Constant(None)
+            # the one it is yielded to has nothing to say
+            pair = ast.Tuple([value, ast.Constant(None)], ast.Load())
+            run = ast.Subscript(pair, ast.Constant(1), ast.Load())
+        elif isinstance(getattr(suspension, "value", None), ast.Call):
+            called: Any = self.generic_visit(suspension.value)
+            run = ast.Call(_call("again", called.func), called.args, called.keywords)
+        return _at(ast.IfExp(_call("is_given"), _call("given"), run), node)
 
 
 def _is_kept(node: ast.AST) -> bool:

@@ -3,8 +3,8 @@ and the run's first rank gathers the groups. What many ranks say alike is kept o
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Hashable
+from dataclasses import replace
 from typing import Any
 
 from nanodoc.facts.ranks import RankOutcome, order
@@ -13,57 +13,44 @@ from nanodoc.supervise.wire import packed
 
 GROUP = 32
 """Ranks to a group: with 1 024 ranks, no one reads more than 63 files."""
+Pair = tuple[RankOutcome, Report | None]
+_DIGESTS = ("fingerprints", "before", "batches")
 _LARGEST = 4 * 1024 * 1024  # bytes that one rank tells
 _TABLES = ("stats", "frames", "ops", "magnitudes", "graph")
 """The parts of a report that grow with the model, the largest first."""
 
 
-@dataclass(slots=True)
 class Gathered:
-    """The outcomes of several ranks, and what their reports found. One report is kept whole: the
-    one that the merged report begins with."""
+    """Each of several ranks with what it found. One report is kept whole: the one that the merged
+    report begins with."""
 
-    outcomes: list[RankOutcome] = field(default_factory=list)
-    said: list[int] = field(default_factory=list)
-    """For each outcome the number of its report among `reports`; -1 where there is none."""
-    reports: list[Report] = field(default_factory=list)
-    """What was found, each once."""
-    numbers: dict[Hashable, int] = field(default_factory=dict)
-    first: tuple[RankOutcome, Report] | None = None
+    def __init__(self) -> None:
+        self._pairs: list[Pair] = []
+        self._found: dict[Hashable, Report] = {}
+        """What reports found, each once."""
+        self._first: Pair | None = None
 
     def add(self, outcome: RankOutcome, report: Report | None) -> None:
         """One more rank."""
-        self._intern(outcome)
+        outcome = self._with_known_digests(outcome)
         if report is None:
-            self.said.append(-1)
+            self._pairs.append((outcome, None))
             return
-        if self.first is None or order(outcome) < order(self.first[0]):
-            self.first = outcome, report
-        number = self.numbers.setdefault(_what_it_says(report), len(self.reports))
-        if number == len(self.reports):
-            self.reports.append(_found_by(report))
-        self.said.append(number)
+        if self._first is None or order(outcome) < order(self._first[0]):
+            self._first = outcome, report
+        found = self._found.setdefault(_what_it_says(report), _found_by(report))
+        self._pairs.append((outcome, found))
 
-    def join(self, other: Gathered) -> None:
-        """The ranks of another group."""
-        for outcome, report in other.pairs():
-            self.add(outcome, report)
+    def pairs(self) -> list[Pair]:
+        """In the order in which they were added."""
+        whole = self._first[0] if self._first is not None else None
+        return [self._first if pair[0] is whole and self._first else pair for pair in self._pairs]
 
-    def pairs(self) -> Iterator[tuple[RankOutcome, Report | None]]:
-        """Each rank, with what it found."""
-        for outcome, number in zip(self.outcomes, self.said, strict=True):
-            if self.first is not None and outcome.rank == self.first[0].rank:
-                yield outcome, self.first[1]
-            else:
-                yield outcome, self.reports[number] if number >= 0 else None
-
-    def _intern(self, outcome: RankOutcome) -> None:
-        """Digests that are those of the first rank are held once."""
-        alike = self.outcomes[0] if self.outcomes else outcome
-        for name in ("fingerprints", "before", "batches"):
-            if getattr(outcome, name) == getattr(alike, name):
-                outcome = replace(outcome, **{name: getattr(alike, name)})
-        self.outcomes.append(outcome)
+    def _with_known_digests(self, outcome: RankOutcome) -> RankOutcome:
+        """Those that the first rank has told, too, are held once."""
+        first = self._pairs[0][0] if self._pairs else outcome
+        alike = {name: getattr(first, name) for name in _DIGESTS}
+        return replace(outcome, **{n: v for n, v in alike.items() if v == getattr(outcome, n)})
 
 
 def bounded(outcome: RankOutcome, report: Report) -> bytes:

@@ -104,13 +104,19 @@ class Child:
             try:
                 crumbs = TrailWriter(child.page)
                 os.close(child.page)
-                self._lent = child.lent_terminal(wanted=self._runs_a_script())
+                script = self._job.launch is not None
+                if child.has_terminal and script and self._job.command == "run":
+                    self._lent = Lent(process.pid)
                 with (
                     self._signals.passed_on(process.pid, self._told_to_end),
                     self._lent.until_it_ends() if self._lent else contextlib.nullcontext(),
                 ):
-                    guarded, to_stderr = self._guardian is not None, self._job.launch is None
-                    child.give(packed("job", self._job), guarded=guarded, to_stderr=to_stderr)
+                    child.give(
+                        packed("job", self._job),
+                        guarded=self._guardian is not None,
+                        to_stderr=not script,
+                        asks=self._lent is not None,
+                    )
                     self._listen(child.events, crumbs)
                     status, usage = self._reap()
             finally:
@@ -131,9 +137,6 @@ class Child:
         self._ended.peak_memory = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
         self._ended.killed_for_memory = memory.kills() > 0
         return self._ended
-
-    def _runs_a_script(self) -> bool:
-        return self._job.launch is not None and self._job.command == "run"
 
     def _started(self) -> ChildProcess:
         try:

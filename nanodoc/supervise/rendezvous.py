@@ -24,7 +24,7 @@ from typing import Any
 from nanodoc.facts.ranks import DIED, FAILED, LOST, SICK, WELL, RankOutcome
 from nanodoc.heartbeat.trail import EXAMINATION, START, Trail
 from nanodoc.report.report import Report
-from nanodoc.supervise.gathering import GROUP, Gathered, bounded
+from nanodoc.supervise.gathering import GROUP, Gathered, Pair, bounded
 from nanodoc.supervise.wire import WireError, opened, packed
 
 _BEAT = 0.5  # seconds between two signs of life
@@ -41,7 +41,7 @@ class Seen:
     """What this rank knows of another. `at` is when it was last heard of, by our own clock."""
 
     state: Mapping[str, object] = field(default_factory=dict)
-    told: tuple[RankOutcome, Report | None] | None = None
+    told: Pair | None = None
     at: float = field(default_factory=time.monotonic)
 
 
@@ -169,37 +169,30 @@ class Ranks:
 
     # -- when it has ended -------------------------------------------------------------------------
 
-    def settle(
-        self, outcome: RankOutcome, report: Report
-    ) -> list[tuple[RankOutcome, Report | None]] | None:
+    def settle(self, outcome: RankOutcome, report: Report) -> list[Pair] | None:
         """Tells the others how this rank ended. For the rank that reports, every rank's outcome and
         what it found, in order; None for the others, once it has been printed."""
         # nothing says that there are others at all
         if report.of_rank is None or not report.of_rank.grouped:
             self._arrival = _ALONE
         self.tell(outcome, report)
-        groups: dict[int, Gathered] = {}
+        groups: dict[int, list[Pair]] = {}
         own = self.mine // GROUP
         while True:
             self._write("state", {"ended": True, "at": time.time(), "host": socket.gethostname()})
+            if self.mine and self._printed():
+                return None
             for rank, seen in self._group.items():
                 self._look(rank, seen)
-            if not self._leads():
-                if self._printed():
-                    return None
-            elif own not in groups:
-                known = all(s.told is not None or self._lost(s) for s in self._group.values())
-                if known:
-                    groups[own] = self._gathered(
-                        {**self._group, self.mine: Seen({}, (outcome, report))}
-                    )
+                self._hear(rank, seen)
+            if self._leads():
+                if own not in groups and self._all_told():
+                    mine = Seen({}, (outcome, report))
+                    groups[own] = self._gathered({**self._group, self.mine: mine})
                     if self.size > GROUP:
                         self._write_file(self._file("group", own), packed("group", groups[own])[4:])
-            elif not self._is_first():
-                if self._printed():
-                    return None
-            elif self._all_there(groups):
-                return self._all(groups)
+                if own in groups and self._is_first() and self._all_there(groups):
+                    return self._all(groups)
             time.sleep(self._pause)
 
     def tell(self, outcome: RankOutcome, report: Report) -> None:
@@ -220,22 +213,27 @@ class Ranks:
         """The lowest rank of its group that is still there."""
         return all(self._lost(seen) for rank, seen in self._group.items() if rank < self.mine)
 
+    def _all_told(self) -> bool:
+        """Those of its group have said how they ended, or nothing for long."""
+        return all(seen.told is not None or self._lost(seen) for seen in self._group.values())
+
     def _is_first(self) -> bool:
         """Nobody of the groups before this one is there."""
         return all(self._is_gone(group) for group in range(self.mine // GROUP))
 
-    def _all_there(self, groups: dict[int, Gathered]) -> bool:
+    def _all_there(self, groups: dict[int, list[Pair]]) -> bool:
         """Every group is gathered, by its own first rank or, where nobody of it is left, by us."""
         for group in range(math.ceil(self.size / GROUP)):
             if group in groups:
                 continue
             found = self._opened(self._file("group", group), "group")
-            if isinstance(found, Gathered):
+            if isinstance(found, list):
                 groups[group] = found
             elif self._is_gone(group):
-                groups[group] = self._gathered(
-                    {rank: self._beyond[rank] for rank in self._ranks_of(group)}
-                )
+                gone = {rank: self._beyond[rank] for rank in self._ranks_of(group)}
+                for rank, seen in gone.items():
+                    self._hear(rank, seen)
+                groups[group] = self._gathered(gone)
             else:
                 return False
         return True
@@ -261,22 +259,23 @@ class Ranks:
 
     def _lost(self, seen: Seen) -> bool:
         patience = _SILENT if seen.state else self._arrival
-        if seen.told is not None:  # it may be making the report
+        if seen.state.get("ended"):  # it may be making the report
             patience = _REPORTING
         return time.monotonic() - seen.at > patience
 
-    def _gathered(self, ranks: Mapping[int, Seen]) -> Gathered:
+    def _gathered(self, ranks: Mapping[int, Seen]) -> list[Pair]:
         found = Gathered()
         for rank, seen in sorted(ranks.items()):
             found.add(*(seen.told or (_missing(rank, seen), None)))
             seen.told = seen.told and (seen.told[0], None)  # what it holds is kept once
-        return found
+        return found.pairs()
 
-    def _all(self, groups: Mapping[int, Gathered]) -> list[tuple[RankOutcome, Report | None]]:
+    def _all(self, groups: Mapping[int, list[Pair]]) -> list[Pair]:
         found = Gathered()
-        for _, gathered in sorted(groups.items()):
-            found.join(gathered)
-        return list(found.pairs())
+        for _, pairs in sorted(groups.items()):
+            for pair in pairs:
+                found.add(*pair)
+        return found.pairs()
 
     # -- files -------------------------------------------------------------------------------------
 
@@ -303,9 +302,13 @@ class Ranks:
             self.trouble = self.trouble or f"{path}: {error}"
 
     def _look(self, rank: int, seen: Seen) -> None:
+        """Its sign of life."""
         state = self._read_state(rank)
         if state is not None and state != seen.state:
             seen.state, seen.at = state, time.monotonic()
+
+    def _hear(self, rank: int, seen: Seen) -> None:
+        """How it ended, once it has said so."""
         if seen.told is None:
             told = self._opened(self._file("end", rank), "end")
             if isinstance(told, tuple) and isinstance(told[0], RankOutcome):

@@ -28,7 +28,6 @@ class ChildProcess:
         """It leads a group of its own: signals of the terminal reach it only through us, and
         nothing of it survives. Raises OSError where the system gives no more."""
         self._environment = dict(environment)
-        self._asks = False
         self._folder = os.getcwd()
         with contextlib.ExitStack() as opened:
             self.page = shared_page()
@@ -43,8 +42,8 @@ class ChildProcess:
             flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # what multiprocessing's spawn passes on, too
             # who reads a terminal's input from the background is stopped for good
             tty = sys.stdin is None or sys.stdin.isatty()
-            self._may_ask = terminal.is_ours()
-            reads = subprocess.DEVNULL if tty and not self._may_ask else None
+            self.has_terminal = terminal.is_ours()
+            reads = subprocess.DEVNULL if tty and not self.has_terminal else None
             try:
                 self.process = subprocess.Popen(
                     [sys.executable, *flags, str(_START), *arguments],
@@ -64,21 +63,15 @@ class ChildProcess:
         """It is as one that would be started now."""
         return (self._environment, self._folder) == (dict(environment), os.getcwd())
 
-    def lent_terminal(self, *, wanted: bool) -> terminal.Lent | None:
-        """The terminal's input, where the child may have it; it has none where it is not `wanted`.
-        To be asked before `give`."""
-        self._asks = wanted and self._may_ask
-        return terminal.Lent(self.process.pid) if self._asks else None
-
-    def give(self, job: bytes, *, guarded: bool, to_stderr: bool) -> None:
+    def give(self, job: bytes, *, guarded: bool, to_stderr: bool, asks: bool) -> None:
         """`to_stderr`: what it prints goes there. A child that is not `guarded` is ended by the
-        kernel with its parent."""
+        kernel with its parent. `asks`: it is lent the terminal that it has."""
         told = {
             "path": _path(),
             "argv": sys.argv,
             "guarded": guarded,
             "to_stderr": to_stderr,
-            "silent": self._may_ask and not self._asks,
+            "silent": self.has_terminal and not asks,
         }
         # where it has ended already, closing the file writes, too
         with contextlib.suppress(BrokenPipeError), os.fdopen(self._job, "wb") as file:

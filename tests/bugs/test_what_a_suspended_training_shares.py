@@ -37,6 +37,79 @@ def batches():
         print("closed", torch.rand(1).item())
 """
 SCRIPTS = {
+    "what is awaited has a close() of its own": """
+class Client:
+    closed = False
+    def close(self):
+        self.closed = True
+    def __await__(self):
+        step(*batch())
+        yield from asyncio.sleep(0).__await__()
+
+async def main():
+    client = Client()
+    for number in range(4):
+        await client
+        print(number, client.closed)
+asyncio.run(main())
+""",
+    "tasks that are gathered while another trains": """
+async def note(number):
+    await asyncio.sleep(0)
+    return number
+
+async def other():
+    for _ in range(3):
+        async with asyncio.timeout(9):
+            step(*batch())
+        await asyncio.sleep(0)
+
+async def training():
+    for number in range(4):
+        noted = await asyncio.gather(note(number), note(-number))
+        x, y = batch()
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+        print(noted)
+
+async def main():
+    await asyncio.gather(training(), other())
+asyncio.run(main())
+""",
+    "generators that were made before": """
+def twice():
+    yield step(*batch())
+    yield step(*batch())
+
+def rounds(parts):
+    for part in parts:
+        yield from part
+        print("a round")
+print(list(rounds([twice() for _ in range(4)])))
+""",
+    "a variable of the module lets go of its generator": """
+data = batches()
+def training():
+    for _ in range(4):
+        x, y = next(data)
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+    return loss.item()
+print(training())
+del data
+""",
+    "a loop of the module lets go of its generator": """
+data = batches()
+for number in range(4):
+    x, y = next(data)
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model(x), y).backward()
+    optimizer.step()
+del data
+""",
     "a queue that is awaited while another trains": """
 async def critic():
     async with asyncio.Lock():
@@ -114,3 +187,4 @@ def test_the_training_is_as_without_nanodoc(name: str, tmp_path: Path) -> None:
     watched = nanodoc("run", "train.py", cwd=tmp_path)
     assert (watched.stdout, watched.returncode) == (bare.stdout, 0), watched.stderr
     assert "step train.py:" in watched.stderr
+    assert "never awaited" not in watched.stderr

@@ -131,9 +131,10 @@ def test_what_many_say_alike_is_held_once() -> None:
     found = Gathered()
     for rank in range(100):
         found.add(*told(rank, 100))
-    assert len(found.reports) == 2
-    assert len({id(one.fingerprints) for one in found.outcomes}) == 1
-    whole = [(o.rank, r.run.rank) for o, r in found.pairs() if r is not None and r.vitals.losses]
+    pairs = found.pairs()
+    assert len({id(report) for _, report in pairs}) == 2
+    assert len({id(outcome.fingerprints) for outcome, _ in pairs}) == 1
+    whole = [(o.rank, r.run.rank) for o, r in pairs if r is not None and r.vitals.losses]
     assert whole == [(SICK_RANK, SICK_RANK)]
 
 
