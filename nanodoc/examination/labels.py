@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 from nanodoc.facts.calls import (
@@ -19,14 +20,16 @@ from nanodoc.facts.calls import (
 from nanodoc.facts.source import SourceSpan
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.tensors.nested import keys_of, tensor_leaves
-from nanodoc.trace.named_numbers import reshaped_at
-from nanodoc.trace.returned import Key, line_in_data, line_of_variable, lines_calling
+from nanodoc.trace.files import USER, frame_kind
+from nanodoc.trace.named_numbers import reshaped_at, written_into_at
+from nanodoc.trace.returned import Key, collator_of, line_in_data, line_of_variable, lines_calling
 from nanodoc.trace.unread import unread_names
 
 _LOSSES = (*CLASSIFICATION, *REGRESSION, "ctc_loss")
 _WEIGHTED = ("CrossEntropyLoss", "NLLLoss")
 _WEIGHTED_BINARY = ("BCEWithLogitsLoss",)
 _ENDS = re.compile(r"(?i)\w*(done|terminal|terminated|termination)s?(_\w+)?")
+_MAKES_LABELS = re.compile("LanguageModeling|CompletionOnly")  # collators of transformers and TRL
 _TAKING = ("getitem", "narrow", "roll", "index_select", "gather", "select", "slice")
 
 
@@ -79,9 +82,7 @@ def edges_at(calls: StepCalls) -> SourceSpan | None:
     if not any("misread_edges" in call.notes for call in calls.calls):
         return None
     places = [call.called_from or call.location for call in calls.calls]
-    files = {os.path.abspath(place.file) for place in places if place is not None}
-    main = getattr(sys.modules.get("__main__"), "__file__", None)
-    return reshaped_at({*files, main} if main else files, 2)
+    return reshaped_at(_user_files(places), 2)
 
 
 def weights_at(calls: StepCalls) -> SourceSpan | None:
@@ -109,6 +110,32 @@ def criterion_at(calls: StepCalls) -> SourceSpan | None:
         found = lines_calling(os.path.abspath(call.called_from.file), (owner,))
         return found[0] if len(found) == 1 else None
     return None
+
+
+def left_out_at(recipe: Recipe, calls: StepCalls, ignored: int) -> SourceSpan | None:
+    """Where labels become the number that stands for none; where a library's collator makes them,
+    the line that makes that."""
+    loader = getattr(recipe.train_step, "loader", None) or recipe.data
+    collator = type(collator_of(loader)).__name__
+    if _MAKES_LABELS.search(collator):
+        places = [call.called_from or call.location for call in calls.calls]
+        found = [line for file in _user_files(places) for line in lines_calling(file, (collator,))]
+        if len(found) == 1:
+            return found[0]
+    functions = (
+        collator_of(loader),
+        getattr(type(getattr(loader, "dataset", None)), "__getitem__", None),
+        recipe.train_step,
+        recipe.loss_fn,
+    )
+    return written_into_at(functions, ignored) or labels_at(recipe, calls)
+
+
+def _user_files(places: Iterable[SourceSpan | None]) -> set[str]:
+    """Those of the places, and the script's."""
+    files = {os.path.abspath(place.file) for place in places if place is not None}
+    main = getattr(sys.modules.get("__main__"), "__file__", None)
+    return {file for file in (*files, os.path.abspath(main or "")) if frame_kind(file) == USER}
 
 
 def mask_at(recipe: Recipe, batches: list[Any]) -> SourceSpan | None:

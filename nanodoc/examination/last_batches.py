@@ -15,10 +15,12 @@ import torch
 from nanodoc.errors import UsageError, UserCodeError
 from nanodoc.examination.averages import stale_averages
 from nanodoc.examination.discarded import discarded
+from nanodoc.examination.end_label import attention_masks
 from nanodoc.examination.labels import (
     criterion_at,
     edges_at,
     labels_at,
+    left_out_at,
     mask_at,
     unread_flags,
     weights_at,
@@ -196,10 +198,22 @@ class Inspector:
         """Of a step that looks up ids."""
         if not any(call.name == "embedding" for call in calls.calls):
             return {}
-        look = SequenceLook()
+        recipe = self._runner.recipe
+        look = SequenceLook(attention_masks(self._known_batches(last.batches)))
         self._look(last, look)
-        mask = mask_at(self._runner.recipe, last.batches) if look.padding is not None else None
-        return {"sequence": look.facts, "padding": look.padding, "mask_at": mask}
+        mask = mask_at(recipe, last.batches) if look.padding is not None else None
+        seen = look.facts
+        if seen is not None and seen.unasked_end is not None:
+            line = left_out_at(recipe, calls, seen.ignored)
+            seen = replace(seen, unasked_end=replace(seen.unasked_end, left_out_at=line))
+        return {"sequence": seen, "padding": look.padding, "mask_at": mask}
+
+    def _known_batches(self, batches: list[Any]) -> list[Any]:
+        """Those of a step; a script's step may draw them itself."""
+        if any(tensor_leaves(batches)):
+            return batches
+        drawn = getattr(self._runner.recipe.train_step, "recorded", ())
+        return batches_among(value for _, value, _ in drawn)
 
     def _run(
         self,
@@ -213,11 +227,8 @@ class Inspector:
         if evaluating:
             self._model.eval()
         batches = [self._runner.moved(batch) for batch in capsule.batches]
-        known = batches
-        if not any(tensor_leaves(batches)):  # a script's step may draw them itself
-            drawn = getattr(self._runner.recipe.train_step, "recorded", ())
-            known = batches_among(value for _, value, _ in drawn)
-        log = CallLog(self._model, leaves_of(self._model, known), probe.measure)
+        known = leaves_of(self._model, self._known_batches(batches))
+        log = CallLog(self._model, known, probe.measure)
         probe.begin(log.made_of)
         if watch is not None:
             watch.begin(capsule, log.count)

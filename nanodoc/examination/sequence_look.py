@@ -7,13 +7,14 @@ one, which it is to predict, or padding.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
+from nanodoc.examination.end_label import unasked_end
 from nanodoc.examination.end_read import Recurrence, read_at_end
 from nanodoc.examination.padding_read import padding_facts
 from nanodoc.facts.calls import CLASSIFICATION, RECURRENT
@@ -57,10 +58,12 @@ class _Lookup:
 
 
 class SequenceLook(TorchFunctionMode):
-    """A context manager around a step that is run again; `facts` then says what was seen."""
+    """A context manager around a step that is run again; `facts` then says what was seen. `masks`
+    are those of its batch that say where its sequences end."""
 
-    def __init__(self) -> None:
+    def __init__(self, masks: Iterable[torch.Tensor] = ()) -> None:
         super().__init__()
+        self._masks = tuple(masks)
         self._lookups: list[_Lookup] = []
         self._recurrence: Recurrence | None = None
         self.facts: SequenceFacts | None = None
@@ -122,7 +125,7 @@ class SequenceLook(TorchFunctionMode):
         shifted = [(lookup, distance, grid) for lookup, distance, grid in found if distance > 0]
         if not found or (not shifted and self._is_partly_given(labels, ignored)):
             return None
-        _, distance, grid = (shifted or found)[0]
+        lookup, distance, grid = (shifted or found)[0]
         later = 0
         # a model that is given the labels themselves beside them reads them there: nothing of a
         # mask is known then
@@ -136,6 +139,10 @@ class SequenceLook(TorchFunctionMode):
             labels=int((grid != ignored).sum()),
             reads_later=later,
             at=resolved(place),
+            ignored=ignored,
+            unasked_end=unasked_end(lookup.ids, grid, ignored, self._masks)
+            if distance == 1
+            else None,
         )
 
     def _is_partly_given(self, labels: torch.Tensor, ignored: int) -> bool:

@@ -166,6 +166,23 @@ class SequenceFacts:
     could not be told."""
     at: SourceSpan | None = None
     """The loss's line."""
+    ignored: int = -100
+    """The label that stands for none."""
+    unasked_end: EndFacts | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EndFacts:
+    """Sequences whose last token is that of the padding, and never a label."""
+
+    value: int
+    """The token."""
+    rows: int
+    """How many sequences end with it."""
+    of: int
+    """How many there are."""
+    left_out_at: SourceSpan | None = None
+    """The line that takes the token out of the labels, or makes what does."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

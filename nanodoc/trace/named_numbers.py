@@ -1,5 +1,5 @@
-"""Where the user's source gives a number to a name, or to a reshape: read from the source, and used
-for nothing but the line that is shown."""
+"""Where the user's source gives a number to a name or to a reshape, or writes it into a tensor:
+read from the source, and used for nothing but the line that is shown."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import ast
 import os
 import re
 from collections.abc import Container, Iterable, Iterator
+from typing import Any
 
 from nanodoc.facts.source import SourceSpan
 from nanodoc.trace.files import USER, frame_kind, line_span
-from nanodoc.trace.parsed import nodes_of
+from nanodoc.trace.parsed import definition_of, nodes_of
+from nanodoc.trace.returned import code_of
 
 _WARMUP = re.compile(r"(?i)-*(num[_-]|n_|lr_)?warm_?up([_-](steps|iters|iterations|ratio|epochs))?")
 
@@ -73,3 +75,17 @@ def _sizes(call: ast.Call) -> list[ast.expr]:
     if given and isinstance(given[-1], (ast.Tuple, ast.List)):
         return given[-1].elts
     return given[-2:]
+
+
+def written_into_at(functions: Iterable[Any], number: int) -> SourceSpan | None:
+    """The only line of these functions of the user's that writes the number into parts of
+    something: `labels[ids == pad] = -100`."""
+    found = [
+        line_span(code.co_filename, node.lineno, code.co_qualname)
+        for code in map(code_of, functions)
+        if code is not None and (whole := definition_of(code)) is not None
+        for node in ast.walk(whole)
+        if isinstance(node, ast.Assign) and ast.unparse(node.value) == str(number)
+        if any(isinstance(target, ast.Subscript) for target in node.targets)
+    ]
+    return found[0] if len(found) == 1 else None

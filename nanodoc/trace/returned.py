@@ -90,14 +90,27 @@ def _around(functions: Sequence[Any], line: int) -> str:
     return str(max(around, key=lambda node: node.lineno).name) if around else "<module>"
 
 
-def _scope_of(function: Any, owner: Any = None) -> _Scope | None:
-    owner = getattr(function, "__self__", owner)
-    function = inspect.unwrap(getattr(function, "__func__", function))
-    if not isinstance(function, FunctionType):
+def code_of(function: Any) -> CodeType | None:
+    """That of a function or method of the user's, or of an object that is called."""
+    found = _function_of(function)
+    return found.__code__ if found is not None else None
+
+
+def _function_of(function: Any) -> FunctionType | None:
+    found = inspect.unwrap(getattr(function, "__func__", function))
+    if not isinstance(found, FunctionType):
+        found = getattr(type(found), "__call__", None)  # noqa: B004  # it is not called
+    user = isinstance(found, FunctionType) and frame_kind(found.__code__.co_filename) == USER
+    return found if user else None
+
+
+def _scope_of(called: Any, owner: Any = None) -> _Scope | None:
+    function = _function_of(called)
+    if function is None:
         return None
+    is_object = not hasattr(called, "__code__") and not hasattr(called, "__func__")
+    owner = called if is_object else getattr(called, "__self__", owner)
     code = function.__code__
-    if frame_kind(code.co_filename) != USER:
-        return None
     node = definition_of(code)
     if node is None:
         return None
@@ -219,7 +232,9 @@ def _part(value: ast.expr, key: Key) -> ast.expr | None:
 def _of_name(
     scope: _Scope, name: str, path: tuple[Key, ...], before: int, depth: int
 ) -> SourceSpan | None:
-    """The last statement above the line `before` that binds the name, moves looked through."""
+    """The last statement above the line `before` that binds the name, moves looked through; or that
+    puts the part into what it holds."""
+    put = _put_at(scope, name, path[0], before) if path else None
     bound = [
         (node, position, value)
         for node in scope.statements()
@@ -227,6 +242,8 @@ def _of_name(
         if node.lineno < before
     ]
     bound.sort(key=lambda found: found[0].lineno)
+    if put is not None and not (bound and bound[-1][0].lineno > put.lineno):
+        return _of_expression(scope, put.value, path[1:], put, depth)
     while bound:
         node, position, value = bound.pop()
         inner = _part(value, position[0]) if position else value
@@ -238,6 +255,19 @@ def _of_name(
             return _of_loop(scope, node, rest, depth)
         return _of_expression(scope, whole, rest, node, depth)
     return None
+
+
+def _put_at(scope: _Scope, name: str, key: Key, before: int) -> ast.Assign | None:
+    """The last statement above the line `before` that is `name[key] = ...`."""
+    found = [
+        node
+        for node in scope.statements()
+        if isinstance(node, ast.Assign) and node.lineno < before
+        for target in node.targets
+        if isinstance(target, ast.Subscript) and _position(target.value, name) == ()
+        if isinstance(target.slice, ast.Constant) and target.slice.value == key
+    ]
+    return max(found, key=lambda node: node.lineno, default=None)
 
 
 def _bindings(node: ast.stmt, name: str) -> Iterator[tuple[tuple[int, ...], ast.expr]]:
@@ -302,12 +332,21 @@ def _of_loop(scope: _Scope, node: ast.For, path: tuple[Key, ...], depth: int) ->
     return line_in_data(held, path) if held is not None else None
 
 
+def collator_of(data: Any) -> Any:
+    """A loader's collate function, without what a trainer wraps it in to drop columns."""
+    collator = getattr(data, "collate_fn", None)
+    for _ in range(_DEEPEST):
+        collator = getattr(collator, "data_collator", collator)
+    return collator
+
+
 def line_in_data(data: Any, path: Sequence[Key]) -> SourceSpan | None:
     """The line that makes the part at `path` of the batches of a loader or of another iterable: in
     its collate function, its data set, or its own `__iter__`. None for what no code of the user's
     makes."""
     dataset = getattr(data, "dataset", None)
-    collated = line_of_part(getattr(data, "collate_fn", None), path)
+    collator = collator_of(data)
+    collated = line_of_part(collator, path)
     while dataset is not None and getattr(dataset, "dataset", None) is not None:
         dataset = dataset.dataset  # a Subset's
     item = getattr(type(dataset), "__getitem__", None) or getattr(type(dataset), "__iter__", None)

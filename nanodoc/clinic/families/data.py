@@ -140,6 +140,14 @@ PATIENTS: tuple[Patient, ...] = (
         line="scores.masked_fill(later",
     ),
     Patient(
+        name="endless-tunes",
+        file="short_tunes",
+        story="labels that leave out the end of each sequence with its padding",
+        expect="unasked-end",
+        line="labels[ids == END] = -100",
+        severity="warning",
+    ),
+    Patient(
         name="rescaled-scans",
         file="rescaled_scans",
         story="scans that are scaled in place each time they are read",

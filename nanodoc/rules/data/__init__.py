@@ -34,6 +34,7 @@ from nanodoc.rules.data import (
     single_class_batches,
     slow_loader,
     split_overlap,
+    unasked_end,
     uniform_noise,
     unmoved_target,
     unnormalised_input,
@@ -90,5 +91,6 @@ RULES = tuple(
         misplaced_positives,
         unmoved_target,
         misread_edges,
+        unasked_end,
     )
 )
