@@ -66,6 +66,9 @@ class Evidence:
     reproduction_note: str = ""
     optimizer_sites: tuple[SourceSpan | None, ...] = ()
     """Where each optimizer was made."""
+    rate_sites: tuple[SourceSpan | None, ...] = ()
+    """Where each optimizer's learning rate is written: the line of the name that it was given, or
+    where it was made."""
     update_site: SourceSpan | None = None
     """The line that moves the weights, in a step without an optimizer."""
     criterion_site: SourceSpan | None = None

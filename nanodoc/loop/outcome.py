@@ -28,6 +28,7 @@ from nanodoc.replay.step import StepRunner
 from nanodoc.replay.step_state import StepState
 from nanodoc.replay.weight_history import WeightHistory
 from nanodoc.tensors.nested import leading_size
+from nanodoc.trace.rate_names import rate_named_at
 from nanodoc.watchers.learning import LearningWatch, loader_of
 from nanodoc.watchers.sampling import Sampler
 
@@ -201,6 +202,7 @@ def gather(
 ) -> Evidence:
     """Everything the rules may judge, when the run has ended. `watched`: what the watchers say."""
     recipe, examined = runner.recipe, trouble.examined
+    made = tuple(build.optimizer_built_at(o) for o in recipe.optimizers)
     return Evidence(
         steps_run=steps,
         trip=trouble.trip,
@@ -213,7 +215,11 @@ def gather(
         else None,
         failure=trouble.failure,
         failure_step=steps if trouble.failure else None,
-        optimizer_sites=tuple(build.optimizer_built_at(o) for o in recipe.optimizers),
+        optimizer_sites=made,
+        rate_sites=tuple(
+            (rate_named_at(at, optimizer.defaults.get("lr")) or at) if at is not None else None
+            for at, optimizer in zip(made, recipe.optimizers, strict=True)
+        ),
         criterion_site=build.criterion_made_at() if recipe.criterion is not None else None,
         model_site=build.layer_made_at(""),
         data_site=_data_site(recipe, build),

@@ -182,7 +182,7 @@ def _site(
         return scheduler, True
     if summed is not None and summed.site is not None and not growth.raised:
         return summed.site, False
-    return next((made for made in evidence.optimizer_sites if made is not None), None), False
+    return next((at for at in evidence.rate_sites if at is not None), None), False
 
 
 def _what_grew(growth: Growth) -> str:

@@ -190,7 +190,10 @@ def _too_high(rule: Rule, evidence: Evidence) -> Claim | None:
         title=f"the learning rate is too high: the loss went from {evidence.losses[0]:.3g} to "
         f"{late:.3g}",
         explanation=f"With {how} {told}.",
-        location=by_hand or _rising(evidence, slower) or overwriting_schedule(evidence) or site,
+        location=by_hand
+        or _rising(evidence, slower)
+        or overwriting_schedule(evidence)
+        or next((at for at in evidence.rate_sites if at is not None), None),
         step=len(evidence.losses) - 1,
         notes=[
             ("learning rate", rate),
@@ -298,8 +301,7 @@ def _zero(rule: Rule, evidence: Evidence, scheduler: SchedulerFacts | None) -> C
         weight=0.9,
         title="the learning rate is 0 in every step",
         explanation=f"No parameter has moved in {len(evidence.losses)} steps.",
-        location=site
-        or next((made for made in evidence.optimizer_sites if made is not None), None),
+        location=site or next((at for at in evidence.rate_sites if at is not None), None),
         step=0,
         notes=[("schedule", scheduler.type if scheduler else "")],
         fix="give the optimizer a learning rate, or look at what the schedule makes of it",
@@ -314,7 +316,7 @@ def _vanished(
     built = scheduler.built_at if scheduler is not None else None
     where = stepped if by_batch and stepped is not None else built or stepped
     if where is None:
-        where = next((made for made in evidence.optimizer_sites if made is not None), None)
+        where = next((at for at in evidence.rate_sites if at is not None), None)
     name = scheduler.type if scheduler is not None else "the training code"
     least = check.limit(evidence, "gone") * max(steps)
     early = gone <= _EARLY * len(steps)

@@ -1,0 +1,140 @@
+"""Where the user's source gives a value to the name that an optimizer takes for its learning rate:
+read from the source, and used for nothing but the line that is shown."""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Iterator
+
+from nanodoc.facts.source import SourceSpan
+from nanodoc.trace.files import USER, frame_kind, line_span
+from nanodoc.trace.parsed import FUNCTION, nodes_of
+
+_DEEPEST = 4
+_BINDS = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.NamedExpr, ast.For)
+
+
+def rate_named_at(made: SourceSpan, rate: object) -> SourceSpan | None:
+    """For an optimizer that was `made` there as `SGD(model.parameters(), lr=rate)`, the line that
+    gives that name its value; for `args.lr` the option whose default is `rate`. None where the
+    value stands in the call, or where several lines may have given it."""
+    file = os.path.abspath(made.file)
+    if frame_kind(file) != USER:
+        return None
+    nodes = nodes_of(file)
+    calls = (node for node in nodes if isinstance(node, ast.Call) and node.lineno == made.line)
+    call = next((node for node in calls if node.col_offset == made.column - 1), None)
+    value = _rate(call) if call is not None else None
+    return _given(file, nodes, value, made.line, rate, _DEEPEST) if value is not None else None
+
+
+def _rate(call: ast.Call) -> ast.expr | None:
+    named = next((word.value for word in call.keywords if word.arg == "lr"), None)
+    return named or (call.args[1] if len(call.args) > 1 else None)
+
+
+def _given(
+    file: str, nodes: list[ast.AST], value: ast.expr, line: int, rate: object, depth: int
+) -> SourceSpan | None:
+    if isinstance(value, (ast.Attribute, ast.Subscript)):
+        return _default(file, nodes, value, rate)
+    if not isinstance(value, ast.Name) or depth == 0:
+        return None
+    bound = _bound(nodes, value.id, line)
+    if bound is None:
+        return None
+    again = _given(file, nodes, bound.value, bound.lineno, rate, depth - 1)
+    return again or line_span(file, bound.lineno, _function_around(nodes, bound.lineno))
+
+
+def _bound(nodes: list[ast.AST], name: str, line: int) -> ast.Assign | None:
+    """The only statement that binds the name, in the innermost function around the line that does
+    so, or in the module."""
+    around = [n for n in nodes if isinstance(n, FUNCTION) and n.lineno <= line <= _end(n)]
+    for scope in sorted(around, key=lambda node: -node.lineno):
+        if any(
+            argument.arg == name for argument in ast.walk(scope) if isinstance(argument, ast.arg)
+        ):
+            return None
+        found = [node for node in ast.walk(scope) if name in _names_bound(node)]
+        if found:
+            return _alone(found)
+    inside = [n for n in nodes if isinstance(n, (*FUNCTION, ast.ClassDef, ast.Lambda))]
+    found = [
+        node
+        for node in nodes
+        if name in _names_bound(node)
+        and not any(n.lineno <= getattr(node, "lineno", 0) <= _end(n) for n in inside)
+    ]
+    return _alone(found)
+
+
+def _alone(found: list[ast.AST]) -> ast.Assign | None:
+    only = found[0] if len(found) == 1 else None
+    # of a tuple, the name is a part
+    whole = isinstance(only, ast.Assign) and all(isinstance(t, ast.Name) for t in only.targets)
+    return only if isinstance(only, ast.Assign) and whole else None
+
+
+def _names_bound(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, _BINDS):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        for target in targets:
+            yield from (inner.id for inner in ast.walk(target) if isinstance(inner, ast.Name))
+
+
+def _default(
+    file: str, nodes: list[ast.AST], value: ast.Attribute | ast.Subscript, rate: object
+) -> SourceSpan | None:
+    """Of an option, a field of a class, or an entry of a dictionary, by its name and its number."""
+    key = value.attr if isinstance(value, ast.Attribute) else getattr(value.slice, "value", None)
+    if not isinstance(key, str):
+        return None
+    found = {
+        number.lineno
+        for node in nodes
+        for name, number in _named_values(node)
+        if name.lstrip("-").replace("-", "_") == key and _is(number, rate)
+    }
+    line = found.pop() if len(found) == 1 else None
+    return line_span(file, line, _function_around(nodes, line)) if line is not None else None
+
+
+def _named_values(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument":
+        default = next((word.value for word in node.keywords if word.arg == "default"), None)
+        options = [o.value for o in node.args if isinstance(o, ast.Constant)]
+        if default is not None:
+            yield from ((str(option), default) for option in options)
+    elif isinstance(node, ast.Call):
+        yield from ((word.arg, word.value) for word in node.keywords if word.arg is not None)
+    elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+        if node.value is not None:
+            yield node.target.id, node.value
+    elif isinstance(node, ast.Assign):
+        for target in node.targets:
+            name = getattr(target, "id", None) or getattr(target, "attr", None)
+            if isinstance(name, str):
+                yield name, node.value
+    elif isinstance(node, ast.Dict):
+        for name, item in zip(node.keys, node.values, strict=True):
+            if isinstance(name, ast.Constant) and isinstance(name.value, str):
+                yield name.value, item
+
+
+def _is(value: ast.expr, rate: object) -> bool:
+    return (
+        isinstance(value, ast.Constant)
+        and type(value.value) in (int, float)
+        and value.value == rate
+    )
+
+
+def _end(node: ast.AST) -> int:
+    return getattr(node, "end_lineno", None) or 0
+
+
+def _function_around(nodes: list[ast.AST], line: int) -> str:
+    around = [n for n in nodes if isinstance(n, FUNCTION) and n.lineno <= line <= _end(n)]
+    return max(around, key=lambda node: node.lineno).name if around else "<module>"
