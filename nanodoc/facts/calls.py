@@ -169,6 +169,9 @@ class CallFacts:
     """The output shares its input's memory."""
     in_place: bool = False
     """The output is one of the arguments: `div_`, `/=`."""
+    layer_at: SourceSpan | None = None
+    """Where the layer that calls it was made, if that is one of torch's own in a Sequential: the
+    line that runs names the Sequential only."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """What was given besides tensors, as far as rules ask for it: dim, reduction, ignore_index."""
     notes: Mapping[str, float] = field(default_factory=dict)

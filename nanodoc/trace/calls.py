@@ -253,6 +253,7 @@ class CallLog(TorchFunctionMode):
         """Every call. One that no line of the user's made (nanodoc itself calls the model) gets the
         line that made its layer, as `made_at(path)` knows it."""
         modules = self._stack.modules
+        listed = {index: made_at(modules[index][0]) for index in self._stack.listed}
         calls = []
         for index, (
             name,
@@ -276,6 +277,7 @@ class CallLog(TorchFunctionMode):
                     module_type=kind,
                     location=resolved(own) or (made_at(path) if path and caller is None else None),
                     called_from=resolved(caller),
+                    layer_at=listed.get(module),
                     arguments=before,
                     shape=shape,
                     requires_grad=grad,

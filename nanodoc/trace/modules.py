@@ -35,6 +35,15 @@ class ModuleStack:
         for name, module in model.named_modules():
             self._ids[id(module)] = len(self.modules)
             self.modules.append((name, type(module).__name__))
+        self.listed = {
+            self._ids[id(child)]
+            for module in model.modules()
+            if isinstance(module, torch.nn.Sequential)
+            if type(module).forward is torch.nn.Sequential.forward
+            for child in module.children()
+            if type(child).__module__.startswith("torch.nn.")
+        }
+        """Layers of torch's own that a Sequential calls, by index: no line that runs names them."""
         self.scripted = {
             self._ids[id(module)]: ScriptedLines(module)
             for module in model.modules()

@@ -45,7 +45,7 @@ PATIENTS: tuple[Patient, ...] = (
         file="tumour_masks",
         story="a sigmoid before binary_cross_entropy_with_logits",
         expect="double-softmax",
-        line="self.net(x)",
+        line="return recipe(last=nn.Sigmoid())",
     ),
     Patient(
         name="review-attention",
@@ -113,7 +113,7 @@ PATIENTS: tuple[Patient, ...] = (
         build="weights",
         story="first weights that push tanh into its flat part",
         expect="saturated-activations",
-        line="model(batch[0])",
+        line="return [first, nn.Tanh(), nn.Linear(32, 3)]",
         severity="warning",
     ),
     Patient(
@@ -122,7 +122,7 @@ PATIENTS: tuple[Patient, ...] = (
         build="relu",
         story="biases that keep every ReLU shut",
         expect="dead-units",
-        line="model(batch[0])",
+        line="nn.Linear(10, 16), nn.ReLU()",
     ),
     Patient(
         name="half-gains",
@@ -266,7 +266,7 @@ PATIENTS: tuple[Patient, ...] = (
         build="end",
         story="scores that go through tanh before the loss",
         expect="spoiled-logits",
-        line="model(batch[0])",
+        line="return recipe(nn.Tanh())",
         severity="warning",
     ),
     Patient(
@@ -275,7 +275,7 @@ PATIENTS: tuple[Patient, ...] = (
         build="share",
         story="dropout that drops what it should keep",
         expect="heavy-dropout",
-        line="model(batch[0])",
+        line="nn.Dropout(p)",
         severity="warning",
     ),
     Patient(

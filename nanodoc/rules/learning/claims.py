@@ -107,9 +107,11 @@ def learning_claim(
 
 
 def at_call(call: CallFacts, evidence: Evidence) -> Culprit:
-    """The user's line of a call as the culprit; where nanodoc itself calls the criterion, the line
-    that made it."""
-    site: SourceSpan | None = call.site or (evidence.criterion_site if not call.module else None)
+    """The user's line of a call as the culprit; of a layer in a Sequential, the line that made the
+    layer, and where nanodoc itself calls the criterion, the one that made that."""
+    site: SourceSpan | None = call.layer_at or call.site
+    if site is None and not call.module:
+        site = evidence.criterion_site
     return Culprit(
         kind="op", op=call.name, module=call.module, module_type=call.module_type, location=site
     )
