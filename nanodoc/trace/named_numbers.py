@@ -79,13 +79,20 @@ def _sizes(call: ast.Call) -> list[ast.expr]:
 
 def written_into_at(functions: Iterable[Any], number: int) -> SourceSpan | None:
     """The only line of these functions of the user's that writes the number into parts of
-    something: `labels[ids == pad] = -100`."""
+    something, of several the only one that chooses them by a comparison: `labels[ids == pad] =
+    -100`."""
     found = [
-        line_span(code.co_filename, node.lineno, code.co_qualname)
+        (line_span(code.co_filename, node.lineno, code.co_qualname), parts)
         for code in map(code_of, functions)
         if code is not None and (whole := definition_of(code)) is not None
         for node in ast.walk(whole)
         if isinstance(node, ast.Assign) and ast.unparse(node.value) == str(number)
-        if any(isinstance(target, ast.Subscript) for target in node.targets)
+        if (parts := [t.slice for t in node.targets if isinstance(t, ast.Subscript)])
     ]
-    return found[0] if len(found) == 1 else None
+    chosen = [line for line, parts in found if any(_compares(part) for part in parts)]
+    lines = chosen or [line for line, _ in found]
+    return lines[0] if len(lines) == 1 else None
+
+
+def _compares(part: ast.expr) -> bool:
+    return any(isinstance(node, ast.Compare) for node in ast.walk(part))

@@ -38,7 +38,8 @@ def _given(
     file: str, nodes: list[ast.AST], value: ast.expr, line: int, rate: object, depth: int
 ) -> SourceSpan | None:
     if isinstance(value, (ast.Attribute, ast.Subscript)):
-        return _default(file, nodes, value, rate)
+        found = _written(nodes, value) or _default(nodes, value, rate)
+        return line_span(file, found, _function_around(nodes, found)) if found else None
     if not isinstance(value, ast.Name) or depth == 0:
         return None
     bound = _bound(nodes, value.id, line)
@@ -84,21 +85,33 @@ def _names_bound(node: ast.AST) -> Iterator[str]:
             yield from (inner.id for inner in ast.walk(target) if isinstance(inner, ast.Name))
 
 
+def _written(nodes: list[ast.AST], value: ast.expr) -> int | None:
+    """The only line that assigns to `args.lr` itself, and more than a name: `args.lr = base * n`."""
+    name = ast.unparse(value)
+    found = [
+        node
+        for node in nodes
+        if isinstance(node, (ast.Assign, ast.AugAssign))
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if ast.unparse(target) == name
+    ]
+    only = found[0] if len(found) == 1 else None
+    return only.lineno if only is not None and not isinstance(only.value, ast.Name) else None
+
+
 def _default(
-    file: str, nodes: list[ast.AST], value: ast.Attribute | ast.Subscript, rate: object
-) -> SourceSpan | None:
-    """Of an option, a field of a class, or an entry of a dictionary, by its name and its number."""
+    nodes: list[ast.AST], value: ast.Attribute | ast.Subscript, rate: object
+) -> int | None:
+    """The line of an option, a field of a class, or an entry of a dictionary, by its name and its
+    number."""
     key = value.attr if isinstance(value, ast.Attribute) else getattr(value.slice, "value", None)
-    if not isinstance(key, str):
-        return None
     found = {
         number.lineno
         for node in nodes
         for name, number in _named_values(node)
         if name.lstrip("-").replace("-", "_") == key and _is(number, rate)
     }
-    line = found.pop() if len(found) == 1 else None
-    return line_span(file, line, _function_around(nodes, line)) if line is not None else None
+    return found.pop() if len(found) == 1 else None
 
 
 def _named_values(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:

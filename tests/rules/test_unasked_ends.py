@@ -103,6 +103,7 @@ class _Collator:
         batch = {"input_ids": ids, "attention_mask": torch.arange(ids.shape[1]) < lengths[:, None]}
         labels = ids.clone()
         labels[labels == END] = -100
+        labels[:, 0] = -100  # what is asked
         batch["labels"] = labels
         return batch
 

@@ -44,6 +44,17 @@ _CASES = {
         parser.add_argument("--learning-rate", type=float, default=10.0)  # here
         opt = SGD(model.parameters(), lr=parser.parse_args().learning_rate)
         """,
+    "an option that is scaled": """
+        parser.add_argument("--lr", type=float, default=1.0)
+        args = parser.parse_args()
+        args.lr = args.lr * 10  # here
+        opt = SGD(model.parameters(), lr=args.lr)
+        """,
+    "an option that is scaled in place": """
+        config = {"lr": 1.0}
+        config["lr"] *= 10  # here
+        opt = SGD(model.parameters(), lr=config["lr"])
+        """,
     "a field of a class": """
         class Config:
             decay: float = 10.0
