@@ -101,14 +101,19 @@ def weights_at(calls: StepCalls) -> SourceSpan | None:
 
 def criterion_at(calls: StepCalls) -> SourceSpan | None:
     """Where the user makes the object of a library whose method computes the loss; None where the
-    loss is computed by the user's own code or torch, or the user's file makes several of them."""
-    for index in calls.losses:
-        call = calls.calls[index]
-        owner, dot, _ = (call.location.function if call.location else "").partition(".")
-        if call.called_from is None or not dot:
+    loss is computed by the user's own code or torch, or the user's files make several of them."""
+    reaching = calls.reaching_the_loss()
+    others = [call for call in calls.calls if call.name in _LOSSES and call.index in reaching]
+    for call in [*(calls.calls[index] for index in calls.losses), *others]:
+        place = call.location
+        owner, dot, _ = (place.function if place is not None else "").partition(".")
+        if place is None or not dot or frame_kind(os.path.abspath(place.file)) == USER:
             continue
-        found = lines_calling(os.path.abspath(call.called_from.file), (owner,))
-        return found[0] if len(found) == 1 else None
+        callers = [call.called_from] if call.called_from is not None else []
+        files = _user_files(callers or [c.called_from or c.location for c in calls.calls])
+        found = [line for file in files for line in lines_calling(file, (owner,))]
+        if found:
+            return found[0] if len(found) == 1 else None
     return None
 
 

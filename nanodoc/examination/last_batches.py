@@ -44,7 +44,7 @@ from nanodoc.replay.step import StepRunner, run_step
 from nanodoc.replay.step_state import StateKeeper, StepState
 from nanodoc.replay.traced_replay import leaves_of
 from nanodoc.replay.weight_history import PastStep
-from nanodoc.tensors.nested import batch_size, batches_among, tensor_leaves
+from nanodoc.tensors.nested import batch_size, batches_among, graphs_among, tensor_leaves
 from nanodoc.trace.calls import CallLog
 from nanodoc.trace.eager import run_eagerly
 
@@ -212,8 +212,10 @@ class Inspector:
         """Those of a step; a script's step may draw them itself."""
         if any(tensor_leaves(batches)):
             return batches
-        drawn = getattr(self._runner.recipe.train_step, "recorded", ())
-        return batches_among(value for _, value, _ in drawn)
+        step: Any = self._runner.recipe.train_step
+        drawn = [value for _, value, _ in getattr(step, "recorded", ())]
+        bound = getattr(step, "variables", {})
+        return batches_among(drawn) or graphs_among([*batches, *drawn, *bound.values()])
 
     def _run(
         self,

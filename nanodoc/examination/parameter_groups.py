@@ -25,6 +25,7 @@ from nanodoc.tensors.plain import without_values
 from nanodoc.tensors.sums import dense_values, fingerprint
 
 _DEPTH = 3
+_LOOKS = 4  # optimizer steps before which gradients that nobody takes are looked for
 _MOST_ITEMS = 256
 _CONTAINERS = (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict)
 _NORMS = ("Norm",)
@@ -41,6 +42,8 @@ class Ownership:
         self._marks: dict[str, tuple[float, float]] = {}
         self._left: dict[str, tuple[weakref.ref[torch.Tensor], int]] = {}
         self._stepped: list[torch.optim.Optimizer] = []
+        self._gradients: dict[str, float | None] = {}
+        self._looked = 0
         self.closed = False
         """The model has been changed since the last step: nothing is known of who owns what."""
 
@@ -59,6 +62,12 @@ class Ownership:
         """An optimizer steps, perhaps one that neither the recipe nor build() knew."""
         if all(optimizer is not known for known in self._stepped):
             self._stepped.append(optimizer)
+        if self._looked < _LOOKS:
+            # behind the step they may be cleared
+            self._looked += 1
+            for name, parameter in self._missing():
+                if parameter.grad is not None and not self._is_left(name, parameter.grad):
+                    self._gradients[name] = _norm(parameter.grad)
 
     def facts(self, steps: int) -> OwnershipFacts:
         """What is known after `steps` steps; gradients are those the last step left."""
@@ -120,7 +129,8 @@ class Ownership:
             module=module,
             module_type=type(modules[module]).__name__ if module in modules else "",
             shape=tuple(parameter.shape),
-            gradient=None if self._is_left(name, parameter.grad) else _norm(parameter.grad),
+            gradient=(None if self._is_left(name, parameter.grad) else _norm(parameter.grad))
+            or self._gradients.get(name),
             registered_at=self._build.registered_at(name),
             loaded=name in self._build.loaded,
             moved=before is not None and before != fingerprint(parameter),

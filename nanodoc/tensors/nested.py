@@ -236,6 +236,16 @@ def batches_among(values: Iterable[Any]) -> list[Any]:
     return found
 
 
+def graphs_among(values: Iterable[Any]) -> list[dict[str, Any]]:
+    """What graphs of torch_geometric hold, which are no containers to Python, by name."""
+    return [
+        value.to_dict()
+        for value in values
+        if any(kind.__module__.startswith("torch_geometric.data") for kind in type(value).__mro__)
+        and callable(getattr(type(value), "to_dict", None))
+    ]
+
+
 def keys_of(path: str) -> list[int | str]:
     """The keys of a path that `tensor_leaves` gave: `batch['x'][0].y` is "x", 0, "y"."""
     parts = _PART.findall(path.partition("batch")[2])

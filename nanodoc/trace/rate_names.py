@@ -86,7 +86,7 @@ def _names_bound(node: ast.AST) -> Iterator[str]:
 
 
 def _written(nodes: list[ast.AST], value: ast.expr) -> int | None:
-    """The only line that assigns to `args.lr` itself, and more than a name: `args.lr = base * n`."""
+    """The only line that assigns to `args.lr` itself, and more than a name."""
     name = ast.unparse(value)
     found = [
         node

@@ -1,6 +1,6 @@
 """## What it checks
-A regression loss on the output of ReLU, sigmoid, tanh or softmax, and targets of which a tenth or
-more lie outside of its range.
+A regression loss on the output of ReLU, sigmoid, tanh or softmax, or on a cosine similarity, and
+targets of which a tenth or more lie outside of its range.
 
 ## Why it matters
 The model is pushed into the flat part of its last activation, and stays there.
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 
 from nanodoc.diagnosis.claim import Claim, Specificity, confidence
 from nanodoc.diagnosis.rule import Rule, Threshold, rule
@@ -38,6 +39,7 @@ _RANGES = {
     "sigmoid": (0.0, 1.0, "target_outside_01"),
     "softmax": (0.0, 1.0, "target_outside_01"),
     "tanh": (-1.0, 1.0, "target_outside_11"),
+    "cosine_similarity": (-1.0, 1.0, "target_outside_11"),
 }
 
 
@@ -70,18 +72,34 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     share = loss.notes.get(label, 0.0)
     if share < check.limit(evidence, "share"):
         return
+    culprit = at_call(made, evidence)
+    cosine = made.name == "cosine_similarity"
+    # a loss of a library that takes the similarity itself is named where it is made
+    if inspection.criterion_at is not None and _function(made) == _function(loss):
+        culprit = replace(culprit, location=inspection.criterion_at)
     yield learning_claim(
         rule,
         location_key(made.site) or ("units", made.module),
         title=f"{made.name} on the output cannot reach {share:.0%} of the targets",
         explanation=f"{made.name} returns values in [{low:g}, {high:g}]; the targets go from "
         f"{loss.notes.get('target_min', math.nan):.3g} to "
-        f"{loss.notes.get('target_max', math.nan):.3g}. The model is pushed into the flat "
-        "part of its last activation.",
-        culprit=at_call(made, evidence),
+        f"{loss.notes.get('target_max', math.nan):.3g}. "
+        + (
+            "All pairs are drawn together as far as they can be."
+            if cosine
+            else "The model is pushed into the flat part of its last activation."
+        ),
+        culprit=culprit,
         step=0,
         weight=confidence(0.8, 0.5 if share > 0.3 else 0.1),
         standing=Standing(specificity=Specificity.SPECIAL),
         notes=[("targets out of reach", f"{share:.0%}")],
-        fix="no activation on the output of a regression, or targets scaled to its range",
+        fix="targets scaled to its range: from -1, or 0, to 1"
+        if cosine
+        else "no activation on the output of a regression, or targets scaled to its range",
     )
+
+
+def _function(call: CallFacts) -> tuple[str, str] | None:
+    place = call.location
+    return (place.file, place.function) if place is not None else None
