@@ -203,9 +203,8 @@ class Inspector:
         self._look(last, look)
         mask = mask_at(recipe, last.batches) if look.padding is not None else None
         seen = look.facts
-        if seen is not None and seen.unasked_end is not None:
-            line = left_out_at(recipe, calls, seen.ignored)
-            seen = replace(seen, unasked_end=replace(seen.unasked_end, left_out_at=line))
+        if seen is not None and (seen.unasked_end or seen.prompts):
+            seen = replace(seen, left_out_at=left_out_at(recipe, calls, seen.ignored))
         return {"sequence": seen, "padding": look.padding, "mask_at": mask}
 
     def _known_batches(self, batches: list[Any]) -> list[Any]:

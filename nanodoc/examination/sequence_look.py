@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from nanodoc.examination.end_label import unasked_end
+from nanodoc.examination.end_label import asked_prompts, unasked_end
 from nanodoc.examination.end_read import Recurrence, read_at_end
 from nanodoc.examination.padding_read import padding_facts
 from nanodoc.facts.calls import CLASSIFICATION, RECURRENT
@@ -133,6 +133,7 @@ class SequenceLook(TorchFunctionMode):
             later = min(
                 (_reads_later(scores, lookup, rows) for lookup, _, rows in shifted), default=0
             )
+        masks = self._masks if distance == 1 else ()
         return SequenceFacts(
             distance=distance,
             positions=grid.shape[1],
@@ -140,9 +141,8 @@ class SequenceLook(TorchFunctionMode):
             reads_later=later,
             at=resolved(place),
             ignored=ignored,
-            unasked_end=unasked_end(lookup.ids, grid, ignored, self._masks)
-            if distance == 1
-            else None,
+            unasked_end=unasked_end(lookup.ids, grid, ignored, masks),
+            prompts=asked_prompts(lookup.ids, grid, ignored, masks),
         )
 
     def _is_partly_given(self, labels: torch.Tensor, ignored: int) -> bool:

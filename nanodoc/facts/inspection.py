@@ -169,6 +169,9 @@ class SequenceFacts:
     ignored: int = -100
     """The label that stands for none."""
     unasked_end: EndFacts | None = None
+    prompts: PromptFacts | None = None
+    left_out_at: SourceSpan | None = None
+    """The line that takes tokens out of the labels, or makes what does."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -181,8 +184,16 @@ class EndFacts:
     """How many sequences end with it."""
     of: int
     """How many there are."""
-    left_out_at: SourceSpan | None = None
-    """The line that takes the token out of the labels, or makes what does."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PromptFacts:
+    """Sequences of which all labels stand at the beginning, and none behind."""
+
+    rows: int
+    """How many there are."""
+    asked: float
+    """Share of their tokens up to the last label."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

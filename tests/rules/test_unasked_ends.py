@@ -125,3 +125,52 @@ def test_the_line_of_a_collator_that_is_an_object() -> None:
     (found,) = [f for f in diagnose(recipe, 4) if f.name == "unasked-end"]
     assert found.culprit.location is not None
     assert found.culprit.location.code == "labels[labels == END] = -100"
+
+
+def _head(batch: Any, rows: slice, keep: slice) -> torch.Tensor:
+    """Labels of the first five tokens, or of the others."""
+    labels = _by_mask(batch, END)
+    labels[rows, keep] = -100
+    return labels
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        (lambda batch: _head(batch, slice(None), slice(3, None)), True),
+        (lambda batch: _head(batch, slice(None), slice(0, 3)), False),  # the answers
+        (lambda batch: _head(batch, slice(1, None), slice(3, None)), False),  # not in each
+        (lambda batch: _by_mask(batch, END), False),
+        (lambda batch: _head(batch, slice(None), slice(2, 3)), False),  # with a gap
+    ],
+)
+def test_prompts(labels: Any, expected: bool) -> None:
+    data = [_batch(seed, pad=END, left=False, last=[END] * 16) for seed in range(4)]
+    assert ("asked-prompts" in _found(data, labels)) == expected
+
+
+def test_padding_that_the_mask_counts_in() -> None:
+    """It is left out of the labels, and behind the sequences."""
+    data = [_batch(seed, pad=END, left=False, last=[END] * 16) for seed in range(4)]
+    for batch in data:
+        batch["kept"], batch["attention_mask"] = (
+            batch["attention_mask"],
+            batch["attention_mask"].clone(),
+        )
+        batch["attention_mask"][:, :-1] = 1
+    found = _found(data, lambda batch: batch["input_ids"].masked_fill(batch["kept"] == 0, -100))
+    assert "asked-prompts" not in found
+
+
+def _found(data: list[dict[str, torch.Tensor]], labels: Any) -> set[str]:
+    for batch in data:
+        batch["labels"] = labels(batch)
+    model = Model()
+
+    def loss_fn(model: Any, batch: Any) -> torch.Tensor:
+        scores = model(batch["input_ids"])[:, :-1]
+        return F.cross_entropy(scores.flatten(0, 1), batch["labels"][:, 1:].flatten())
+
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    recipe = Recipe(model=model, data=data, loss_fn=loss_fn, optimizer=optimizer)
+    return {f.name for f in diagnose(recipe, 4)}

@@ -142,9 +142,19 @@ PATIENTS: tuple[Patient, ...] = (
     Patient(
         name="endless-tunes",
         file="short_tunes",
+        build="end",
         story="labels that leave out the end of each sequence with its padding",
         expect="unasked-end",
         line="labels[ids == END] = -100",
+        severity="warning",
+    ),
+    Patient(
+        name="first-halves",
+        file="short_tunes",
+        build="half",
+        story="labels that ask for the first half of each sequence, where the second is meant",
+        expect="asked-prompts",
+        line="labels[row, len(tune) // 2 :] = -100",
         severity="warning",
     ),
     Patient(

@@ -44,6 +44,20 @@ def _by_mask(tunes: list[Tune]) -> Batch:
     return ids, mask, labels
 
 
+def _first_half(tunes: list[Tune]) -> Batch:
+    ids, mask, labels = _by_mask(tunes)
+    for row, tune in enumerate(tunes):
+        labels[row, len(tune) // 2 :] = -100
+    return ids, mask, labels
+
+
+def _second_half(tunes: list[Tune]) -> Batch:
+    ids, mask, labels = _by_mask(tunes)
+    for row, tune in enumerate(tunes):
+        labels[row, : len(tune) // 2] = -100
+    return ids, mask, labels
+
+
 class Composer(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -73,15 +87,23 @@ def _recipe(collate: Callable[[list[Tune]], Batch]) -> dict[str, Any]:
 
     return {
         "model": model,
-        "data": DataLoader(_tunes(), batch_size=8, shuffle=True, collate_fn=collate),
+        "data": DataLoader(_tunes(), batch_size=16, shuffle=True, collate_fn=collate),
         "loss_fn": loss_fn,
         "optimizer": torch.optim.Adam(model.parameters(), lr=1e-3),
     }
 
 
-def sick() -> dict[str, Any]:
+def sick_end() -> dict[str, Any]:
     return _recipe(_by_token)
 
 
-def healthy() -> dict[str, Any]:
+def healthy_end() -> dict[str, Any]:
     return _recipe(_by_mask)
+
+
+def sick_half() -> dict[str, Any]:
+    return _recipe(_first_half)
+
+
+def healthy_half() -> dict[str, Any]:
+    return _recipe(_second_half)

@@ -3,6 +3,7 @@
 from nanodoc.rules.data import (
     all_ones_mask,
     all_targets_ignored,
+    asked_prompts,
     attention_over_queries,
     blank_label,
     broadcast_loss,
@@ -92,5 +93,6 @@ RULES = tuple(
         unmoved_target,
         misread_edges,
         unasked_end,
+        asked_prompts,
     )
 )

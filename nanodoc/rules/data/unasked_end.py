@@ -20,7 +20,7 @@ on until the longest length.
 Or give the padding a token of its own.
 
 ## See also
-ND105 all-targets-ignored, ND110 padding-dominated
+ND105 all-targets-ignored, ND145 asked-prompts
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     end = seen.unasked_end if seen is not None else None
     if inspection is None or seen is None or end is None:
         return
-    place = end.left_out_at or seen.at
+    place = seen.left_out_at or seen.at
     yield learning_claim(
         rule,
         location_key(place) or ("labels", "end"),
