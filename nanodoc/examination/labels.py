@@ -140,7 +140,8 @@ def _user_files(places: Iterable[SourceSpan | None]) -> set[str]:
     """Those of the places, and the script's."""
     files = {os.path.abspath(place.file) for place in places if place is not None}
     main = getattr(sys.modules.get("__main__"), "__file__", None)
-    return {file for file in (*files, os.path.abspath(main or "")) if frame_kind(file) == USER}
+    files |= {os.path.abspath(main)} if main else set()
+    return {file for file in files if frame_kind(file) == USER}
 
 
 def mask_at(recipe: Recipe, batches: list[Any]) -> SourceSpan | None:

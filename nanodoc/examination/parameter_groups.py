@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from nanodoc.examination.step_gradients import StepGradients, norm_of
 from nanodoc.facts.graph import (
     FrozenFacts,
     OwnedParameter,
@@ -22,10 +23,9 @@ from nanodoc.recipe.build_facts import BuildFacts
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.recipe.variables import variables_of
 from nanodoc.tensors.plain import without_values
-from nanodoc.tensors.sums import dense_values, fingerprint
+from nanodoc.tensors.sums import fingerprint
 
 _DEPTH = 3
-_LOOKS = 4  # optimizer steps before which gradients that nobody takes are looked for
 _MOST_ITEMS = 256
 _CONTAINERS = (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict)
 _NORMS = ("Norm",)
@@ -42,8 +42,7 @@ class Ownership:
         self._marks: dict[str, tuple[float, float]] = {}
         self._left: dict[str, tuple[weakref.ref[torch.Tensor], int]] = {}
         self._stepped: list[torch.optim.Optimizer] = []
-        self._gradients: dict[str, float | None] = {}
-        self._looked = 0
+        self._before_steps = StepGradients()
         self.closed = False
         """The model has been changed since the last step: nothing is known of who owns what."""
 
@@ -62,12 +61,9 @@ class Ownership:
         """An optimizer steps, perhaps one that neither the recipe nor build() knew."""
         if all(optimizer is not known for known in self._stepped):
             self._stepped.append(optimizer)
-        if self._looked < _LOOKS:
-            # behind the step they may be cleared
-            self._looked += 1
-            for name, parameter in self._missing():
-                if parameter.grad is not None and not self._is_left(name, parameter.grad):
-                    self._gradients[name] = _norm(parameter.grad)
+        self._before_steps.note(
+            lambda: [(n, p) for n, p in self._missing() if not self._is_left(n, p.grad)]
+        )
 
     def facts(self, steps: int) -> OwnershipFacts:
         """What is known after `steps` steps; gradients are those the last step left."""
@@ -129,8 +125,8 @@ class Ownership:
             module=module,
             module_type=type(modules[module]).__name__ if module in modules else "",
             shape=tuple(parameter.shape),
-            gradient=(None if self._is_left(name, parameter.grad) else _norm(parameter.grad))
-            or self._gradients.get(name),
+            gradient=(None if self._is_left(name, parameter.grad) else norm_of(parameter.grad))
+            or self._before_steps.norm(name),
             registered_at=self._build.registered_at(name),
             loaded=name in self._build.loaded,
             moved=before is not None and before != fingerprint(parameter),
@@ -234,7 +230,7 @@ class Ownership:
                 parameters=sum(p.numel() for p in parameters.values()),
                 tensors=len(parameters),
                 assigned_at=self._build.assigned_at(owner, attribute),
-                with_gradient=sum(1 for p in parameters.values() if _norm(p.grad)),
+                with_gradient=sum(1 for p in parameters.values() if norm_of(p.grad)),
                 in_optimizer=all(key in held for key in parameters),
             )
 
@@ -388,9 +384,3 @@ def _common_path(names: list[str]) -> str:
             break
         common.append(parts[0])
     return ".".join(common)
-
-
-def _norm(grad: torch.Tensor | None) -> float | None:
-    if grad is None:
-        return None
-    return float(torch.linalg.vector_norm(dense_values(grad.detach())))
