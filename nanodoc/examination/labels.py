@@ -120,6 +120,12 @@ def criterion_at(calls: StepCalls) -> SourceSpan | None:
 def left_out_at(recipe: Recipe, calls: StepCalls, ignored: int) -> SourceSpan | None:
     """Where labels become the number that stands for none; where a library's collator makes them,
     the line that makes that."""
+    with contextlib.suppress(Exception):  # functions and objects of any kind
+        return _left_out_at(recipe, calls, ignored) or labels_at(recipe, calls)
+    return None
+
+
+def _left_out_at(recipe: Recipe, calls: StepCalls, ignored: int) -> SourceSpan | None:
     loader = getattr(recipe.train_step, "loader", None) or recipe.data
     collator = type(collator_of(loader)).__name__
     if _MAKES_LABELS.search(collator):
@@ -133,7 +139,7 @@ def left_out_at(recipe: Recipe, calls: StepCalls, ignored: int) -> SourceSpan | 
         recipe.train_step,
         recipe.loss_fn,
     )
-    return written_into_at(functions, ignored) or labels_at(recipe, calls)
+    return written_into_at(functions, ignored)
 
 
 def _user_files(places: Iterable[SourceSpan | None]) -> set[str]:

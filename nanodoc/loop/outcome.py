@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import statistics
 import time
@@ -216,10 +217,7 @@ def gather(
         failure=trouble.failure,
         failure_step=steps if trouble.failure else None,
         optimizer_sites=made,
-        rate_sites=tuple(
-            (rate_named_at(at, optimizer.defaults.get("lr")) or at) if at is not None else None
-            for at, optimizer in zip(made, recipe.optimizers, strict=True)
-        ),
+        rate_sites=tuple(map(_rate_site, made, recipe.optimizers)),
         criterion_site=build.criterion_made_at() if recipe.criterion is not None else None,
         model_site=build.layer_made_at(""),
         data_site=_data_site(recipe, build),
@@ -239,6 +237,14 @@ def gather(
         grad_off_since_build=not torch.is_grad_enabled(),
         **watched,
     )
+
+
+def _rate_site(made: SourceSpan | None, optimizer: torch.optim.Optimizer) -> SourceSpan | None:
+    named = None
+    if made is not None:
+        with contextlib.suppress(Exception):  # source and optimizers of any kind
+            named = rate_named_at(made, optimizer.defaults.get("lr"))
+    return named or made
 
 
 def _data_site(recipe: Recipe, build: BuildFacts) -> SourceSpan | None:
