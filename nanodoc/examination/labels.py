@@ -103,8 +103,9 @@ def criterion_at(calls: StepCalls) -> SourceSpan | None:
     """Where the user makes the object of a library whose method computes the loss; None where the
     loss is computed by the user's own code or torch, or the user's files make several of them."""
     reaching = calls.reaching_the_loss()
-    others = [call for call in calls.calls if call.name in _LOSSES and call.index in reaching]
-    for call in [*(calls.calls[index] for index in calls.losses), *others]:
+    known = [call for call in calls.calls if call.name in _LOSSES and call.index in reaching]
+    # what a trainer divides or scales is a loss already
+    for call in known or [calls.calls[index] for index in calls.losses]:
         place = call.location
         owner, dot, _ = (place.function if place is not None else "").partition(".")
         if place is None or not dot or frame_kind(os.path.abspath(place.file)) == USER:

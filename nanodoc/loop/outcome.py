@@ -243,7 +243,8 @@ def _rate_site(made: SourceSpan | None, optimizer: torch.optim.Optimizer) -> Sou
     named = None
     if made is not None:
         with contextlib.suppress(Exception):  # source and optimizers of any kind
-            named = rate_named_at(made, optimizer.defaults.get("lr"))
+            kind = type(optimizer).__name__
+            named = rate_named_at(made, kind, optimizer.defaults.get("lr"))
     return named or made
 
 

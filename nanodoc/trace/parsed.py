@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import linecache
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from types import CodeType
 
@@ -33,3 +34,15 @@ def definition_of(code: CodeType) -> ast.FunctionDef | ast.AsyncFunctionDef | No
             if min([node.lineno, *decorators]) == code.co_firstlineno:
                 return node
     return None
+
+
+def statements_of(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    """Those of nested blocks too, not those of nested functions and classes."""
+    waiting = list(body)
+    while waiting:
+        node = waiting.pop(0)
+        yield node
+        if not isinstance(node, (*FUNCTION, ast.ClassDef)):
+            waiting += [n for n in ast.iter_child_nodes(node) if isinstance(n, ast.stmt)]
+            for handler in getattr(node, "handlers", []):
+                waiting += handler.body

@@ -9,29 +9,35 @@ from collections.abc import Iterator
 
 from nanodoc.facts.source import SourceSpan
 from nanodoc.trace.files import USER, frame_kind, line_span
-from nanodoc.trace.parsed import FUNCTION, nodes_of
+from nanodoc.trace.parsed import FUNCTION, nodes_of, statements_of
 
 _DEEPEST = 4
-_BINDS = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.NamedExpr, ast.For)
+_BINDS = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.For)
 
 
-def rate_named_at(made: SourceSpan, rate: object) -> SourceSpan | None:
-    """For an optimizer that was `made` there as `SGD(model.parameters(), lr=rate)`, the line that
-    gives that name its value; for `args.lr` the option whose default is `rate`. None where the
-    value stands in the call, or where several lines may have given it."""
+def rate_named_at(made: SourceSpan, kind: str, rate: object) -> SourceSpan | None:
+    """For an optimizer of the class `kind` that was `made` there as `SGD(model.parameters(),
+    lr=rate)`, the line that gives that name its value; for `args.lr` the option whose default is
+    `rate`. None where the value stands in the call, where groups have rates of their own, or where
+    several lines may have given it."""
     file = os.path.abspath(made.file)
     if frame_kind(file) != USER:
         return None
     nodes = nodes_of(file)
     calls = (node for node in nodes if isinstance(node, ast.Call) and node.lineno == made.line)
     call = next((node for node in calls if node.col_offset == made.column - 1), None)
-    value = _rate(call) if call is not None else None
+    value = _rate(call, kind) if call is not None else None
     return _given(file, nodes, value, made.line, rate, _DEEPEST) if value is not None else None
 
 
-def _rate(call: ast.Call) -> ast.expr | None:
+def _rate(call: ast.Call, kind: str) -> ast.expr | None:
+    groups = (node for node in ast.walk(call) if isinstance(node, ast.Dict))
+    if any(isinstance(key, ast.Constant) and key.value == "lr" for g in groups for key in g.keys):
+        return None
     named = next((word.value for word in call.keywords if word.arg == "lr"), None)
-    return named or (call.args[1] if len(call.args) > 1 else None)
+    # the second argument of a function that makes an optimizer may be anything
+    called = getattr(call.func, "attr", None) or getattr(call.func, "id", None)
+    return named or (call.args[1] if called == kind and len(call.args) > 1 else None)
 
 
 def _given(
@@ -54,24 +60,20 @@ def _bound(nodes: list[ast.AST], name: str, line: int) -> ast.Assign | None:
     so, or in the module."""
     around = [n for n in nodes if isinstance(n, FUNCTION) and n.lineno <= line <= _end(n)]
     for scope in sorted(around, key=lambda node: -node.lineno):
-        if any(
-            argument.arg == name for argument in ast.walk(scope) if isinstance(argument, ast.arg)
-        ):
+        given = (node.arg for node in ast.walk(scope.args) if isinstance(node, ast.arg))
+        if name in given:
             return None
-        found = [node for node in ast.walk(scope) if name in _names_bound(node)]
-        if found:
+        if found := _binding(scope.body, name):
             return _alone(found)
-    inside = [n for n in nodes if isinstance(n, (*FUNCTION, ast.ClassDef, ast.Lambda))]
-    found = [
-        node
-        for node in nodes
-        if name in _names_bound(node)
-        and not any(n.lineno <= getattr(node, "lineno", 0) <= _end(n) for n in inside)
-    ]
-    return _alone(found)
+    module = nodes[0]
+    return _alone(_binding(module.body, name)) if isinstance(module, ast.Module) else None
 
 
-def _alone(found: list[ast.AST]) -> ast.Assign | None:
+def _binding(body: list[ast.stmt], name: str) -> list[ast.stmt]:
+    return [node for node in statements_of(body) if name in _names_bound(node)]
+
+
+def _alone(found: list[ast.stmt]) -> ast.Assign | None:
     only = found[0] if len(found) == 1 else None
     # of a tuple, the name is a part
     whole = isinstance(only, ast.Assign) and all(isinstance(t, ast.Name) for t in only.targets)

@@ -12,7 +12,7 @@ from typing import Any
 
 from nanodoc.facts.source import SourceSpan
 from nanodoc.trace.files import USER, frame_kind, line_span
-from nanodoc.trace.parsed import FUNCTION, definition_of, nodes_of, tree_of
+from nanodoc.trace.parsed import FUNCTION, definition_of, nodes_of, statements_of, tree_of
 
 Key = int | str
 _DEEPEST = 8
@@ -36,15 +36,7 @@ class _Scope:
         return line_span(self.file, node.lineno, self.function)
 
     def statements(self) -> Iterator[ast.stmt]:
-        """Those of nested blocks too, not those of nested functions."""
-        waiting = list(self.body)
-        while waiting:
-            node = waiting.pop(0)
-            yield node
-            if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-                waiting += [n for n in ast.iter_child_nodes(node) if isinstance(n, ast.stmt)]
-                for handler in getattr(node, "handlers", []):
-                    waiting += handler.body
+        return statements_of(self.body)
 
 
 def line_of_part(function: Any, path: Sequence[Key], owner: Any = None) -> SourceSpan | None:

@@ -78,19 +78,9 @@ def test_ends(
     labels: Any, pad: int, last: list[int], with_mask: bool, expected: bool, left: bool
 ) -> None:
     data = [_batch(seed, pad=pad, left=left, last=last) for seed in range(4)]
-    for batch in data:
-        batch["labels"] = labels(batch, pad)
-        if not with_mask:
-            del batch["attention_mask"]
-    model = Model()
-
-    def loss_fn(model: Any, batch: Any) -> torch.Tensor:
-        scores = model(batch["input_ids"])[:, :-1]
-        return F.cross_entropy(scores.flatten(0, 1), batch["labels"][:, 1:].flatten())
-
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    recipe = Recipe(model=model, data=data, loss_fn=loss_fn, optimizer=optimizer)
-    found = {f.name for f in diagnose(recipe, 4)}
+    found = _found(
+        data, lambda batch: labels(batch, pad), without=() if with_mask else ("attention_mask",)
+    )
     assert ("unasked-end" in found) == expected
 
 
@@ -114,15 +104,7 @@ def test_the_line_of_a_collator_that_is_an_object() -> None:
     items = [torch.randint(2, 30, (n,), generator=drawn) for n in lengths]
     ended = [torch.cat([item, torch.tensor([END])]) for item in items]
     loader: Any = torch.utils.data.DataLoader(ended, 8, collate_fn=_Collator())  # type: ignore[arg-type]  # a list is a data set
-    model = Model()
-
-    def loss_fn(model: Any, batch: Any) -> torch.Tensor:
-        scores = model(batch["input_ids"])[:, :-1]
-        return F.cross_entropy(scores.flatten(0, 1), batch["labels"][:, 1:].flatten())
-
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    recipe = Recipe(model=model, data=loader, loss_fn=loss_fn, optimizer=optimizer)
-    (found,) = [f for f in diagnose(recipe, 4) if f.name == "unasked-end"]
+    (found,) = [f for f in _findings(loader) if f.name == "unasked-end"]
     assert found.culprit.location is not None
     assert found.culprit.location.code == "labels[labels == END] = -100"
 
@@ -162,9 +144,17 @@ def test_padding_that_the_mask_counts_in() -> None:
     assert "asked-prompts" not in found
 
 
-def _found(data: list[dict[str, torch.Tensor]], labels: Any) -> set[str]:
+def _found(
+    data: list[dict[str, torch.Tensor]], labels: Any, without: tuple[str, ...] = ()
+) -> set[str]:
     for batch in data:
         batch["labels"] = labels(batch)
+        for name in without:
+            del batch[name]
+    return {f.name for f in _findings(data)}
+
+
+def _findings(data: Any) -> Any:
     model = Model()
 
     def loss_fn(model: Any, batch: Any) -> torch.Tensor:
@@ -173,4 +163,4 @@ def _found(data: list[dict[str, torch.Tensor]], labels: Any) -> set[str]:
 
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     recipe = Recipe(model=model, data=data, loss_fn=loss_fn, optimizer=optimizer)
-    return {f.name for f in diagnose(recipe, 4)}
+    return diagnose(recipe, 4)

@@ -104,6 +104,21 @@ _CASES = {
         for lr in (10.0, 1.0):
             opt = SGD(model.parameters(), lr=lr)
         """,
+    "a name of another function inside": """
+        lr = 10.0  # here
+        def train(model):
+            def warm():
+                lr = 1.0
+            return SGD(model.parameters(), lr=lr)
+        """,
+    "groups with rates of their own": """
+        lr = 10.0
+        opt = SGD([{"params": model.parameters(), "lr": 1.0}], lr=lr)
+        """,
+    "a function that makes an optimizer": """
+        config = load()
+        opt = make_SGD(model, config)
+        """,
     "no rate at all": """
         opt = SGD(model.parameters())
         """,
@@ -117,8 +132,8 @@ def test_the_line_of_a_rate(name: str, tmp_path: Path) -> None:
     lines = file.read_text().splitlines()
     call = next(number for number, line in enumerate(lines, 1) if "SGD(" in line)
     made = line_span(str(file), call, "<module>")
-    column = lines[call - 1].index("SGD(") + 1
+    column = lines[call - 1].index("SGD(") + 1 - 5 * ("make_SGD" in lines[call - 1])
     made = type(made)(**{**{n: getattr(made, n) for n in made.__slots__}, "column": column})
     wanted = next((number for number, line in enumerate(lines, 1) if "# here" in line), None)
-    found = rate_named_at(made, 10.0)
+    found = rate_named_at(made, "SGD", 10.0)
     assert (found.line if found is not None else None) == wanted
