@@ -118,11 +118,14 @@ def criterion_at(calls: StepCalls) -> SourceSpan | None:
     return None
 
 
-def left_out_at(recipe: Recipe, calls: StepCalls, ignored: int) -> SourceSpan | None:
+def left_out_at(
+    recipe: Recipe, calls: StepCalls, ignored: int, leaf: str | None = None
+) -> SourceSpan | None:
     """Where labels become the number that stands for none; where a library's collator makes them,
-    the line that makes that."""
+    the line that makes that. `leaf` of the batch holds them, where no loss tells which does."""
     with contextlib.suppress(Exception):  # functions and objects of any kind
-        return _left_out_at(recipe, calls, ignored) or labels_at(recipe, calls)
+        found = _left_out_at(recipe, calls, ignored)
+        return found or (line_of_leaf(recipe, leaf) if leaf else labels_at(recipe, calls))
     return None
 
 

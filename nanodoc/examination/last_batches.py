@@ -15,7 +15,6 @@ import torch
 from nanodoc.errors import UsageError, UserCodeError
 from nanodoc.examination.averages import stale_averages
 from nanodoc.examination.discarded import discarded
-from nanodoc.examination.end_label import attention_masks
 from nanodoc.examination.labels import (
     criterion_at,
     edges_at,
@@ -199,12 +198,12 @@ class Inspector:
         if not any(call.name == "embedding" for call in calls.calls):
             return {}
         recipe = self._runner.recipe
-        look = SequenceLook(attention_masks(self._known_batches(last.batches)))
+        look = SequenceLook(self._known_batches(last.batches))
         self._look(last, look)
         mask = mask_at(recipe, last.batches) if look.padding is not None else None
         seen = look.facts
         if seen is not None and (seen.unasked_end or seen.prompts):
-            seen = replace(seen, left_out_at=left_out_at(recipe, calls, seen.ignored))
+            seen = replace(seen, left_out_at=left_out_at(recipe, calls, seen.ignored, look.brought))
         return {"sequence": seen, "padding": look.padding, "mask_at": mask}
 
     def _known_batches(self, batches: list[Any]) -> list[Any]:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from nanodoc.examination.end_label import asked_prompts, unasked_end
+from nanodoc.examination.end_label import asked_prompts, attention_masks, labels_beside, unasked_end
 from nanodoc.examination.end_read import Recurrence, read_at_end
 from nanodoc.examination.padding_read import padding_facts
 from nanodoc.facts.calls import CLASSIFICATION, RECURRENT
@@ -58,20 +58,25 @@ class _Lookup:
 
 
 class SequenceLook(TorchFunctionMode):
-    """A context manager around a step that is run again; `facts` then says what was seen. `masks`
-    are those of its batch that say where its sequences end."""
+    """A context manager around a step that is run again; `facts` then says what was seen. Masks of
+    its `batches` say where its sequences end."""
 
-    def __init__(self, masks: Iterable[torch.Tensor] = ()) -> None:
+    def __init__(self, batches: Iterable[Any] = ()) -> None:
         super().__init__()
-        self._masks = tuple(masks)
+        self._batches = list(batches)
+        self._masks = tuple(attention_masks(self._batches))
         self._lookups: list[_Lookup] = []
         self._recurrence: Recurrence | None = None
+        self.brought: str | None = None
+        """The leaf of the batch that holds the labels, where no loss function told of them."""
         self.facts: SequenceFacts | None = None
         self.padding: PaddingFacts | None = None
 
     def __exit__(self, *exc: Any) -> None:
         super().__exit__(*exc)
-        self._lookups, self._recurrence = [], None
+        if self.facts is None and exc[0] is None:
+            self.facts = self._brought()
+        self._lookups, self._recurrence, self._batches = [], None, []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -144,6 +149,24 @@ class SequenceLook(TorchFunctionMode):
             unasked_end=unasked_end(lookup.ids, grid, ignored, masks),
             prompts=asked_prompts(lookup.ids, grid, ignored, masks),
         )
+
+    def _brought(self) -> SequenceFacts | None:
+        """Of labels that no known loss function was given."""
+        for lookup in self._lookups:
+            beside = labels_beside(lookup.ids, self._batches) if not lookup.time_first else None
+            if beside is not None and self._masks:
+                self.brought, labels, ignored = beside
+                grid = labels[:, 1:]
+                return SequenceFacts(
+                    distance=1,
+                    positions=grid.shape[1],
+                    labels=int((grid != ignored).sum()),
+                    reads_later=-1,
+                    ignored=ignored,
+                    unasked_end=unasked_end(lookup.ids, grid, ignored, self._masks),
+                    prompts=asked_prompts(lookup.ids, grid, ignored, self._masks),
+                )
+        return None
 
     def _is_partly_given(self, labels: torch.Tensor, ignored: int) -> bool:
         """A decoder is given the tokens before, some of them replaced at random (word dropout)."""

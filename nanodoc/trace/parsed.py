@@ -46,3 +46,14 @@ def statements_of(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
             waiting += [n for n in ast.iter_child_nodes(node) if isinstance(n, ast.stmt)]
             for handler in getattr(node, "handlers", []):
                 waiting += handler.body
+
+
+def end_of(node: ast.AST) -> int:
+    """The last line of a node."""
+    return getattr(node, "end_lineno", None) or 0
+
+
+def function_around(nodes: list[ast.AST], line: int) -> str:
+    """The name of the innermost function that holds a line; "<module>" outside of all."""
+    around = [n for n in nodes if isinstance(n, FUNCTION) and n.lineno <= line <= end_of(n)]
+    return max(around, key=lambda node: node.lineno).name if around else "<module>"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from nanodoc.facts.source import SourceSpan
 from nanodoc.trace.files import USER, frame_kind, line_span
-from nanodoc.trace.parsed import FUNCTION, nodes_of, statements_of
+from nanodoc.trace.parsed import FUNCTION, end_of, function_around, nodes_of, statements_of
 
 _DEEPEST = 4
 _BINDS = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.For)
@@ -45,20 +45,20 @@ def _given(
 ) -> SourceSpan | None:
     if isinstance(value, (ast.Attribute, ast.Subscript)):
         found = _written(nodes, value) or _default(nodes, value, rate)
-        return line_span(file, found, _function_around(nodes, found)) if found else None
+        return line_span(file, found, function_around(nodes, found)) if found else None
     if not isinstance(value, ast.Name) or depth == 0:
         return None
     bound = _bound(nodes, value.id, line)
     if bound is None:
         return None
     again = _given(file, nodes, bound.value, bound.lineno, rate, depth - 1)
-    return again or line_span(file, bound.lineno, _function_around(nodes, bound.lineno))
+    return again or line_span(file, bound.lineno, function_around(nodes, bound.lineno))
 
 
 def _bound(nodes: list[ast.AST], name: str, line: int) -> ast.Assign | None:
     """The only statement that binds the name, in the innermost function around the line that does
     so, or in the module."""
-    around = [n for n in nodes if isinstance(n, FUNCTION) and n.lineno <= line <= _end(n)]
+    around = [n for n in nodes if isinstance(n, FUNCTION) and n.lineno <= line <= end_of(n)]
     for scope in sorted(around, key=lambda node: -node.lineno):
         given = (node.arg for node in ast.walk(scope.args) if isinstance(node, ast.arg))
         if name in given:
@@ -144,12 +144,3 @@ def _is(value: ast.expr, rate: object) -> bool:
         and type(value.value) in (int, float)
         and value.value == rate
     )
-
-
-def _end(node: ast.AST) -> int:
-    return getattr(node, "end_lineno", None) or 0
-
-
-def _function_around(nodes: list[ast.AST], line: int) -> str:
-    around = [n for n in nodes if isinstance(n, FUNCTION) and n.lineno <= line <= _end(n)]
-    return max(around, key=lambda node: node.lineno).name if around else "<module>"

@@ -31,6 +31,7 @@ from nanodoc.replay.weight_history import WeightHistory
 from nanodoc.trace.named_numbers import warmup_at
 from nanodoc.trace.spans import resolved
 from nanodoc.watchers.loop_protocol import LoopProtocol
+from nanodoc.watchers.other_schedules import other_schedules
 from nanodoc.watchers.sampling import Sampler
 from nanodoc.watchers.statistics import course_stats, peak_memory
 from nanodoc.watchers.warnings import WarningWatch
@@ -251,9 +252,10 @@ class LearningWatch(Watch):
 
     def _schedulers(self) -> Iterator[SchedulerFacts]:
         watched = {id(schedule.scheduler): schedule for schedule in self._loop_protocol.schedules}
+        reached = reachable(self._recipe)
         known = [
             *self._recipe.schedulers,
-            *(value for value in reachable(self._recipe) if isinstance(value, LRScheduler)),
+            *(value for value in reached if isinstance(value, LRScheduler)),
         ]
         known += [schedule.scheduler for schedule in self._loop_protocol.schedules]
         for scheduler in {id(scheduler): scheduler for scheduler in known}.values():
@@ -272,6 +274,7 @@ class LearningWatch(Watch):
                 and self._loop_protocol.ever_stepped > 0,
                 steps=seen.steps if seen is not None else 0,
             )
+        yield from other_schedules(reached, self._recipe.optimizers, self._files())
 
     def _mode_changes(self) -> Iterator[ModeChange]:
         names = {id(module): name for name, module in self._recipe.model.named_modules()}

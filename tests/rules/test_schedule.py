@@ -18,7 +18,7 @@ from nanodoc.config import Config
 from nanodoc.diagnosis.finding import Finding
 from nanodoc.facts.rates import _stalled, climbed, far_lower
 from nanodoc.pipeline.run import run_training
-from tests.helpers import diagnose, line_of
+from tests.helpers import diagnose, line_of, nanodoc
 
 
 def run(
@@ -49,6 +49,7 @@ def run(
         (lambda o: schedules.CosineAnnealingLR(o, 5), "warning"),
         (lambda o: schedules.CosineAnnealingLR(o, 15), "info"),
         (lambda o: schedules.LambdaLR(o, lambda step: float(step // 1000)), "critical"),
+        (lambda o: schedules.LambdaLR(o, lambda step: 1.0 if step < 5 else 2e-3), "warning"),
     ],
 )
 def test_schedules_that_leave_nothing(make: Any, severity: str) -> None:
@@ -66,6 +67,8 @@ def test_schedules_that_leave_nothing(make: Any, severity: str) -> None:
         lambda o: schedules.CyclicLR(o, 0.001, 0.1, 10),
         lambda o: schedules.PolynomialLR(o, 60, 2.0),
         lambda o: schedules.StepLR(o, 20, 0.1),
+        lambda o: schedules.ExponentialLR(o, 0.9),
+        lambda o: schedules.LambdaLR(o, lambda step: min(1.0, (3 / (step + 3)) ** 0.5)),
         lambda o: schedules.LambdaLR(o, lambda step: min(1.0, step / 200)),
         None,
     ],
@@ -89,6 +92,46 @@ def test_a_function_that_gives_rates_and_no_factors() -> None:
 
 def test_no_learning_rate_at_all() -> None:
     assert [one.code for one in run(None, lr=0.0)] == ["ND609"]
+
+
+def test_a_schedule_of_another_library_is_named_where_it_is_made(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        """
+import torch
+import torch.nn.functional as F
+
+
+class Cosine:
+    def __init__(self, optimizer, length, lowest):
+        self.optimizer, self.length, self.lowest = optimizer, length, lowest
+
+    def step(self, update):
+        for group in self.optimizer.param_groups:
+            group["lr"] = 0.1 if update < self.length else self.lowest
+
+
+def train(model, optimizer, schedule, epochs):
+    for epoch in range(epochs):
+        for update in range(20):
+            x = torch.randn(16, 6)
+            loss = F.cross_entropy(model(x), x[:, :3].argmax(1))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step(epoch * 20 + update + 1)
+
+
+torch.manual_seed(0)
+model = torch.nn.Linear(6, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+schedule = Cosine(optimizer, length=5, lowest=1e-4)
+train(model, optimizer, schedule, 5)
+"""
+    )
+    told = nanodoc("run", str(script)).stderr
+    assert "warning[ND609]: the learning rate is gone after 5 of 100 steps" in told
+    assert f"train.py:{line_of(script, 'Cosine(optimizer, length=5')}" in told
 
 
 def test_one_cycle_counted_in_batches_and_stepped_by_epochs() -> None:

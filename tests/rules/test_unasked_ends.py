@@ -131,6 +131,22 @@ def test_prompts(labels: Any, expected: bool) -> None:
     assert ("asked-prompts" in _found(data, labels)) == expected
 
 
+def _by_hand(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """As libraries compute it piece by piece: no loss function is called."""
+    kept = labels >= 0
+    chosen = scores.gather(-1, labels.clamp(min=0)[..., None])[..., 0]
+    return ((scores.logsumexp(-1) - chosen) * kept).sum() / kept.sum()
+
+
+@pytest.mark.parametrize("head", [slice(3, None), slice(0, 3)])
+def test_a_loss_that_is_no_function(head: slice) -> None:
+    data = [_batch(seed, pad=END, left=False, last=[END] * 16) for seed in range(4)]
+    for batch in data:
+        batch["labels"] = _head(batch, slice(None), head)
+    found = {f.name for f in _findings(data, loss=_by_hand)}
+    assert ("asked-prompts" in found) == (head.start == 3)
+
+
 def test_padding_that_the_mask_counts_in() -> None:
     """It is left out of the labels, and behind the sequences."""
     data = [_batch(seed, pad=END, left=False, last=[END] * 16) for seed in range(4)]
@@ -154,12 +170,16 @@ def _found(
     return {f.name for f in _findings(data)}
 
 
-def _findings(data: Any) -> Any:
+def _cross_entropy(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(scores.flatten(0, 1), labels.flatten())
+
+
+def _findings(data: Any, loss: Any = _cross_entropy) -> Any:
     model = Model()
 
     def loss_fn(model: Any, batch: Any) -> torch.Tensor:
-        scores = model(batch["input_ids"])[:, :-1]
-        return F.cross_entropy(scores.flatten(0, 1), batch["labels"][:, 1:].flatten())
+        result: torch.Tensor = loss(model(batch["input_ids"])[:, :-1], batch["labels"][:, 1:])
+        return result
 
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     recipe = Recipe(model=model, data=data, loss_fn=loss_fn, optimizer=optimizer)

@@ -1,6 +1,7 @@
 """## What it checks
 The learning rates of all steps: 0 throughout; below a ten-thousandth of their peak for half the run
-or more (critical where that begins within the first quarter, else a warning); a LambdaLR that
+or more (critical where that begins within the first quarter, else a warning), or below a hundredth
+for nine tenths of it; a LambdaLR that
 leaves less than a fiftieth of the rate throughout; a CosineAnnealingLR stepped beyond its T_max,
 after which it climbs again; a OneCycleLR counted in batches and stepped by epochs. A supervised
 loss that came no lower in 30 steps and more is run again from step 0 with a tenth of the learning
@@ -47,6 +48,10 @@ _HALF = 0.5  # of the run; every schedule that ends at zero is near zero at its 
 
 _EARLY = 0.25
 
+_LOW = 0.01  # times the peak; most schedules end there, and none stays there for all of a run
+
+_FIRST = 0.1  # of the run
+
 _BY_EPOCH = ("StepLR", "MultiStepLR", "ExponentialLR", "MultiplicativeLR", "PolynomialLR")
 
 _FEW = 4  # batches a pass: less is no difference
@@ -92,17 +97,9 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if peak == 0:
         yield _zero(rule, evidence, scheduler)
         return
-    top = steps.index(peak)
-    least = check.limit(evidence, "gone") * peak
-    gone = next(
-        (i for i in range(top, len(steps)) if all(rate < least for rate in steps[i:])), None
-    )
-    if (
-        gone is not None
-        and len(steps) - gone >= _HALF * len(steps)
-        and (gone <= _EARLY * len(steps) or not evidence.default_length)
-    ):
-        yield _vanished(rule, evidence, scheduler, steps, gone)
+    low = _low(steps, check.limit(evidence, "gone"))
+    if low is not None and (low[0] <= _EARLY * len(steps) or not evidence.default_length):
+        yield _vanished(rule, evidence, scheduler, steps, *low)
         return
     per_pass = evidence.data.per_pass if evidence.data is not None else None
     wrong = _no_factor(rule, loop.schedulers, steps) or _too_high(rule, evidence)
@@ -131,6 +128,17 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                     by_batch=per_pass is not None and scheduler.period < per_pass,
                 )
                 return
+
+
+def _low(steps: list[float], gone: float) -> tuple[int, float] | None:
+    """(the step from which on every rate is lower, lower than what); None where the rates stay
+    high for long enough."""
+    for times, latest in ((gone, _HALF), (max(gone, _LOW), _FIRST)):
+        least = times * max(steps)
+        behind = next((i for i in reversed(range(len(steps))) if steps[i] >= least), -1) + 1
+        if behind <= latest * len(steps):
+            return behind, least
+    return None
 
 
 def _no_factor(
@@ -309,7 +317,12 @@ def _zero(rule: Rule, evidence: Evidence, scheduler: SchedulerFacts | None) -> C
 
 
 def _vanished(
-    rule: Rule, evidence: Evidence, scheduler: SchedulerFacts | None, steps: list[float], gone: int
+    rule: Rule,
+    evidence: Evidence,
+    scheduler: SchedulerFacts | None,
+    steps: list[float],
+    gone: int,
+    least: float,
 ) -> Claim:
     by_batch = scheduler is not None and scheduler.type in _BY_EPOCH
     stepped = _stepped_at(scheduler)
@@ -318,7 +331,6 @@ def _vanished(
     if where is None:
         where = next((at for at in evidence.rate_sites if at is not None), None)
     name = scheduler.type if scheduler is not None else "the training code"
-    least = check.limit(evidence, "gone") * max(steps)
     early = gone <= _EARLY * len(steps)
     other = built if where is not built else stepped
     notes: list[tuple[str, object]] = [
@@ -332,13 +344,15 @@ def _vanished(
     every = (
         " It is a schedule for epochs, and steps with every batch." if by_batch and early else ""
     )
+    lowest = least < _LOW * max(steps)
+    moves = "nothing moves" if lowest else "hardly anything moves"
     return _claim(
         rule,
-        severity="critical" if early else "warning",
+        severity="critical" if early and lowest else "warning",
         weight=0.85 if early else 0.6,
         title=f"the learning rate is gone after {gone} of {len(steps)} steps",
         explanation=f"{name} brought it from {max(steps):.3g} to below {least:.1g} by step "
-        f"{gone}; since then nothing moves.{every}",
+        f"{gone}; since then {moves}.{every}",
         location=where,
         step=gone,
         notes=notes,
