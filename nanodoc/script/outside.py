@@ -8,6 +8,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import inspect
+import os
 import queue
 import sys
 import threading
@@ -32,6 +33,7 @@ from nanodoc.script.asides import Asides
 from nanodoc.script.batch_scales import BatchScales
 from nanodoc.script.loops import Loops
 from nanodoc.tensors.nested import tensor_leaves
+from nanodoc.trace.bindings import prepared_otherwise_at
 from nanodoc.trace.files import USER, frame_kind
 
 _EMPTY: tuple[Any, ...] = ([], (), {}, {}.values(), {}.items(), set(), range(0), "")
@@ -150,7 +152,8 @@ class Outside:
         """What the script did beside its steps; `made_at` tells where a loader was made."""
         scale = self.scales.found
         if scale is not None:
-            scale = replace(scale, made_at=made_at(self.scales.sampler) or scale.made_at)
+            loader = made_at(self.scales.sampler)
+            scale = replace(scale, made_at=_prepared_at(loader) or loader or scale.made_at)
         return replace(self.asides.facts, scale=scale)
 
     def _is_aside(self, iterator: Any) -> bool:
@@ -353,3 +356,10 @@ def _of_containers(iterator: Any) -> bool:
     if len(inner) == 1 and isinstance(inner[0], tuple):
         inner = inner[0]
     return all(_of_containers(x) for x in inner if hasattr(x, "__next__"))
+
+
+def _prepared_at(loader: SourceSpan | None) -> SourceSpan | None:
+    if loader is not None:
+        with contextlib.suppress(Exception):  # source of any kind
+            return prepared_otherwise_at(os.path.abspath(loader.file), loader.line)
+    return None

@@ -8,11 +8,11 @@ import os
 from collections.abc import Iterator
 
 from nanodoc.facts.source import SourceSpan
+from nanodoc.trace.bindings import bound_once
 from nanodoc.trace.files import USER, frame_kind, line_span
-from nanodoc.trace.parsed import FUNCTION, end_of, function_around, nodes_of, statements_of
+from nanodoc.trace.parsed import function_around, nodes_of
 
 _DEEPEST = 4
-_BINDS = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.For)
 
 
 def rate_named_at(made: SourceSpan, kind: str, rate: object) -> SourceSpan | None:
@@ -48,43 +48,11 @@ def _given(
         return line_span(file, found, function_around(nodes, found)) if found else None
     if not isinstance(value, ast.Name) or depth == 0:
         return None
-    bound = _bound(nodes, value.id, line)
+    bound = bound_once(nodes, value.id, line)
     if bound is None:
         return None
     again = _given(file, nodes, bound.value, bound.lineno, rate, depth - 1)
     return again or line_span(file, bound.lineno, function_around(nodes, bound.lineno))
-
-
-def _bound(nodes: list[ast.AST], name: str, line: int) -> ast.Assign | None:
-    """The only statement that binds the name, in the innermost function around the line that does
-    so, or in the module."""
-    around = [n for n in nodes if isinstance(n, FUNCTION) and n.lineno <= line <= end_of(n)]
-    for scope in sorted(around, key=lambda node: -node.lineno):
-        given = (node.arg for node in ast.walk(scope.args) if isinstance(node, ast.arg))
-        if name in given:
-            return None
-        if found := _binding(scope.body, name):
-            return _alone(found)
-    module = nodes[0]
-    return _alone(_binding(module.body, name)) if isinstance(module, ast.Module) else None
-
-
-def _binding(body: list[ast.stmt], name: str) -> list[ast.stmt]:
-    return [node for node in statements_of(body) if name in _names_bound(node)]
-
-
-def _alone(found: list[ast.stmt]) -> ast.Assign | None:
-    only = found[0] if len(found) == 1 else None
-    # of a tuple, the name is a part
-    whole = isinstance(only, ast.Assign) and all(isinstance(t, ast.Name) for t in only.targets)
-    return only if isinstance(only, ast.Assign) and whole else None
-
-
-def _names_bound(node: ast.AST) -> Iterator[str]:
-    if isinstance(node, _BINDS):
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        for target in targets:
-            yield from (inner.id for inner in ast.walk(target) if isinstance(inner, ast.Name))
 
 
 def _written(nodes: list[ast.AST], value: ast.expr) -> int | None:

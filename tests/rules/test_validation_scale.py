@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers import nanodoc, python
+from tests.helpers import line_of, nanodoc, python
 
 SCRIPT = """
 import torch
@@ -60,3 +60,32 @@ def test_the_scale_of_a_validation(
     if told:
         line = 1 + next(n for n, s in enumerate(SCRIPT.splitlines()) if s.startswith("validation"))
         assert f"--> train.py:{line}:" in done.stderr
+
+
+def test_the_line_of_another_transform(tmp_path: Path) -> None:
+    """The one argument by which the two data sets differ, and which is more than a constant."""
+    changes = {
+        "class Pictures": "class Scale:\n"
+        "    def __init__(self, mean, deviation):\n"
+        "        self.mean, self.deviation = mean, deviation\n\n"
+        "    def __call__(self, x):\n"
+        "        return (x - self.mean) / self.deviation\n\n\n"
+        "class Pictures",
+        "size, mean, deviation)": "training, transform)",
+        "rand(size,": "rand(256 if training else 64,",
+        "        self.mean, self.deviation = mean, deviation\n\n    def __len__": "        "
+        "self.transform = transform\n\n    def __len__",
+        "(self.pictures[index] - self.mean) / self.deviation": "self.transform("
+        "self.pictures[index])",
+        "training = DataLoader(Pictures(256, 0.33, 0.3)": "bright = Scale(0.33, 0.3)\n"
+        "plain = Scale(0.0, 1.0)\ntraining = DataLoader(Pictures(True, bright)",
+        "Pictures({size}, {mean}, {deviation})": "Pictures(False, plain)",
+    }
+    script = SCRIPT
+    for old, new in changes.items():
+        assert script.count(old) == 1
+        script = script.replace(old, new)
+    (tmp_path / "train.py").write_text(script)
+    told = nanodoc("run", "train.py", cwd=tmp_path).stderr
+    assert "warning[ND135]" in told
+    assert f"--> train.py:{line_of(tmp_path / 'train.py', 'plain = ')}:" in told
