@@ -57,6 +57,7 @@ _NAMES = frozenset(
         "SLURM_MEM_PER_NODE",
     )
 )
+_RESTARTS = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
 _SECRET_NAMES = ("TOKEN", "KEY", "SECRET", "PASS", "CREDENTIAL", "AUTH", "PWD", "COOKIE")
 _NOT_SECRET = frozenset(("TOKENIZERS_PARALLELISM",))
 # what tokens of well-known services begin with: such a value is not shown whatever its name is
@@ -68,6 +69,13 @@ QUERY_OF_URL = re.compile(r"(://[^\s?#]{1,2000})[?#]\S*")
 _HOME = re.compile(r"(?<![\w.])/(?:home|Users)/[^/\s:;,\"']+")
 _HIDDEN = "***"
 _LONGEST = 300
+
+
+def attempt(environment: Mapping[str, str]) -> int:
+    """Which start of the job this is, from 1: torchrun counts those it made again after a failure
+    (--max-restarts), SLURM those after a requeue."""
+    counts = (environment.get(name, "") for name in _RESTARTS)
+    return 1 + sum(int(count) for count in counts if count.isascii() and count.isdigit())
 
 
 def relevant(environment: Mapping[str, str]) -> dict[str, str]:

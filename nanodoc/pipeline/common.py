@@ -15,6 +15,7 @@ import torch
 from nanodoc import accelerator
 from nanodoc._version import __version__
 from nanodoc.config import Config
+from nanodoc.environment.variables import attempt
 from nanodoc.errors import UsageError
 from nanodoc.facts.evidence import Evidence
 from nanodoc.pipeline.diagnose import diagnose
@@ -103,6 +104,7 @@ def run_info(
         torch=str(torch.__version__),
         python=platform.python_version(),
         reproduced=reproduced,
+        attempt=attempt(os.environ),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import platform
 import re
 import signal
@@ -11,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from nanodoc._version import __version__
+from nanodoc.environment.variables import attempt
 from nanodoc.facts.death import LAST_WORDS, SECOND_RUN, STACK, DeathFacts
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.failure import Failure
@@ -199,6 +201,7 @@ def report_without(
         torch=_version("torch"),
         python=platform.python_version(),
         reproduced="not_run",
+        attempt=attempt(os.environ),
     )
     return Report(
         nanodoc=__version__,

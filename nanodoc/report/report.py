@@ -40,6 +40,8 @@ class RunInfo:
     reproduced: str = "not_run"
     rank: int = 0
     world_size: int = 1
+    attempt: int = 1
+    """Which start of the job it is, where a launcher starts it again after a failure."""
     step_found: str = ""
     """Where a script's step was found, and whether it can be run again."""
     trainings: tuple[str, ...] = ()

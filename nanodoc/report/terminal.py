@@ -154,8 +154,10 @@ def _vitals(report: Report) -> Text:
     ranks = (
         f" · {run.world_size} ranks, this is rank {run.rank}'s course" if run.world_size > 1 else ""
     )
+    attempt = f" · attempt {run.attempt}" if run.attempt > 1 else ""
     version, device = clean(report.nanodoc), clean(run.device)
-    out.append(f"nanodoc {version} · {clean(run.entrypoint)} · {device}{amp}{ranks}\n", "bold")
+    run_of = f"{clean(run.entrypoint)} · {device}{amp}{ranks}{attempt}"
+    out.append(f"nanodoc {version} · {run_of}\n", "bold")
     losses, norms = vitals.losses, vitals.grad_norms
     if run.step_found:
         out.append(f"  {clean(run.step_found)}\n")

@@ -170,14 +170,16 @@ def launch(folder: Path, *command: str, ranks: int = 2) -> subprocess.CompletedP
     )
 
 
-def run(folder: Path, name: str, *more: str, ranks: int = 2, real: bool = False) -> dict[str, Any]:
+def run(
+    folder: Path, name: str, *more: str, ranks: int = 2, real: bool = False, **told: str
+) -> dict[str, Any]:
     """`real`: under torchrun itself, whose processes end as those of a user; else each rank is
     forked from one that has imported torch, which takes a fraction of the time."""
     command = ("run", f"train.py:{name}", "--output-format", "json", *more)
     if real:
         done = launch(folder, "-m", "nanodoc", *command, ranks=ranks)
     else:
-        done = nanodoc(*command, cwd=folder, ranks=ranks)
+        done = nanodoc(*command, cwd=folder, ranks=ranks, **told)
     assert done.stdout, done.stderr
     report: dict[str, Any] = json.loads(done.stdout)  # of one rank, and whole
     assert (done.returncode != 0) == any(
@@ -201,6 +203,11 @@ def test_a_healthy_run_is_healthy_and_bitwise_its_own(tmp_path: Path) -> None:
             torch.load(tmp_path / f"bare-{rank}.pt"),
         )
         assert all(torch.equal(one, other) for one, other in zip(watched, bare, strict=True))
+
+
+def test_a_job_that_was_started_again_says_so(tmp_path: Path) -> None:
+    report = run(tmp_path, "well", TORCHELASTIC_RESTART_COUNT="2")
+    assert report["run"]["attempt"] == 3
 
 
 def test_the_rank_whose_batch_holds_nan(tmp_path: Path) -> None:

@@ -215,6 +215,7 @@ def _facts(report: Report) -> list[tuple[str, str]]:
         ("step", run.step_found),
         ("replay", run.reproduced.replace("_", " ")),
         ("ranks", str(run.world_size) if run.world_size > 1 else ""),
+        ("attempt", str(run.attempt) if run.attempt > 1 else ""),
         ("peak memory", f"{vitals.peak_memory / 2**20:.0f} MiB" if vitals.peak_memory else ""),
     ]
     rows += [(name, path) for name, path in report.artifacts.items() if path]
