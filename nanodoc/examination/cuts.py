@@ -31,6 +31,14 @@ _COMPARISONS = {
 }
 
 
+def _mask_of(members: list[Cut]) -> int:
+    """Whatever any of them keeps from its gradient."""
+    mask = 0
+    for cut in members:
+        mask |= cut.orphans
+    return mask
+
+
 class CutReader:
     """Reads the cuts of one followed step."""
 
@@ -56,24 +64,22 @@ class CutReader:
         for cut in self._gradient.cuts(orphans):
             groups.setdefault(self._site_key(cut.index), []).append(cut)
 
-        def rank(members: list[Cut]) -> tuple[int, bool, bool, int]:
-            mask = 0
-            for cut in members:
-                mask |= cut.orphans
-            plain = plain_name(self._step.trace.records[members[0].index].info.name) in (
-                "detach",
-                "alias",
-            )
+        thrown_away = [_mask_of(each) for each in groups.values() if self._is_detached(each)]
+
+        def rank(members: list[Cut]) -> tuple[int, bool, int, int]:
+            mask = _mask_of(members)
             # what a term needs that has gradient otherwise, it may be kept from on purpose
             living = all(cut.index not in self._gradient.in_dead_terms for cut in members)
-            return (-mask.bit_count(), living, plain, members[0].index)
+            # who acts without gradients, and computes the same again with them, means the first
+            in_region = self._step.flow.grad_off[members[0].index] >= 0
+            means_it = in_region and any(not mask & ~other for other in thrown_away)
+            order = 2 if means_it else int(self._is_detached(members))
+            return (-mask.bit_count(), living, order, members[0].index)
 
         found: list[CutFacts] = []
         left = orphans
         for members in sorted(groups.values(), key=rank):
-            mask = 0
-            for cut in members:
-                mask |= cut.orphans
+            mask = _mask_of(members)
             if not mask & left:
                 continue
             left &= ~mask
@@ -92,6 +98,12 @@ class CutReader:
                 )
             )
         return found
+
+    def _is_detached(self, members: list[Cut]) -> bool:
+        """By hand, where gradients are on."""
+        index = members[0].index
+        name = plain_name(self._step.trace.records[index].info.name)
+        return name in ("detach", "alias") and self._step.flow.grad_off[index] < 0
 
     def dead_terms(self) -> Iterator[CutFacts]:
         """Terms of the loss that depend on parameters and carry no gradient, one per line."""

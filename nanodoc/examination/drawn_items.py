@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from nanodoc.examination.lines_that import LineThatWrites
 from nanodoc.examination.making import Source
 from nanodoc.examination.mixed_pictures import mixed_picture
 from nanodoc.examination.overlap import split_overlap
-from nanodoc.examination.sample import Sample, same
+from nanodoc.examination.sample import Sample, parts_of, same
 from nanodoc.examination.sampling import skewed_sampling
 from nanodoc.examination.stray_edges import stray_edge
 from nanodoc.examination.unpaired import unpaired_item
@@ -28,6 +29,9 @@ from nanodoc.facts.source import SourceSpan
 _CHANGED = 0.01
 """Of a sample's own size: what a draw changes on purpose, such as a mean over all samples so far,
 moves one sample by far less."""
+
+_HALF = 0.5
+_NO_COUNTER = 16  # numbers that are written
 
 
 def look_at_items(source: Source, seconds: float) -> Iterator[tuple[str, Any]]:
@@ -71,7 +75,43 @@ class _Drawn(Sample):
         self.draw(0)  # a data set may fill a cache when it is first asked
         held = dict(held_arrays(self.dataset, self.index))
         before = {name: value.clone() for name, value in held.items()}
+        # a draw that blanks a random part gives the same sample again by the same random numbers
+        found = self._changed_by(0, held, before) or self._changed_by(1, held, before)
+        if found is None and self.in_time() and (spoilt := self._written_over(held)):
+            # a whole training may have left nothing to write over
+            for value in spoilt:
+                value.uniform_()
+            fresh = {name: value.clone() for name, value in held.items()}
+            found = self._changed_by(1, held, fresh)
+            _put_back(held, before)
+            found = replace(found, filled=True) if found is not None else None
+        return found
+
+    def _written_over(self, held: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+        """What the draw writes into and gives away as the sample itself, though it changes
+        nothing by now."""
+        versions = [value._version for value in held.values()]
+        self.draw(0)
+        given = {
+            part.untyped_storage().data_ptr() for _, part in parts_of(self.dataset[self.index])
+        }
+        return [
+            value
+            for value, version in zip(held.values(), versions, strict=True)
+            if value._version != version
+            and value.is_floating_point()
+            and value.untyped_storage().data_ptr() in given
+        ]
+
+    def _changed_by(
+        self, seed: int, held: dict[str, torch.Tensor], before: dict[str, torch.Tensor]
+    ) -> ChangingItem | None:
+        """What a draw by these random numbers does to the one that follows it."""
+        _put_back(held, before)
         first = self.draw(0)
+        if seed:
+            _put_back(held, before)
+            self.draw(seed)
         written = [name for name, value in held.items() if not same(value, before[name])]
         if not written or not self.in_time():
             return None
@@ -86,27 +126,33 @@ class _Drawn(Sample):
             return None  # a generator of the data set's own
         changed = {key: int((held[key] != before[key]).sum()) for key in written}
         name = max(changed, key=lambda key: changed[key])
-        if 2 * changed[name] < first[part].numel():
+        if changed[name] < min(_HALF * first[part].numel(), _NO_COUNTER):
             return None  # a counter, a pointer: it is not the sample that is written
         return ChangingItem(
             index=self.index,
             holder=name,
             part=part,
             ranges=tuple((float(values.min()), float(values.max())) for values in shown),
-            line=self._writing_line(held, before, name),
+            line=self._writing_line(held, before, name, seed),
         )
 
     def _writing_line(
-        self, held: Mapping[str, torch.Tensor], before: Mapping[str, torch.Tensor], name: str
+        self,
+        held: Mapping[str, torch.Tensor],
+        before: Mapping[str, torch.Tensor],
+        name: str,
+        seed: int,
     ) -> SourceSpan | None:
         value, old = held[name], before[name]
+        _put_back(held, before)
+        self.draw(seed)
         places = (value != old).nonzero()
         if not len(places):
             return None
         place = tuple(int(number) for number in places[0])
         _put_back(held, before)
         with LineThatWrites(lambda: value[place].item()) as line:
-            self.draw(0)
+            self.draw(seed)
         return line.found
 
 

@@ -23,6 +23,8 @@ class ChangingItem:
     ranges: tuple[tuple[float, float], ...]
     """The smallest and the largest value of that part, draw after draw."""
     line: SourceSpan | None
+    filled: bool = False
+    """The training has left nothing to write over: seen with random numbers in its place."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,7 +1,9 @@
-"""Sources of random numbers that a training holds itself: their states, and putting them back."""
+"""Objects that keep their state outside of Python's attributes: sources of random numbers, and
+numbers in memory that processes share. Their states, and putting them back."""
 
 from __future__ import annotations
 
+import multiprocessing
 import random
 from collections.abc import Callable
 from typing import Any
@@ -12,16 +14,20 @@ Restore = Callable[[], None]
 
 
 def copy_of_source(value: Any) -> Callable[[Any], Restore] | None:
-    """What keeps the state of a source of random numbers, torch's, Python's or NumPy's; None for
-    anything else."""
+    """What keeps the state of a source of random numbers, torch's, Python's or NumPy's, or of a
+    number that no other process counts with by now; None for anything else."""
     if isinstance(value, torch.Generator):
         return _torch_generator
     if isinstance(value, random.Random):
         return _python_generator
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    if kind == "multiprocessing.sharedctypes.Synchronized" and multiprocessing.active_children():
+        return None
     return {
+        "multiprocessing.sharedctypes.Synchronized": _shared_number,
         "numpy.random._generator.Generator": _numpy_generator,
         "numpy.random.mtrand.RandomState": _numpy_state,
-    }.get(f"{type(value).__module__}.{type(value).__qualname__}")
+    }.get(kind)
 
 
 def _torch_generator(value: torch.Generator) -> Restore:
@@ -46,3 +52,8 @@ def _numpy_generator(value: Any) -> Restore:
 def _numpy_state(value: Any) -> Restore:
     before = value.get_state()
     return lambda: value.set_state(before)
+
+
+def _shared_number(value: Any) -> Restore:
+    before = value.value
+    return lambda: setattr(value, "value", before)

@@ -75,6 +75,18 @@ class Data(Dataset):
         image.sub_(0.5).div_(0.25)
         return image, MASKS[index]
 
+    def blanks_a_part(self, index):
+        image = self.stack[index]
+        at = random.randrange(12)
+        image[:, at : at + 4] = 0
+        return image, MASKS[index]
+
+    def blanks_what_is_blank(self, index):
+        """As a training of many epochs leaves it behind."""
+        if not self.drawn - 1:
+            self.stack.zero_()
+        return self.blanks_a_part(index)
+
     def turns_the_image(self, index):
         image, mask = torch.from_numpy(self.images[index]), MASKS[index]
         if random.random() < 0.5:
@@ -94,6 +106,11 @@ class Data(Dataset):
         return torch.from_numpy(image), torch.from_numpy(mask)
 
     # -- healthy
+
+    def clamps_what_it_keeps(self, index):
+        image = self.stack[index]
+        image.clamp_(0.2, 0.8)
+        return image, MASKS[index]
 
     def copies(self, index):
         image = self.images[index].copy()
@@ -188,6 +205,8 @@ def findings(folder: Path, way: str, *, subset: bool = False) -> list[tuple[str,
     [
         ("writes_an_array", "ND119", "image *= 0.5"),
         ("writes_a_tensor", "ND119", "image.sub_(0.5).div_(0.25)"),
+        ("blanks_a_part", "ND119", "image[:, at : at + 4] = 0"),
+        ("blanks_what_is_blank", "ND119", "image[:, at : at + 4] = 0"),
         ("turns_the_image", "ND120", "image = image.flip(2)"),
         ("turns_them_by_two_draws", "ND120", "image = np.rot90(image, np.random.randint(4),"),
     ],
@@ -209,6 +228,7 @@ def test_a_mask_that_is_turned_by_itself(tmp_path: Path) -> None:
         "copies",
         "fills_a_buffer_by_its_own_generator",
         "subtracts_the_mean_so_far",
+        "clamps_what_it_keeps",
         "turns_both",
         "gives_another_view",
         "counts_for_all",

@@ -38,6 +38,7 @@ from nanodoc.rules.learning.claims import at_call, calls_of, op_of
 from nanodoc.rules.rewrite import on_argument
 
 _BY_HAND = ("sub", "mul", "truediv", "div")
+_CONVERSIONS = ("tensor", "as_tensor", "asarray", "from_numpy")
 _PARTS = ("add", "radd", "sub", "mul")
 
 
@@ -101,8 +102,21 @@ def _by_accident(
     if isinstance(other, ArgumentFacts):
         given_with_input = other.of_batch
     else:
-        given_with_input = other.index in _drawn_for(calls, learns)
+        given_with_input = other.index in _drawn_for(calls, learns) or _brought(
+            calls, other, source
+        )
     return given_with_input and not _on_purpose(calls, call)
+
+
+def _brought(calls: StepCalls, given: CallFacts, source: CallFacts) -> bool:
+    """The step makes both from what is no tensor, such as a replay buffer's arrays: row by row."""
+    behind, _ = calls.behind(source)
+    inputs = (call for call in calls.calls if call.index in behind and call.name in _CONVERSIONS)
+    return (
+        given.name in _CONVERSIONS
+        and not given.arguments
+        and any(call.shape[:1] == given.shape[:1] for call in inputs)
+    )
 
 
 def _of_one_prediction(

@@ -41,6 +41,13 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         return
     ranges = [f"{low:.4g} … {high:.4g}" for low, high in item.ranges]
     holder = item.holder.removeprefix(".")
+    seen = (
+        "What a draw takes out of it is missing in all that follow: the training has left nothing "
+        "to take out of these samples, so this was seen with random numbers in their place."
+        if item.filled
+        else f"Sample {item.index} has values of {', then '.join(ranges)} in successive draws "
+        "with the same random numbers. With the old content put back, it is the first one again."
+    )
     yield item_claim(
         rule,
         evidence,
@@ -48,9 +55,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         item.part,
         item.line,
         title=f"drawing a sample writes into `{holder}`: the next draw of it is another sample",
-        explanation=f"Sample {item.index} has values of {', then '.join(ranges)} in successive "
-        "draws with the same random numbers. With the old content put back, it is the first one "
-        "again.",
+        explanation=seen,
         # the line was seen, and each of the draws speaks for itself
         weight=confidence(0.8, 0.6 if item.line is not None else 0.2),
         notes=[

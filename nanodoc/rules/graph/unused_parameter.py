@@ -55,7 +55,12 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     """Only warns where there is evidence of a slip: a sibling of the same kind was called in its
     place."""
     graph = evidence.graph
-    if graph is None or evidence.failure is not None or not graph.loss_needs_grad:
+    if evidence.failure is not None or (graph is not None and not graph.loss_needs_grad):
+        return
+    misuse = _in_vain(evidence)
+    if graph is None:
+        if misuse is not None:
+            yield _without_gradient(rule, evidence, misuse)
         return
     hidden = {u.owner for u in evidence.ownership.unregistered} if evidence.ownership else set()
     # without a backward, no gradient reaches anything
@@ -70,10 +75,9 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         if idle and p.name not in evidence.moved_by_hand and p.module not in hidden:
             groups.setdefault(_top(graph, p.module), []).append(p)
     quiet: dict[bool, dict[str, list[ParameterState]]] = {}
-    misuse = _in_vain(evidence)
     held = set(misuse.parameters) if misuse is not None else set()
     if misuse is not None and any(p.name in held for each in groups.values() for p in each):
-        yield _without_gradient(rule, evidence, graph, misuse)
+        yield _without_gradient(rule, evidence, misuse)
     for module, members in groups.items():
         if all(p.name in held for p in members):
             continue
@@ -95,9 +99,7 @@ def _in_vain(evidence: Evidence) -> LoopMisuse | None:
     return misuse if set(misuse.parameters) <= set(evidence.never_got_gradient) else None
 
 
-def _without_gradient(
-    rule: Rule, evidence: Evidence, graph: GraphFacts, misuse: LoopMisuse
-) -> Claim:
+def _without_gradient(rule: Rule, evidence: Evidence, misuse: LoopMisuse) -> Claim:
     """The line is that of the backward that should have reached the optimizer's parameters."""
     backward, step = misuse.other, misuse.location
     by = f"The backward at {backward.place} before it" if backward else "Backward"
