@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import torch
@@ -349,7 +350,7 @@ def _inside(value: Any, depth: int = _DEPTH) -> Iterator[_Item]:
     if isinstance(value, (torch.nn.Module, torch.nn.Parameter)):
         yield _Item(value)
     elif isinstance(value, (list, tuple, set, frozenset)) and depth:
-        for item in list(value)[:_MOST_ITEMS]:
+        for item in islice(value, _MOST_ITEMS):  # a class of the user's may refuse its length
             yield from _inside(item, depth - 1)
     elif isinstance(value, dict) and depth:
         for item in list(value.values())[:_MOST_ITEMS]:

@@ -8,7 +8,13 @@ import torch
 
 from nanodoc.experiments.past import Past
 from nanodoc.facts.evidence import Evidence
-from nanodoc.facts.rates import compared, far_lower, rate_before_climbing, worth_smaller_rates
+from nanodoc.facts.rates import (
+    compared,
+    far_lower,
+    is_raised,
+    rate_before_climbing,
+    worth_smaller_rates,
+)
 from nanodoc.facts.trials import RerunFacts
 
 _ADAPTIVE = {"betas", "alpha", "rho", "lr_decay"}  # options of Adam, RMSprop, Adadelta, Adagrad
@@ -26,7 +32,9 @@ def smaller_rates(
         return None
     losses = compared(evidence)
     return past.slower(
-        len(losses) - 1, lambda late: far_lower(losses, late), rate_before_climbing(evidence)
+        len(losses) - 1,
+        lambda late: far_lower(losses, late, raised=is_raised(evidence)),
+        rate_before_climbing(evidence),
     )
 
 

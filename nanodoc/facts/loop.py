@@ -261,6 +261,17 @@ class RunStatistics:
     """The rates that each group was given before any schedule, as far as that is known."""
     warmup_at: SourceSpan | None = None
     """The only line of the user's that says how long the warm-up is which still goes on."""
+    raised_at: SourceSpan | None = None
+    """The line that gives the highest rate, where a function of the user's raises it above the one
+    that the optimizer was given."""
+
+    @property
+    def raised(self) -> float:
+        """The highest rate of the first group over the one that it was given; 1 where that is not
+        known."""
+        given = self.given_rates[0] if self.given_rates else None
+        highest = max((step[0] for step in self.rates if step), default=0.0)
+        return highest / given if given else 1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -27,6 +27,10 @@ _NO_FURTHER = 0.95  # of the second quarter's loss
 _LOWER = 1.3
 """Times a smaller rate's loss, and times the run's own lowest level: batches differ by less."""
 _EXACT = 1e-6  # relative: what float64 leaves of a product of three numbers, and more
+_FAR_ABOVE = (
+    5.0  # times the rate that was given: schedules made on purpose are given what they reach
+)
+_SHARE_OF_RAISED = 0.2  # of the way down, where the rate is raised so
 _SHARE = 0.4  # of the way down that the smaller rate goes
 
 
@@ -40,8 +44,15 @@ def worth_smaller_rates(evidence: Evidence, *, hot: bool) -> bool:
         return True
     if len(evidence.optimizer_sites) != 1 or not has_fixed_targets(evidence):
         return False
+    if is_raised(evidence):
+        return True
     jumped = max(losses) > _SPIKE * losses[0] and late_loss(losses) > _NOT_BACK * losses[0]
     return hot or jumped or _stalled(losses) or climbed(losses) is not None
+
+
+def is_raised(evidence: Evidence) -> bool:
+    """A schedule raised the rate far above the one that the optimizer was given."""
+    return evidence.stats is not None and evidence.stats.raised >= _FAR_ABOVE
 
 
 def climbed(losses: Sequence[float]) -> float | None:
@@ -61,7 +72,10 @@ def _lowest(losses: Sequence[float]) -> tuple[float, int]:
 
 def rate_before_climbing(evidence: Evidence) -> float | None:
     """A third of the learning rate at the lowest level of a loss that climbed again, where the
-    rate went on to rise; None otherwise. Held at that rate itself, the loss would climb, too."""
+    rate went on to rise; the given rate, where a schedule raised it far above that; None otherwise.
+    Held at the rate of the lowest level itself, the loss would climb, too."""
+    if is_raised(evidence) and evidence.stats is not None:
+        return evidence.stats.given_rates[0]
     losses, rates = compared(evidence), evidence.stats.rates if evidence.stats else ()
     if climbed(losses) is None or len(rates) < len(losses):
         return None
@@ -118,16 +132,19 @@ def slow_enough(evidence: Evidence, course: RerunFacts | None) -> Stretch | None
             for stretch in (course.stretches if course is not None else ())
             if stretch.passes
             and stretch.last_loss is not None
-            and far_lower(losses, stretch.last_loss)
+            and far_lower(losses, stretch.last_loss, raised=is_raised(evidence))
         ),
         None,
     )
 
 
-def far_lower(losses: Sequence[float], smaller: float) -> bool:
+def far_lower(losses: Sequence[float], smaller: float, *, raised: bool = False) -> bool:
     """A smaller rate's late loss `smaller` is far below the run's own: the run missed two fifths of
-    the way down, or climbed back up."""
+    the way down, or climbed back up. A fifth, where a schedule `raised` the rate far above the one
+    that was given."""
     late = late_loss(losses)
+    if raised and late - smaller >= _SHARE_OF_RAISED * (losses[0] - smaller) > 0:
+        return True
     if smaller >= losses[0] or late < _LOWER * max(smaller, 0.0):
         return False
     lowest = climbed(losses)

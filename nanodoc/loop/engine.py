@@ -18,7 +18,7 @@ from nanodoc.facts.failure_kinds import is_told_anywhere
 from nanodoc.facts.ops import ParameterFacts
 from nanodoc.heartbeat.trail import here
 from nanodoc.loop.driven_step import DrivenStep
-from nanodoc.loop.guarded_watch import is_own, own_error
+from nanodoc.loop.guarded_watch import is_own, own_error, telling
 from nanodoc.loop.history import History
 from nanodoc.loop.interrupts import Interrupts
 from nanodoc.loop.observed_step import ObservedStep
@@ -93,7 +93,6 @@ class Engine:
         self._indices: list[int] | None = None
         self._last: StepState | None = None
         self._micro_batches = 1 if runner.observing else recipe.accumulate
-
         options = WatchOptions(
             looks=looks or LookOptions(),
             leak_check=leak_check,
@@ -102,9 +101,9 @@ class Engine:
             sample_every=sample_every,
         )
         watches = Watches(runner, keeper, replayer, build, self.checkpoints, options)
-        self._graph, self._probes = watches.graph, watches.probes
-        self.amp, self.requested = watches.amp, watches.requested
-        self.sampler, self.learning = watches.sampler, watches.learning
+        self._graph, self._probes, self.amp = watches.graph, watches.probes, watches.amp
+        self.requested, self.sampler = watches.requested, watches.sampler
+        self.learning = watches.learning
         self.watches, self._hearing = watches.in_order, watches.hearing
         driver = ObservedStep if runner.observing else DrivenStep
         self._driver = driver(runner, self._named, self.watches, self.amp, self._probes)
@@ -374,7 +373,8 @@ class Engine:
         course = self.course
         facts: dict[str, Any] = {"ranges": self._ranges(trouble, steps)}
         if not (trouble.trip or sick):
-            facts["ownership"] = self._graph.ownership.facts(len(course.losses))
+            with telling("what the optimizers hold", self._notes):
+                facts["ownership"] = self._graph.ownership.facts(len(course.losses))
         for watch in self.watches:
             facts |= watch.facts()
         told = (self._notes, self._stops.notes, *(watch.notes for watch in self.watches))

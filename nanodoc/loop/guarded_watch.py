@@ -37,6 +37,18 @@ def own_error(error: BaseException) -> str:
     return f"an error of nanodoc's own ended it: {type(error).__name__}: {text}"
 
 
+@contextmanager
+def telling(what: str, notes: list[tuple[str, str]]) -> Iterator[None]:
+    """Around a look of nanodoc's: an error of its own ends that look only, and the report says
+    so."""
+    try:
+        yield
+    except Exception as error:
+        if not is_own(error):
+            raise
+        notes.append((what, own_error(error)))
+
+
 class GuardedWatch(Watch):
     """`watch` until it raises. `what` it looks at is told as not checked from then on."""
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -29,7 +29,7 @@ from nanodoc.facts.graph import graph_failure
 from nanodoc.facts.ops import GrowthPoint, OptimizerFacts, ParameterFacts, ProbedFacts
 from nanodoc.heartbeat.last_words import note_failure
 from nanodoc.heartbeat.trail import here
-from nanodoc.loop.guarded_watch import is_own, own_error
+from nanodoc.loop.guarded_watch import telling
 from nanodoc.loop.step_reading import StepReading
 from nanodoc.measure.gradients import nonfinite_tensors
 from nanodoc.recipe.build_facts import BuildFacts
@@ -95,15 +95,8 @@ class StopExaminer:
         self._devices = {runner.device, *(p.device for _, p in self._named)}
         self.notes: list[tuple[str, str]] = []
 
-    @contextmanager
-    def _kept_going(self, what: str) -> Iterator[None]:
-        """An error of nanodoc's own costs this look and no more."""
-        try:
-            yield
-        except Exception as error:
-            if not is_own(error):
-                raise
-            self.notes.append((what, own_error(error)))
+    def _kept_going(self, what: str) -> AbstractContextManager[None]:
+        return telling(what, self.notes)
 
     def before_start(self) -> list[ParameterFacts]:
         """The parameters that are sick before the first step."""

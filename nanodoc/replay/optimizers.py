@@ -57,14 +57,15 @@ def state_bytes(optimizer: torch.optim.Optimizer) -> int:
     return sum(map(_bytes, optimizer.state.values()))
 
 
-def given_rates(optimizer: torch.optim.Optimizer) -> list[float | None]:
+def given_rates(optimizer: torch.optim.Optimizer, *, alike: bool = False) -> list[float | None]:
     """The rates that each of its groups was given: a scheduler notes them. Without one, that of a
-    single group where it is not the default of the optimizer's class."""
+    single group, or of groups that had the same rate in every step (`alike`), where it is not the
+    default of the optimizer's class."""
     default = inspect.signature(type(optimizer)).parameters.get("lr")
     written = optimizer.defaults.get("lr")
     if default is not None and written == default.default:
         written = None
-    alone = len(optimizer.param_groups) == 1
+    alone = len(optimizer.param_groups) == 1 or alike
     rates = [
         group.get("initial_lr", written if alone else None) for group in optimizer.param_groups
     ]

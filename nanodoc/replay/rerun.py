@@ -145,6 +145,9 @@ class Rerunner:
 
     def _set(self, past: PastStep, options: dict[str, Any]) -> None:
         past.rng.restore(self._runner.device)
+        if past.cleared:
+            for _, parameter in self._named:
+                parameter.grad = None
         if past.drawn is not None:
             self._runner.recipe.train_step.recorded = past.drawn  # type: ignore[union-attr]  # a script's step
         for number, optimizer in enumerate(self._runner.recipe.optimizers):

@@ -62,6 +62,9 @@ class PastStep:
     drawn: deque[Any] | None = None
     """What a script's step draws from outside of it, such as its batch by `next`; complete when the
     next step begins."""
+    cleared: bool = False
+    """No gradient was left when the step began: a loop may clear them behind its optimizer's step,
+    where a step that is run again has ended."""
 
     @property
     def intact(self) -> bool:
@@ -194,6 +197,7 @@ class WeightHistory:
             on_device,
             sum(map(_is_shared, leaves)),
             drawn=getattr(self._runner.recipe.train_step, "recorded", None),
+            cleared=not any(g is not None and bool(g.any()) for g in capsule.grads or ()),
         )
         self.past.append(past)
         self._weigh(past, 1)

@@ -27,6 +27,13 @@ TRAINERS = frozenset(
         "pytorch_lightning.loops.training_epoch_loop",
         "ignite.engine",
         "skorch.net",
+        "fastai.learner",
+        "deepxde.model",
+        "pytorch_tabnet.abstract_model",
+        "pytorch_tabnet.pretraining",
+        "denoising_diffusion_pytorch.denoising_diffusion_pytorch",
+        "segmentation_models_pytorch.utils.train",
+        "pytorch_metric_learning.trainers.base_trainer",
         *(
             f"stable_baselines3.{name}.{name}"
             for name in ("a2c", "ddpg", "dqn", "ppo", "sac", "td3")

@@ -115,6 +115,8 @@ def move_module(
     if is_spread(module):
         return
     tensors = [*module.parameters(), *module.buffers()]
+    if lies_on(tensors, device):
+        return
     if not any(tensor.is_meta for tensor in tensors):
         before = dict(module.named_parameters(remove_duplicate=False))
         _to(module, device)
@@ -157,7 +159,9 @@ def _tie(module: torch.nn.Module, before: dict[str, torch.nn.Parameter]) -> None
     modules = dict(module.named_modules(remove_duplicate=False))  # TorchScript has no get_submodule
     for name, old in before.items():
         path, _, last = name.rpartition(".")
-        owner = modules[path]
+        owner = modules.get(path)
+        if owner is None:  # a container of parameters that names them as it likes
+            continue
         new = owner._parameters[last]
         if new is not None and new is not old:
             owner._parameters[last] = owners.setdefault(id(old), new)

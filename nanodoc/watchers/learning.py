@@ -14,6 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from nanodoc.examination.last_batches import Inspector
+from nanodoc.examination.raised_rate import raised_at
 from nanodoc.facts.course import update_by_hand
 from nanodoc.facts.inspection import InspectionFacts
 from nanodoc.facts.loop import DataFacts, LoopFacts, ModeChange, RunStatistics, SchedulerFacts
@@ -222,13 +223,15 @@ class LearningWatch(Watch):
             self._runner.device,
             self._build,
         )
-        given = tuple(given for o in self._recipe.optimizers for given in given_rates(o))
+        alike = all(len(set(step)) == 1 for step in stats.rates)
+        given = tuple(g for o in self._recipe.optimizers for g in given_rates(o, alike=alike))
         first = [step[0] for step in stats.rates if step]
         length = warmup_length(first, given[0] if given else None)
         return replace(
             stats,
             given_rates=given,
             warmup_at=warmup_at(self._files(), length) if length is not None else None,
+            raised_at=raised_at(self._recipe, first, given[0] if given else None, self._known()),
         )
 
     def _files(self) -> Iterator[str]:
@@ -250,15 +253,18 @@ class LearningWatch(Watch):
             writes_files=self._writes_files(),
         )
 
-    def _schedulers(self) -> Iterator[SchedulerFacts]:
-        watched = {id(schedule.scheduler): schedule for schedule in self._loop_protocol.schedules}
-        reached = reachable(self._recipe)
+    def _known(self) -> list[Any]:
+        """torch's schedulers that the step reaches, or that stepped in the run."""
         known = [
             *self._recipe.schedulers,
-            *(value for value in reached if isinstance(value, LRScheduler)),
+            *(value for value in reachable(self._recipe) if isinstance(value, LRScheduler)),
+            *(schedule.scheduler for schedule in self._loop_protocol.schedules),
         ]
-        known += [schedule.scheduler for schedule in self._loop_protocol.schedules]
-        for scheduler in {id(scheduler): scheduler for scheduler in known}.values():
+        return list({id(scheduler): scheduler for scheduler in known}.values())
+
+    def _schedulers(self) -> Iterator[SchedulerFacts]:
+        watched = {id(schedule.scheduler): schedule for schedule in self._loop_protocol.schedules}
+        for scheduler in self._known():
             seen = watched.get(id(scheduler))
             period = getattr(scheduler, "T_max", getattr(scheduler, "total_steps", None))
             last = getattr(scheduler, "last_epoch", None)
@@ -274,7 +280,7 @@ class LearningWatch(Watch):
                 and self._loop_protocol.ever_stepped > 0,
                 steps=seen.steps if seen is not None else 0,
             )
-        yield from other_schedules(reached, self._recipe.optimizers, self._files())
+        yield from other_schedules(reachable(self._recipe), self._recipe.optimizers, self._files())
 
     def _mode_changes(self) -> Iterator[ModeChange]:
         names = {id(module): name for name, module in self._recipe.model.named_modules()}

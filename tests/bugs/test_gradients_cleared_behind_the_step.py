@@ -1,39 +1,52 @@
-"""A training that clears its gradients behind each optimizer step had none left when it was asked
-which parameters receive gradients and are in no optimizer: it was healthy, and learnt nothing."""
+"""A script that clears its gradients behind its optimizer's step, where a step that is run again has
+ended: run again, its steps summed up the gradients of all before."""
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from pathlib import Path
 
-import pytest
+from nanodoc.facts.plateau import late_loss
+from tests.helpers import line_of, nanodoc, python
+
+SCRIPT = """
 import torch
-from torch import nn
+import torch.nn.functional as F
 
-from nanodoc.recipe.recipe import Recipe
-from tests.helpers import diagnose
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.Tanh(), torch.nn.Linear(32, 8))
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 
 
-@pytest.mark.parametrize("held", [True, False])
-def test_an_adapter_that_no_optimizer_holds(held: bool) -> None:
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    model.requires_grad_(False)
-    model.append(nn.Linear(1, 1))
-    if held:
-        optimizer.add_param_group({"params": list(model[3].parameters())})
+def warm_up(step):
+    return (step + 1) / 5
 
-    def train_step(model: Any, batch: Any) -> Any:
-        loss = nn.functional.mse_loss(model(batch[0]), batch[1])
-        loss.backward()
-        optimizer.step()
-        model.zero_grad()
-        return loss
 
-    drawn = torch.Generator().manual_seed(0)
-    data = [
-        (torch.randn(8, 4, generator=drawn), torch.randn(8, 1, generator=drawn)) for _ in range(4)
-    ]
-    recipe = Recipe(model=model, data=data, train_step=train_step, optimizer=optimizer)
-    found = {f.name for f in diagnose(recipe, 12)}
-    assert ("parameter-not-in-optimizer" in found) is not held
+schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, warm_up)
+losses = []
+for step in range(160):
+    x = torch.randn(32, 8)
+    loss = F.mse_loss(model(x), x.flip(1))
+    loss.backward()
+    optimizer.step()
+    schedule.step()
+    optimizer.zero_grad({how})
+    losses.append(loss.item())
+print(losses)
+"""
+
+
+def test_steps_run_again_are_those_of_the_training(tmp_path: Path) -> None:
+    for how in ("", "set_to_none=False"):
+        script = tmp_path / "train.py"
+        script.write_text(SCRIPT.format(how=how))
+        told = nanodoc("run", "train.py", cwd=tmp_path).stderr
+        assert "ND609" in told
+        assert f"--> train.py:{line_of(script, 'return (step + 1) / 5')}:" in told
+        found = re.search(r"end at a loss of (\S+) instead of (\S+?)[);.\s]", told)
+        assert found is not None
+        cured = tmp_path / "cured.py"
+        cured.write_text(script.read_text().replace("(step + 1) / 5", "min(1, (step + 1) / 5)"))
+        for number, name in enumerate(("cured.py", "train.py"), 1):
+            losses = [float(x) for x in python(name, cwd=tmp_path).stdout.strip("[]\n").split(",")]
+            assert f"{late_loss(losses):.3g}" == found[number]

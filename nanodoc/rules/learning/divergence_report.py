@@ -173,6 +173,8 @@ def _site(
         return growth.written.line, False
     if growth.wide is not None and growth.wide.line is not None:
         return growth.wide.line, False
+    if growth.raised and evidence.stats is not None and evidence.stats.raised_at is not None:
+        return evidence.stats.raised_at, True
     if growth.raised and growth.rate_set_at is not None:
         return growth.rate_set_at, True
     scheduler = next(

@@ -198,7 +198,8 @@ def _too_high(rule: Rule, evidence: Evidence) -> Claim | None:
         title=f"the learning rate is too high: the loss went from {evidence.losses[0]:.3g} to "
         f"{late:.3g}",
         explanation=f"With {how} {told}.",
-        location=by_hand
+        location=(evidence.stats.raised_at if evidence.stats else None)
+        or by_hand
         or _rising(evidence, slower)
         or overwriting_schedule(evidence)
         or next((at for at in evidence.rate_sites if at is not None), None),
