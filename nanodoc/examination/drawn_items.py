@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from nanodoc.examination.blurred_masks import blurred_mask
-from nanodoc.examination.kept import held_arrays
+from nanodoc.examination.kept import held_arrays, walked
 from nanodoc.examination.lines_that import LineThatWrites
 from nanodoc.examination.making import Source
 from nanodoc.examination.mixed_pictures import mixed_picture
@@ -25,6 +25,7 @@ from nanodoc.examination.unpaired import unpaired_item
 from nanodoc.examination.worker_draws import repeated_draws
 from nanodoc.facts.items import ChangingItem
 from nanodoc.facts.source import SourceSpan
+from nanodoc.replay.random_sources import seed_source
 
 _CHANGED = 0.01
 """Of a sample's own size: what a draw changes on purpose, such as a mean over all samples so far,
@@ -66,6 +67,13 @@ def look_at_items(source: Source, seconds: float) -> Iterator[tuple[str, Any]]:
 
 class _Drawn(Sample):
     """What successive draws of it show."""
+
+    def draw(self, seed: int) -> dict[str, torch.Tensor]:
+        """As any sample, with the generators that the data set keeps for itself, too: those of
+        libraries of augmentations begin at random."""
+        for _, value, _ in walked(self.dataset, self.index):
+            seed_source(value, seed)
+        return super().draw(seed)
 
     # -- a sample that changes ---------------------------------------------------------------------
 

@@ -149,14 +149,15 @@ class Past:
         start = self._checkpoints.first
         return start if start is not None and start.step == 0 else None
 
-    def again_from(self, start: StepState, until: int) -> Rerun | None:
-        """The steps up to `until` with the weights of `start`; None where they can't be run
-        again."""
+    def again_from(self, start: StepState, until: int, *, rate: float = 1.0) -> Rerun | None:
+        """The steps up to `until` with the weights of `start`, and with every learning rate times
+        `rate`; None where they can't be run again."""
         steps = self._checkpoints.steps_between(start.step, until)
         if not steps or len(steps) > _LONGEST:
             return None
-        self._say(f"trying other first weights up to step {until} …")
-        course = self._courses.run(start, steps, self._budget.part(0.25))
+        what = "other first weights" if rate == 1 else f"learning rate × {rate:.3g}"
+        self._say(f"trying {what} up to step {until} …")
+        course = self._courses.run(start, steps, self._budget.part(0.25), rate=rate)
         return course if course.reason != "time" else None
 
     def _from(self, start: StepState, steps: list[PastStep], broke: bool) -> RerunFacts | None:
@@ -165,7 +166,8 @@ class Past:
         control = self._courses.run(start, steps, deadline)
         if control.reason == "time":
             return None
-        repeated = not control.complete if broke else _grew(control)
+        # not bitwise the same, a course that explodes may come to the end of its numbers later
+        repeated = (broke and not control.complete) or _grew(control)
         still = self._courses.run(start, steps, self._budget.part(0.25), rate=0.0)
         unmoved = still.losses if _says_enough(still) else []
         # batches that cost as much with weights that do not move are no fault of the steps

@@ -15,6 +15,7 @@ from nanodoc.experiments.experiments import Experiments
 from nanodoc.experiments.first_weights import wide_weights
 from nanodoc.experiments.growth import growth_until
 from nanodoc.experiments.held_back import HeldBack
+from nanodoc.experiments.loss_scale import loss_scale
 from nanodoc.experiments.overfit import Overfit
 from nanodoc.experiments.past import Past
 from nanodoc.experiments.remedies import WITHOUT_FAILURE, Remedies
@@ -291,7 +292,9 @@ class ExperimentRun:
         if course is not None and course.repeated and evidence.losses:
             first, made_at = evidence.losses[0], self._step.initialised_at
             wide = wide_weights(past, self._recipe.model, first, until, made_at)
-            self.pattern = replace(self.pattern, growth=replace(growth, wide=wide))
+            optimizers = list(self._recipe.optimizers)
+            scaled = loss_scale(past, self._trials, self._capsule, optimizers, until)
+            self.pattern = replace(self.pattern, growth=replace(growth, wide=wide, scaled=scaled))
 
     # -- after the rules ---------------------------------------------------------------------------
 

@@ -126,6 +126,19 @@ class RerunFacts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class LossScale:
+    """A loss that is larger than the mean over its samples."""
+
+    times: float
+    """As large as that."""
+    how: str
+    """"sum", "product", or "micro-batches" that are not divided by their number."""
+    line: SourceSpan | None
+    last_loss: float | None = None
+    """Where the run's steps end with learning rates that many times lower."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class WrittenWeights:
     """Weights that no optimizer holds, and that a line of the step writes."""
 
@@ -182,6 +195,8 @@ class Growth:
     written: WrittenWeights | None = None
     """Those that have grown far more than what the optimizers hold."""
     wide: WideWeights | None = None
+    scaled: LossScale | None = None
+    """What makes the loss larger than a mean, where a mean would have cured the run."""
     steps: int = 0
     """With a finite loss."""
 

@@ -179,7 +179,8 @@ class StopExaminer:
         examined = None
         if graph_failure(failure.message) is not None:
             self._graph.at_failure(capsule, error)
-        elif error.phase in ("forward", "backward") and not out_of_memory(failure):
+        # a closure that the optimizer calls is a forward and a backward, too
+        elif error.phase in ("forward", "backward", "optimizer") and not out_of_memory(failure):
             examined = self._examiner.examine(capsule, None, None, indices)
         crash, ranges = self._failures.at_step(failure, capsule, indices)
         return Stop(

@@ -30,6 +30,17 @@ def copy_of_source(value: Any) -> Callable[[Any], Restore] | None:
     }.get(kind)
 
 
+def seed_source(value: Any, seed: int) -> None:
+    """Begins a source of random numbers anew; anything else is left alone."""
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    if isinstance(value, torch.Generator):
+        value.manual_seed(seed)
+    elif isinstance(value, random.Random) or kind == "numpy.random.mtrand.RandomState":
+        value.seed(seed)
+    elif kind == "numpy.random._generator.Generator":
+        value.bit_generator.state = type(value.bit_generator)(seed).state
+
+
 def _torch_generator(value: torch.Generator) -> Restore:
     before = value.get_state()
 

@@ -43,7 +43,7 @@ def test_steps_run_again_are_those_of_the_training(tmp_path: Path) -> None:
         told = nanodoc("run", "train.py", cwd=tmp_path).stderr
         assert "ND609" in told
         assert f"--> train.py:{line_of(script, 'return (step + 1) / 5')}:" in told
-        found = re.search(r"end at a loss of (\S+) instead of (\S+?)[);.\s]", told)
+        found = re.search(r"end at a loss of ([0-9.e-]+[0-9]) instead of ([0-9.e-]+[0-9])", told)
         assert found is not None
         cured = tmp_path / "cured.py"
         cured.write_text(script.read_text().replace("(step + 1) / 5", "min(1, (step + 1) / 5)"))

@@ -14,7 +14,7 @@ from nanodoc.facts.calls import CallFacts
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.ops import Birth
 from nanodoc.facts.source import SourceSpan
-from nanodoc.facts.trials import Growth, RerunFacts, Stretch
+from nanodoc.facts.trials import Growth, LossScale, RerunFacts, Stretch
 from nanodoc.rules.base import LARGE_GRADIENTS, count, effects, link, replay_row
 from nanodoc.rules.rewrite import number_in_call
 
@@ -173,6 +173,8 @@ def _site(
         return growth.written.line, False
     if growth.wide is not None and growth.wide.line is not None:
         return growth.wide.line, False
+    if growth.scaled is not None and growth.scaled.line is not None and not growth.raised:
+        return growth.scaled.line, False
     if growth.raised and evidence.stats is not None and evidence.stats.raised_at is not None:
         return evidence.stats.raised_at, True
     if growth.raised and growth.rate_set_at is not None:
@@ -228,6 +230,8 @@ def _explanation(
             f"{wide.name} {wide.times:.3g} times: with that width the same steps begin at a loss "
             f"of {wide.first_loss:.3g} and do not diverge."
         )
+    if growth.scaled is not None and growth.scaled.line is not None and not raised:
+        parts.append(_of_the_scale(growth.scaled))
     if raised:
         parts.append(
             f"The schedule had raised the learning rate from {growth.rate_given:.3g} to {rate:.3g}."
@@ -235,6 +239,18 @@ def _explanation(
     if birth is not None:
         parts.append(f"{_place(birth)} is where it ended; the updates are where it began.")
     return " ".join(parts) or "The loss kept growing."
+
+
+def _of_the_scale(scaled: LossScale) -> str:
+    what = {
+        "sum": f"The loss is a sum over {scaled.times:.0f} elements",
+        "product": f"The loss is multiplied by {scaled.times:.3g} in all",
+        "micro-batches": f"The losses of {scaled.times:.0f} micro-batches are summed",
+    }[scaled.how]
+    return (
+        f"{what}. With learning rates that many times lower, which is the same for this optimizer "
+        f"as a mean, the same steps end at {scaled.last_loss:.3g}."
+    )
 
 
 def _place(birth: Birth) -> str:

@@ -1,0 +1,134 @@
+"""By how much a step's loss is larger than the mean over its samples, and which line makes it so: a
+sum, a factor, or micro-batches whose losses are not divided by their number."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from nanodoc.facts.calls import BINARY, CLASSIFICATION, REGRESSION
+from nanodoc.facts.source import SourceSpan
+from nanodoc.facts.trials import LossScale
+from nanodoc.trace.call_options import options_of
+from nanodoc.trace.calls import plain_name
+from nanodoc.trace.files import LIBRARY, USER, frame_kind
+from nanodoc.trace.returned import lines_calling
+from nanodoc.trace.spans import Place, calling_places, resolved
+
+_LOSSES = (*CLASSIFICATION, *REGRESSION, BINARY, "binary_cross_entropy", "kl_div")
+_SUMS = frozenset((*_LOSSES, "sum"))
+_TIMES = frozenset(("mul", "rmul", "imul"))
+_OVER = frozenset(("div", "truediv", "itruediv"))
+_SAME = frozenset(("neg", "view", "reshape", "squeeze", "to", "float"))
+_FEWEST = 4.0
+"""Times the mean: rates that are too high by less are no matter of the sum."""
+
+_Mark = tuple[float, str, Place | None, str]
+"""(factor, what makes it, the user's place, the class of torch's loss that is called there)"""
+
+
+class LossScaleLook(TorchFunctionMode):
+    """A context manager around a step that is run again; `found` then says what was seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._marks: dict[int, tuple[torch.Tensor, _Mark]] = {}
+        self._backwards: list[tuple[_Mark | None, Place | None]] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = plain_name(func)
+        if name == "backward" and args:
+            known = self._marks.get(id(args[0]))
+            own, caller = calling_places(2)
+            self._backwards.append((known[1] if known else None, caller or own))
+            return func(*args, **kwargs)
+        out = func(*args, **kwargs)
+        scalar = isinstance(out, torch.Tensor) and out.dim() == 0 and out.requires_grad
+        mark = self._mark(func, name, args, kwargs) if scalar else None
+        if mark is not None:
+            self._marks[id(out)] = out, mark
+        return out
+
+    def _mark(self, func: Any, name: str, args: Any, kwargs: Any) -> _Mark | None:
+        first = args[0] if args else kwargs.get("input")
+        if not isinstance(first, torch.Tensor):
+            return None
+        known = self._marks.get(id(first))
+        if name in _SUMS and first.dim():
+            summed = name == "sum" or options_of(func, name, args, kwargs).get("reduction") == "sum"
+            own, caller = calling_places(3)
+            kind = "" if name == "sum" else _criterion()
+            return (
+                (float(first.numel()), "sum", caller or own, kind)
+                if summed
+                else (1.0, "", None, "")
+            )
+        if name == "mean" and first.dim():
+            return 1.0, "", None, ""
+        if known is None:
+            return None
+        _, (factor, how, place, kind) = known
+        if name in _SAME:
+            return known[1]
+        number = _number(args[1]) if len(args) > 1 else None
+        if number is None or name not in _TIMES | _OVER:
+            return None
+        changed = factor * number if name in _TIMES else factor / number
+        if name in _TIMES and number >= _FEWEST and factor < _FEWEST:
+            own, caller = calling_places(3)
+            return changed, "product", caller or own, ""
+        return changed, how, place, kind
+
+    @property
+    def found(self) -> LossScale | None:
+        """None where the loss is a mean, or where that can't be told."""
+        marks = [mark for mark, _ in self._backwards if mark is not None]
+        if not marks or len(marks) != len(self._backwards):
+            return None
+        factor, how, place, kind = marks[0]
+        count, places = len(marks), {at for _, at in self._backwards}
+        if factor >= _FEWEST and how:
+            at = resolved(place)
+            return LossScale(times=factor, how=how, line=_made_at(kind, at) or at)
+        if count >= _FEWEST and len(places) == 1 and 0.99 < factor < 1.01:
+            return LossScale(times=float(count), how="micro-batches", line=resolved(places.pop()))
+        return None
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, torch.Tensor):
+        plain = value.numel() == 1 and not value.requires_grad
+        value = value.item() if plain else None
+    usable = isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
+    return float(value) if usable else None
+
+
+def _criterion() -> str:
+    """The class of torch's loss that is called now by a library's code; "" where the user calls
+    it."""
+    frame, kind = sys._getframe(3), ""
+    while frame is not None:
+        file = frame_kind(frame.f_code.co_filename)
+        own = frame.f_locals.get("self")
+        if type(own).__module__ == "torch.nn.modules.loss":
+            kind = type(own).__name__
+        if file == USER:
+            return ""
+        if file == LIBRARY:
+            return kind
+        frame = frame.f_back  # type: ignore[assignment]  # typeshed: the loop's end is None
+    return ""
+
+
+def _made_at(kind: str, at: SourceSpan | None) -> SourceSpan | None:
+    """The only line of the user's files that makes such a loss, and tells how it is reduced."""
+    main = getattr(sys.modules.get("__main__"), "__file__", None)
+    files = {os.path.abspath(file) for file in (main, at.file if at else None) if file}
+    own = sorted(file for file in files if kind and frame_kind(file) == USER)
+    found = [line for file in own for line in lines_calling(file, (kind,), "reduction")]
+    return found[0] if len(found) == 1 else None
