@@ -172,6 +172,8 @@ class CallFacts:
     layer_at: SourceSpan | None = None
     """Where the layer that calls it was made, if that is one of torch's own in a Sequential: the
     line that runs names the Sequential only."""
+    asked_by: SourceSpan | None = None
+    """The user's call of the function that asks for a derivative."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """What was given besides tensors, as far as rules ask for it: dim, reduction, ignore_index."""
     notes: Mapping[str, float] = field(default_factory=dict)

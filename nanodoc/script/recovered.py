@@ -84,7 +84,8 @@ class RecoveredStep:
         outside, before = self._outside, self._outside.given
         # copies, so that a body that writes into its batch finds it as it was the next time
         given = _copied(batch) if self.writes else batch
-        variables = {**self.variables, **_alive(self.suspended), **self._named(given)}
+        suspended = {**_gone(self.suspended), **_alive(self.suspended)}
+        variables = {**self.variables, **suspended, **self._named(given)}
         drawn = deque(self.recorded)
         try:
             outside.given = drawn
@@ -158,7 +159,7 @@ class RecoveredStep:
         it gives is not kept."""
         assert self.loop is not None
         values = {name: value for name, _, value in self.reached_variables()}
-        values |= _alive(self.suspended)
+        values |= {**_gone(self.suspended), **_alive(self.suspended)}
         return next((name for name in self.loop.drawn if _is_iterator(values.get(name))), None)
 
     @property
@@ -307,6 +308,12 @@ def start_of(
 
 def _alive(held: Mapping[str, ref[Any]]) -> dict[str, Any]:
     return {name: value for name, known in held.items() if (value := known()) is not None}
+
+
+def _gone(held: Mapping[str, ref[Any]]) -> dict[str, Any]:
+    """A stand-in for each that went with the function of the loop: what an iteration drew from it
+    is known, and given again."""
+    return {name: iter(()) for name, known in held.items() if known() is None}
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ from nanodoc.trace.call_options import factor_of, options_of, version_of
 from nanodoc.trace.modules import ModuleStack
 from nanodoc.trace.ops import outputs_of, tensors_in
 from nanodoc.trace.ranges import RANGED, out_of_range
-from nanodoc.trace.spans import Place, calling_places, resolved
+from nanodoc.trace.spans import Place, caller_of, calling_places, resolved
 
 Measure = Callable[
     [str, list[torch.Tensor], dict[str, Any], Any, list[ArgumentFacts]], dict[str, float]
@@ -117,6 +117,8 @@ class CallLog(TorchFunctionMode):
             return out  # an attribute: .grad, .grad_fn
         options, notes = self._looked_at(func, name, args, kwargs, given, out, before)
         own, caller = calling_places(2)
+        if name == "grad":
+            options["asked_by"] = caller_of(caller or own)
         index = len(self._calls)
         in_place = any(made[0] is argument for argument in given)
         notes |= {"written": written} if in_place else {}
@@ -278,6 +280,7 @@ class CallLog(TorchFunctionMode):
                     location=resolved(own) or (made_at(path) if path and caller is None else None),
                     called_from=resolved(caller),
                     layer_at=listed.get(module),
+                    asked_by=resolved(options.pop("asked_by", None)),
                     arguments=before,
                     shape=shape,
                     requires_grad=grad,

@@ -47,6 +47,18 @@ def calling_places(depth: int) -> tuple[Place | None, Place | None]:
     return library, None
 
 
+def caller_of(place: Place | None) -> Place | None:
+    """The user's call of the function around `place`, which is running; None on a module's own
+    level."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and (place is None or frame.f_code is not place[0]):
+        frame = frame.f_back
+    above = frame.f_back if frame is not None else None
+    if above is None or frame_kind(above.f_code.co_filename) != USER:
+        return None
+    return above.f_code, above.f_lasti
+
+
 def call_of_helper(place: Place | None) -> Place | None:
     """The user's call of the function around `place`, which is running, where the statement there
     reads one of the function's arguments as a whole: whoever gave it has decided. None for a

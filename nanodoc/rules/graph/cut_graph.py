@@ -5,7 +5,8 @@ Python numbers and NumPy arrays too; the first op whose input carries gradient a
 should but doesn't is named: detach, .data, .item(), float(), tolist(), .numpy(), torch.tensor or
 torch.as_tensor of tensors, argmax, comparisons, integer casts, rounding, in-place writes behind
 autograd's back, a custom autograd function that returns None. And terms of the loss that have no
-gradient by themselves: samples, and derivatives taken without create_graph=True.
+gradient by themselves: samples, codes that are chosen by distance and looked up, and derivatives
+taken without create_graph=True.
 
 ## Why it matters
 The parameters stay at their initial values, often without any error: the loss even falls, as far as
@@ -36,6 +37,7 @@ from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.graph.cut_claims import cut_graph
 from nanodoc.rules.graph.derivative import derivative_claims
+from nanodoc.rules.graph.quantised import quantised_claims
 from nanodoc.rules.graph.sampled import sampled_claims
 
 
@@ -50,4 +52,5 @@ from nanodoc.rules.graph.sampled import sampled_claims
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     yield from cut_graph(rule, evidence)
     yield from sampled_claims(rule, evidence)
+    yield from quantised_claims(rule, evidence)
     yield from derivative_claims(rule, evidence)

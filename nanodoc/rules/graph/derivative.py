@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
 from nanodoc.diagnosis.rule import Rule
@@ -21,19 +22,26 @@ def derivative_claims(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         if call.name != "grad" or call.requires_grad or call.site is None:
             continue
         assert calls is not None
+        # a function that serves several derivatives is told what to keep by its callers
+        kept = any(
+            c.requires_grad and c.name == "grad" and c.site == call.site for c in calls.calls
+        )
+        culprit = at_call(call, evidence)
+        if kept and call.asked_by is not None:
+            culprit = replace(culprit, location=call.asked_by)
         parameters = any(a.parameter for a in call.arguments)
         learns = any(a.requires_grad for a in call.arguments)
         if parameters or not learns or not _is_term(calls, call):
             continue
         yield learning_claim(
             rule,
-            location_key(call.site) or ("op", call.index),
+            location_key(culprit.location) or ("op", call.index),
             standing=Standing(stage=Stage.WIRING, specificity=Specificity.EXACT),
             weight=confidence(0.9),
             title="a derivative in the loss has no graph: nothing is learnt from its term",
             explanation="torch.autograd.grad gives numbers unless create_graph=True asks for a "
             "graph of them. The loss is made of them, and passes no gradient back through them.",
-            culprit=at_call(call, evidence),
+            culprit=culprit,
             step=evidence.inspection.step if evidence.inspection is not None else None,
             fix="torch.autograd.grad(…, create_graph=True)",
         )

@@ -1,0 +1,96 @@
+"""A code that is looked up by its distance, and goes on into a network without a way back to what
+it was chosen for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
+from nanodoc.diagnosis.rule import Rule
+from nanodoc.facts.calls import RECURRENT, CallFacts, StepCalls
+from nanodoc.facts.evidence import Evidence
+from nanodoc.rules.base import location_key
+from nanodoc.rules.learning.claims import Standing, at_call, learning_claim
+
+_CHOICES = ("argmin", "argmax", "min", "max", "topk")
+_NEAREST = ("argmin", "min")
+_LAYERS = ("linear", "conv1d", "conv2d", "conv3d", *RECURRENT)  # no product looks up a code
+_DISTANCES = ("cdist", "pairwise_distance")
+
+
+def quantised_claims(rule: Rule, evidence: Evidence) -> Iterator[Claim]:
+    """Not for a choice by scores, such as a decoder's own last token, nor where the code meets what
+    it was chosen for, differentiably, before the next layer."""
+    calls = evidence.inspection.calls if evidence.inspection is not None else None
+    for choice in calls.calls if calls is not None else ():
+        assert calls is not None
+        if choice.name not in _CHOICES or not choice.arguments:
+            continue
+        encoder = _encoder(calls, choice)
+        layer = _fed(calls, choice) if encoder is not None else None
+        if encoder is None or layer is None or layer.index in _differentiable(calls, encoder):
+            continue
+        code = calls.origin(layer.arguments[0])
+        # such as an upsampling of the code
+        while isinstance(code, CallFacts) and len(code.arguments) == 1:
+            code = calls.origin(code.arguments[0])
+        if not isinstance(code, CallFacts) or code.site is None:
+            continue
+        yield learning_claim(
+            rule,
+            location_key(code.site) or ("op", code.index),
+            standing=Standing(stage=Stage.WIRING, specificity=Specificity.EXACT),
+            severity="warning",
+            weight=confidence(0.8, 0.3 if choice.name in _NEAREST else 0.1),
+            title="the nearest code carries no gradient back to what it was chosen for",
+            explanation=f"{encoder.module or encoder.name} gives what the code is the nearest to, "
+            "and a choice is not differentiated. What the loss says of "
+            f"{layer.module or layer.name} and of all behind it does not reach "
+            f"{encoder.module or encoder.name}.",
+            culprit=at_call(code, evidence),
+            step=evidence.inspection.step if evidence.inspection is not None else None,
+            notes=[
+                ("chosen at", choice.site.place if choice.site is not None else None),
+                ("goes on into", layer.module or layer.name),
+            ],
+            fix="straight through: z + (code - z).detach()",
+        )
+        return
+
+
+def _encoder(calls: StepCalls, choice: CallFacts) -> CallFacts | None:
+    """The last layer with gradient that a choice by distance depends on."""
+    behind, _ = calls.behind(choice)
+    found = [calls.calls[index] for index in sorted(behind)]
+    names = {call.name for call in found}
+    negative = any(call.name == "neg" for call in found)
+    if choice.name not in _NEAREST and not (negative or names & set(_DISTANCES)):
+        return None
+    layers = [call for call in found if call.name in _LAYERS and call.requires_grad]
+    return layers[-1] if layers and choice is not layers[-1] else None
+
+
+def _fed(calls: StepCalls, choice: CallFacts) -> CallFacts | None:
+    """The first layer that the chosen code goes into on its way to the loss."""
+    reaching, follows = calls.reaching_the_loss(), {choice.index}
+    for call in calls.calls[choice.index + 1 :]:
+        if not any(a.made_by in follows for a in call.arguments):
+            continue
+        if call.name in _LAYERS:
+            if call.index in reaching and call.arguments[0].made_by in follows:
+                return call
+            continue
+        follows.add(call.index)
+    return None
+
+
+def _differentiable(calls: StepCalls, start: CallFacts) -> set[int]:
+    """The calls that a gradient could flow back from to `start`."""
+    found = {start.index}
+    for call in calls.calls[start.index + 1 :]:
+        # of what gives a shape, no value is read
+        read = call.arguments[:1] if call.name.endswith("_as") else call.arguments
+        learns = any(a.requires_grad and a.made_by in found for a in read)
+        if learns and call.requires_grad:
+            found.add(call.index)
+    return found
