@@ -14,7 +14,9 @@ from nanodoc.rules.learning.claims import Standing, at_call, learning_claim
 
 _CHOICES = ("argmin", "argmax", "min", "max", "topk")
 _NEAREST = ("argmin", "min")
-_LAYERS = ("linear", "conv1d", "conv2d", "conv3d", *RECURRENT)  # no product looks up a code
+# no product: one may look up a code
+_CONVOLUTIONS = tuple(f"conv{way}{n}d" for way in ("", "_transpose") for n in (1, 2, 3))
+_LAYERS = ("linear", *_CONVOLUTIONS, *RECURRENT)
 _DISTANCES = ("cdist", "pairwise_distance")
 
 
