@@ -18,6 +18,7 @@ from nanodoc.examination.lines_that import LineThatWrites
 from nanodoc.examination.making import Source
 from nanodoc.examination.mixed_pictures import mixed_picture
 from nanodoc.examination.overlap import split_overlap
+from nanodoc.examination.reordered import reordered_batch
 from nanodoc.examination.sample import Sample, parts_of, same
 from nanodoc.examination.sampling import skewed_sampling
 from nanodoc.examination.stray_edges import stray_edge
@@ -60,6 +61,8 @@ def look_at_items(source: Source, seconds: float) -> Iterator[tuple[str, Any]]:
                 del left[name]
                 yield name, found
     if time.monotonic() < until:
+        with contextlib.suppress(Exception):  # a collate function of samples it has not seen
+            yield "reordered", reordered_batch(source.dataset, source.collate, until)
         yield "stray", stray_edge(source.dataset, until)
         yield "sampling", skewed_sampling(source.dataset, source.sampler, until)
         yield "overlap", split_overlap(source.dataset, source.validated_on, until)

@@ -144,6 +144,21 @@ class StrayEdge:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ReorderedBatch:
+    """A batch whose parts hold their samples in different orders."""
+
+    moved: str
+    """The part in another order than the samples were given in, as `['ids']` or `[0]`."""
+    kept: str
+    """A part in their own order."""
+    rows: int
+    """How many rows of that belong to another sample than the row of the part that has moved."""
+    of: int
+    """Samples that were put together."""
+    line: SourceSpan | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ItemFacts:
     """Of a data set with `__getitem__`, asked in a process of its own."""
 
@@ -155,3 +170,4 @@ class ItemFacts:
     sampling: SkewedSampling | None = None
     stray: StrayEdge | None = None
     mixed: MixedItem | None = None
+    reordered: ReorderedBatch | None = None

@@ -158,6 +158,13 @@ PATIENTS: tuple[Patient, ...] = (
         severity="warning",
     ),
     Patient(
+        name="ranked-letters",
+        file="ranked_letters",
+        story="letters that a collate function sorts by their length, without their labels",
+        expect="reordered-batch",
+        line="words = sorted(",
+    ),
+    Patient(
         name="rescaled-scans",
         file="rescaled_scans",
         story="scans that are scaled in place each time they are read",
