@@ -43,7 +43,7 @@ def labels_reversed(samples: list[Any]) -> Any:
 
 def weights_sorted(samples: list[Any]) -> Any:
     """Both parts have moved, together."""
-    words, labels = sorted_whole(samples)
+    words, _ = sorted_whole(samples)
     weights = [s["weight"] for s in sorted(samples, key=lambda s: -len(s["words"]))]
     return {"words": words, "weights": torch.tensor(weights)}
 
