@@ -50,11 +50,15 @@ def _in_the_step(calls: StepCalls, loss: CallFacts) -> SourceSpan | None:
     shifted by, the step says, and not the data."""
     labels = loss.arguments[1]
     leaf = calls.leaf(labels)
-    same = leaf is not None and any(
-        call.name == "embedding" and any(calls.leaf(a) == leaf for a in call.arguments)
-        for call in calls.calls
-    )
     taken = [call for call in calls.path(labels) if call.name in _TAKING]
+    looked_up = [a for call in calls.calls if call.name == "embedding" for a in call.arguments]
+    if leaf is not None:
+        same = any(calls.leaf(argument) == leaf for argument in looked_up)
+    else:  # of what the step has from nowhere known: both are taken by one statement
+        places = {call.site for call in taken}
+        lines = {(place.file, place.line) for place in places if place is not None}
+        others = (call.site for argument in looked_up for call in calls.path(argument))
+        same = any((place.file, place.line) in lines for place in others if place is not None)
     return (taken[-1] if taken else loss).site if same else None
 
 

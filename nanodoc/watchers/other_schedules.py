@@ -36,6 +36,23 @@ def other_schedules(
             yield SchedulerFacts(type=kind, built_at=_made_at(kind, files))
 
 
+def named_at(kind: str, files: Iterable[str]) -> SourceSpan | None:
+    """The only line of the user's `files` that names a class of schedules, but for imports: a
+    library that is given it makes the schedule."""
+    found = {
+        (file, node.lineno)
+        for file in dict.fromkeys(files)
+        if frame_kind(file) == USER
+        for node in nodes_of(file)
+        if isinstance(node, (ast.Name, ast.Attribute))
+        and kind in (getattr(node, "id", None), getattr(node, "attr", None))
+    }
+    if len(found) != 1:
+        return None
+    [(file, line)] = found
+    return line_span(file, line, function_around(nodes_of(file), line))
+
+
 def _made_at(kind: str, files: list[str]) -> SourceSpan | None:
     found = [
         (file, node.lineno)
