@@ -74,7 +74,8 @@ def _claim(
         title="the model is asked for noise that it is not given",
         explanation=f"The target is {drawn}. The prediction is made of {data.leaf}, of the "
         "same shape, and nothing that was made of the noise goes into it.",
-        culprit=at_call(call, evidence),
+        # a second draw, where what the data were mixed with is meant
+        culprit=at_call(call if used or site is None else noise, evidence),
         step=0,
         # added to the data, and what came of it forgotten: no training on pure chance
         weight=confidence(0.8, 0.6 if used else 0.0),

@@ -32,11 +32,8 @@ def quantised_claims(rule: Rule, evidence: Evidence) -> Iterator[Claim]:
         layer = _fed(calls, choice) if encoder is not None else None
         if encoder is None or layer is None or layer.index in _differentiable(calls, encoder):
             continue
-        code = calls.origin(layer.arguments[0])
-        # such as an upsampling of the code
-        while isinstance(code, CallFacts) and len(code.arguments) == 1:
-            code = calls.origin(code.arguments[0])
-        if not isinstance(code, CallFacts) or code.site is None:
+        code = _code(calls, layer)
+        if code is None or code.site is None:
             continue
         yield learning_claim(
             rule,
@@ -84,6 +81,18 @@ def _fed(calls: StepCalls, choice: CallFacts) -> CallFacts | None:
             continue
         follows.add(call.index)
     return None
+
+
+def _code(calls: StepCalls, layer: CallFacts) -> CallFacts | None:
+    """What gives the code that the layer takes, whatever is done with it alone, such as an
+    upsampling, on the way there."""
+    found = None
+    made = calls.maker(layer.arguments[0])
+    while made is not None:
+        found = made
+        alone = made.arguments and (len(made.arguments) == 1 or made.name.endswith("_as"))
+        made = calls.maker(made.arguments[0]) if alone else None
+    return found
 
 
 def _differentiable(calls: StepCalls, start: CallFacts) -> set[int]:
