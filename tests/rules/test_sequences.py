@@ -161,3 +161,33 @@ def test_masks_of_padding(visible: Any, left: bool, expected: set[str]) -> None:
 
     found = _found(model, loss_fn, [_padded(left=left) for _ in range(4)])
     assert found & {"inverted-mask", "missing-causal-mask", "unshifted-labels"} == expected
+
+
+class Encoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.places = nn.Embedding(30, 16), nn.Embedding(16, 16)
+        layer = nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+        self.head = nn.Linear(16, 30)
+
+    def forward(self, ids: torch.Tensor) -> Any:
+        length = ids.shape[1]
+        mask = torch.triu(torch.ones(length, length, dtype=torch.bool), diagonal=3)
+        x = self.embed(ids) + self.places(torch.arange(length))
+        return self.head(self.layers(x, mask=mask))
+
+
+def test_the_line_that_makes_a_mask_of_later_positions() -> None:
+    model = Encoder()
+
+    def loss_fn(model: Any, ids: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(model(ids[:, :-1]).transpose(1, 2), ids[:, 1:])
+
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    data = [_ids() for _ in range(4)]
+    recipe = Recipe(model=model, data=data, loss_fn=loss_fn, optimizer=optimizer)
+    (found,) = [f for f in diagnose(recipe, 4) if f.name == "missing-causal-mask"]
+    assert found.culprit.location is not None
+    assert found.culprit.location.code.startswith("torch.triu(")

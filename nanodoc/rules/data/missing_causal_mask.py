@@ -21,6 +21,7 @@ ND116 inverted-mask, ND117 unshifted-labels
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from nanodoc.diagnosis.claim import Claim, Stage, confidence
 from nanodoc.diagnosis.finding import Culprit
@@ -36,6 +37,7 @@ from nanodoc.rules.learning.claims import (
     learning_claim,
 )
 
+_MAKING = ("tril", "triu", "ones", "full", "ge", "gt", "le", "lt")
 _MASKING = ("masked_fill", "where", "add", "sub")
 
 
@@ -54,6 +56,10 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     call = _leak(evidence)
     culprit = at_call(call, evidence) if call is not None else None
     place = culprit.location if culprit is not None else seen.at
+    calls = inspection.calls
+    made = _made(calls, call) if call is not None else None
+    if culprit is not None and made is not None:
+        culprit = replace(culprit, location=made.site)
     yield learning_claim(
         rule,
         location_key(place) or ("mask", "causal"),
@@ -84,7 +90,23 @@ def _leak(evidence: Evidence) -> CallFacts | None:
         if call.name in RECURRENT:
             return call
         if is_attention(call):
-            return (_mask(calls, call) if call.name == "softmax" else None) or call
+            masked = _mask(calls, call) if call.name == "softmax" else None
+            return masked or call
+    return None
+
+
+def _made(calls: StepCalls, attention: CallFacts) -> CallFacts | None:
+    """The user's own call that makes the mask which the attention is given, of one value for each
+    pair of positions; None where it is given none."""
+    for argument in attention.arguments[3:]:
+        places = argument.shape[-2:]
+        if argument.requires_grad or len(places) < 2 or places[0] != places[1]:
+            continue
+        behind, _ = calls.behind(argument)
+        own = [calls.calls[index] for index in sorted(behind) if not calls.calls[index].called_from]
+        made = [call for call in own if call.name in _MAKING and call.location is not None]
+        if made:
+            return made[-1]
     return None
 
 
