@@ -190,4 +190,4 @@ def test_the_line_that_makes_a_mask_of_later_positions() -> None:
     recipe = Recipe(model=model, data=data, loss_fn=loss_fn, optimizer=optimizer)
     (found,) = [f for f in diagnose(recipe, 4) if f.name == "missing-causal-mask"]
     assert found.culprit.location is not None
-    assert found.culprit.location.code.startswith("torch.triu(")
+    assert "torch.triu(" in found.culprit.location.code
