@@ -11,6 +11,7 @@ from nanodoc.experiments.past import Past, rose
 from nanodoc.experiments.trial import StepTrials
 from nanodoc.facts.trials import LossScale
 from nanodoc.replay.step_state import StepState
+from nanodoc.trace.eager import run_eagerly
 
 _LINEAR = {"SGD"}  # a smaller loss is a smaller step, as large as with a smaller rate
 
@@ -26,7 +27,7 @@ def loss_scale(
     that much lower. None for optimizers whose steps do not grow with the loss."""
     if not optimizers or any(type(o).__name__ not in _LINEAR for o in optimizers):
         return None
-    with LossScaleLook() as look:
+    with run_eagerly(), LossScaleLook() as look:
         trials.outcome(last)
     found: LossScale | None = look.found
     start = past.first()

@@ -27,9 +27,7 @@ _NO_FURTHER = 0.95  # of the second quarter's loss
 _LOWER = 1.3
 """Times a smaller rate's loss, and times the run's own lowest level: batches differ by less."""
 _EXACT = 1e-6  # relative: what float64 leaves of a product of three numbers, and more
-_FAR_ABOVE = (
-    5.0  # times the rate that was given: schedules made on purpose are given what they reach
-)
+_FAR_ABOVE = 5.0  # times the rate that was given: a schedule on purpose is given what it reaches
 _SHARE_OF_RAISED = 0.2  # of the way down, where the rate is raised so
 _SHARE = 0.4  # of the way down that the smaller rate goes
 

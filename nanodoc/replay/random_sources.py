@@ -3,7 +3,7 @@ numbers in memory that processes share. Their states, and putting them back."""
 
 from __future__ import annotations
 
-import multiprocessing
+import multiprocessing.process
 import random
 from collections.abc import Callable
 from typing import Any
@@ -21,10 +21,11 @@ def copy_of_source(value: Any) -> Callable[[Any], Restore] | None:
     if isinstance(value, random.Random):
         return _python_generator
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
-    if kind == "multiprocessing.sharedctypes.Synchronized" and multiprocessing.active_children():
-        return None
+    if kind == "multiprocessing.sharedctypes.Synchronized":
+        # active_children() would reap those that have ended
+        children = getattr(multiprocessing.process, "_children", None)
+        return None if children or children is None else _shared_number
     return {
-        "multiprocessing.sharedctypes.Synchronized": _shared_number,
         "numpy.random._generator.Generator": _numpy_generator,
         "numpy.random.mtrand.RandomState": _numpy_state,
     }.get(kind)
