@@ -44,6 +44,24 @@ def _names_bound(node: ast.AST) -> Iterator[str]:
             yield from (inner.id for inner in ast.walk(target) if isinstance(inner, ast.Name))
 
 
+def named_without_call(file: str, method: str) -> SourceSpan | None:
+    """The only statement of a user's file that names a method and does not call it:
+    `optimizer.zero_grad`, without its parentheses."""
+    if frame_kind(file) != USER:
+        return None
+    nodes = nodes_of(file)
+    found = [
+        node.lineno
+        for node in nodes
+        if isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Attribute)
+        and node.value.attr == method
+    ]
+    if len(found) != 1:
+        return None
+    return line_span(file, found[0], function_around(nodes, found[0]))
+
+
 def prepared_otherwise_at(file: str, line: int) -> SourceSpan | None:
     """The line that makes the one argument by which the data set of the loader made at `line`
     differs from others of its kind in the file: another transform. None where several arguments

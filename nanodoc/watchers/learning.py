@@ -4,6 +4,7 @@ and, when it is over, what the last steps call and which units are dead."""
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,7 +18,17 @@ from nanodoc.examination.last_batches import Inspector
 from nanodoc.examination.raised_rate import raised_at
 from nanodoc.facts.course import update_by_hand
 from nanodoc.facts.inspection import InspectionFacts
-from nanodoc.facts.loop import DataFacts, LoopFacts, ModeChange, RunStatistics, SchedulerFacts
+from nanodoc.facts.loop import (
+    CARRIED,
+    NEVER_DIFFERENTIATED,
+    NEVER_STEPPED,
+    DataFacts,
+    LoopFacts,
+    LoopMisuse,
+    ModeChange,
+    RunStatistics,
+    SchedulerFacts,
+)
 from nanodoc.facts.rates import warmup_length
 from nanodoc.facts.source import SourceSpan
 from nanodoc.measure.data import data_facts
@@ -29,6 +40,7 @@ from nanodoc.replay.optimizers import given_rates, rate_of
 from nanodoc.replay.step import StepRunner
 from nanodoc.replay.step_state import StateKeeper, StepState
 from nanodoc.replay.weight_history import WeightHistory
+from nanodoc.trace.bindings import named_without_call
 from nanodoc.trace.named_numbers import warmup_at
 from nanodoc.trace.spans import resolved
 from nanodoc.watchers.loop_protocol import LoopProtocol
@@ -243,7 +255,7 @@ class LearningWatch(Watch):
 
     def loop(self) -> LoopFacts:
         return LoopFacts(
-            misuses=self._loop_protocol.misuses(),
+            misuses=tuple(map(_at_its_name, self._loop_protocol.misuses())),
             schedulers=tuple(self._schedulers()),
             warnings=self.warnings.facts(),
             mode_changes=tuple(self._mode_changes()),
@@ -296,6 +308,14 @@ class LearningWatch(Watch):
         for identity, (called_at, step) in self._loop_protocol.eval_at.items():
             if identity in names:
                 yield ModeChange(module=names[identity], location=resolved(called_at), step=step)
+
+
+def _at_its_name(misuse: LoopMisuse) -> LoopMisuse:
+    """At the statement that names the missing call, where there is one."""
+    missing = {CARRIED: "zero_grad", NEVER_STEPPED: "step", NEVER_DIFFERENTIATED: "backward"}
+    place, method = misuse.location, missing.get(misuse.kind)
+    named = named_without_call(os.path.abspath(place.file), method) if place and method else None
+    return replace(misuse, location=named) if named is not None else misuse
 
 
 def _highest(rates: Any) -> float | None:
