@@ -3,6 +3,7 @@ numbers in memory that processes share. Their states, and putting them back."""
 
 from __future__ import annotations
 
+import multiprocessing
 import multiprocessing.process
 import random
 from collections.abc import Callable
@@ -22,13 +23,18 @@ def copy_of_source(value: Any) -> Callable[[Any], Restore] | None:
         return _python_generator
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
     if kind == "multiprocessing.sharedctypes.Synchronized":
-        # active_children() would reap those that have ended
-        children = getattr(multiprocessing.process, "_children", None)
-        return None if children or children is None else _shared_number
+        return _shared_number if _is_alone() else None
     return {
         "numpy.random._generator.Generator": _numpy_generator,
         "numpy.random.mtrand.RandomState": _numpy_state,
     }.get(kind)
+
+
+def _is_alone() -> bool:
+    """No other process was made of this one, or made this one, that may share its memory."""
+    # active_children() would reap those that have ended
+    children = getattr(multiprocessing.process, "_children", None)
+    return children is not None and not children and multiprocessing.parent_process() is None
 
 
 def seed_source(value: Any, seed: int) -> None:

@@ -48,6 +48,6 @@ def test_a_smaller_rate_is_one(
     first = report.findings[0]
     assert first.name == "divergence"
     assert first.culprit.location is not None
-    assert first.culprit.location.line == line_of(path, 'group["lr"] = rate(step)')
+    assert first.culprit.location.line == line_of(path, "return 400.0")
     tried = {row["name"]: row["outcome"] for row in first.experiments}
     assert "passes" in tried.values(), tried
