@@ -27,7 +27,6 @@ TRAINERS = frozenset(
         "pytorch_lightning.loops.training_epoch_loop",
         "ignite.engine",
         "skorch.net",
-        "fastai.learner",
         "deepxde.model",
         "pytorch_tabnet.abstract_model",
         "pytorch_tabnet.pretraining",
