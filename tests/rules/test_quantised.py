@@ -13,6 +13,16 @@ from nanodoc.recipe.recipe import Recipe
 from tests.helpers import diagnose
 
 
+class Straight(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, z: torch.Tensor, code: torch.Tensor) -> torch.Tensor:
+        return code.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return gradients[0], gradients[0]
+
+
 class Quantised(nn.Module):
     def __init__(self, way: str) -> None:
         super().__init__()
@@ -31,6 +41,8 @@ class Quantised(nn.Module):
         near = F.mse_loss(code, z.detach()) + 0.25 * F.mse_loss(z, code.detach())
         if self.way == "straight":
             code = z + (code - z).detach()
+        elif self.way == "by a function":
+            code = Straight.apply(z, code)
         elif self.way == "turned":
             code = code + (z - code).detach()
         elif self.way == "cluster":
@@ -63,6 +75,7 @@ class Talker(nn.Module):
         (lambda: Quantised("one_hot"), "code = F.one_hot(chosen, 16).float() @ self.codes.weight"),
         (lambda: Quantised("turned"), "code = code + (z - code).detach()"),
         (lambda: Quantised("straight"), None),
+        (lambda: Quantised("by a function"), None),
         (lambda: Quantised("cluster"), None),
         (Talker, None),
     ],

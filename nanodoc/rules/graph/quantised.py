@@ -73,8 +73,13 @@ def _fed(calls: StepCalls, choice: CallFacts) -> CallFacts | None:
     """The first layer that the chosen code goes into on its way to the loss."""
     reaching, follows = calls.reaching_the_loss(), {choice.index}
     for call in calls.calls[choice.index + 1 :]:
-        if not any(a.made_by in follows for a in call.arguments):
+        taken = [a for a in call.arguments if a.made_by in follows]
+        if not taken:
             continue
+        # it learns, and what made it does not: a function of the user's own stands between, which
+        # may pass gradient on as it likes
+        if any(a.requires_grad and not calls.calls[a.made_by or 0].requires_grad for a in taken):
+            return None
         if call.name in _LAYERS:
             if call.index in reaching and call.arguments[0].made_by in follows:
                 return call
