@@ -32,9 +32,6 @@ _CHANGED = 0.01
 """Of a sample's own size: what a draw changes on purpose, such as a mean over all samples so far,
 moves one sample by far less."""
 
-_HALF = 0.5
-_NO_COUNTER = 16  # numbers that are written
-
 
 def look_at_items(source: Source, seconds: float) -> Iterator[tuple[str, Any]]:
     """(a field of `ItemFacts`, what was found for it): draws some samples for at most about
@@ -61,8 +58,10 @@ def look_at_items(source: Source, seconds: float) -> Iterator[tuple[str, Any]]:
                 del left[name]
                 yield name, found
     if time.monotonic() < until:
+        reordered = None
         with contextlib.suppress(Exception):  # a collate function of samples it has not seen
-            yield "reordered", reordered_batch(source.dataset, source.collate, until)
+            reordered = reordered_batch(source.dataset, source.collate, until)
+        yield "reordered", reordered
         yield "stray", stray_edge(source.dataset, until)
         yield "sampling", skewed_sampling(source.dataset, source.sampler, until)
         yield "overlap", split_overlap(source.dataset, source.validated_on, until)
@@ -103,16 +102,17 @@ class _Drawn(Sample):
         nothing by now."""
         versions = [value._version for value in held.values()]
         self.draw(0)
-        given = {
-            part.untyped_storage().data_ptr() for _, part in parts_of(self.dataset[self.index])
-        }
         return [
             value
             for value, version in zip(held.values(), versions, strict=True)
-            if value._version != version
-            and value.is_floating_point()
-            and value.untyped_storage().data_ptr() in given
+            if value._version != version and value.is_floating_point() and self._gives_away(value)
         ]
+
+    def _gives_away(self, held: torch.Tensor) -> bool:
+        """The sample lies in the memory of what is held."""
+        begin = held.data_ptr()
+        end = begin + held.numel() * held.element_size()
+        return any(begin <= p.data_ptr() < end for _, p in parts_of(self.dataset[self.index]))
 
     def _changed_by(
         self, seed: int, held: dict[str, torch.Tensor], before: dict[str, torch.Tensor]
@@ -137,7 +137,7 @@ class _Drawn(Sample):
             return None  # a generator of the data set's own
         changed = {key: int((held[key] != before[key]).sum()) for key in written}
         name = max(changed, key=lambda key: changed[key])
-        if changed[name] < min(_HALF * first[part].numel(), _NO_COUNTER):
+        if 2 * changed[name] < first[part].numel() and not self._gives_away(held[name]):
             return None  # a counter, a pointer: it is not the sample that is written
         return ChangingItem(
             index=self.index,

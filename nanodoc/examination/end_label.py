@@ -31,9 +31,8 @@ def labels_beside(
     ids: torch.Tensor, batches: Iterable[Any]
 ) -> tuple[str, torch.Tensor, int] | None:
     """(name of the leaf, labels as the batch brings them, the label that stands for none): a tensor
-    of the shape of the `ids` which holds their tokens, and everywhere else one
-    negative number. Models that shift such labels themselves may compute their loss by no function
-    that is known."""
+    of the shape of the `ids` which holds their tokens, and everywhere else one negative number.
+    Models that shift such labels themselves may compute their loss by no function that is known."""
     for batch in batches:
         for name, tensor in tensor_leaves(batch, "batch"):
             if tensor.shape == ids.shape and tensor.dtype == torch.int64:

@@ -31,6 +31,9 @@ _Mark = tuple[float, str, Place | None, str]
 """(factor, what makes it, the user's place, the class of torch's loss that is called there)"""
 
 
+_MEAN: _Mark = (1.0, "", None, "")
+
+
 class LossScaleLook(TorchFunctionMode):
     """A context manager around a step that is run again; `found` then says what was seen."""
 
@@ -61,15 +64,13 @@ class LossScaleLook(TorchFunctionMode):
         known = self._marks.get(id(first))
         if name in _SUMS and first.dim():
             summed = name == "sum" or options_of(func, name, args, kwargs).get("reduction") == "sum"
+            if not summed:
+                return _MEAN
             own, caller = calling_places(3)
             kind = "" if name == "sum" else _criterion()
-            return (
-                (float(first.numel()), "sum", caller or own, kind)
-                if summed
-                else (1.0, "", None, "")
-            )
+            return _averaged_over(name, first), "sum", caller or own, kind
         if name == "mean" and first.dim():
-            return 1.0, "", None, ""
+            return _MEAN
         if known is None:
             return None
         _, (factor, how, place, kind) = known
@@ -98,6 +99,13 @@ class LossScaleLook(TorchFunctionMode):
         if count >= _FEWEST and len(places) == 1 and 0.99 < factor < 1.01:
             return LossScale(times=float(count), how="micro-batches", line=resolved(places.pop()))
         return None
+
+
+def _averaged_over(name: str, first: torch.Tensor) -> float:
+    """How many terms the mean of this loss divides by: of a classification, one for each target and
+    not for each class."""
+    classes = first.shape[min(1, first.dim() - 1)] if name in CLASSIFICATION else 1
+    return first.numel() / classes
 
 
 def _number(value: Any) -> float | None:

@@ -5,33 +5,22 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import dis
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from types import CodeType, FrameType, FunctionType
+from types import FrameType
 from typing import Any
 
 from nanodoc.facts.source import SourceSpan
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.trace.files import USER, frame_kind, line_span
 from nanodoc.trace.parsed import nodes_of
+from nanodoc.trace.reckoning import only_reckons
 from nanodoc.trace.returned import code_of
 
 RAISED = 1.5
 """Times the rate that was given: more is no rounding."""
 _SAME = 1e-6  # relative
-_STORES = frozenset(
-    ("STORE_GLOBAL", "STORE_ATTR", "STORE_SUBSCR", "STORE_DEREF", "DELETE_ATTR", "DELETE_SUBSCR")
-)
-_TRACES = frozenset(
-    {
-        *("print", "open", "write", "append", "extend", "update", "pop", "insert", "remove"),
-        *("add", "send", "next", "input", "exec", "eval", "setattr", "debug", "info"),
-        *("warning", "error", "add_scalar", "log_metric"),
-    }
-)
-"""What a name in the code may leave a trace by."""
 
 
 def raised_at(
@@ -53,7 +42,7 @@ def raised_at(
     for function, arguments, base in asked:
         # a function of the user's may raise anything
         with contextlib.suppress(Exception):
-            if not _only_reckons(function):
+            if not only_reckons(function):
                 continue
             value, line = returned_from(function, arguments)
             if math.isclose(float(value) * base, highest, rel_tol=_SAME):
@@ -83,24 +72,6 @@ def returned_from(
     if code is None or not lines:
         return value, None
     return value, line_span(code.co_filename, lines[-1], code.co_qualname)
-
-
-def _only_reckons(function: Any, depth: int = 3) -> bool:
-    """It changes nothing that outlives its call, as far as its code and that of the user's
-    functions that it names tell: asked again, it leaves no trace."""
-    code = code_of(function)
-    if code is None or not depth:
-        return False
-    if any(step.opname in _STORES for step in dis.get_instructions(code)):
-        return False
-    if _TRACES & set(code.co_names) or any(isinstance(c, CodeType) for c in code.co_consts):
-        return False
-    found = getattr(function, "__func__", function)
-    named = getattr(found, "__globals__", {})
-    inner = [named[name] for name in code.co_names if isinstance(named.get(name), FunctionType)]
-    closed = [cell.cell_contents for cell in getattr(found, "__closure__", None) or ()]
-    inner += [value for value in closed if isinstance(value, FunctionType)]
-    return all(_only_reckons(value, depth - 1) for value in inner if code_of(value) is not None)
 
 
 def _factors(scheduler: Any) -> Iterator[tuple[Callable[..., Any], float]]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import copy
+import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -12,7 +14,7 @@ from typing import Any
 import torch
 from torch.utils.data import default_collate
 
-from nanodoc.examination.sample import as_tensor, parts_of, seed_all
+from nanodoc.examination.sample import as_tensor, parts_of, same, seed_all
 from nanodoc.facts.items import ReorderedBatch
 from nanodoc.facts.source import SourceSpan
 from nanodoc.tensors.nested import keys_of
@@ -30,7 +32,8 @@ _LARGEST = 1 << 20  # numbers of a part
 def reordered_batch(
     dataset: Any, collate: Callable[[list[Any]], Any] | None, until: float
 ) -> ReorderedBatch | None:
-    """None where all parts lie in one order, or where that can't be told by `until`."""
+    """None where all parts lie in one order, or where that can't be told by `until`. An order that
+    is drawn at random is meant."""
     if collate is None or collate is default_collate or len(dataset) < _FEWEST:
         return None
     samples: list[Any] = []
@@ -44,18 +47,16 @@ def reordered_batch(
         for name, value in _fields(sample):
             fields.setdefault(name, []).append(value.clone())
     whole = {name: values for name, values in fields.items() if len(values) == len(samples)}
-    rows = {
-        path: part
-        for path, part in parts_of(collate(samples))
-        if part.dim() and len(part) == len(samples)
-    }
+    rows, again = _rows(collate, samples, 0), _rows(collate, samples, 1)
+    if any(path not in again or not same(part, again[path]) for path, part in rows.items()):
+        return None
     for name, values in whole.items():
         # beside the samples as they are, others in another order are strangers to pair them with
         if any(_in_order(part, values) for part in rows.values()):
             continue
         for path, part in rows.items():
             order = _order(part, values)
-            if order is not None and order != list(range(len(order))):
+            if order is not None and not _is_turned(order):
                 kept = _kept(rows, whole, order, path, name)
                 if kept is not None:
                     return ReorderedBatch(
@@ -66,6 +67,15 @@ def reordered_batch(
                         line=_line(collate, path),
                     )
     return None
+
+
+def _rows(
+    collate: Callable[[list[Any]], Any], samples: list[Any], seed: int
+) -> dict[str, torch.Tensor]:
+    """The parts of a batch that hold one row for each sample."""
+    seed_all(seed)
+    parts = parts_of(collate(copy.deepcopy(samples)))
+    return {path: part for path, part in parts if part.dim() and len(part) == len(samples)}
 
 
 def _fields(sample: Any, path: str = "", depth: int = _DEPTH) -> Iterator[tuple[str, torch.Tensor]]:
@@ -94,6 +104,14 @@ def _order(part: torch.Tensor, values: Sequence[torch.Tensor]) -> list[int] | No
             return None
         found += alike
     return found if len(set(found)) == len(found) else None
+
+
+def _is_turned(order: list[int]) -> bool:
+    """The samples as they were given, or begun at another one, or backwards: who pairs each with a
+    stranger does so."""
+    count = len(order)
+    step = 1 if (order[0] + 1) % count == order[1] else -1
+    return all((a + step) % count == b for a, b in itertools.pairwise(order))
 
 
 def _kept(

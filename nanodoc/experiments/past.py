@@ -48,11 +48,11 @@ class Past:
         self._say = say
 
     def slower(
-        self, until: int, enough: Callable[[float], bool], highest: float | None
+        self, until: int, enough: Callable[[float, float | None], bool], highest: float | None
     ) -> RerunFacts | None:
         """The steps from step 0 with learning rates of at most `highest`, then with smaller and
-        smaller ones, in a run that stayed finite, until one ends at a late loss that is `enough`;
-        None where they can't be run again."""
+        smaller ones, in a run that stayed finite, until one ends at a late loss that is `enough`
+        for the highest rate that it was allowed; None where they can't be run again."""
         start = self._checkpoints.first
         steps = (
             self._checkpoints.steps_between(0, until)
@@ -83,7 +83,7 @@ class Past:
                     seconds=round(course.seconds, 4),
                 )
             )
-            if course.complete and enough(late_loss(course.losses)):
+            if course.complete and enough(late_loss(course.losses), limit):
                 break
         return (
             RerunFacts(start=0, until=until, repeated=True, stretches=tuple(stretches))

@@ -10,8 +10,7 @@ from nanodoc.experiments.past import Past
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.rates import (
     compared,
-    far_lower,
-    is_raised,
+    enough_lower,
     rate_before_climbing,
     worth_smaller_rates,
 )
@@ -30,10 +29,9 @@ def smaller_rates(
     done."""
     if not worth_smaller_rates(evidence, hot=_hot(evidence, optimizers)):
         return None
-    losses = compared(evidence)
     return past.slower(
-        len(losses) - 1,
-        lambda late: far_lower(losses, late, raised=is_raised(evidence)),
+        len(compared(evidence)) - 1,
+        lambda late, highest: enough_lower(evidence, late, highest),
         rate_before_climbing(evidence),
     )
 

@@ -62,6 +62,10 @@ class LoopMisuse:
     """SUMMED, DROPPED: backward passes a step."""
 
 
+OVERWRITING = ("OneCycleLR", "CyclicLR")
+"""Schedules that give the rates themselves, whatever the optimizer was given."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SchedulerFacts:
     """One learning rate schedule."""

@@ -9,6 +9,7 @@ from statistics import median
 
 from nanodoc.facts.course import has_fixed_targets, mean_cross_entropy
 from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.loop import OVERWRITING
 from nanodoc.facts.plateau import SHORTEST, late_loss, no_better
 from nanodoc.facts.trials import RerunFacts, Stretch
 
@@ -28,7 +29,7 @@ _LOWER = 1.3
 """Times a smaller rate's loss, and times the run's own lowest level: batches differ by less."""
 _EXACT = 1e-6  # relative: what float64 leaves of a product of three numbers, and more
 _FAR_ABOVE = 5.0  # times the rate that was given: a schedule on purpose is given what it reaches
-_SHARE_OF_RAISED = 0.2  # of the way down, where the rate is raised so
+_SHARE_OF_GIVEN = 0.2  # of the way down, with the rate that was given in place of one raised so
 _SHARE = 0.4  # of the way down that the smaller rate goes
 
 
@@ -49,8 +50,12 @@ def worth_smaller_rates(evidence: Evidence, *, hot: bool) -> bool:
 
 
 def is_raised(evidence: Evidence) -> bool:
-    """A schedule raised the rate far above the one that the optimizer was given."""
-    return evidence.stats is not None and evidence.stats.raised >= _FAR_ABOVE
+    """A schedule raised the rate far above the one that the optimizer was given; not one that is
+    given the rates themselves."""
+    schedulers = evidence.loop.schedulers if evidence.loop is not None else ()
+    if evidence.stats is None or any(one.type in OVERWRITING for one in schedulers):
+        return False
+    return evidence.stats.raised >= _FAR_ABOVE
 
 
 def climbed(losses: Sequence[float]) -> float | None:
@@ -123,25 +128,34 @@ def compared(evidence: Evidence) -> Sequence[float]:
 
 def slow_enough(evidence: Evidence, course: RerunFacts | None) -> Stretch | None:
     """The first stretch of smaller rates that ends far below the run itself."""
-    losses = compared(evidence)
     return next(
         (
             stretch
             for stretch in (course.stretches if course is not None else ())
             if stretch.passes
             and stretch.last_loss is not None
-            and far_lower(losses, stretch.last_loss, raised=is_raised(evidence))
+            and enough_lower(evidence, stretch.last_loss, stretch.highest)
         ),
         None,
     )
 
 
-def far_lower(losses: Sequence[float], smaller: float, *, raised: bool = False) -> bool:
+def enough_lower(evidence: Evidence, smaller: float, highest: float | None) -> bool:
+    """`far_lower`, of a late loss with learning rates of at most `highest`."""
+    return far_lower(compared(evidence), smaller, given=_holds_given(evidence, highest))
+
+
+def _holds_given(evidence: Evidence, highest: float | None) -> bool:
+    """No schedule raises the rate above the one that was given."""
+    return highest is not None and is_raised(evidence)
+
+
+def far_lower(losses: Sequence[float], smaller: float, *, given: bool = False) -> bool:
     """A smaller rate's late loss `smaller` is far below the run's own: the run missed two fifths of
-    the way down, or climbed back up. A fifth, where a schedule `raised` the rate far above the one
-    that was given."""
+    the way down, or climbed back up. A fifth is enough of the rate that the user has `given`, where
+    a schedule had raised it."""
     late = late_loss(losses)
-    if raised and late - smaller >= _SHARE_OF_RAISED * (losses[0] - smaller) > 0:
+    if given and late - smaller >= _SHARE_OF_GIVEN * (losses[0] - smaller) > 0:
         return True
     if smaller >= losses[0] or late < _LOWER * max(smaller, 0.0):
         return False

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, Subset, WeightedRandomSampler
 from nanodoc.recipe.build_facts import BuildFacts, load_facts
 from nanodoc.recipe.mode_calls import ModeCalls
 from nanodoc.trace.ops import call_op, describe_op, written_by
-from nanodoc.trace.spans import Place, caller_of, calling_places
+from nanodoc.trace.spans import Place, calling_places
 
 # Tensor methods through which NumPy and C code get at the memory.
 _EXPORTS = ("numpy", "__array__", "data_ptr", "__dlpack__")
@@ -142,8 +142,6 @@ class BuildWatch(TorchDispatchMode):
         mine, caller = calling_places(2)
         place = caller or mine
         if place is not None:
-            if table is self._optimizers and place in table.values():
-                place = caller_of(place) or place  # what a function makes twice, its calls tell
             table[key] = place
             # an id stays unique only while its object lives; one optimizer's is told anew by the
             # next, and one that is thrown away is to go

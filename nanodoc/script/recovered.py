@@ -313,7 +313,14 @@ def _alive(held: Mapping[str, ref[Any]]) -> dict[str, Any]:
 def _gone(held: Mapping[str, ref[Any]]) -> dict[str, Any]:
     """A stand-in for each that went with the function of the loop: what an iteration drew from it
     is known, and given again."""
-    return {name: iter(()) for name, known in held.items() if known() is None}
+    return {name: _Gone() for name, known in held.items() if known() is None}
+
+
+class _Gone(Iterator[Any]):
+    """Asked for more than is known, it ends the iteration that is run again."""
+
+    def __next__(self) -> Any:
+        raise StopReplay("an iterator is gone")
 
 
 @contextlib.contextmanager

@@ -50,6 +50,8 @@ class CallLog(TorchFunctionMode):
         self._addresses: dict[int, str] = {}
         self._calls: list[tuple[Any, ...]] = []
         self._losses: list[int] = []
+        self._asked: dict[int, Place | None] = {}
+        """The user's calls of the functions that ask for derivatives, by the calls' positions."""
         self.ranges: list[RangeFacts] = []
         """Indices and labels out of range."""
         self._raised: (
@@ -118,7 +120,7 @@ class CallLog(TorchFunctionMode):
         options, notes = self._looked_at(func, name, args, kwargs, given, out, before)
         own, caller = calling_places(2)
         if name == "grad":
-            options["asked_by"] = caller_of(caller or own)
+            self._asked[len(self._calls)] = caller_of(caller or own)
         index = len(self._calls)
         in_place = any(made[0] is argument for argument in given)
         notes |= {"written": written} if in_place else {}
@@ -280,7 +282,7 @@ class CallLog(TorchFunctionMode):
                     location=resolved(own) or (made_at(path) if path and caller is None else None),
                     called_from=resolved(caller),
                     layer_at=listed.get(module),
-                    asked_by=resolved(options.pop("asked_by", None)),
+                    asked_by=resolved(self._asked.get(index)),
                     arguments=before,
                     shape=shape,
                     requires_grad=grad,

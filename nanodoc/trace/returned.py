@@ -12,7 +12,7 @@ from typing import Any
 
 from nanodoc.facts.source import SourceSpan
 from nanodoc.trace.files import USER, frame_kind, line_span
-from nanodoc.trace.parsed import FUNCTION, definition_of, nodes_of, statements_of, tree_of
+from nanodoc.trace.parsed import definition_of, function_around, nodes_of, statements_of, tree_of
 
 Key = int | str
 _DEEPEST = 8
@@ -66,20 +66,13 @@ def lines_calling(file: str, names: Sequence[str], keyword: str | None = None) -
     """The lines of a file that call one of the names, also as an attribute; with this argument, if
     one is told, as the first one or by its name."""
     nodes = nodes_of(file)
-    functions = [node for node in nodes if isinstance(node, FUNCTION)]
     return [
-        line_span(file, node.lineno, _around(functions, node.lineno))
+        line_span(file, node.lineno, function_around(nodes, node.lineno))
         for node in nodes
         if isinstance(node, ast.Call)
         and getattr(node.func, "attr", getattr(node.func, "id", "")) in names
         and (keyword is None or node.args or any(given.arg == keyword for given in node.keywords))
     ]
-
-
-def _around(functions: Sequence[Any], line: int) -> str:
-    """The name of the innermost function around a line."""
-    around = [node for node in functions if node.lineno <= line <= node.end_lineno]
-    return str(max(around, key=lambda node: node.lineno).name) if around else "<module>"
 
 
 def code_of(function: Any) -> CodeType | None:

@@ -44,7 +44,7 @@ from nanodoc.trace.bindings import named_without_call
 from nanodoc.trace.named_numbers import warmup_at
 from nanodoc.trace.spans import resolved
 from nanodoc.watchers.loop_protocol import LoopProtocol
-from nanodoc.watchers.other_schedules import named_at, other_schedules
+from nanodoc.watchers.other_schedules import other_schedules
 from nanodoc.watchers.sampling import Sampler
 from nanodoc.watchers.statistics import course_stats, peak_memory
 from nanodoc.watchers.warnings import WarningWatch
@@ -265,12 +265,6 @@ class LearningWatch(Watch):
             writes_files=self._writes_files(),
         )
 
-    def _built_at(self, scheduler: Any) -> SourceSpan | None:
-        built, kind = self._build.scheduler_built_at(scheduler), type(scheduler).__name__
-        if built is None or kind in built.code:
-            return built
-        return named_at(kind, self._files()) or built
-
     def _known(self) -> list[Any]:
         """torch's schedulers that the step reaches, or that stepped in the run."""
         known = [
@@ -288,7 +282,7 @@ class LearningWatch(Watch):
             last = getattr(scheduler, "last_epoch", None)
             yield SchedulerFacts(
                 type=type(scheduler).__name__,
-                built_at=self._built_at(scheduler),
+                built_at=self._build.scheduler_built_at(scheduler),
                 last_epoch=last if isinstance(last, int) else None,
                 period=period if isinstance(period, int) else None,
                 base=_highest(getattr(scheduler, "base_lrs", None)),

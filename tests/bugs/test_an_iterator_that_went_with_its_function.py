@@ -43,3 +43,20 @@ def test_its_last_steps_are_run_again(tmp_path: Path) -> None:
     assert "critical[ND111]" in told
     assert f"--> train.py:{line_of(script, 'F.mse_loss')}:" in told
     assert "run again)" not in told
+
+
+def test_one_that_is_drawn_from_by_a_loop_is_not_empty_the_second_time(tmp_path: Path) -> None:
+    """What it gave is not known then: the steps are not run again, and none is called healthy that
+    ran without its batches."""
+    old = """        x, y = next(batches)
+        loss = F.mse_loss(model(x), y)
+"""
+    new = """        loss = 0
+        for x, y in itertools.islice(batches, 2):
+            loss = loss + F.mse_loss(model(x), y)
+"""
+    assert SCRIPT.count(old) == 1
+    (tmp_path / "train.py").write_text("import itertools\n" + SCRIPT.replace(old, new))
+    told = nanodoc("run", "train.py", cwd=tmp_path).stderr
+    assert "replay of step 0 bitwise the same" not in told
+    assert "not run again" in told

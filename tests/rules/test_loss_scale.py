@@ -6,7 +6,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
+import torch.nn.functional as F
 
+from nanodoc.examination.loss_scale import LossScaleLook
 from tests.helpers import line_of, nanodoc
 
 SCRIPT = """
@@ -45,3 +48,18 @@ def test_the_line(tmp_path: Path, reduction: str, times: str, parts: int, line: 
     wanted = line or "optimizer = torch.optim.SGD"
     assert f"--> train.py:{line_of(script, wanted)}:" in told
     assert ("With learning rates that many times lower" in told) == (line is not None)
+
+
+def test_a_sum_counts_targets_and_not_classes() -> None:
+    scores, targets = torch.randn(8, 5, requires_grad=True), torch.randint(5, (8,))
+    with LossScaleLook() as look:
+        F.cross_entropy(scores, targets, reduction="sum").backward()
+    assert look.found is not None
+    assert look.found.times == 8
+    with LossScaleLook() as look:
+        (F.mse_loss(scores, torch.zeros(8, 5), reduction="sum") / 8).backward()
+    assert look.found is not None
+    assert look.found.times == 5
+    with LossScaleLook() as look:
+        (F.cross_entropy(scores, targets, reduction="sum") / len(targets)).backward()
+    assert look.found is None

@@ -68,6 +68,20 @@ class Talker(nn.Module):
         return self.decoder(word), F.cross_entropy(scores, x.argmax(1))
 
 
+class Cheapest(nn.Module):
+    """It decides by costs, and looks up what follows from the decision."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.costs, self.follows = nn.Linear(8, 16), nn.Embedding(16, 4)
+        self.decoder = nn.Linear(4, 8)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        costs = self.costs(x)
+        return self.decoder(self.follows(costs.argmin(1))), F.cross_entropy(-costs, x.argmax(1))
+
+
 @pytest.mark.parametrize(
     ("model", "expected"),
     [
@@ -78,6 +92,7 @@ class Talker(nn.Module):
         (lambda: Quantised("by a function"), None),
         (lambda: Quantised("cluster"), None),
         (Talker, None),
+        (Cheapest, None),
     ],
 )
 def test_a_way_back(model: Any, expected: str | None) -> None:

@@ -54,6 +54,17 @@ def pairs(samples: list[Any]) -> Any:
     return words, labels, words.flip(0)
 
 
+def another_draw(samples: list[Any]) -> Any:
+    """Strangers, drawn for each batch."""
+    words, labels = in_order(samples)
+    return words[torch.randperm(len(words))], labels
+
+
+def the_next_one(samples: list[Any]) -> Any:
+    words, labels = in_order(samples)
+    return words.roll(1, 0), labels
+
+
 def words_counted(samples: list[Any]) -> Any:
     return torch.tensor([len(sample["words"]) for sample in samples]).sort().values
 
@@ -66,6 +77,8 @@ def words_counted(samples: list[Any]) -> Any:
         (words_sorted, "[0]"),
         (weights_sorted, None),
         (words_counted, None),
+        (another_draw, None),
+        (the_next_one, None),
         (None, None),
         (torch.utils.data.default_collate, None),
     ],

@@ -13,7 +13,7 @@ from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import Standing, at_call, learning_claim
 
 _CHOICES = ("argmin", "argmax", "min", "max", "topk")
-_NEAREST = ("argmin", "min")
+_NEAREST = ("argmin", "min")  # of the others, the negative distances
 # no product: one may look up a code
 _CONVOLUTIONS = tuple(f"conv{way}{n}d" for way in ("", "_transpose") for n in (1, 2, 3))
 _LAYERS = ("linear", *_CONVOLUTIONS, *RECURRENT)
@@ -21,8 +21,9 @@ _DISTANCES = ("cdist", "pairwise_distance")
 
 
 def quantised_claims(rule: Rule, evidence: Evidence) -> Iterator[Claim]:
-    """Not for a choice by scores, such as a decoder's own last token, nor where the code meets what
-    it was chosen for, differentiably, before the next layer."""
+    """Only of a table that the choice itself was measured against: a decision by scores looks up
+    something else. Not where the code meets what it was chosen for, differentiably, before the next
+    layer."""
     calls = evidence.inspection.calls if evidence.inspection is not None else None
     for choice in calls.calls if calls is not None else ():
         assert calls is not None
@@ -33,7 +34,7 @@ def quantised_claims(rule: Rule, evidence: Evidence) -> Iterator[Claim]:
         if encoder is None or layer is None or layer.index in _differentiable(calls, encoder):
             continue
         code = _code(calls, layer)
-        if code is None or code.site is None:
+        if code is None or code.site is None or not _same_table(calls, encoder, choice, code):
             continue
         yield learning_claim(
             rule,
@@ -67,6 +68,16 @@ def _encoder(calls: StepCalls, choice: CallFacts) -> CallFacts | None:
         return None
     layers = [call for call in found if call.name in _LAYERS and call.requires_grad]
     return layers[-1] if layers and choice is not layers[-1] else None
+
+
+def _same_table(calls: StepCalls, encoder: CallFacts, choice: CallFacts, code: CallFacts) -> bool:
+    """What the code was taken from is what the choice compared with the encoder's output."""
+    compared = _leaves(calls, choice) - _leaves(calls, encoder)
+    return bool(compared & _leaves(calls, code, stop=_CHOICES))
+
+
+def _leaves(calls: StepCalls, call: CallFacts, stop: tuple[str, ...] = ()) -> set[str]:
+    return {argument.leaf for argument in calls.behind(call, stop)[1] if argument.leaf}
 
 
 def _fed(calls: StepCalls, choice: CallFacts) -> CallFacts | None:

@@ -177,10 +177,6 @@ def _site(
         return growth.scaled.line, False
     if growth.raised and evidence.stats is not None and evidence.stats.raised_at is not None:
         return evidence.stats.raised_at, True
-    schedulers = evidence.loop.schedulers if evidence.loop is not None else ()
-    named = [one.built_at for one in schedulers if one.built_at and one.type in one.built_at.code]
-    if growth.raised and named:
-        return named[-1], True
     if growth.raised and growth.rate_set_at is not None:
         return growth.rate_set_at, True
     scheduler = next(

@@ -1,11 +1,12 @@
 """## What it checks
 The learning rates of all steps: 0 throughout; below a ten-thousandth of their peak for half the run
 or more (critical where that begins within the first quarter, else a warning), or below a hundredth
-for nine tenths of it; a LambdaLR that
-leaves less than a fiftieth of the rate throughout; a CosineAnnealingLR stepped beyond its T_max,
-after which it climbs again; a OneCycleLR counted in batches and stepped by epochs. A supervised
-loss that came no lower in 30 steps and more is run again from step 0 with a tenth of the learning
-rate, and with a hundredth: where that ends at half of it and less, the rate was too high.
+for nine tenths of it; a LambdaLR that leaves less than a fiftieth of the rate throughout; a
+CosineAnnealingLR stepped beyond its T_max, after which it climbs again; a OneCycleLR counted in
+batches and stepped by epochs. A supervised loss that came no lower in 30 steps and more is run
+again from step 0 with a tenth of the learning rate, and with a hundredth: where that ends at half
+of it and less, the rate was too high. Where a schedule raises the rate to five times what the
+optimizer was given, and more, it is run again with no more than that, too.
 
 ## Why it matters
 A schedule meant for epochs that steps with every batch ends after a few batches. The loss looks

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.loop import OVERWRITING
 from nanodoc.facts.source import SourceSpan
 from nanodoc.rules.rewrite import number_in_call, written_number
-
-# they overwrite the rate that the optimizer was given
-_OVERWRITING = ("OneCycleLR", "CyclicLR")
 
 
 def overwriting_schedule(evidence: Evidence) -> SourceSpan | None:
     """Where a schedule was made that takes no notice of the optimizer's rate."""
     schedulers = evidence.loop.schedulers if evidence.loop is not None else ()
-    return next((one.built_at for one in schedulers if one.type in _OVERWRITING), None)
+    return next((one.built_at for one in schedulers if one.type in OVERWRITING), None)
 
 
 def scaled_rate(
@@ -24,7 +22,7 @@ def scaled_rate(
     schedulers = evidence.loop.schedulers if evidence.loop is not None else ()
     written = written_number(site, "lr") if site is not None else None
     rates = {rate for step in (evidence.stats.rates if evidence.stats else ()) for rate in step}
-    if site is None or written is None or any(one.type in _OVERWRITING for one in schedulers):
+    if site is None or written is None or any(one.type in OVERWRITING for one in schedulers):
         return None, None
     # a schedule multiplies what is written; without one, the rates are what is written
     if not schedulers and rates != {written}:
