@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
+import torch
+
 from nanodoc.facts.calls import (
     BINARY,
     CLASSIFICATION,
@@ -30,6 +32,7 @@ _WEIGHTED = ("CrossEntropyLoss", "NLLLoss")
 _WEIGHTED_BINARY = ("BCEWithLogitsLoss",)
 _ENDS = re.compile(r"(?i)\w*(done|terminal|terminated|termination)s?(_\w+)?")
 _MAKES_LABELS = re.compile("LanguageModeling|CompletionOnly")  # collators of transformers and TRL
+_SHIFTING = re.compile(r"For(CausalLM|ConditionalGeneration)$|LMHeadModel$")
 _TAKING = ("getitem", "narrow", "roll", "index_select", "gather", "select", "slice")
 
 
@@ -119,6 +122,24 @@ def criterion_at(calls: StepCalls) -> SourceSpan | None:
         found = [line for file in files for line in lines_calling(file, (owner,))]
         if found:
             return found[0] if len(found) == 1 else None
+    return None
+
+
+def shifts_labels(model: torch.nn.Module) -> bool:
+    """A language model of transformers, which shifts the labels that it is given by itself
+    (`ForCausalLMLoss`); those with an encoder do not."""
+    return any(
+        _SHIFTING.search(kind.__name__) and kind.__module__.startswith("transformers.")
+        for module in model.modules()
+        if not getattr(getattr(module, "config", None), "is_encoder_decoder", False)
+        for kind in type(module).__mro__
+    )
+
+
+def brought_at(recipe: Recipe, leaf: str) -> SourceSpan | None:
+    """The line that makes a part of the batch; None where the source does not tell."""
+    with contextlib.suppress(Exception):  # functions and objects of any kind
+        return line_of_leaf(recipe, leaf)
     return None
 
 

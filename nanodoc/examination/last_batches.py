@@ -16,11 +16,13 @@ from nanodoc.errors import UsageError, UserCodeError
 from nanodoc.examination.averages import stale_averages
 from nanodoc.examination.discarded import discarded
 from nanodoc.examination.labels import (
+    brought_at,
     criterion_at,
     edges_at,
     labels_at,
     left_out_at,
     mask_at,
+    shifts_labels,
     unread_flags,
     weights_at,
 )
@@ -33,9 +35,11 @@ from nanodoc.facts.calls import (
     DROPOUTS,
     CallFacts,
     StepCalls,
+    is_attention,
 )
 from nanodoc.facts.inspection import InspectionFacts, LabelFacts, PairFacts, UnitFacts
 from nanodoc.facts.policy import ReturnFacts
+from nanodoc.facts.source import SourceSpan
 from nanodoc.measure.values import SQUASHERS, Units, ValueProbe
 from nanodoc.recipe.build_facts import BuildFacts
 from nanodoc.replay.sandbox import state_preserved, warnings_unsaid
@@ -198,13 +202,28 @@ class Inspector:
         if not any(call.name == "embedding" for call in calls.calls):
             return {}
         recipe = self._runner.recipe
-        look = SequenceLook(self._known_batches(last.batches))
+        look = SequenceLook(self._known_batches(last.batches), shifting=shifts_labels(self._model))
         self._look(last, look)
         mask = mask_at(recipe, last.batches) if look.padding is not None else None
         seen = look.facts
+        if seen is not None and seen.at is None and seen.distance > 1 and look.brought:
+            seen = replace(seen, at=brought_at(recipe, look.brought))
         if seen is not None and (seen.unasked_end or seen.prompts):
             seen = replace(seen, left_out_at=left_out_at(recipe, calls, seen.ignored, look.brought))
-        return {"sequence": seen, "padding": look.padding, "mask_at": mask}
+        return {
+            "sequence": seen,
+            "padding": look.padding,
+            "mask_at": mask,
+            "reader_at": self._reader_at(calls) if seen is not None else None,
+        }
+
+    def _reader_at(self, calls: StepCalls) -> SourceSpan | None:
+        """Of the first attention that no line of the user's own computes."""
+        for call in calls.calls:
+            if is_attention(call):
+                inside = call.called_from is not None and call.module
+                return self._build.module_made_at(call.module) if inside and call.module else None
+        return None
 
     def _known_batches(self, batches: list[Any]) -> list[Any]:
         """Those of a step; a script's step may draw them itself."""

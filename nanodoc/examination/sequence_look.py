@@ -19,6 +19,7 @@ from nanodoc.examination.end_read import Recurrence, read_at_end
 from nanodoc.examination.padding_read import padding_facts
 from nanodoc.facts.calls import CLASSIFICATION, RECURRENT
 from nanodoc.facts.inspection import PaddingFacts, SequenceFacts
+from nanodoc.tensors.nested import tensor_leaves
 from nanodoc.trace.calls import plain_name
 from nanodoc.trace.spans import Place, calling_places, resolved
 
@@ -40,6 +41,8 @@ _LEAKS = 1e-4
 _MOST_LOOKUPS = 8
 _LOSSES = (*CLASSIFICATION, "binary_cross_entropy_with_logits")
 _MOST_ELEMENTS = 50_000_000
+_GIVEN_LABELS = ("['labels']", ".labels")
+"""Ends of the name of the part of the batch that models of transformers take."""
 
 
 @dataclass(slots=True)
@@ -61,9 +64,10 @@ class SequenceLook(TorchFunctionMode):
     """A context manager around a step that is run again; `facts` then says what was seen. Masks of
     its `batches` say where its sequences end."""
 
-    def __init__(self, batches: Iterable[Any] = ()) -> None:
+    def __init__(self, batches: Iterable[Any] = (), *, shifting: bool = False) -> None:
+        """`shifting`: the model shifts the labels that it is given by one position."""
         super().__init__()
-        self._batches = list(batches)
+        self._batches, self._shifting = list(batches), shifting
         self._masks = tuple(attention_masks(self._batches))
         self._lookups: list[_Lookup] = []
         self._recurrence: Recurrence | None = None
@@ -100,6 +104,12 @@ class SequenceLook(TorchFunctionMode):
                     self.facts = self._compared(scores, labels, ignored, caller or own)
                 if isinstance(scores, torch.Tensor) and scores.requires_grad:
                     self.padding = self._padded(scores)
+        elif name == "gather" and self.facts is None:  # a cross entropy by hand, or a library's own
+            picked = _picked(*args, **kwargs)
+            if picked is not None and _comparable(*picked):
+                own, caller = calling_places(2)
+                with torch.enable_grad():
+                    self.facts = self._compared(*picked, -100, caller or own)
         return out
 
     def _padded(self, scores: torch.Tensor) -> PaddingFacts | None:
@@ -153,7 +163,12 @@ class SequenceLook(TorchFunctionMode):
     def _brought(self) -> SequenceFacts | None:
         """Of labels that no known loss function was given."""
         for lookup in self._lookups:
-            beside = labels_beside(lookup.ids, self._batches) if not lookup.time_first else None
+            if lookup.time_first:
+                continue
+            twice = self._shifted_twice(lookup.ids) if self._shifting else None
+            if twice is not None:
+                return twice
+            beside = labels_beside(lookup.ids, self._batches)
             if beside is not None and self._masks:
                 self.brought, labels, ignored = beside
                 grid = labels[:, 1:]
@@ -166,6 +181,23 @@ class SequenceLook(TorchFunctionMode):
                     unasked_end=unasked_end(lookup.ids, grid, ignored, self._masks),
                     prompts=asked_prompts(lookup.ids, grid, ignored, self._masks),
                 )
+        return None
+
+    def _shifted_twice(self, ids: torch.Tensor) -> SequenceFacts | None:
+        """Labels that are shifted already when a model is given them that shifts them itself."""
+        for batch in self._batches:
+            for name, tensor in tensor_leaves(batch, "batch"):
+                if tensor.shape != ids.shape or not name.endswith(_GIVEN_LABELS):
+                    continue
+                counted = tensor >= 0
+                if not tensor.is_floating_point() and _distance(ids, tensor, counted) == 1:
+                    self.brought = name
+                    return SequenceFacts(
+                        distance=2,
+                        positions=tensor.shape[1],
+                        labels=int(counted.sum()),
+                        reads_later=-1,
+                    )
         return None
 
     def _is_partly_given(self, labels: torch.Tensor, ignored: int) -> bool:
@@ -203,6 +235,19 @@ def _comparable(scores: Any, labels: Any) -> bool:
     )
 
 
+def _picked(
+    input: Any, dim: Any = -1, index: Any = None, **kwargs: Any
+) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """(scores, labels) of a gather that takes one of the last dimension's scores at each place."""
+    if not isinstance(input, torch.Tensor) or not isinstance(index, torch.Tensor):
+        return None
+    last = dim in (-1, input.dim() - 1)
+    if not last or input.dim() < 2 or index.shape != (*input.shape[:-1], 1):
+        return None
+    # as cross entropy takes them: the classes behind the sequences
+    return (input.movedim(-1, 1) if input.dim() == 3 else input), index[..., 0]
+
+
 def _as_rows(labels: torch.Tensor, lookup: _Lookup) -> torch.Tensor | None:
     """The labels by sequence and position, of as many positions as the ids or one less."""
     count, length = lookup.ids.shape
@@ -235,6 +280,11 @@ def _share(
         return None
     chosen = slice(skipped, skipped + length)
     kept = counted[:, chosen]
+    if distance > 0:  # the last labels of a padded sequence lie behind what is read of it
+        within = counted[:, distance:]
+        kept = kept[:, : within.shape[1]] & within[:, : kept.shape[1]]
+        length = min(length, kept.shape[1])
+        kept, chosen = kept[:, :length], slice(0, length)
     if int(kept.sum()) < _FEWEST:
         return None
     same = labels[:, chosen] == ids[:, first : first + length].to(labels.device)

@@ -94,6 +94,8 @@ say."""
 RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 """Functions that the layers of torch call that read a whole sequence step by step."""
 
+ATTENTION = ("scaled_dot_product_attention", "multi_head_attention_forward")
+
 LAYERS = (
     *("linear", "bilinear", "matmul", "mm", "bmm", "addmm", "baddbmm", "mv", "einsum"),
     *("conv1d", "conv2d", "conv3d", "embedding", "scaled_dot_product_attention"),
@@ -304,3 +306,9 @@ class RangeFacts:
     module_type: str | None
     location: SourceSpan | None
     called_from: SourceSpan | None
+
+
+def is_attention(call: CallFacts) -> bool:
+    """A call of attention, or the softmax of one that is written by hand."""
+    by_hand = call.name == "softmax" and len(call.shape) > 2 and call.shape[-1] == call.shape[-2]
+    return call.name in ATTENTION or by_hand

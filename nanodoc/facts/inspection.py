@@ -96,6 +96,8 @@ class InspectionFacts:
     with the line that binds it."""
     mask_at: SourceSpan | None = None
     """The line that makes the part of the batch that is a mask of padded ids."""
+    reader_at: SourceSpan | None = None
+    """The line that makes a library's module whose attention reads later tokens."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -21,7 +21,7 @@ def _at_users_line(finding: Finding, build: BuildFacts) -> Finding:
     place = culprit.location
     if place is None or culprit.module is None or frame_kind(place.file) == USER:
         return finding
-    made = _made_at(culprit.module, build)
+    made = build.module_made_at(culprit.module)
     if made is None:
         return finding
     return replace(
@@ -33,20 +33,6 @@ def _at_users_line(finding: Finding, build: BuildFacts) -> Finding:
         ),
         fixes=tuple(_still_of(place, fix) for fix in finding.fixes),
     )
-
-
-def _made_at(module: str, build: BuildFacts) -> SourceSpan | None:
-    """The line that registered the parameters of the module, or of the nearest one around it."""
-    path = module
-    while True:
-        for name in build.parameters:
-            if name.startswith(f"{path}." if path else ""):
-                span = build.registered_at(name)
-                if span is not None and frame_kind(span.file) == USER:
-                    return span
-        if not path:
-            return None
-        path = path.rpartition(".")[0]
 
 
 def _still_of(place: SourceSpan, fix: Fix) -> Fix:

@@ -13,6 +13,7 @@ from torch.nn.parameter import is_lazy
 from nanodoc.facts.crash import LoadFacts
 from nanodoc.facts.source import SourceSpan
 from nanodoc.recipe.mode_calls import UndoneEval
+from nanodoc.trace.files import USER, frame_kind
 from nanodoc.trace.spans import Place, resolved
 
 
@@ -82,6 +83,19 @@ class BuildFacts:
     def registered_at(self, name: str) -> SourceSpan | None:
         """The user's line that put parameter `name` into its module."""
         return resolved(self.parameters.get(name))
+
+    def module_made_at(self, path: str) -> SourceSpan | None:
+        """The user's line that registered the parameters of the module at `path`, or of the nearest
+        one around it: of a library's module, the line that makes that."""
+        while True:
+            for name in self.parameters:
+                if name.startswith(f"{path}." if path else ""):
+                    span = self.registered_at(name)
+                    if span is not None and frame_kind(span.file) == USER:
+                        return span
+            if not path:
+                return None
+            path = path.rpartition(".")[0]
 
     def initialised_at(self, name: str) -> SourceSpan | None:
         """The user's line that gave parameter `name` its values."""

@@ -83,6 +83,59 @@ def test_what_is_read_of_the_answer() -> None:
     assert _language_model(lambda ids: ids[:, 1:-1], mask=everything) == {"missing-causal-mask"}
 
 
+@pytest.mark.parametrize(("mask", "expected"), [(_causal, set()), (None, {"missing-causal-mask"})])
+def test_a_cross_entropy_by_hand(mask: Any, expected: set[str]) -> None:
+    model = Reader()
+
+    def loss_fn(model: Any, ids: torch.Tensor) -> torch.Tensor:
+        read, answer = ids[:, :-1], ids[:, 1:]
+        scores = model(read, mask(read.shape[1]) if mask is not None else None)
+        chosen = scores.gather(-1, answer.unsqueeze(-1)).squeeze(-1)
+        loss: torch.Tensor = (scores.logsumexp(-1) - chosen).mean()
+        return loss
+
+    assert _found(model, loss_fn, [_ids() for _ in range(4)]) == expected
+
+
+@pytest.mark.parametrize(("first", "expected"), [(1, set()), (2, {"unshifted-labels"})])
+def test_padded_sequences_whose_last_label_is_behind_what_is_read(
+    first: int, expected: set[str]
+) -> None:
+    model = Reader()
+    ends = torch.arange(16) % 5 + 5
+
+    def loss_fn(model: Any, ids: torch.Tensor) -> torch.Tensor:
+        places = torch.arange(9)
+        seen = places < ends[:, None]
+        read = ids[:, :9].masked_fill(~seen, PAD)
+        labels = ids[:, first : 9 + first].masked_fill(~seen, -100)
+        mask = _causal(9) & seen[:, None, :]
+        return F.cross_entropy(model(read, mask).transpose(1, 2), labels)
+
+    assert _found(model, loss_fn, [_ids() for _ in range(4)]) == expected
+
+
+@pytest.mark.parametrize(("shifted", "expected"), [(0, set()), (1, {"unshifted-labels"})])
+def test_labels_of_a_model_that_shifts_them_itself(shifted: int, expected: set[str]) -> None:
+    """The loss is computed by no known function, as a fused kernel does."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    sizes = dict(vocab_size=30, n_positions=16, n_embd=16, n_layer=1, n_head=2)
+    model = transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)
+    )
+    rows = _ids(13)
+    batch = {"input_ids": rows[:, :12], "labels": rows[:, shifted : 12 + shifted]}
+
+    def loss_fn(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        scores = model(input_ids=batch["input_ids"]).logits[:, :-1]
+        wanted = torch.eye(30)[batch["labels"][:, 1:]]
+        loss: torch.Tensor = (scores.logsumexp(-1) - (scores * wanted).sum(-1)).mean()
+        return loss
+
+    assert _found(model, loss_fn, [batch] * 4) == expected
+
+
 class Translator(nn.Module):
     def __init__(self) -> None:
         super().__init__()

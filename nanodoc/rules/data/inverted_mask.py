@@ -26,7 +26,7 @@ from collections.abc import Iterable
 from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
 from nanodoc.diagnosis.finding import Culprit
 from nanodoc.diagnosis.rule import Rule, rule
-from nanodoc.facts.calls import CallFacts
+from nanodoc.facts.calls import CallFacts, is_attention
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.inspection import PaddingFacts
 from nanodoc.rules.base import location_key
@@ -34,7 +34,6 @@ from nanodoc.rules.learning.claims import (
     Standing,
     at_call,
     calls_into_the_loss,
-    is_attention,
     learning_claim,
 )
 

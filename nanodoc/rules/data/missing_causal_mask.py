@@ -26,14 +26,13 @@ from dataclasses import replace
 from nanodoc.diagnosis.claim import Claim, Stage, confidence
 from nanodoc.diagnosis.finding import Culprit
 from nanodoc.diagnosis.rule import Rule, rule
-from nanodoc.facts.calls import RECURRENT, CallFacts, StepCalls
+from nanodoc.facts.calls import RECURRENT, CallFacts, StepCalls, is_attention
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import (
     Standing,
     at_call,
     calls_into_the_loss,
-    is_attention,
     learning_claim,
 )
 
@@ -58,8 +57,9 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     place = culprit.location if culprit is not None else seen.at
     calls = inspection.calls
     made = _made(calls, call) if call is not None else None
-    if culprit is not None and made is not None:
-        culprit = replace(culprit, location=made.site)
+    at = made.site if made is not None else inspection.reader_at
+    if culprit is not None and at is not None:
+        culprit = replace(culprit, location=at)
     yield learning_claim(
         rule,
         location_key(place) or ("mask", "causal"),

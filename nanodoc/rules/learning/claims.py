@@ -21,9 +21,6 @@ SHORTEST = 10
 """Steps: in fewer, nothing can be said to have not been learnt."""
 
 
-_ATTENTION = ("scaled_dot_product_attention", "multi_head_attention_forward")
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Standing:
     """How a claim about learning stands beside other claims: the fields of `Claim` of these
@@ -64,12 +61,6 @@ def calls_into_the_loss(evidence: Evidence) -> Iterator[tuple[StepCalls, CallFac
     for call in calls.calls:
         if call.index in reaching and call.arguments:
             yield calls, call
-
-
-def is_attention(call: CallFacts) -> bool:
-    """A call of attention, or the softmax of one that is written by hand."""
-    by_hand = call.name == "softmax" and len(call.shape) > 2 and call.shape[-1] == call.shape[-2]
-    return call.name in _ATTENTION or by_hand
 
 
 def loss_call(calls: StepCalls, names: tuple[str, ...]) -> CallFacts | None:
