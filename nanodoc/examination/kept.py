@@ -38,14 +38,29 @@ def shares_memory(dataset: Any) -> bool:
 
 def held_arrays(dataset: Any, index: int) -> Iterator[tuple[str, torch.Tensor]]:
     """The arrays that a data set keeps for this sample, or for all."""
+    for name, tensor, _ in _arrays(dataset, index):
+        yield name, tensor
+
+
+def held_rows(dataset: Any, index: int, dims: tuple[int, int]) -> Iterator[torch.Tensor]:
+    """The arrays of as many dimensions that may be of this sample; of those that hold all samples,
+    its row."""
+    for _, held, number in _arrays(dataset, index):
+        if held.dim() in dims:
+            yield held
+        if held.dim() - 1 in dims and number < len(held):
+            yield held[number]
+
+
+def _arrays(dataset: Any, index: int) -> Iterator[tuple[str, torch.Tensor, int]]:
     left = _LARGEST
-    for name, value, _ in walked(dataset, index):
+    for name, value, number in walked(dataset, index):
         tensor = _over_memory(value)
         if tensor is not None:
             left -= tensor.numel() * tensor.element_size()
             if left < 0:
                 return
-            yield name or "the data set", tensor
+            yield name or "the data set", tensor, number
 
 
 def walked(dataset: Any, index: int) -> Iterator[tuple[str, Any, int]]:

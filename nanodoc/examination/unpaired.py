@@ -18,6 +18,7 @@ from nanodoc.examination.orientation import (
     turn_of_image,
     turn_of_mask,
 )
+from nanodoc.examination.placed_apart import placed_apart
 from nanodoc.examination.sample import Sample, as_tensor
 from nanodoc.facts.items import AS_IT_WAS, UnpairedItem
 from nanodoc.facts.source import SourceSpan
@@ -44,12 +45,16 @@ def unpaired_item(sample: Sample) -> UnpairedItem | None:
         if not sample.in_time():
             break
         draws.append(sample.draw(seed))
-    return _of(sample, draws, masked, turn_of_mask, "mask") or _of(
-        sample,
-        draws,
-        [pair for pair in pictured if all(_belong(draw, *pair) for draw in draws)],
-        _mirrored,
-        "picture",
+    return (
+        _of(sample, draws, masked, turn_of_mask, "mask")
+        or _of(
+            sample,
+            draws,
+            [pair for pair in pictured if all(_belong(draw, *pair) for draw in draws)],
+            _mirrored,
+            "picture",
+        )
+        or (placed_apart(sample, masked) if masked else None)
     )
 
 

@@ -8,6 +8,8 @@ from nanodoc.facts.source import SourceSpan
 
 AS_IT_WAS = "as it was"
 """Of a picture that is neither mirrored nor turned."""
+ELSEWHERE = "cut out of another place"
+"""Of an image, beside its mask."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,7 +43,8 @@ class UnpairedItem:
     turns: tuple[tuple[str, str], ...]
     """How the image and how the mask of one draw lie relative to another draw's, each kind once."""
     pairs: int
-    """The pairs of draws where both could be told and one of them was turned."""
+    """The pairs of draws where both could be told and one of them was turned; for an image that is
+    elsewhere than its mask, the draws."""
     apart: int
     """Those of them in which the two lie differently."""
     line: SourceSpan | None

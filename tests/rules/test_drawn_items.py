@@ -35,12 +35,18 @@ def _answer(connection):
         connection.sendall(number)
 
 
+def cropped(picture):
+    top, left = random.randrange(5), random.randrange(5)
+    return picture[..., top : top + 12, left : left + 12].copy()
+
+
 class Data(Dataset):
     """One method for each way to draw a sample."""
 
     def __init__(self, way):
         self.way = way
         self.images = [image.numpy().copy() for image in IMAGES]
+        self.masks = MASKS.clone()
         self.stack = IMAGES.clone()
         self.buffer = np.zeros((3, 16, 16), dtype=np.float32)
         self.own = np.random.default_rng(0)
@@ -105,7 +111,23 @@ class Data(Dataset):
         mask = np.rot90(mask, np.random.randint(4)).copy()
         return torch.from_numpy(image), torch.from_numpy(mask)
 
+    def crops_by_two_draws(self, index):
+        image = cropped(self.images[index])
+        mask = cropped(self.masks[index].numpy())
+        return torch.from_numpy(image), torch.from_numpy(mask)
+
     # -- healthy
+
+    def crops_both(self, index):
+        """And lays noise, another brightness and a negative over the image alone."""
+        image, mask = self.images[index], self.masks[index].numpy()
+        state = random.getstate()
+        image = cropped(image)
+        random.setstate(state)
+        mask = cropped(mask)
+        image = (1 - image if random.random() < 0.5 else image) * random.uniform(0.5, 1)
+        noise = np.random.normal(0, 0.3, image.shape).astype(np.float32)
+        return torch.from_numpy(image * 0.9 + noise), torch.from_numpy(mask)
 
     def clamps_what_it_keeps(self, index):
         image = self.stack[index]
@@ -209,6 +231,7 @@ def findings(folder: Path, way: str, *, subset: bool = False) -> list[tuple[str,
         ("blanks_what_is_blank", "ND119", "image[:, at : at + 4] = 0"),
         ("turns_the_image", "ND120", "image = image.flip(2)"),
         ("turns_them_by_two_draws", "ND120", "image = np.rot90(image, np.random.randint(4),"),
+        ("crops_by_two_draws", "ND120", "image = cropped(self.images[index])"),
     ],
 )
 @pytest.mark.parametrize("subset", [False, True])
@@ -230,6 +253,7 @@ def test_a_mask_that_is_turned_by_itself(tmp_path: Path) -> None:
         "subtracts_the_mean_so_far",
         "clamps_what_it_keeps",
         "turns_both",
+        "crops_both",
         "gives_another_view",
         "counts_for_all",
         "counts_in_an_array",

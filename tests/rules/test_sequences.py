@@ -120,7 +120,7 @@ def test_labels_of_a_model_that_shifts_them_itself(shifted: int, expected: set[s
     """The loss is computed by no known function, as a fused kernel does."""
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
-    sizes = dict(vocab_size=30, n_positions=16, n_embd=16, n_layer=1, n_head=2)
+    sizes = {"vocab_size": 30, "n_positions": 16, "n_embd": 16, "n_layer": 1, "n_head": 2}
     model = transformers.GPT2LMHeadModel(
         transformers.GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)
     )

@@ -2,9 +2,11 @@
 Some samples of the data set that hold an image and a mask of the same height and width, or two
 pictures of the same thing, are drawn again when the run is over, in a process of their own, with
 other random numbers each time. Draws of one sample are compared: the image is mirrored or turned by
-a right angle, and the mask or the other picture is as it was, or lies in another way. Crops,
-rotations by other angles and other labels are not judged. A mask that the loss does not compare
-with is an info, and nothing is said of two pictures that it does not compare with.
+a right angle, and the mask or the other picture is as it was, or lies in another way. Where the
+data set keeps image and mask in arrays, both are filled with one texture there: after crops, shifts
+and rotations by any angle the one must still follow from the other. Other labels are not judged. A
+mask that the loss does not compare with is an info, and nothing is said of two pictures that it
+does not compare with.
 
 ## Why it matters
 The model learns to find things where they are not. The loss falls, and stays too high.
@@ -30,15 +32,17 @@ from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.course import SUPERVISED
 from nanodoc.facts.evidence import Evidence
-from nanodoc.facts.items import AS_IT_WAS, UnpairedItem
+from nanodoc.facts.items import AS_IT_WAS, ELSEWHERE, UnpairedItem
 from nanodoc.rules.data.batch_claims import compares_with, item_claim
+
+_PLACES = ((ELSEWHERE, ELSEWHERE),)
 
 
 @rule(
     "ND120",
     "unpaired-transform",
     "critical",
-    "an image is mirrored or turned at random, and its mask is not",
+    "an image is mirrored, turned or cropped at random, and its mask is not",
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     item = evidence.items.unpaired if evidence.items is not None else None
@@ -49,6 +53,13 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         return  # two views of one picture, as a contrastive loss has them
     beside = _beside(item)
     told = [f"the image {one}, the {beside} {other}" for one, other in item.turns[:3]]
+    seen = f"Of draws of sample {item.index} with other random numbers, {item.apart} of " + (
+        f"{item.pairs} pairs in which something was turned do not belong together: "
+        + "; ".join(told)
+        if item.turns != _PLACES
+        else f"{item.pairs} show image and mask of different places: filled with the same texture "
+        "in the data set, the one does not follow from the other"
+    )
     yield item_claim(
         rule,
         evidence,
@@ -58,10 +69,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         # a hole to be filled, or a part that nobody compares with, may lie anywhere
         severity="warning" if item.kind == "picture" else rule.severity if compared else "info",
         title=_title(item),
-        explanation=f"Of draws of sample {item.index} with other random numbers, {item.apart} of "
-        f"{item.pairs} pairs in which something was turned do not belong together: "
-        + "; ".join(told)
-        + ".",
+        explanation=f"{seen}.",
         # every pair of draws is an observation by itself
         weight=confidence(0.6, 1 - 0.8**item.pairs, 0.3 if item.line is not None else 0.0),
         notes=[("image", item.image), (beside, item.mask), ("pairs of draws", item.pairs)],
@@ -90,6 +98,8 @@ def _makes_one_of_the_other(evidence: Evidence, item: UnpairedItem) -> bool:
 def _title(item: UnpairedItem) -> str:
     images, masks = (set(turns) for turns in zip(*item.turns, strict=True))
     image, beside = f"the image {item.image}", f"the {_beside(item)} {item.mask}"
+    if item.turns == _PLACES:
+        return f"{image} and {beside} are cropped or moved by different draws"
     if masks == {AS_IT_WAS}:
         return f"{image} is {item.turns[0][0]} at random, {beside} is not"
     if images == {AS_IT_WAS}:
