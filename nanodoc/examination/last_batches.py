@@ -231,8 +231,17 @@ class Inspector:
             return batches
         step: Any = self._runner.recipe.train_step
         drawn = [value for _, value, _ in getattr(step, "recorded", ())]
+        drawn = [value for value in drawn if not self._holds_weights(value)]
         bound = getattr(step, "variables", {})
         return batches_among(drawn) or graphs_among([*batches, *drawn, *bound.values()])
+
+    def _holds_weights(self, value: Any) -> bool:
+        """What a loop over parameters gives: one of them, or several with their names."""
+        own = {id(tensor) for tensor in (*self._model.parameters(), *self._model.buffers())}
+        return any(
+            isinstance(tensor, torch.nn.Parameter) or id(tensor) in own
+            for _, tensor in tensor_leaves(value)
+        )
 
     def _run(
         self,
