@@ -106,7 +106,7 @@ class Inspector:
             except (UserCodeError, UsageError) as error:
                 cause = error.cause if isinstance(error, UserCodeError) else error
                 return None, f"the last step raised {type(cause).__name__} when it was run again"
-        pairs = self._pairs(last, first, calls)
+        pairs = self._pairs(last, first, _pairs_of(calls))
         labels.append(_labels(last.step, last.batches, calls))
         return InspectionFacts(
             step=last.step,
@@ -134,11 +134,10 @@ class Inspector:
         ), ""
 
     def _pairs(
-        self, last: StepState, first: StepState | None, calls: StepCalls
+        self, last: StepState, first: StepState | None, found: PairFacts | None
     ) -> PairFacts | None:
         """Where the loss pairs samples that are not near, with the first weights as well: what it
         wants may have moved the others apart by now."""
-        found = _pairs_of(calls)
         if found is None or first is None or first.weights is None or found.wanted > _ARE_NEAR:
             return found
         start = replace(last, weights=first.weights)
@@ -276,12 +275,15 @@ class Inspector:
 
 def _pairs_of(calls: StepCalls) -> PairFacts | None:
     reaching = calls.reaching_the_loss()
-    call = next((c for c in calls.calls if "pairs_wanted" in c.notes and c.index in reaching), None)
+    told = [c for c in calls.calls if "pairs_wanted" in c.notes]
+    call = next((c for c in told if c.index in reaching or "pairing" in c.notes), None)
     if call is None:
         return None
+    loss = call.name in CLASSIFICATION
+    asked = call if loss else next(c for c in calls.calls if "pairing" in c.notes)
     return PairFacts(
-        call=call.index,
-        samples=call.arguments[0].shape[0],
+        call=asked.index,
+        samples=call.shape[0] if not loss else call.arguments[0].shape[0],
         wanted=call.notes["pairs_wanted"],
         in_halves=call.notes["pairs_in_halves"],
         side_by_side=call.notes["pairs_side_by_side"],

@@ -108,7 +108,7 @@ class PairFacts:
     With the weights of the last step, or those of the first where one order shows better there."""
 
     call: int
-    """The position of the loss."""
+    """The position of the loss, or of the comparison of its labels with each other."""
     samples: int
     wanted: float
     in_halves: float

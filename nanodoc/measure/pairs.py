@@ -5,6 +5,45 @@ from __future__ import annotations
 import torch
 
 _FEWEST = 16  # rows: of fewer, nothing can be said
+_ALIKE = ("matmul", "mm", "rmatmul", "linear", "einsum", "cosine_similarity")
+_APART = ("cdist",)
+
+
+class Pairings:
+    """Of a loss whose labels pair the samples of a batch by being equal: which are paired, and how
+    alike all of them are."""
+
+    def __init__(self) -> None:
+        self._partners: torch.Tensor | None = None
+        self._scores: torch.Tensor | None = None
+
+    def note(self, name: str, out: torch.Tensor) -> dict[str, float]:
+        """`pairing` of the call that compares the labels; the nearness of pairs of that call or of
+        the one that compares the samples, whichever comes later."""
+        if out.dim() != 2 or out.shape[0] != out.shape[1]:
+            return {}
+        told: dict[str, float] = {}
+        if name == "eq" and out.dtype == torch.bool:
+            partners = _partners(out)
+            if partners is None:
+                return {}
+            self._partners, told = partners, {"pairing": 1.0}
+        elif name in (*_ALIKE, *_APART) and out.requires_grad and out.is_floating_point():
+            self._scores = -out.detach() if name in _APART else out.detach()
+        else:
+            return {}
+        if self._partners is None or self._scores is None:
+            return told
+        return told | nearness_of_pairs(self._scores, self._partners)
+
+
+def _partners(equal: torch.Tensor) -> torch.Tensor | None:
+    """The other sample of each one's label, (n,), where there are two of every label."""
+    rows = len(equal)
+    if rows < _FEWEST or not bool((equal.sum(1) == 2).all() and equal.diagonal().all()):
+        return None
+    others = equal & ~torch.eye(rows, dtype=torch.bool, device=equal.device)
+    return others.long().argmax(1)
 
 
 def nearness_of_pairs(scores: torch.Tensor, targets: torch.Tensor) -> dict[str, float]:

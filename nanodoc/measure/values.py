@@ -13,7 +13,7 @@ from nanodoc.accelerator import in_widest
 from nanodoc.facts.calls import BINARY, CLASSIFICATION, OF_SIGNS, REGRESSION, ArgumentFacts
 from nanodoc.measure.edges import is_misread
 from nanodoc.measure.labels import blanks, class_dimension
-from nanodoc.measure.pairs import nearness_of_pairs
+from nanodoc.measure.pairs import Pairings, nearness_of_pairs
 from nanodoc.measure.slopes import Slopes
 
 RECTIFIERS = frozenset(("relu", "relu6", "hardtanh", "threshold", "clamp_min"))
@@ -65,6 +65,7 @@ class ValueProbe:
     def __init__(self) -> None:
         self.units: dict[tuple[str, int], Units] = {}
         self.slopes = Slopes()
+        self._pairings = Pairings()
         self.made_by: Maker = lambda argument: None
         self._count = self._softmaxes = self._lookups = self._weighted = 0
         self._labels: dict[int, torch.Tensor] = {}
@@ -75,6 +76,7 @@ class ValueProbe:
         """Another batch is about to be looked at."""
         self.made_by = made_by
         self.slopes.begin()
+        self._pairings = Pairings()
         self._count = self._softmaxes = self._lookups = self._weighted = 0
 
     def measure(
@@ -125,13 +127,7 @@ class ValueProbe:
                 return {"same": 1.0}
             if not isinstance(out, torch.Tensor):
                 return {}
-            if name in _PRODUCTS and not out.requires_grad:
-                return _flags(tensors)
-            if name in _PRODUCTS and out.dim() > 1:
-                return _classes(tensors)
-            if out.dim() == 0 and out.requires_grad:
-                return {"value": _number(out)}
-        return {}
+            return self._pairings.note(name, out) or _of_others(name, tensors, out)
 
     def _of_loss(
         self, name: str, tensors: list[torch.Tensor], options: dict[str, Any], out: Any
@@ -350,6 +346,14 @@ def _are_the_same(tensors: list[torch.Tensor]) -> bool:
     if one.shape != other.shape or one.numel() < 2 or one.dtype != other.dtype:
         return False
     return torch.equal(one, other) and bool(one.any())
+
+
+def _of_others(name: str, tensors: list[torch.Tensor], out: torch.Tensor) -> dict[str, float]:
+    if name in _PRODUCTS and not out.requires_grad:
+        return _flags(tensors)
+    if name in _PRODUCTS and out.dim() > 1:
+        return _classes(tensors)
+    return {"value": _number(out)} if out.dim() == 0 and out.requires_grad else {}
 
 
 def _number(out: Any) -> float:

@@ -91,3 +91,41 @@ def test_two_encoders_that_keep_the_halves_apart() -> None:
         optimizer=torch.optim.Adam(model.parameters(), 1e-4),
     )
     assert CODE not in {finding.code for finding in diagnose(recipe, 24)}
+
+
+def by_labels(arranged: Arranged, labels: torch.Tensor, *, early: bool) -> set[str]:
+    """A supervised contrastive loss, whose labels are compared before or after the samples."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 16))
+
+    def loss_fn(model: nn.Module, seen: torch.Tensor) -> torch.Tensor:
+        views = [seen + 0.2 * torch.randn_like(seen) for _ in range(2)]
+        if early:
+            paired = labels[:, None] == labels[None]
+        places = F.normalize(model(arranged(*views)), dim=1)
+        alike = places @ places.T / 0.5
+        if not early:
+            paired = labels[:, None] == labels[None]
+        itself = torch.eye(len(alike)).bool()
+        share = alike.masked_fill(itself, -1e9).log_softmax(1)
+        loss: torch.Tensor = -share[paired & ~itself].mean()
+        return loss
+
+    recipe = Recipe(
+        model=model,
+        loss_fn=loss_fn,
+        data=list(torch.randn(12, SAMPLES, 8)),
+        optimizer=torch.optim.Adam(model.parameters(), 1e-3),
+    )
+    return {finding.code for finding in diagnose(recipe, 24)}
+
+
+@pytest.mark.parametrize("early", [True, False])
+@pytest.mark.parametrize("arranged", [halves, side_by_side])
+def test_labels_that_pair_by_being_equal(arranged: Arranged, early: bool) -> None:
+    numbers = torch.arange(SAMPLES)
+    right, wrong = numbers.repeat(2), numbers.repeat_interleave(2)
+    if arranged is side_by_side:
+        right, wrong = wrong, right
+    assert CODE not in by_labels(arranged, right, early=early)
+    assert CODE in by_labels(arranged, wrong, early=early)

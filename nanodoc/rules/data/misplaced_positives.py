@@ -1,7 +1,8 @@
 """## What it checks
 A cross entropy over the similarities of all samples of a batch with each other, whose targets pair
-them. With the weights of the last step or of the first, are the pairs no nearer than strangers, and
-the samples of another usual order (half a batch apart, or side by side) far nearer than chance?
+them, or any loss that compares labels with each other of which each stands for two samples. With
+the weights of the last step or of the first, are the pairs no nearer than strangers, and the
+samples of another usual order (half a batch apart, or side by side) far nearer than chance?
 
 ## Why it matters
 The two views of a sample are alike for any network. Where the targets name others, the loss pulls
@@ -68,7 +69,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         step=len(evidence.losses) - 1,
         weight=confidence(0.7, nearness - 0.5),
         notes=[
-            ("samples", str(call.arguments[0].shape[0])),
+            ("samples", str(pairs.samples)),
             ("compared at", call.site.place if call.site is not None else None),
         ],
         fix=f"targets that pair {order}",
