@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from nanodoc.diagnosis.claim import Claim, Scope, Specificity, Stage
 from nanodoc.diagnosis.finding import SEVERITIES, Finding
 from nanodoc.facts.amp import BACKWARD_AFTER_UNSCALE, STEPPED_SCALED
+from nanodoc.facts.loop import CLIPPED_EARLY, CLIPPED_LATE
 
 _MOST_FINDINGS = 20
 _CAUSES = (
@@ -21,6 +22,7 @@ _CAUSES = (
     "scaler-call",
     "owner",
 )
+_UNCLIPPED = (CLIPPED_EARLY, CLIPPED_LATE)
 _BLOWING_UP = (STEPPED_SCALED, BACKWARD_AFTER_UNSCALE)
 
 
@@ -59,7 +61,9 @@ def _without_effects(claims: list[Claim]) -> list[Claim]:
     if any(claim.root[0] == "scaler-call" and claim.root[1] in _BLOWING_UP for claim in claims):
         claims = [claim for claim in claims if claim.root[0] not in ("line", "op", "optimizer")]
     if any(claim.root[0] == "optimizer" for claim in claims):
-        claims = [claim for claim in claims if claim.root[0] == "optimizer"]
+        unclipped = [c for c in claims if c.root[0] == "loop" and c.root[1] in _UNCLIPPED]
+        # a clip that misses its gradients has let them grow
+        claims = unclipped or [claim for claim in claims if claim.root[0] == "optimizer"]
     # what layers came to has its cause in the loop, the loss, the data; what the model as a whole
     # came to, in any of these
     serious = [claim for claim in claims if claim.finding.severity != "info"]

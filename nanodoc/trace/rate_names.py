@@ -13,12 +13,16 @@ from nanodoc.trace.files import USER, frame_kind, line_span
 from nanodoc.trace.parsed import function_around, nodes_of
 
 _DEEPEST = 4
+_TRAINING = frozenset(("train", "fit", "fit_one_cycle", "fine_tune", "learn", "partial_fit"))
+_NAMES = frozenset(("lr", "learning_rate", "max_lr", "base_lr", "lr_max"))
+"""Of arguments, options, fields and entries that give a rate to a trainer."""
 
 
 def rate_named_at(made: SourceSpan, kind: str, rate: object) -> SourceSpan | None:
     """For an optimizer of the class `kind` that was `made` there as `SGD(model.parameters(),
     lr=rate)`, the line that gives that name its value; for `args.lr` the option whose default is
-    `rate`. None where the value stands in the call, where groups have rates of their own, or where
+    `rate`; for a trainer's `train()`, which makes its optimizer, the argument with that number.
+    None where the value stands in the call, where groups have rates of their own, or where
     several lines may have given it."""
     file = os.path.abspath(made.file)
     if frame_kind(file) != USER:
@@ -26,8 +30,28 @@ def rate_named_at(made: SourceSpan, kind: str, rate: object) -> SourceSpan | Non
     nodes = nodes_of(file)
     calls = (node for node in nodes if isinstance(node, ast.Call) and node.lineno == made.line)
     call = next((node for node in calls if node.col_offset == made.column - 1), None)
+    if call is not None and _is_trainers(call):
+        return _given_to_trainer(file, nodes, rate)
     value = _rate(call, kind) if call is not None else None
     return _given(file, nodes, value, made.line, rate, _DEEPEST) if value is not None else None
+
+
+def _is_trainers(call: ast.Call) -> bool:
+    """It trains, and makes the optimizer inside."""
+    return isinstance(call.func, ast.Attribute) and call.func.attr in _TRAINING
+
+
+def _given_to_trainer(file: str, nodes: list[ast.AST], rate: object) -> SourceSpan | None:
+    """The only line that gives the number to something with a rate's name:
+    `TrainingArguments(learning_rate=0.1)`."""
+    found = {
+        number.lineno
+        for node in nodes
+        for name, number in _named_values(node)
+        if name.lstrip("-").replace("-", "_").rpartition("__")[2] in _NAMES and _is(number, rate)
+    }
+    line = found.pop() if len(found) == 1 else None
+    return line_span(file, line, function_around(nodes, line)) if line is not None else None
 
 
 def _rate(call: ast.Call, kind: str) -> ast.expr | None:

@@ -11,6 +11,14 @@ from nanodoc.trace.files import line_span
 from nanodoc.trace.rate_names import rate_named_at
 
 _CASES = {
+    "an argument of what a trainer is made of": """
+        arguments = TrainingArguments(
+            weight_decay=10.0,
+            learning_rate=10.0,  # here
+        )
+        trainer = Trainer(args=arguments)
+        trainer.train()  # made
+        """,
     "a name of the module": """
         lr = 10.0  # here
         def train(model):
@@ -130,9 +138,12 @@ def test_the_line_of_a_rate(name: str, tmp_path: Path) -> None:
     file = tmp_path / "train.py"
     file.write_text(textwrap.dedent(_CASES[name]))
     lines = file.read_text().splitlines()
-    call = next(number for number, line in enumerate(lines, 1) if "SGD(" in line)
+    call = next(
+        number for number, line in enumerate(lines, 1) if "SGD(" in line or "# made" in line
+    )
     made = line_span(str(file), call, "<module>")
-    column = lines[call - 1].index("SGD(") + 1 - 5 * ("make_SGD" in lines[call - 1])
+    text = lines[call - 1]
+    column = text.find("SGD(") + 1 - 5 * ("make_SGD" in text) if "SGD(" in text else 1
     made = type(made)(**{**{n: getattr(made, n) for n in made.__slots__}, "column": column})
     wanted = next((number for number, line in enumerate(lines, 1) if "# here" in line), None)
     found = rate_named_at(made, "SGD", 10.0)

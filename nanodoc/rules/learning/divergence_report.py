@@ -42,7 +42,8 @@ def diverged_claim(
     step = evidence.trip.step if evidence.trip else evidence.failure_step
     return Claim(
         root=("optimizer", 0),  # however many ops overflowed, the updates are the one root
-        specificity=Specificity.EXACT,
+        # a call of the loop that makes them too large says why
+        specificity=Specificity.SPECIAL,
         position=birth.site.index if birth else 0,
         finding=rule.finding(
             confidence=confidence(
