@@ -191,3 +191,26 @@ def test_targets_in_the_order_of_the_outputs(transposed: bool, time_first: bool)
     )
     codes = [found.code for found in diagnose(recipe, 8)]
     assert ("ND125" in codes) == (transposed != time_first)
+
+
+@pytest.mark.parametrize("moved", [True, False])
+@pytest.mark.parametrize("places", [(5, 6), (11,)])
+def test_scores_of_places_that_are_flattened(moved: bool, places: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    classes = 4
+    kind = nn.Conv2d if len(places) == 2 else nn.Conv1d
+    model = kind(3, classes, 3, padding=1)
+
+    def loss_fn(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        scores = model(batch[0])
+        scores = scores.movedim(1, -1).reshape(-1, classes) if moved else scores.view(-1, classes)
+        return F.cross_entropy(scores, batch[1].view(-1))
+
+    recipe = Recipe(
+        model=model,
+        loss_fn=loss_fn,
+        optimizer=torch.optim.Adam(model.parameters(), 1e-2),
+        data=[(torch.randn(8, 3, *places), torch.randint(0, classes, (8, *places)))] * 6,
+    )
+    codes = [found.code for found in diagnose(recipe, 6)]
+    assert ("ND121" in codes) != moved

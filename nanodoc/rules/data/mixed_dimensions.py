@@ -2,9 +2,9 @@
 Calls of view and reshape on the way to the loss, by their shapes: the sizes come out in another
 order, so that no dimension was moved and all values are mixed. (N, T, F) as (N, F, T); (N, H, W, C)
 as (N, C, H, W); (N, C, H, W) as (N, H·W, C) and back; (N, T, E) as (N, heads, T, E/heads), and the
-way back of what attention gave; the last states (layers, N, H) of a recurrent layer as (N,
-layers·H). Also a sample of the data set, drawn again line by line: a picture (H, W, C) as (C, H,
-W).
+way back of what attention gave; scores (N, C, H, W) as (N·H·W, C) for a loss; the last states
+(layers, N, H) of a recurrent layer as (N, layers·H). Also a sample of the data set, drawn again
+line by line: a picture (H, W, C) as (C, H, W).
 
 ## Why it matters
 The shapes fit, nothing fails, and the model reads noise.
@@ -26,17 +26,18 @@ ND125 misaligned-targets, ND513 cross-sample-leak
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.rule import Rule, rule
-from nanodoc.facts.calls import RECURRENT, RESHAPING, CallFacts, StepCalls
+from nanodoc.facts.calls import CLASSIFICATION, RECURRENT, RESHAPING, CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.items import MixedItem
 from nanodoc.facts.source import SourceSpan
 from nanodoc.rules.base import location_key
 from nanodoc.rules.data.batch_claims import item_claim
-from nanodoc.rules.learning.claims import WIRED, at_call, calls_of, learning_claim
+from nanodoc.rules.learning.claims import WIRED, at_call, calls_of, learning_claim, loss_call
 
 _PADDING = ("pad", "cat", "concat")
 _MOVING = ("transpose", "permute", "movedim", "swapaxes", "t", "mT", "T")
@@ -126,6 +127,11 @@ def _order(calls: StepCalls, call: CallFacts, given: Shape, made: Shape) -> tupl
         if not _swapped(given, made) or _regroups(calls, call, given, made):
             return None
         return "The two shapes have the same sizes in another order", "transpose or permute instead"
+    if len(made) == 2 and _scatters_classes(calls, call, given, made):
+        return (
+            f"The scores of the {made[1]} classes of one place do not lie together",
+            f"x.movedim(1, -1).reshape(-1, {made[1]}), or cross_entropy on x as it is",
+        )
     origin = calls.origin(call.arguments[0])
     name = origin.name if isinstance(origin, CallFacts) else ""
     if len(given) == 3 and name in RECURRENT and made == (given[1], given[0] * given[2]):
@@ -137,6 +143,16 @@ def _order(calls: StepCalls, call: CallFacts, given: Shape, made: Shape) -> tupl
     if len(given) == 4 and len(made) == 3:
         return _joined(given, made, attention=name in _ATTENTION)
     return _split(given, made) if len(given) == 3 and len(made) == 4 else None
+
+
+def _scatters_classes(calls: StepCalls, call: CallFacts, given: Shape, made: Shape) -> bool:
+    """Scores (N, C, ...) that are made (places, C) for a loss without moving the classes last."""
+    classes = made[1]
+    if len(given) < 3 or given[1] != classes or classes in (1, given[-1]):
+        return False
+    loss = loss_call(calls, CLASSIFICATION)
+    way = calls.path(loss.arguments[0]) if loss is not None and loss.arguments else ()
+    return math.prod(given[2:]) > 1 and any(step.index == call.index for step in way)
 
 
 def _pictures(given: Shape, made: Shape) -> int | None:
