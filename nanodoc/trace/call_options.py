@@ -25,6 +25,7 @@ _OPTIONS = (
     "padding_idx",
 )
 _POSITIONS = {("softmax", 1): "dim", ("log_softmax", 1): "dim"}
+_ADDING = ("add", "iadd", "radd", "sub", "isub")
 _MULTIPLYING = ("mul", "rmul", "div", "truediv", "itruediv")
 _SIMPLE = (int, float, bool, str, type(None))
 
@@ -99,3 +100,11 @@ def factor_of(name: str, args: Any, *, in_place: bool) -> dict[str, float]:
         factor = float(size[size.log().abs().argmin()])
         return {"factor": factor if name in ("mul", "rmul") else 1 / factor}
     return {}
+
+
+def offset_of(name: str, args: Any) -> dict[str, float]:
+    """What an addition or subtraction of a number adds."""
+    number = args[1] if len(args) > 1 else None
+    if name not in _ADDING or not isinstance(number, (int, float)) or isinstance(number, bool):
+        return {}
+    return {"offset": float(number) if "add" in name else -float(number)}

@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from nanodoc.facts.calls import ArgumentFacts, CallFacts, RangeFacts, StepCalls
 from nanodoc.facts.crash import FailedCall, GivenFacts
 from nanodoc.facts.source import SourceSpan
-from nanodoc.trace.call_options import factor_of, options_of, version_of
+from nanodoc.trace.call_options import factor_of, offset_of, options_of, version_of
 from nanodoc.trace.modules import ModuleStack
 from nanodoc.trace.ops import outputs_of, tensors_in
 from nanodoc.trace.ranges import RANGED, out_of_range
@@ -124,7 +124,7 @@ class CallLog(TorchFunctionMode):
         index = len(self._calls)
         in_place = any(made[0] is argument for argument in given)
         notes |= {"written": written} if in_place else {}
-        notes |= factor_of(name, args, in_place=in_place)
+        notes |= factor_of(name, args, in_place=in_place) | offset_of(name, args)
         view = bool(given) and not in_place and _shares(made[0], given[0])
         self._calls.append(
             (

@@ -165,6 +165,14 @@ PATIENTS: tuple[Patient, ...] = (
         line="words = sorted(",
     ),
     Patient(
+        name="shaded-tiles",
+        file="shaded_tiles",
+        story="pictures from −1 to 1 that the model maps from 0 … 1 to −1 … 1 once more",
+        expect="rescaled-twice",
+        line="signed = tiles * 2 - 1",
+        severity="warning",
+    ),
+    Patient(
         name="rescaled-scans",
         file="rescaled_scans",
         story="scans that are scaled in place each time they are read",
