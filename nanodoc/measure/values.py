@@ -24,6 +24,7 @@ _BLOCKS = -1e4
 _LOOKUP = "embedding"
 _TAKING = ("getitem", "unbind", "select")
 _BINARIES = ("binary_cross_entropy", BINARY)
+_SCALING = ("add", "sub", "mul", "div", "truediv", "rmul")
 _PRODUCTS = ("mul", "rmul", "imul")
 _FEWEST_FLAGS, _MOST_FLAGS = 8, 1 << 16
 _LAST_DIMENSION = frozenset(("linear", "layer_norm", "matmul", "rms_norm"))
@@ -349,11 +350,13 @@ def _are_the_same(tensors: list[torch.Tensor]) -> bool:
 
 
 def _of_others(name: str, tensors: list[torch.Tensor], out: torch.Tensor) -> dict[str, float]:
-    if name in _PRODUCTS and not out.requires_grad:
-        return _flags(tensors)
-    if name in _PRODUCTS and out.dim() > 1:
-        return _classes(tensors)
-    return {"value": _number(out)} if out.dim() == 0 and out.requires_grad else {}
+    if out.requires_grad:
+        if name in _PRODUCTS and out.dim() > 1:
+            return _classes(tensors)
+        return {"value": _number(out)} if out.dim() == 0 else {}
+    flags = _flags(tensors) if name in _PRODUCTS else {}
+    scaled = name in _SCALING and len(tensors) == 1 and out.dim() > 1 and out.is_floating_point()
+    return flags or (_range("made", out) if scaled else {})
 
 
 def _number(out: Any) -> float:

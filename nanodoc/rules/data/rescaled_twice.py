@@ -26,12 +26,12 @@ from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.calls import CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
-from nanodoc.facts.loop import BatchLeaf
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import WIRED, at_call, calls_of, learning_claim
 
 _WIDEST = 1.05  # of values from −1 to 1
 _REACHES = 0.5  # on both sides of 0
+_FAR = 2.8  # behind the map: all of the range was used
 
 
 @rule(
@@ -39,23 +39,22 @@ _REACHES = 0.5  # on both sides of 0
     "rescaled-twice",
     "warning",
     "inputs between −1 and 1 that are mapped by 2x − 1 once more",
-    needs=("inspection", "data"),
+    needs=("inspection",),
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
-    calls, data = calls_of(evidence), evidence.data
-    if calls is None or data is None:
-        return
-    signed = {leaf.path: leaf for leaf in data.leaves if _is_signed(leaf)}
-    for call in calls.calls:
-        mapped = _mapped(calls, call)
-        if mapped in signed:
-            yield _claim(rule, evidence, call, signed[mapped])
+    calls = calls_of(evidence)
+    for call in calls.calls if calls is not None else ():
+        assert calls is not None
+        leaf = _mapped(calls, call)
+        if leaf is not None and _was_signed(call):
+            yield _claim(rule, evidence, call, leaf)
             return
 
 
-def _is_signed(leaf: BatchLeaf) -> bool:
-    low, high = leaf.minimum, leaf.maximum
-    return leaf.floating and -_WIDEST <= low < -_REACHES and _REACHES < high <= _WIDEST
+def _was_signed(call: CallFacts) -> bool:
+    """Before the map, its values lay between −1 and 1, on both sides of 0."""
+    low, high = ((call.notes.get(f"made_{end}", 0.0) + 1) / 2 for end in ("min", "max"))
+    return -_WIDEST <= low < -_REACHES and _REACHES < high <= _WIDEST
 
 
 def _mapped(calls: StepCalls, call: CallFacts) -> str | None:
@@ -74,27 +73,24 @@ def _step(call: CallFacts) -> tuple[str, float] | None:
     return (kind, call.notes[kind]) if kind in call.notes else None
 
 
-def _claim(rule: Rule, evidence: Evidence, call: CallFacts, leaf: BatchLeaf) -> Claim:
+def _claim(rule: Rule, evidence: Evidence, call: CallFacts, leaf: str) -> Claim:
     inspection = evidence.inspection
     made = inspection.criterion_at if inspection is not None else None
-    inside = call.called_from is not None
     culprit = at_call(call, evidence)
-    if inside and made is not None:
+    if call.called_from is not None and made is not None:
         culprit = replace(culprit, location=made)
+    low, high = call.notes["made_min"], call.notes["made_max"]
+    before = f"{(low + 1) / 2:.3g} to {(high + 1) / 2:.3g}"
     return learning_claim(
         rule,
-        location_key(culprit.location) or ("rescaled", leaf.path),
-        title=f"{leaf.path} is mapped by 2x − 1, and lies between −1 and 1 already",
-        explanation=f"Its values go from {leaf.minimum:.3g} to {leaf.maximum:.3g} before, and from "
-        f"{2 * leaf.minimum - 1:.3g} to {2 * leaf.maximum - 1:.3g} behind it. The map is meant for "
-        "values from 0 to 1.",
+        location_key(culprit.location) or ("rescaled", leaf),
+        title=f"{leaf} is mapped by 2x − 1, and lies between −1 and 1 already",
+        explanation=f"Its values go from {before} before, and from {low:.3g} to {high:.3g} behind "
+        "it. The map is meant for values from 0 to 1.",
         culprit=culprit,
         step=inspection.step if inspection is not None else None,
-        weight=confidence(0.8, 0.3 if leaf.minimum < -2 * _REACHES + 0.1 else 0.0),
-        notes=[
-            ("range", f"{leaf.minimum:.4g} … {leaf.maximum:.4g}"),
-            ("mapped at", call.site.place if call.site is not None else None),
-        ],
+        weight=confidence(0.8, 0.3 if low < -_FAR else 0.0),
+        notes=[("mapped at", call.site.place if call.site is not None else None)],
         fix="scale the data to 0 … 1, or switch off the second map (auto_normalize=False)",
         standing=WIRED,
     )
