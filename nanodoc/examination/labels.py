@@ -25,7 +25,7 @@ from nanodoc.tensors.nested import keys_of, tensor_leaves
 from nanodoc.trace.files import USER, frame_kind
 from nanodoc.trace.named_numbers import reshaped_at, written_into_at
 from nanodoc.trace.returned import Key, collator_of, line_in_data, line_of_variable, lines_calling
-from nanodoc.trace.unread import unread_names
+from nanodoc.trace.unread import unread_fields, unread_names
 
 _LOSSES = (*CLASSIFICATION, *REGRESSION, "ctc_loss")
 _WEIGHTED = ("CrossEntropyLoss", "NLLLoss")
@@ -80,7 +80,7 @@ def unread_flags(calls: StepCalls) -> tuple[tuple[str, SourceSpan], ...]:
     places = {(c.site.file, c.site.function): c.site for c in sums if c.site is not None}.values()
     found: dict[str, SourceSpan] = {}
     for place in places:
-        found |= unread_names(place, _ENDS)
+        found |= unread_names(place, _ENDS) | unread_fields(place, _ENDS)
     return tuple(found.items())
 
 

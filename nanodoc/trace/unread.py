@@ -5,11 +5,14 @@ from __future__ import annotations
 import ast
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from nanodoc.facts.source import SourceSpan
 from nanodoc.trace.files import line_span
 from nanodoc.trace.parsed import FUNCTION, nodes_of, tree_of
+
+_OTHERS = 2
+"""Fields that are read: it is that class that the function takes apart."""
 
 
 def unread_names(place: SourceSpan, names: re.Pattern[str]) -> dict[str, SourceSpan]:
@@ -40,6 +43,73 @@ def unread_names(place: SourceSpan, names: re.Pattern[str]) -> dict[str, SourceS
         name: line_span(file, line, place.function)
         for name, line in bound.items()
         if name not in read and names.fullmatch(name) and not name.startswith("_")
+    }
+
+
+def unread_fields(place: SourceSpan, names: re.Pattern[str]) -> dict[str, SourceSpan]:
+    """Fields of a named tuple or data class of this file whose names match, each with the line that
+    declares it, that nothing in the file reads, while the innermost function around `place` reads
+    others of the same class."""
+    file = os.path.abspath(place.file)
+    nodes = nodes_of(file)
+    around = [
+        node
+        for node in nodes
+        if isinstance(node, FUNCTION) and node.lineno <= place.line <= (node.end_lineno or 0)
+    ]
+    if not around:
+        return {}
+    read = _attributes(nodes)
+    here = _attributes(ast.walk(max(around, key=lambda node: node.lineno)))
+    found: dict[str, SourceSpan] = {}
+    for node in nodes:
+        fields = _fields(node)
+        if len(here & fields.keys()) < _OTHERS:
+            continue
+        for name, line in fields.items():
+            if names.fullmatch(name) and name not in read:
+                found[name] = line_span(file, line, "<module>")
+    return found
+
+
+def _attributes(nodes: Iterable[ast.AST]) -> set[str]:
+    """Those that are read, also as `getattr(batch, "done")` or `batch["done"]`."""
+    nodes = list(nodes)
+    by_name = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    called = [node for node in nodes if isinstance(node, (ast.Call, ast.Subscript))]
+    by_text = {
+        part.value
+        for node in called
+        if not _is_namedtuple(node)
+        for part in ast.iter_child_nodes(node)
+        if isinstance(part, ast.Constant) and isinstance(part.value, str)
+    }
+    return by_name | by_text
+
+
+def _is_namedtuple(node: ast.AST) -> bool:
+    called = node.func if isinstance(node, ast.Call) else None
+    name = getattr(called, "attr", None) or getattr(called, "id", None)
+    return name in ("namedtuple", "NamedTuple", "make_dataclass")
+
+
+def _fields(node: ast.AST) -> dict[str, int]:
+    """Of a named tuple or a class with annotated fields."""
+    if isinstance(node, ast.ClassDef):
+        return {
+            inner.target.id: inner.lineno
+            for inner in node.body
+            if isinstance(inner, ast.AnnAssign) and isinstance(inner.target, ast.Name)
+        }
+    if not _is_namedtuple(node) or not isinstance(node, ast.Call) or len(node.args) < 2:
+        return {}
+    given = node.args[1]
+    if isinstance(given, ast.Constant) and isinstance(given.value, str):
+        return dict.fromkeys(given.value.replace(",", " ").split(), node.lineno)
+    return {
+        part.value: part.lineno
+        for part in ast.walk(given)
+        if isinstance(part, ast.Constant) and isinstance(part.value, str)
     }
 
 

@@ -39,6 +39,7 @@ from nanodoc.rules.rewrite import on_argument
 
 _BY_HAND = ("sub", "mul", "truediv", "div")
 _CONVERSIONS = ("tensor", "as_tensor", "asarray", "from_numpy")
+_TAKING = ("getitem", "index_select")
 _PARTS = ("add", "radd", "sub", "mul")
 
 
@@ -100,7 +101,7 @@ def _by_accident(
     if not isinstance(source, CallFacts):  # a parameter by itself, such as a vector of frequencies
         return False
     if isinstance(other, ArgumentFacts):
-        given_with_input = other.of_batch
+        given_with_input = other.of_batch or _same_rows(calls, given, source)
     else:
         given_with_input = other.index in _drawn_for(calls, learns) or _brought(
             calls, other, source
@@ -116,6 +117,25 @@ def _brought(calls: StepCalls, given: CallFacts, source: CallFacts) -> bool:
         given.name in _CONVERSIONS
         and not given.arguments
         and any(call.shape[:1] == given.shape[:1] for call in inputs)
+    )
+
+
+def _same_rows(calls: StepCalls, given: ArgumentFacts, source: CallFacts) -> bool:
+    """One line takes rows of it and, by the same indices, of what the network was given: a
+    mini-batch of a rollout."""
+    taken = calls.maker(given)
+    while taken is not None and taken.name not in _TAKING:
+        taken = calls.maker(taken.arguments[0]) if taken.arguments else None
+    if taken is None or taken.site is None or len(taken.arguments) < 2:
+        return False
+    behind, _ = calls.behind(source)
+    by = taken.arguments[1].made_by
+    return by is not None and any(
+        one.name in _TAKING
+        and one.site == taken.site
+        and len(one.arguments) > 1
+        and one.arguments[1].made_by == by
+        for one in (calls.calls[index] for index in behind)
     )
 
 

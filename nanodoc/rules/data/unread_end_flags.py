@@ -1,8 +1,9 @@
 """## What it checks
 Regressions whose target is a reward plus a number times what a network says of the next state, as
 those of Q-learning and of critics, in a function that binds a variable such as done or terminated
-and never reads it, where no flag at all is multiplied in. An info where the value is not the best
-of several actions: tasks of control may have no end but the limit of time.
+and never reads it, or takes a named tuple apart and leaves such a field, where no flag at all is
+multiplied in. An info where the value is not the best of several actions: tasks of control may have
+no end but the limit of time.
 
 ## Why it matters
 Where an episode ended there is no next state. With its value in the target, ends look as good as
@@ -39,7 +40,7 @@ _CHOICES = (
     *("where", "masked_fill", "masked_scatter", "setitem", "index_put", "index_fill"),
     *("index_copy", "index_add", "scatter"),
 )
-_MAXIMA = ("max", "amax")
+_MAXIMA = ("max", "amax", "argmax")
 
 
 @rule(
@@ -78,8 +79,11 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
 
 
 def _beside(place: SourceSpan, site: SourceSpan | None) -> bool:
-    """In the same function of the same file."""
-    return site is not None and (place.file, place.function) == (site.file, site.function)
+    """In the same function of the same file; or a field of what that takes apart, which is declared
+    in the module."""
+    if site is None or place.file != site.file:
+        return False
+    return place.function in (site.function, "<module>")
 
 
 def _is_masked(calls: StepCalls, total: CallFacts) -> bool:
