@@ -7,7 +7,7 @@ import torch
 
 from nanodoc.facts.course import LOG_PROBABILITIES, SUPERVISED
 
-_OF_INTEREST = frozenset((*SUPERVISED, *LOG_PROBABILITIES))
+_OF_INTEREST = frozenset((*SUPERVISED, *LOG_PROBABILITIES, "logsumexp"))
 _MOST = 1_000  # single numbers, of any function: what the loss is the sum of
 _THE_SAME = 1e-3  # of the largest slope: the rounding of bfloat16 is greater than that of weights
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -55,6 +56,35 @@ def test_attention_over_queries() -> None:
     assert "ND133" in codes(Attention("queries"))
     for how in ("keys", "slots", "right"):
         assert "ND133" not in codes(Attention(how))
+
+
+class Heads(nn.Module):
+    """Four heads of 12 positions."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.words, self.asked = nn.Embedding(20, 16), nn.Linear(16, 48)
+        self.norm, self.out = nn.LayerNorm(4), nn.Linear(16, 2)
+        self.how = how
+
+    def forward(self, ids: torch.Tensor) -> Any:
+        q, k, v = (part.reshape(16, 12, 4, 4) for part in self.asked(self.words(ids)).chunk(3, -1))
+        if self.how.startswith("moved"):
+            q, k, v = (part.transpose(1, 2) for part in (q, k, v))
+        if self.how.endswith("by hand"):
+            scores = (self.norm(q) @ k.transpose(-2, -1)) / 2
+            read = scores.softmax(-1) @ v
+        else:
+            read = F.scaled_dot_product_attention(q, k, v)
+        if self.how.startswith("moved"):
+            read = read.transpose(1, 2)
+        return self.out(read.flatten(2)).mean(1)
+
+
+@pytest.mark.parametrize("how", ["moved", "moved by hand", "split", "split by hand"])
+def test_attention_over_heads(how: str) -> None:
+    assert ("ND148" in codes(Heads(how))) == how.startswith("split")
 
 
 class Dropping(nn.Module):

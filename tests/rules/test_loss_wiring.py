@@ -278,6 +278,25 @@ def test_softmax_over_the_only_score() -> None:
     assert serious(run(classify, model=Pooled(dim=1))) == []
 
 
+class Experts(nn.Module):
+    """Four of them, of which the gate keeps as many."""
+
+    def __init__(self, kept: int) -> None:
+        super().__init__()
+        self.gate, self.kept = nn.Linear(6, 4), kept
+        self.experts = nn.Linear(6, 16)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        scores, chosen = self.gate(x).topk(self.kept, dim=1)
+        weights = torch.zeros(len(x), 4).scatter(1, chosen, scores.softmax(1))
+        return (weights[:, :, None] * self.experts(x).view(-1, 4, 4)).sum(1)
+
+
+def test_the_softmax_of_the_only_score_that_is_kept() -> None:
+    assert serious(run(classify, model=Experts(1)))[0] == "ND620"
+    assert "ND620" not in serious(run(classify, model=Experts(2)))
+
+
 class OneKey(nn.Module):
     """Attention over a memory that happens to hold a single entry."""
 

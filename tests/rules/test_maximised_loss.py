@@ -48,8 +48,15 @@ def likelihood(model: Any, batch: Any) -> torch.Tensor:
     return scores[torch.arange(32), batch[1]].mean()  # no minus
 
 
+def normalised_score(model: Any, batch: Any) -> torch.Tensor:
+    scores = model(batch[0])
+    likely = scores[torch.arange(32), batch[1]] - scores.logsumexp(1)
+    return likely.sum() / 32  # likely
+
+
 def test_the_line_that_turns_the_loss() -> None:
     for loss, line in (
+        (normalised_score, "likely"),
         (negative, "turned"),
         (one_minus, "subtracted"),
         (each_by_itself, "times a negative number"),
@@ -80,8 +87,31 @@ def with_an_adversary(model: Any, batch: Any) -> torch.Tensor:
     return F.cross_entropy(scores, batch[1]) - 0.1 * F.mse_loss(scores, batch[0][:, :4])
 
 
+def normalised_by_hand(model: Any, batch: Any) -> torch.Tensor:
+    return -normalised_score(model, batch)
+
+
+def of_a_mixture(model: Any, batch: Any) -> torch.Tensor:
+    """The likelihood of two normal distributions of equal weight."""
+    apart = batch[0][:, :4] - model(batch[0])
+    return -(-apart.pow(2)).logsumexp(1).mean()
+
+
+def over_several_samples(model: Any, batch: Any) -> torch.Tensor:
+    """A bound by importance weights, one logsumexp less another."""
+    scores = model(batch[0])
+    return (scores[:, :2].logsumexp(1) - scores.logsumexp(1)).pow(2).mean()
+
+
 def test_signs_that_are_meant() -> None:
-    for loss in (negative_entropy, bad_actions, with_an_adversary):
+    for loss in (
+        negative_entropy,
+        bad_actions,
+        with_an_adversary,
+        normalised_by_hand,
+        of_a_mixture,
+        over_several_samples,
+    ):
         assert told(loss) == []
 
 

@@ -271,6 +271,13 @@ PATIENTS: tuple[Patient, ...] = (
         line="F.cosine_embedding_loss(",
     ),
     Patient(
+        name="four-heads",
+        file="four_heads",
+        story="heads that are split off and not moved before the positions",
+        expect="attention-over-heads",
+        line="part.view(-1, 10, 4, 8)",
+    ),
+    Patient(
         name="asked-by-all",
         file="first_of_two",
         build="queries",

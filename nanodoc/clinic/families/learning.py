@@ -6,6 +6,13 @@ from nanodoc.clinic.patient import Patient
 
 PATIENTS: tuple[Patient, ...] = (
     Patient(
+        name="named-sketches",
+        file="named_sketches",
+        story="a scale that has been through exp() before",
+        expect="doubled-exp",
+        line="scale = scale.exp()",
+    ),
+    Patient(
         name="house-prices",
         file="house_prices",
         story="a learning rate that only normalised features bear",

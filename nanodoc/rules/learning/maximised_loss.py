@@ -1,9 +1,10 @@
 """## What it checks
 The only loss of a step is made of one supervised loss (cross entropy, squared error, …) with a
-minus sign in front of it, or of the log-probabilities of labels without one, and an optimizer that
-goes down holds the layer that predicts. Sums of several terms and trainings with several optimizers
-are not judged, as an adversary's term has a minus sign on purpose; nor are terms that samples weigh
-differently in, as advantages make them.
+minus sign in front of it, or of the log-probabilities of labels without one (also a score minus the
+logsumexp of all, as a CRF gives), and an optimizer that goes down holds the layer that predicts.
+Sums of several terms and trainings with several optimizers are not judged, as an adversary's term
+has a minus sign on purpose; nor are terms that samples weigh differently in, as advantages make
+them.
 
 ## Why it matters
 The training makes the predictions as wrong as it can. The loss falls all the same, and below zero.
@@ -83,6 +84,10 @@ def _climbed(calls: StepCalls) -> tuple[CallFacts, CallFacts] | None:
     root = call = calls.calls[calls.losses[0]]
     turns: CallFacts | None = None
     while call.name not in (*SUPERVISED, *LOG_PROBABILITIES):
+        normaliser = _normaliser(calls, call)
+        if normaliser is not None:
+            wrong = normaliser.notes.get("slope", 0.0) < 0
+            return (normaliser, turns or root) if wrong else None
         inner = [a for a in call.arguments if a.requires_grad]
         before = calls.maker(inner[0]) if len(inner) == 1 else None
         if before is None:
@@ -93,6 +98,18 @@ def _climbed(calls: StepCalls) -> tuple[CallFacts, CallFacts] | None:
     if call.name in SUPERVISED:
         return (call, turns or call) if slope < 0 else None
     return (call, turns or root) if slope > 0 else None
+
+
+def _normaliser(calls: StepCalls, call: CallFacts) -> CallFacts | None:
+    """The logsumexp that a score is subtracted by, which is none itself: a log-likelihood."""
+    if call.name != "sub" or len(call.arguments) < 2:
+        return None
+    score, found = (calls.origin(argument) for argument in call.arguments[:2])
+    if not isinstance(found, CallFacts) or found.name != "logsumexp":
+        return None
+    learns = all(argument.requires_grad for argument in call.arguments[:2])
+    alike = isinstance(score, CallFacts) and score.name == "logsumexp"
+    return found if learns and not alike else None
 
 
 def _is_trained(calls: StepCalls, loss: CallFacts, evidence: Evidence) -> bool:

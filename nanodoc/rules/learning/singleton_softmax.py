@@ -1,6 +1,6 @@
 """## What it checks
-A softmax on the way to the loss over a dimension of size 1 that a layer with a single output made.
-Attention over a single key is left alone.
+A softmax on the way to the loss over a dimension of size 1 that a layer with a single output made,
+or that is what was kept of several scores (`topk(1)`). Attention over a single key is left alone.
 
 ## Why it matters
 softmax of one number is 1. Attention weights are all equal, a classifier always answers 1, and the
@@ -105,8 +105,11 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
 
 
 def _made_by_a_layer(calls: StepCalls, argument: ArgumentFacts) -> bool:
-    """The dimension is a layer's one output. Attention over a single key is no mistake."""
+    """The dimension is a layer's one output, or the one that was kept of several. Attention over a
+    single key is no mistake."""
     made = calls.origin(argument, elementwise=True)
+    if isinstance(made, CallFacts) and made.name == "topk" and made.arguments:
+        return _made_by_a_layer(calls, made.arguments[0])
     return (
         isinstance(made, CallFacts)
         and made.name in _LAYERS
