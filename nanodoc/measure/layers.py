@@ -144,10 +144,13 @@ class LayerProbe:
         if torch._C._current_autograd_node() is not None:
             return
         began = time.perf_counter()
+        # a tensor's class may have methods of its own, and whatever fails here is no error of the
+        # training's
         with (
-            contextlib.suppress(RuntimeError),
+            contextlib.suppress(Exception),
             torch.no_grad(),
             torch.autocast(out.device.type, enabled=False),
+            torch._C.DisableTorchFunction(),
         ):
             values = _some(out.detach()).float()
             std, mean = torch.std_mean(values)
@@ -164,7 +167,11 @@ class LayerProbe:
 
     def gradients(self) -> None:
         """The gradients are complete, and no optimizer has stepped on them yet."""
-        with torch.no_grad(), contextlib.suppress(RuntimeError):
+        with (
+            torch.no_grad(),
+            contextlib.suppress(Exception),
+            torch._C.DisableTorchFunction(),
+        ):
             for parameter, _ in self._before:
                 grad = parameter.grad
                 name = self._names.get(id(parameter))
