@@ -27,6 +27,8 @@ class BuildFacts:
     parameters: Mapping[str, Place] = field(default_factory=dict)
     filled: Mapping[str, Place] = field(default_factory=dict)
     """Where the values of each parameter were last written as a whole."""
+    made_by_library: set[str] = field(default_factory=set)
+    """Parameters whose values a library's own code gave, at whatever line of the user's."""
     attributes: Mapping[tuple[int, str], Place] = field(default_factory=dict)
     replaced: Mapping[tuple[int, str], Place] = field(default_factory=dict)
     renewed: set[str] = field(default_factory=set)

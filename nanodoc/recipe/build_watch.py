@@ -41,7 +41,8 @@ class BuildWatch(TorchDispatchMode):
         self._memory = memory
         self._unwritten: dict[int | None, torch.UntypedStorage] = {}
         self._parameters: dict[tuple[int, str], Place] = {}
-        self._filled: dict[int | None, tuple[StorageWeakRef, Place]] = {}
+        self._inside: set[tuple[int, str]] = set()  # parameters of a library's own modules
+        self._filled: dict[int | None, tuple[StorageWeakRef, Place, bool]] = {}
         self._attributes: dict[tuple[int, str], Place] = {}
         self._replaced: dict[tuple[int, str], Place] = {}
         self._renewed: set[tuple[int, str]] = set()
@@ -136,7 +137,8 @@ class BuildWatch(TorchDispatchMode):
             mine, caller = calling_places(3)
             place = caller or mine
             if place is not None:
-                self._filled[_storage(tensor)] = StorageWeakRef(tensor.untyped_storage()), place
+                memory = StorageWeakRef(tensor.untyped_storage())
+                self._filled[_storage(tensor)] = memory, place, caller is None
 
     def _note(self, table: dict[Any, Place], key: Any, owner: Any) -> None:
         mine, caller = calling_places(2)
@@ -174,6 +176,8 @@ class BuildWatch(TorchDispatchMode):
             known = (vars(module).get("_parameters") or {}).get(name)
             original(module, name, param)
             self._note(self._parameters, (id(module), name), module)
+            if calling_places(1)[1] is not None:
+                self._inside.add((id(module), name))
             if known is not None and known is not param:
                 self._renewed.add((id(module), name))
 
@@ -337,15 +341,19 @@ class BuildWatch(TorchDispatchMode):
         modules = {id(module) for module in model.modules()}
         if len(self._built) > 1:
             gc.collect()  # an optimizer that was thrown away stands in a cycle with its hooks
+        fills = {
+            name: self._filled[key][1:]
+            for name, p in model.named_parameters()
+            # the memory of one that is gone may have been given out again
+            if (key := _storage(p)) in self._filled and not self._filled[key][0].expired()
+        }
         facts = BuildFacts(
             never_written=never,
             parameters={n: self._parameters[k] for n, k in owned.items() if k in self._parameters},
             renewed={name for name, key in owned.items() if key in self._renewed},
-            filled={
-                name: self._filled[key][1]
-                for name, p in model.named_parameters()
-                # the memory of one that is gone may have been given out again
-                if (key := _storage(p)) in self._filled and not self._filled[key][0].expired()
+            filled={name: place for name, (place, _) in fills.items()},
+            made_by_library={
+                n for n, k in owned.items() if not fills.get(n, (None, k not in self._inside))[1]
             },
             attributes={key: place for key, place in self._attributes.items() if key[0] in modules},
             replaced={key: place for key, place in self._replaced.items() if key[0] in modules},
@@ -358,23 +366,17 @@ class BuildWatch(TorchDispatchMode):
             undone={k: undone for k, undone in self._modes.undone.items() if k in modules},
             built=[optimizer for ref in self._built if (optimizer := ref()) is not None],
             frozen={
-                name: self._frozen[id(p)]
-                for name, p in model.named_parameters()
-                if id(p) in self._frozen
+                n: self._frozen[id(p)] for n, p in model.named_parameters() if id(p) in self._frozen
             },
             loaded={name for name, p in model.named_parameters() if id(p) in self._loaded},
             layers={
-                path: self._layers[id(m)]
-                for path, m in model.named_modules()
-                if id(m) in self._layers
+                n: self._layers[id(m)] for n, m in model.named_modules() if id(m) in self._layers
             },
             criterion=self._layers.get(id(criterion))
             if isinstance(criterion, torch.nn.Module)
             else None,
             casts={
-                name: self._casts[id(p)]
-                for name, p in model.named_parameters()
-                if id(p) in self._casts
+                n: self._casts[id(p)] for n, p in model.named_parameters() if id(p) in self._casts
             },
             compiled=self._compiled,
             grad_off=self._grad_off if not torch.is_grad_enabled() else None,

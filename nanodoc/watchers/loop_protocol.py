@@ -261,7 +261,8 @@ class LoopProtocol:
         if given and all(
             update.cleared and (p.grad is None or not bool(p.grad.any())) for p, update in given
         ):
-            self._count(DISCARDED, place, self._backwards[-1][0] if self._backwards else None)
+            at = self._cleared_at or place
+            self._count(DISCARDED, at, self._backwards[-1][0] if self._backwards else None)
         self._note_dropped(known, place)
         self._rewritten |= (
             any(

@@ -90,7 +90,8 @@ def _parameters(
             ratios = [sample.ratios[name] for sample in samples if name in sample.ratios]
             alike = _identical_rows(weights)
             began_alike = old is not None and _identical_rows(old) and bool(old.any())
-            wide = width_over_he(old) if old is not None else None
+            own = old is not None and name not in build.made_by_library
+            wide = width_over_he(old) if own and old is not None else None
             positive = old is not None and old.dim() > 1 and _is_positive(old)
             yield ParameterStats(
                 name=name,

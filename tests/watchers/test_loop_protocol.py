@@ -164,8 +164,8 @@ def test_a_generator_step_that_leaves_gradients_in_the_critic_is_left_alone() ->
 def discards(model: nn.Module, batch: Any, optimizer: Any) -> torch.Tensor:
     loss = loss_of(model, batch)
     loss.backward()
-    optimizer.zero_grad()
-    optimizer.step()  # on nothing
+    optimizer.zero_grad()  # cleared early
+    optimizer.step()
     return loss
 
 
@@ -182,10 +182,10 @@ def test_gradients_cleared_before_they_are_used(step: Step) -> None:
     assert run(step)[0].code == "ND622"
 
 
-def test_the_step_on_nothing_is_the_line() -> None:
+def test_the_line_is_that_of_the_clearing() -> None:
     where = run(discards)[0].culprit.location
     assert where is not None
-    assert where.line == marked(__file__, "on nothing")
+    assert where.line == marked(__file__, "cleared early")
 
 
 MICRO = 4

@@ -33,7 +33,7 @@ PATIENTS: tuple[Patient, ...] = (
         build="cleared",
         story="gradients cleared between backward and step",
         expect="discarded-gradients",
-        line="optimizer.step()",
+        line="optimizer.zero_grad()",
     ),
     Patient(
         name="summed-parts",

@@ -330,8 +330,10 @@ def _vanished(
     stepped = _stepped_at(scheduler)
     built = scheduler.built_at if scheduler is not None else None
     where = stepped if by_batch and stepped is not None else built or stepped
-    if where is None:
-        where = next((at for at in evidence.rate_sites if at is not None), None)
+    if where is None:  # a library may step the only schedule that was made
+        made = [at for at in evidence.scheduler_sites if at is not None]
+        rates = (at for at in evidence.rate_sites if at is not None)
+        where = made[0] if len(made) == 1 else next(rates, None)
     name = scheduler.type if scheduler is not None else "the training code"
     early = gone <= _EARLY * len(steps)
     other = built if where is not built else stepped
