@@ -23,6 +23,7 @@ _LOSSES = (*CLASSIFICATION, *REGRESSION, BINARY, "binary_cross_entropy", "kl_div
 _SUMS = frozenset((*_LOSSES, "sum"))
 _TIMES = frozenset(("mul", "rmul", "imul"))
 _OVER = frozenset(("div", "truediv", "itruediv"))
+_TERMS = frozenset(("add", "radd", "iadd"))
 _SAME = frozenset(("neg", "view", "reshape", "squeeze", "to", "float"))
 _FEWEST = 4.0
 """Times the mean: rates that are too high by less are no matter of the sum."""
@@ -62,6 +63,8 @@ class LossScaleLook(TorchFunctionMode):
         if not isinstance(first, torch.Tensor):
             return None
         known = self._marks.get(id(first))
+        if name in _TERMS:
+            return self._of_terms(args)
         if name in _SUMS and first.dim():
             summed = name == "sum" or options_of(func, name, args, kwargs).get("reduction") == "sum"
             if not summed:
@@ -84,6 +87,14 @@ class LossScaleLook(TorchFunctionMode):
             own, caller = calling_places(3)
             return changed, "product", caller or own, ""
         return changed, how, place, kind
+
+    def _of_terms(self, args: Any) -> _Mark | None:
+        """Of a loss of several terms, that of the one that is the largest by its kind."""
+        marks = [known[1] for term in args[:2] if (known := self._marks.get(id(term)))]
+        largest = max(marks, key=lambda mark: mark[0], default=None)
+        if largest is None or (len(marks) < len(args[:2]) and largest[0] < _FEWEST):
+            return None
+        return largest
 
     @property
     def found(self) -> LossScale | None:
@@ -117,17 +128,13 @@ def _number(value: Any) -> float | None:
 
 
 def _criterion() -> str:
-    """The class of torch's loss that is called now by a library's code; "" where the user calls
-    it."""
+    """The class of torch's loss that is called now; "" for a function."""
     frame, kind = sys._getframe(3), ""
     while frame is not None:
-        file = frame_kind(frame.f_code.co_filename)
         own = frame.f_locals.get("self")
         if type(own).__module__ == "torch.nn.modules.loss":
             kind = type(own).__name__
-        if file == USER:
-            return ""
-        if file == LIBRARY:
+        if frame_kind(frame.f_code.co_filename) in (USER, LIBRARY):
             return kind
         frame = frame.f_back  # type: ignore[assignment]  # typeshed: the loop's end is None
     return ""

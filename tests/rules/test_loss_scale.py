@@ -33,7 +33,7 @@ for step in range(60):
 @pytest.mark.parametrize(
     ("reduction", "times", "parts", "line"),
     [
-        ("reduction='sum'", "", 1, "loss = criterion"),
+        ("reduction='sum'", "", 1, "criterion = torch.nn.MSELoss"),
         ("", " * len(x)", 1, "loss = criterion"),
         ("", "", 40, "loss.backward()"),
         ("", " * 40 / 40", 1, None),
@@ -63,3 +63,22 @@ def test_a_sum_counts_targets_and_not_classes() -> None:
     with LossScaleLook() as look:
         (F.cross_entropy(scores, targets, reduction="sum") / len(targets)).backward()
     assert look.found is None
+
+
+def test_the_largest_of_several_terms() -> None:
+    scores, targets = torch.randn(8, 5, requires_grad=True), torch.randint(5, (8,))
+    for loss in (
+        lambda: F.cross_entropy(scores, targets) + summed(scores),
+        lambda: summed(scores) + 0.1 * scores.abs().max(),
+    ):
+        with LossScaleLook() as look:
+            loss().backward()
+        assert look.found is not None
+        assert look.found.times == 40
+    with LossScaleLook() as look:
+        (F.cross_entropy(scores, targets) + scores.abs().max()).backward()
+    assert look.found is None
+
+
+def summed(scores: torch.Tensor) -> torch.Tensor:
+    return F.mse_loss(scores, torch.zeros(8, 5), reduction="sum")
