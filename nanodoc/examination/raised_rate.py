@@ -29,7 +29,7 @@ def raised_at(
     """`rates` of the first group, step by step; None where none is above `given`, or where no
     function of the user's gives the highest one."""
     highest = max(rates, default=0.0)
-    if given is None or not highest > RAISED * given > 0:
+    if given is None or not (highest > RAISED * given > 0 or _is_nominal(given, highest)):
         return None
     step = rates.index(highest)
     asked = [
@@ -50,18 +50,26 @@ def raised_at(
     return None
 
 
+def _is_nominal(given: float, highest: float) -> bool:
+    """A rate of 1 that is never reached: the function of the schedule gives the rates."""
+    return given == 1.0 and 0 < highest < 1 / RAISED
+
+
 def returned_from(
     function: Callable[..., Any], arguments: tuple[Any, ...]
 ) -> tuple[Any, SourceSpan | None]:
-    """(what a function of the user's returns, the line that does); raises what it raises."""
-    code, lines = code_of(function), list[int]()
+    """(what a function of the user's returns, the line that does: of one that only hands on what
+    another of the user's returns, that one's); raises what it raises."""
+    code, returns = code_of(function), list[tuple[Any, SourceSpan]]()
 
     def traced(frame: FrameType, event: str, arg: Any) -> Any:
-        lines.append(frame.f_lineno)
+        if event == "return":
+            at = frame.f_code
+            returns.append((arg, line_span(at.co_filename, frame.f_lineno, at.co_qualname)))
         return traced
 
     def called(frame: FrameType, event: str, arg: Any) -> Any:
-        return traced if frame.f_code is code else None
+        return traced if frame_kind(frame.f_code.co_filename) == USER else None
 
     former = sys.gettrace()
     sys.settrace(called)
@@ -69,9 +77,9 @@ def returned_from(
         value = function(*arguments)
     finally:
         sys.settrace(former)
-    if code is None or not lines:
+    if code is None or not returns:
         return value, None
-    return value, line_span(code.co_filename, lines[-1], code.co_qualname)
+    return value, next((line for given, line in returns if given is value), returns[-1][1])
 
 
 def _factors(scheduler: Any) -> Iterator[tuple[Callable[..., Any], float]]:

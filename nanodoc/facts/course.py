@@ -43,10 +43,22 @@ LOG_PROBABILITIES = ("log_softmax", "logsigmoid")
 
 _ARITHMETIC = frozenset(
     ("mean", "sum", "add", "sub", "neg", "div", "truediv", "squeeze", "unsqueeze", "view")
-) | {"reshape", "flatten", "getitem", "sqrt", "float", "masked_select", "stack", "nanmean"}
+) | {
+    "reshape",
+    "flatten",
+    "getitem",
+    "sqrt",
+    "softplus",
+    "float",
+    "masked_select",
+    "stack",
+    "nanmean",
+}
 _MASKING = frozenset(("masked_fill", "where"))
 _SIZES = frozenset(("abs", "pow", "square", "norm"))
-_SCORES = frozenset(("log_softmax", "logsigmoid", "logsumexp", "log", "exp", "max", "amax"))
+_SCORES = frozenset(
+    ("log_softmax", "logsigmoid", "logsumexp", "log", "exp", "max", "amax", "softplus")
+)
 _OVERWRITING = frozenset(
     ("fill", "zero", "full_like", "zeros_like", "ones_like", "empty_like", "argmax")
 )
@@ -128,7 +140,10 @@ def _by_hand(calls: StepCalls) -> bool:
         scaled = call.name in ("mul", "div", "truediv") and all(
             _is_scale(calls, argument) for argument in call.arguments[1:]
         )
-        if scaled or call.name in _MASKING:
+        if call.name in _MASKING:
+            learns = (calls.maker(a) for a in call.arguments if a.requires_grad)
+            waiting += [made for made in learns if made is not None]
+        elif scaled:
             waiting += [made for made in inner if _by_network(calls, call.arguments[0])][:1]
         elif call.name in _SIZES:
             if not any(_is_distance(calls, made) for made in inner):
@@ -136,6 +151,9 @@ def _by_hand(calls: StepCalls) -> bool:
             told = True
         elif call.name == "gather":
             told = True
+        elif call.name == "logsumexp":  # of what scores are above the one of the label
+            behind, _ = calls.behind(call, stop=LAYERS)
+            told = told or any(calls.calls[index].name == "gather" for index in behind)
         elif call.name in _ARITHMETIC:
             waiting += inner
         elif call.name not in _SCORES:

@@ -52,6 +52,24 @@ def test_the_line(function: Any, line: str | None) -> None:
         assert found.code == line
 
 
+def noam(step: int) -> float:
+    return 0.02 * max((step + 1) ** -0.5, (step + 1) * 0.01)
+
+
+def test_a_nominal_rate_whose_function_gives_all_of_them() -> None:
+    optimizer = torch.optim.Adam([torch.nn.Parameter(torch.ones(1))], lr=1.0)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: noam(step))
+    rates = []
+    for _ in range(20):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+    recipe: Any = SimpleNamespace(train_step=None)
+    found = raised_at(recipe, rates, 1.0, [schedule])
+    assert found is not None  # of the function that the lambda only hands on
+    assert found.code == "return 0.02 * max((step + 1) ** -0.5, (step + 1) * 0.01)"
+
+
 def test_what_a_function_returns_and_where() -> None:
     value, line = returned_from(rising, (60,))
     assert value == 0.5
