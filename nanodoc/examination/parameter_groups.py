@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from nanodoc.examination.frozen_layers import frozen_head, frozen_twice
 from nanodoc.examination.step_gradients import StepGradients, norm_of
 from nanodoc.facts.graph import (
     FrozenFacts,
@@ -30,7 +31,6 @@ _DEPTH = 3
 _MOST_ITEMS = 256
 _CONTAINERS = (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict)
 _NORMS = ("Norm",)
-_MOST_HEAD = 6  # tensors of a head: three linear layers
 
 
 class Ownership:
@@ -273,7 +273,7 @@ class Ownership:
         trainable = [name for name, p in named if p.requires_grad]
         modules = dict(self._model.named_modules())
         kinds = {type(modules[name.rpartition(".")[0]]).__name__ for name in trainable}
-        head = self._frozen_head()
+        head = frozen_head(self._model, self._build)
         lines = [line for name, _ in frozen if (line := self._build.frozen_at(name)) is not None]
         return FrozenFacts(
             frozen=len(frozen),
@@ -285,42 +285,10 @@ class Ownership:
             and all(any(word in kind for word in _NORMS) for kind in kinds),
             head_frozen=_common_path(head) if head else None,
             head_frozen_parameter=head[-1] if head else None,
+            twice=frozen_twice(self._model, self._build) if trainable else None,
             in_optimizer=any(id(p) in held for _, p in frozen),
             ineffective=ineffective,
         )
-
-    def _frozen_head(self) -> list[str]:
-        """The parameters of the last layers, where a line of code froze them at fresh values behind
-        a larger part that trains.
-
-        Only for frozen – trained – frozen with a small end: a frozen loss network, a frozen decoder
-        behind a trained projector and layers with adapters look otherwise.
-        """
-        layers = [
-            (path, m)
-            for path, m in self._model.named_modules()
-            if any(p is not None for p in m._parameters.values())
-        ]
-        runs: list[tuple[bool, list[str]]] = []
-        for path, module in layers:
-            names = [
-                f"{path}.{key}" if path else key
-                for key, p in module._parameters.items()
-                if p is not None
-            ]
-            trains = any(p is not None and p.requires_grad for p in module._parameters.values())
-            if runs and runs[-1][0] == trains:
-                runs[-1][1].extend(names)
-            else:
-                runs.append((trains, names))
-        if [trains for trains, _ in runs] != [False, True, False]:
-            return []
-        sizes = {name: p.numel() for name, p in self._model.named_parameters()}
-        body, head = runs[1][1], runs[2][1]
-        small = sum(sizes.get(name, 0) for name in head) < sum(sizes.get(name, 0) for name in body)
-        fresh = not any(name in self._build.loaded for name in head)
-        by_hand = all(self._build.frozen_at(name) is not None for name in head)
-        return head if small and fresh and by_hand and len(head) <= _MOST_HEAD else []
 
     def _ineffective(self) -> Iterator[tuple[str, str, SourceSpan | None]]:
         for path, module in self._model.named_modules():

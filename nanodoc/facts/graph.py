@@ -237,6 +237,9 @@ class FrozenFacts:
     """The module that holds the last layers, where those are frozen, few and freshly initialised
     behind a larger part that trains."""
     head_frozen_parameter: str | None = None
+    twice: tuple[str, str, SourceSpan | None] | None = None
+    """(a name, another name, the line that froze it) of one module that the model holds under two
+    names of one owner, frozen at fresh values while other layers train."""
     in_optimizer: bool = False
     ineffective: tuple[tuple[str, str, SourceSpan | None], ...] = ()
     """Modules on which `requires_grad` was set as a plain attribute: (path, type, line)."""

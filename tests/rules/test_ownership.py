@@ -187,6 +187,40 @@ def test_everything_is_frozen(tmp_path: Path) -> None:
     assert any("does not require grad" in what for what, _ in finding.effects)
 
 
+class WithTarget(nn.Module):
+    """A network beside its target, which follows it by an average."""
+
+    def __init__(self, copied: bool) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8))
+        self.head = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
+        self.body_target = copy.deepcopy(self.body) if copied else self.body
+        self.head_target = copy.deepcopy(self.head)
+        for parameter in (*self.body_target.parameters(), *self.head_target.parameters()):
+            parameter.requires_grad = False  # the target
+
+    def forward(self, x: torch.Tensor) -> Any:
+        with torch.no_grad():
+            self.head_target(self.body_target(x))
+        return self.head(self.body(x))
+
+
+def a_target_that_is_no_copy() -> Any:
+    model = WithTarget(copied=False)
+    return recipe(model, torch.optim.SGD(model.parameters(), lr=0.1))
+
+
+def a_target() -> Any:
+    model = WithTarget(copied=True)
+    return recipe(model, torch.optim.SGD(model.parameters(), lr=0.1))
+
+
+def test_a_target_network_that_is_the_network_itself(tmp_path: Path) -> None:
+    told = one(tmp_path, a_target_that_is_no_copy, "unexpectedly-frozen", "the target")
+    assert told.title.startswith("body_target is body itself")
+    assert "unexpectedly-frozen" not in {f.name for f in found(tmp_path, a_target)}
+
+
 def wrong_end() -> Any:
     model = net()
     for name, parameter in model.named_parameters():

@@ -1,7 +1,8 @@
 """## What it checks
 Models that are frozen as a whole although a training step is run, whose last layer is frozen at
-fresh values while earlier ones train, or in which only normalisation layers train. A frozen
-backbone under a trained head is what freezing is for, and is not reported.
+fresh values while earlier ones train, in which only normalisation layers train, or that hold one
+module under two names (a target network that was to be a copy) and freeze it at fresh values. A
+frozen backbone under a trained head is what freezing is for, and is not reported.
 
 ## Why it matters
 What is frozen by mistake never learns, and nothing says so.
@@ -72,7 +73,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 kind="parameter",
                 module=frozen.head_frozen,
                 parameter=frozen.head_frozen_parameter or frozen.tensors[-1],
-                location=frozen.frozen_at,
+                location=frozen.twice[2] if frozen.twice is not None else frozen.frozen_at,
             ),
             phase="setup",
             step=None,
@@ -96,6 +97,14 @@ def _told(evidence: Evidence, frozen: FrozenFacts) -> tuple[str, str, str] | Non
             "every parameter is frozen",
             f"requires_grad is False on all {frozen.frozen} parameters, so the loss has no graph "
             "and nothing can learn.",
+        )
+    if frozen.twice is not None:
+        one, other, _ = frozen.twice
+        return (
+            "warning",
+            f"{other} is {one} itself, and both are frozen at their initial values",
+            f"One module has the two names. The line that froze {other}, as a copy that is to "
+            f"follow, has frozen {one} with it.",
         )
     if frozen.head_frozen:
         return (
