@@ -85,7 +85,7 @@ def reported(
             findings = differential.treat(findings)
         interrupted = interrupted or differential.interrupted
         not_checked += differential.notes
-    findings = at_users_lines(findings, engine.build)
+    findings = at_users_lines(findings, engine.build, evidence.births)
     not_checked += _not_checked(outcome, run.steps)
     not_checked += unchecked(outcome.evidence, config.select, config.ignore)
     report = replace(

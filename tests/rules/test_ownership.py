@@ -192,8 +192,8 @@ class WithTarget(nn.Module):
 
     def __init__(self, copied: bool) -> None:
         super().__init__()
-        self.body = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8))
-        self.head = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
+        self.body = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 8))
+        self.head = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
         self.body_target = copy.deepcopy(self.body) if copied else self.body
         self.head_target = copy.deepcopy(self.head)
         for parameter in (*self.body_target.parameters(), *self.head_target.parameters()):
