@@ -16,6 +16,7 @@ from nanodoc.facts.graph import (
     LOST,
     CutFacts,
     GraphFacts,
+    fix_key,
     graph_failure,
 )
 from nanodoc.facts.source import SourceSpan
@@ -26,6 +27,9 @@ from nanodoc.rules.learning.claims import Standing, at_call, learning_claim
 from nanodoc.text import ranges
 
 _SHOWN = 4
+_SMOOTH = frozenset(
+    ("view", "reshape", "_unsafe_view", "alias", "clone", "slice", "select", "expand", "permute")
+) | {"transpose", "t", "squeeze", "unsqueeze", "split", "unbind", "cat", "stack"}
 
 
 _SAME = 1e-6  # of the loss: rounding
@@ -97,7 +101,8 @@ def cut_graph(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         return
     if rule.name == "cut-graph" and evidence.failure is None:
         for cut in graph.dead_terms:
-            yield _dead_term(rule, evidence, cut)
+            if not _is_smooth(cut):
+                yield _dead_term(rule, evidence, cut)
         yield from _nothing_left(rule, evidence)
     flat = [cut for cut in graph.flat if set(cut.orphans) <= set(evidence.always_zero)]
     for cut in (*placed(graph), *flat):
@@ -109,7 +114,24 @@ def cut_graph(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             continue
         if not hurt or (evidence.failure is None and is_teacher(graph, cut)):
             continue
+        if _is_disproved(graph, cut):
+            continue
         yield cut_claim(rule, evidence, cut, hurt)
+
+
+def _is_smooth(cut: CutFacts) -> bool:
+    """An op that has a derivative, and gave a result without one: why, is not known."""
+    return cut.kind == "no-derivative" and cut.op.short in _SMOOTH
+
+
+def _is_disproved(graph: GraphFacts, cut: CutFacts) -> bool:
+    """Without the freezing, the parameters still get no gradient, and another cut keeps it from
+    them."""
+    key = fix_key(cut.op.location, cut.region)
+    tried = cut.kind == "frozen-midway" and (key, "unfrozen") in graph.refuted
+    raised = any((where, kind) == (key, "unfrozen") for where, kind, _ in graph.raised)
+    others = (other for other in graph.cuts if other is not cut and other.kind != cut.kind)
+    return tried and not raised and any(set(cut.orphans) <= set(o.orphans) for o in others)
 
 
 def _nothing_left(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
