@@ -83,6 +83,7 @@ class Ownership:
             ),
             missing=missing,
             stale=tuple(self._stale(optimizers)),
+            numbers=self._numbers(optimizers),
             replaced_at=tuple(self._build.replaced_at(owned.name for owned in missing)),
             unregistered=tuple(self._unregistered(optimizers)),
             repeated=tuple(self._repeated()),
@@ -156,6 +157,11 @@ class Ownership:
                             module_type="",
                             shape=tuple(parameter.shape),
                         )
+
+    def _numbers(self, optimizers: list[torch.optim.Optimizer]) -> int:
+        own = {id(p) for p in self._model.parameters()}
+        held = [p for o in optimizers for group in o.param_groups for p in group["params"]]
+        return sum(id(p) not in own and p.numel() == 1 for p in held)
 
     def _beside_the_model(self) -> list[tuple[str, torch.nn.Parameter]]:
         """Parameters of modules that the loss function or train_step reach by a variable, and which

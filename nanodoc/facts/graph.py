@@ -255,6 +255,8 @@ class OwnershipFacts:
     """Of each of them: no parameter that it holds got a gradient."""
     missing: tuple[OwnedParameter, ...] = ()
     stale: tuple[OwnedParameter, ...] = ()
+    numbers: int = 0
+    """Single numbers of no module that an optimizer holds."""
     replaced_at: tuple[SourceSpan | None, ...] = ()
     unregistered: tuple[UnregisteredModule, ...] = ()
     repeated: tuple[RepeatedModule, ...] = ()

@@ -174,6 +174,44 @@ def test_a_freeze_that_freezes_nothing(tmp_path: Path) -> None:
     one(tmp_path, attribute_freeze, "ineffective-freeze", "a plain attribute")
 
 
+def with_a_coefficient(held: bool, moved: bool = False) -> Any:
+    model, factor = net(), torch.tensor(1.5, requires_grad=True)
+    given = [*model.parameters(), *([factor] if held else [])]
+
+    def loss(model: Any, batch: Any) -> torch.Tensor:
+        x, y = batch
+        if moved and factor.grad is not None:
+            with torch.no_grad():
+                factor.sub_(0.1 * factor.grad)
+        return F.cross_entropy(factor * model(x), y)
+
+    return recipe(model, torch.optim.SGD(given, lr=0.1), loss)  # all but the factor
+
+
+def a_coefficient_in_no_optimizer() -> Any:
+    return with_a_coefficient(held=False)
+
+
+def a_coefficient_that_is_held() -> Any:
+    return with_a_coefficient(held=True)
+
+
+def a_coefficient_moved_by_hand() -> Any:
+    return with_a_coefficient(held=False, moved=True)
+
+
+def test_a_number_of_no_module_in_no_optimizer(tmp_path: Path) -> None:
+    told = one(
+        tmp_path,
+        a_coefficient_in_no_optimizer,
+        "parameter-not-in-optimizer",
+        "all but the factor",
+    )
+    assert told.severity == "warning"
+    for build in (a_coefficient_that_is_held, a_coefficient_moved_by_hand):
+        assert "parameter-not-in-optimizer" not in {f.name for f in found(tmp_path, build)}
+
+
 def all_frozen() -> Any:
     model = net()
     for parameter in model.parameters():

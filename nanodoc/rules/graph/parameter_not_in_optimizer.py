@@ -1,6 +1,7 @@
 """## What it checks
 Trainable parameters that get gradients and that no optimizer holds, and which nothing else moves
-during the run. Parameters of modules that the loss function uses beside the model count too. Where
+during the run. Parameters of modules that the loss function uses beside the model count too, and
+single numbers that require a gradient and belong to no module. Where
 all of them were loaded from a checkpoint during build() this is information only: leaving a
 pretrained part out of the optimizer is a common way to keep it.
 
@@ -20,11 +21,13 @@ ND507 stale-optimizer, ND514 unregistered-module
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
 from nanodoc.diagnosis.finding import Culprit, Fix
 from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.calls import ArgumentFacts
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.graph import OwnershipFacts
 from nanodoc.facts.source import SourceSpan
@@ -47,6 +50,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         return
     missing = neglected_parameters(facts)
     if not missing:
+        yield from _of_no_module(rule, evidence, facts)
         return
     first = missing[0]
     where = _wrong_optimizer(facts) or first.registered_at or facts.optimizers[0]
@@ -87,6 +91,55 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             ),
         ),
     )
+
+
+def _of_no_module(rule: Rule, evidence: Evidence, facts: OwnershipFacts) -> Iterable[Claim]:
+    """A single number that requires a gradient, belongs to no module and no optimizer, and that
+    nothing writes to in the step, such as an unknown coefficient of an equation."""
+    calls = evidence.inspection.calls if evidence.inspection is not None else None
+    reaching = calls.reaching_the_loss() if calls is not None else frozenset()
+    loose = [
+        call
+        for call in (calls.calls if calls is not None else ())
+        if any(_is_loose(argument) for argument in call.arguments)
+    ]
+    used = [call for call in loose if call.index in reaching]
+    written = any(call.in_place and _is_loose(call.arguments[0]) for call in loose)
+    if not used or written or facts.numbers:
+        return
+    first = used[0]
+    yield Claim(
+        root=("owner", "loose"),
+        specificity=Specificity.FAMILY,
+        stage=Stage.OWNERSHIP,
+        finding=rule.finding(
+            severity="warning",
+            confidence=confidence(0.7, 0.4 if facts.steps > 1 else 0.0),
+            title="a number that requires a gradient is in no optimizer",
+            explanation=f"The loss is made of it by {first.name} at "
+            f"{first.site.place if first.site is not None else 'a call'}. It belongs to no module "
+            "either, and nothing writes to it in the step: it keeps the value that it was given.",
+            culprit=Culprit(
+                kind="optimizer", op=first.name, location=_wrong_optimizer(facts) or first.site
+            ),
+            phase="setup",
+            step=None,
+            evidence=(("used at", first.site.place if first.site is not None else ""),),
+            effects=effects(evidence),
+            fixes=(
+                Fix(
+                    title="hand it to the optimizer (deepxde: external_trainable_variables), or "
+                    "set requires_grad=False if it is to stay",
+                    confidence="likely",
+                ),
+            ),
+        ),
+    )
+
+
+def _is_loose(argument: ArgumentFacts) -> bool:
+    made = argument.made_by is not None or argument.leaf is not None
+    return argument.requires_grad and not made and math.prod(argument.shape) == 1
 
 
 def _wrong_optimizer(facts: OwnershipFacts) -> SourceSpan | None:
