@@ -326,6 +326,18 @@ def _classes(tensors: list[torch.Tensor]) -> dict[str, float]:
     return {}
 
 
+def _masked(tensors: list[torch.Tensor]) -> dict[str, float]:
+    """The range of what is multiplied with a mask of zeros and ones of its shape."""
+    if len(tensors) != 2 or tensors[0].shape != tensors[1].shape:
+        return {}
+    mask, scores = sorted(tensors, key=lambda tensor: tensor.requires_grad)
+    if mask.requires_grad or mask.numel() < _FEWEST_FLAGS:
+        return {}
+    ones = mask == 1
+    flags = bool((ones | (mask == 0)).all() and ones.any() and not ones.all())
+    return _range("masked", scores) if flags else {}
+
+
 def _out_of_reach(target: torch.Tensor) -> dict[str, float]:
     """Shares of the targets that ReLU, sigmoid and tanh can't return."""
     if not target.numel():
@@ -352,7 +364,7 @@ def _are_the_same(tensors: list[torch.Tensor]) -> bool:
 def _of_others(name: str, tensors: list[torch.Tensor], out: torch.Tensor) -> dict[str, float]:
     if out.requires_grad:
         if name in _PRODUCTS and out.dim() > 1:
-            return _classes(tensors)
+            return _classes(tensors) | _masked(tensors)
         return {"value": _number(out)} if out.dim() == 0 else {}
     flags = _flags(tensors) if name in _PRODUCTS else {}
     scaled = name in _SCALING and len(tensors) == 1 and out.dim() > 1 and out.is_floating_point()

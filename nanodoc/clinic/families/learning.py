@@ -6,6 +6,13 @@ from nanodoc.clinic.patient import Patient
 
 PATIENTS: tuple[Patient, ...] = (
     Patient(
+        name="islands",
+        file="islands",
+        story="a loss of overlap that is made of raw scores",
+        expect="raw-overlap",
+        line="both = (found * land).sum(1)",
+    ),
+    Patient(
         name="named-sketches",
         file="named_sketches",
         story="a scale that has been through exp() before",
