@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 _FEWEST = 16  # rows: of fewer, nothing can be said
-_ALIKE = ("matmul", "mm", "rmatmul", "linear", "einsum", "cosine_similarity")
+_ALIKE = ("matmul", "mm", "rmatmul", "einsum", "cosine_similarity")
 _APART = ("cdist",)
 
 
