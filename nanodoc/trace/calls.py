@@ -162,8 +162,9 @@ class CallLog(TorchFunctionMode):
         self, func: Any, name: str, args: Any, kwargs: Any, *seen: Any
     ) -> tuple[dict[str, Any], dict[str, float]]:
         """(the call's options, what was measured of its values); nothing where the values can't be
-        read: of tensors inside of vmap, of those without memory."""
-        with contextlib.suppress(Exception):
+        read: of tensors inside of vmap, of those without memory. The methods that a tensor's class
+        has of its own are not asked."""
+        with contextlib.suppress(Exception), torch._C.DisableTorchFunction():
             options = options_of(func, name, args, kwargs)
             given, out, before = seen
             if self._measure is None:
