@@ -200,6 +200,18 @@ def a_coefficient_moved_by_hand() -> Any:
     return with_a_coefficient(held=False, moved=True)
 
 
+def a_bias_of_a_network_that_nobody_knows() -> Any:
+    model, parts = net(), [torch.randn(1, 3), torch.zeros(1)]
+    weight, bias = (part.requires_grad_() for part in parts)
+
+    def loss(model: Any, batch: Any) -> torch.Tensor:
+        x, y = batch
+        scores = model(x)
+        return F.cross_entropy(scores, y) + 0.01 * F.linear(scores, weight, bias).mean()
+
+    return recipe(model, torch.optim.SGD(model.parameters(), lr=0.1), loss)
+
+
 def test_a_number_of_no_module_in_no_optimizer(tmp_path: Path) -> None:
     told = one(
         tmp_path,
@@ -208,7 +220,11 @@ def test_a_number_of_no_module_in_no_optimizer(tmp_path: Path) -> None:
         "all but the factor",
     )
     assert told.severity == "warning"
-    for build in (a_coefficient_that_is_held, a_coefficient_moved_by_hand):
+    for build in (
+        a_coefficient_that_is_held,
+        a_coefficient_moved_by_hand,
+        a_bias_of_a_network_that_nobody_knows,
+    ):
         assert "parameter-not-in-optimizer" not in {f.name for f in found(tmp_path, build)}
 
 

@@ -27,7 +27,7 @@ from collections.abc import Iterable
 from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
 from nanodoc.diagnosis.finding import Culprit, Fix
 from nanodoc.diagnosis.rule import Rule, rule
-from nanodoc.facts.calls import ArgumentFacts
+from nanodoc.facts.calls import LAYERS, ArgumentFacts
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.graph import OwnershipFacts
 from nanodoc.facts.source import SourceSpan
@@ -105,7 +105,9 @@ def _of_no_module(rule: Rule, evidence: Evidence, facts: OwnershipFacts) -> Iter
     ]
     used = [call for call in loose if call.index in reaching]
     written = any(call.in_place and _is_loose(call.arguments[0]) for call in loose)
-    if not used or written or facts.numbers:
+    # a bias of one value is a layer's, of a network that was not found
+    of_layers = any(call.name in LAYERS for call in loose)
+    if not used or written or of_layers or facts.numbers:
         return
     first = used[0]
     yield Claim(
