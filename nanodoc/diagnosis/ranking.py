@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from nanodoc.diagnosis.claim import Claim, Scope, Specificity, Stage
 from nanodoc.diagnosis.finding import SEVERITIES, Finding
@@ -22,6 +23,7 @@ _CAUSES = (
     "scaler-call",
     "owner",
 )
+_GROWN = 2  # steps: updates have had the time to grow
 _UNCLIPPED = (CLIPPED_EARLY, CLIPPED_LATE)
 _BLOWING_UP = (STEPPED_SCALED, BACKWARD_AFTER_UNSCALE)
 
@@ -38,7 +40,8 @@ def rank(claims: Iterable[Claim]) -> tuple[Finding, ...]:
         known = best.get(claim.root)
         if known is None or _fitness(claim) > _fitness(known):
             best[claim.root] = claim
-    roots = _without_effects(list(best.values()))
+    roots = [_before_its_overflow(claim, best.values()) for claim in best.values()]
+    roots = _without_effects(roots)
     return tuple(claim.finding for claim in sorted(roots, key=_order))[:_MOST_FINDINGS]
 
 
@@ -49,6 +52,15 @@ def _fitness(claim: Claim) -> tuple[Specificity, float]:
 def _order(claim: Claim) -> tuple[int, Stage, int, float]:
     finding = claim.finding
     return SEVERITIES.index(finding.severity), claim.stage, claim.position, -finding.confidence
+
+
+def _before_its_overflow(claim: Claim, all_claims: Iterable[Claim]) -> Claim:
+    """A clip that misses its gradients comes before what overflows after some steps of them."""
+    if claim.root[0] != "loop" or claim.root[1] not in _UNCLIPPED:
+        return claim
+    late = (one.finding for one in all_claims if one.finding.name == "overflow")
+    grown = any((finding.step or 0) >= _GROWN for finding in late)
+    return replace(claim, stage=Stage.WEIGHTS) if grown else claim
 
 
 def _without_effects(claims: list[Claim]) -> list[Claim]:
