@@ -18,7 +18,7 @@ class Reader(nn.Module):
         self.moved = moved
 
     def forward(self, ids: torch.Tensor) -> Any:
-        x = self.words(ids) + self.places(torch.arange(10))
+        x = self.words(ids) + self.places(torch.arange(10, device=ids.device))
         parts = self.asked(x).chunk(3, -1)
         q, k, v = (part.view(-1, 10, 4, 8) for part in parts)
         if self.moved:

@@ -33,7 +33,7 @@ def _recipe(again: bool) -> dict[str, Any]:
         drawn, named, scale = model(*batch)
         if again:
             scale = scale.exp()
-        return F.cross_entropy(scale * drawn @ named.T, torch.arange(16))
+        return F.cross_entropy(scale * drawn @ named.T, torch.arange(16, device=drawn.device))
 
     return {
         "model": model,
