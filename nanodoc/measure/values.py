@@ -10,7 +10,14 @@ from typing import Any
 import torch
 
 from nanodoc.accelerator import in_widest
-from nanodoc.facts.calls import BINARY, CLASSIFICATION, OF_SIGNS, REGRESSION, ArgumentFacts
+from nanodoc.facts.calls import (
+    ATTENTION,
+    BINARY,
+    CLASSIFICATION,
+    OF_SIGNS,
+    REGRESSION,
+    ArgumentFacts,
+)
 from nanodoc.measure.edges import is_misread
 from nanodoc.measure.labels import blanks, class_dimension
 from nanodoc.measure.pairs import Pairings, nearness_of_pairs
@@ -18,7 +25,6 @@ from nanodoc.measure.slopes import Slopes
 
 RECTIFIERS = frozenset(("relu", "relu6", "hardtanh", "threshold", "clamp_min"))
 SQUASHERS = frozenset(("sigmoid", "tanh"))
-ATTENTION = ("scaled_dot_product_attention", "multi_head_attention_forward")
 _BLOCKS = -1e4
 """A number added to a score that leaves nothing of it."""
 _LOOKUP = "embedding"

@@ -1,9 +1,9 @@
 """## What it checks
 Trainable parameters that get gradients and that no optimizer holds, and which nothing else moves
 during the run. Parameters of modules that the loss function uses beside the model count too, and
-single numbers that require a gradient and belong to no module. Where
-all of them were loaded from a checkpoint during build() this is information only: leaving a
-pretrained part out of the optimizer is a common way to keep it.
+single numbers that require a gradient and belong to no module. Where all of them were loaded from a
+checkpoint during build() this is information only: leaving a pretrained part out of the optimizer
+is a common way to keep it.
 
 ## Why it matters
 They keep their initial values. The loss falls all the same, as far as the rest of the model can do
