@@ -20,6 +20,10 @@ class Arguments:
     output: Path
     max_monitored: float | None
     memory: bool
+    scripts: bool
+    """Each model as a script of its own, too."""
+    long_steps: int
+    """Of the long run; 0 for none."""
 
 
 def parse(description: str, arguments: Sequence[str] | None = None) -> Arguments:
@@ -35,6 +39,8 @@ def parse(description: str, arguments: Sequence[str] | None = None) -> Arguments
         help="exit 1 if a monitored step costs more than this times the bare one",
     )
     parser.add_argument("--no-memory", action="store_true")
+    parser.add_argument("--no-scripts", action="store_true")
+    parser.add_argument("--long-steps", type=int, default=20_000, help="of the long run; 0: none")
     given = parser.parse_args(arguments)
     return Arguments(
         repeats=given.repeats,
@@ -44,4 +50,6 @@ def parse(description: str, arguments: Sequence[str] | None = None) -> Arguments
         output=Path(given.output),
         max_monitored=given.max_monitored,
         memory=not given.no_memory,
+        scripts=not given.no_scripts,
+        long_steps=given.long_steps,
     )

@@ -1,6 +1,7 @@
 """Measures what nanodoc costs: ratios to the bare loop, in one run, with interleaved repetitions.
 
 usage: scripts/bench [--repeats N] [--seconds S] [--models gpt,conv,lstm,gpt-amp] [--no-memory]
+    [--no-scripts] [--long-steps N]
     [--device auto|cpu|cuda|mps|xpu|…|sim] [--output bench.json] [--max-monitored R]
 
 Prints a table and writes JSON with the device's name. Times are the median over `repeats` rounds;
@@ -27,8 +28,11 @@ from benchmarks import printing
 from benchmarks.arguments import Arguments, parse
 from benchmarks.devices import SIMULATED, devices_for, shown
 from benchmarks.growth import graph_growth, growth
+from benchmarks.long_run import long_run
 from benchmarks.memory import peak_memory
 from benchmarks.merging import merging
+from benchmarks.recipes import LARGE
+from benchmarks.scripts import script
 from benchmarks.start_up import start_up
 from benchmarks.timing import timed
 from benchmarks.waits import waits
@@ -70,19 +74,35 @@ def _measured(device: torch.device, given: Arguments) -> dict[str, Any]:
     printing.print_growth(per_op)
     graph = graph_growth(device)
     printing.print_graph(graph)
-    return {"name": name, "models": models, "microseconds_per_traced_op": per_op, "graph": graph}
+    found: dict[str, Any] = {
+        "name": name,
+        "models": models,
+        "microseconds_per_traced_op": per_op,
+        "graph": graph,
+    }
+    if given.long_steps:
+        found["long_run"] = long_run(given.long_steps, device)
+        printing.print_long_run(found["long_run"])
+    return found
 
 
 def _of_model(name: str, device: torch.device, given: Arguments) -> dict[str, Any]:
-    row = timed(name, device, given.repeats, given.seconds)
+    row: dict[str, Any] = {}
     if given.memory:
         row["peak_memory"] = peak_memory(name, device)
-    printing.print_model(name, row)
+    if name != LARGE:
+        row |= timed(name, device, given.repeats, given.seconds)
+        printing.print_model(name, row)
+    else:
+        print(f"  {name}", flush=True)
     if device.type == SIMULATED:
         row["waits"] = waits(name, device)
         printing.print_waits(row["waits"])
     if given.memory:
         printing.print_memory(row["peak_memory"])
+    if given.scripts and device.type == "cpu":
+        row["script"] = script(name, min(given.repeats, 3))
+        printing.print_script(row["script"])
     return row
 
 
@@ -91,6 +111,6 @@ def _worst(devices: dict[str, Any]) -> float:
     worst = 0.0
     for table in devices.values():
         for row in table["models"].values():
-            ratios = row["ratios"]
+            ratios = row.get("ratios", {"monitored": 0.0})
             worst = max(worst, ratios["monitored"], ratios.get("monitored own step", 0.0))
     return worst

@@ -37,7 +37,7 @@ def main() -> int:
     results, bench = out / "gpu-tests.xml", out / "bench-gpu.json"
     tests = ("-m", "pytest", "-m", "gpu", "tests/gpu", "-p", "no:cacheprovider")
     status = _run(*tests, f"--junitxml={results}")
-    options = ("--device", device.type, "--repeats", "9")
+    options = ("--device", device.type, "--repeats", "9", "--long-steps", "0")
     status |= _run("scripts/bench", *options, "--output", str(bench))
     _print_block(device, results, bench, " ".join(options))
     return 1 if status else 0

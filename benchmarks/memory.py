@@ -14,7 +14,9 @@ from benchmarks.devices import device_named
 from benchmarks.internals import accelerator
 from benchmarks.ways import Ways
 
-WAYS = ("bare", "monitored", "traced", "anomaly mode")
+NO_COPIES = "monitored, no copies"
+"""Monitored without copies of the weights for experiments, and without sampled steps."""
+WAYS = ("bare", "monitored", NO_COPIES, "traced", "anomaly mode")
 
 
 def peak_memory(
@@ -41,10 +43,12 @@ def peak_memory(
 def _peak(name: str, way: str, device_name: str, out: Any) -> None:
     device = device_named(device_name)
     # libraries load on first use; their memory is no model's
-    tiny = Ways("lstm", device)
+    copies = way != NO_COPIES
+    way = way if copies else "monitored"
+    tiny = Ways("lstm", device, now_and_then=copies)
     tiny.ways[way]()
     before = resident("VmRSS")
-    ways = Ways(name, device)
+    ways = Ways(name, device, now_and_then=copies)
     ways.bare()
     if device.type != "cpu":
         torch.accelerator.reset_peak_memory_stats(device)

@@ -1,4 +1,6 @@
-"""The models that are trained: small ones of the usual kinds."""
+"""The models that are trained, with a batch each: small ones of the usual kinds, and large ones for
+memory and for many modules. Imports nothing of the bench: the watched scripts have a copy of this
+file as a module of their own."""
 
 from __future__ import annotations
 
@@ -7,6 +9,9 @@ import itertools
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+SMALL = {"mlp-0.5ms": (5, 64, 32), "mlp-2ms": (5, 256, 64), "mlp-5ms": (5, 512, 128)}
+"""(layers, width, batch) of steps that take about so long on one core of a CPU."""
 
 
 class Block(nn.Module):
@@ -108,3 +113,58 @@ class Residual(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x + 0.01 * torch.tanh(self.linear(x))
+
+
+class ManyModules(nn.Module):
+    """Blocks of ten modules each, nine of them without parameters: what is done for every module
+    at every step shows here."""
+
+    def __init__(self, blocks: int) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Linear(8, 8), *(nn.Identity() for _ in range(7)), nn.Tanh())
+            for _ in range(blocks)
+        )
+        self.head = nn.Linear(8, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = x + 0.01 * block(x)
+        out: torch.Tensor = self.head(x)
+        return out
+
+
+Made = tuple[nn.Module, torch.Tensor, torch.Tensor]
+
+
+def made(name: str, device: torch.device) -> Made:
+    """One of `benchmarks.recipes.MODELS` on `device`: (model, inputs, labels)."""
+    torch.manual_seed(0)
+    model: nn.Module
+    if name == "gpt-amp" and device.type == "cpu":
+        # float16 is slow there: two layers of 128, 4×32 tokens
+        model = GPT(width=128, layers=2, vocab=256, context=32)
+        x, y = torch.randint(0, 256, (4, 32)), torch.randint(0, 256, (4, 32))
+    elif name in ("gpt", "gpt-amp"):
+        model = GPT()
+        x, y = torch.randint(0, 512, (8, 64)), torch.randint(0, 512, (8, 64))
+    elif name == "conv":
+        model = ConvNet()
+        x, y = torch.randn(32, 3, 32, 32), torch.randint(0, 10, (32,))
+    elif name in SMALL:
+        layers, width, size = SMALL[name]
+        model = mlp(width, layers)
+        x, y = torch.randn(size, width), torch.randint(0, 10, (size,))
+    elif name == "3000-tensors":
+        model = many_tensors(1499)
+        x, y = torch.randn(8, 8), torch.randint(0, 10, (8,))
+    elif name == "20000-modules":
+        model = ManyModules(2000)
+        x, y = torch.randn(8, 8), torch.randint(0, 10, (8,))
+    elif name == "500mb-adam":
+        model = mlp(4096, 9)  # 8 layers of 64 MiB
+        x, y = torch.randn(16, 4096), torch.randint(0, 10, (16,))
+    else:
+        model = Recurrent()
+        x, y = torch.randn(32, 64, 64), torch.randint(0, 10, (32,))
+    return model.to(device), x.to(device), y.to(device)

@@ -27,6 +27,26 @@ def print_memory(peaks: dict[str, float]) -> None:
     print(f"        peak memory  {_listed(peaks)}", flush=True)
 
 
+def print_script(row: dict[str, Any]) -> None:
+    ratios = row["ratios"]
+    print(
+        f"        as a script  bare {row['bare_ms']:.2f} ms  watched {ratios['median']:.3f} "
+        f"(mean {ratios['mean']:.3f}), {row['adds_ms']:+.2f} ms a step; peak memory of the process "
+        f"{ratios['peak']:.3f}; the first steps {row['first_steps_add_s']:+.2f} s",
+        flush=True,
+    )
+
+
+def print_long_run(quarters: dict[str, dict[str, float]]) -> None:
+    print("  a long run of small steps:")
+    for steps, row in quarters.items():
+        print(
+            f"    to step {steps:>6}  {row['ratio']:.2f} x bare, {row['adds_ms']:+.2f} ms a step, "
+            f"memory {row['grown_mib']:+.1f} MiB",
+            flush=True,
+        )
+
+
 def print_growth(per_op: dict[str, float]) -> None:
     lengths = _in_words([f"{int(length):,}".replace(",", " ") for length in per_op])
     shown = ", ".join(f"{v:.1f}" for v in per_op.values())

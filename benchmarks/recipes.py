@@ -9,13 +9,13 @@ import torch.nn.functional as F
 from torch import nn
 
 from benchmarks.internals import Recipe
-from benchmarks.models import GPT, ConvNet, Recurrent, Residual, many_tensors, mlp
+from benchmarks.models import SMALL, Residual, made
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 
-SMALL = {"mlp-0.5ms": (5, 64, 32), "mlp-2ms": (5, 256, 64), "mlp-5ms": (5, 512, 128)}
-"""(layers, width, batch) of steps that take about so long on one core of a CPU."""
-MODELS = ("gpt", "conv", "lstm", "gpt-amp", *SMALL, "3000-tensors")
+LARGE = "500mb-adam"
+"""Its memory is measured, and not its time: a step takes half a second."""
+MODELS = ("gpt", "conv", "lstm", "gpt-amp", *SMALL, "3000-tensors", "20000-modules", LARGE)
 
 
 def loss_fn(model: nn.Module, batch: Batch) -> torch.Tensor:
@@ -39,34 +39,12 @@ def own_step(
 
 def recipe(name: str, device: torch.device) -> Recipe:
     """One of MODELS with its batch, on `device`."""
-    torch.manual_seed(0)
-    model: nn.Module
-    if name == "gpt-amp" and device.type == "cpu":
-        # float16 is slow there: two layers of 128, 4×32 tokens
-        model = GPT(width=128, layers=2, vocab=256, context=32)
-        x, y = torch.randint(0, 256, (4, 32)), torch.randint(0, 256, (4, 32))
-    elif name in ("gpt", "gpt-amp"):
-        model = GPT()
-        x, y = torch.randint(0, 512, (8, 64)), torch.randint(0, 512, (8, 64))
-    elif name == "conv":
-        model = ConvNet()
-        x, y = torch.randn(32, 3, 32, 32), torch.randint(0, 10, (32,))
-    elif name in SMALL:
-        layers, width, size = SMALL[name]
-        model = mlp(width, layers)
-        x, y = torch.randn(size, width), torch.randint(0, 10, (size,))
-    elif name == "3000-tensors":
-        model = many_tensors(1499)
-        x, y = torch.randn(8, 8), torch.randint(0, 10, (8,))
-    else:
-        model = Recurrent()
-        x, y = torch.randn(32, 64, 64), torch.randint(0, 10, (32,))
-    model.to(device)
+    model, x, y = made(name, device)
     scaler = torch.amp.GradScaler(device.type) if name == "gpt-amp" else None
     return Recipe(
         model=model,
         loss_fn=loss_fn,
-        data=[(x.to(device), y.to(device))],
+        data=[(x, y)],
         optimizer=torch.optim.AdamW(model.parameters(), lr=1e-4),
         scaler=scaler,
     )

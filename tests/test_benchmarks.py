@@ -15,8 +15,11 @@ from benchmarks.arguments import parse
 from benchmarks.devices import ROOT
 from benchmarks.gpu_check import counts, ratios
 from benchmarks.growth import graph_growth, growth
+from benchmarks.long_run import long_run
 from benchmarks.memory import peak_memory
+from benchmarks.models import ManyModules, mlp
 from benchmarks.recipes import MODELS
+from benchmarks.scripts import script
 from benchmarks.start_up import WAYS, start_up
 from benchmarks.timing import timed
 
@@ -71,9 +74,34 @@ def test_whole_processes_start_and_end(capsys: pytest.CaptureFixture[str]) -> No
     assert "over `python train.py`: python_seconds" in capsys.readouterr().out
 
 
+@pytest.mark.slow
+def test_a_script_is_timed_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    row = script("mlp-0.5ms", repeats=1, steps=24)
+    printing.print_script(row)
+    assert row["ratios"].keys() == {"median", "mean", "peak"}
+    assert "as a script  bare" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_long_run_is_told_by_its_quarters(capsys: pytest.CaptureFixture[str]) -> None:
+    quarters = long_run(400, CPU)
+    printing.print_long_run(quarters)
+    assert list(quarters) == ["100", "200", "300", "400"]
+    assert "to step    400" in capsys.readouterr().out
+
+
+def test_large_models_have_what_their_names_say() -> None:
+    with torch.device("meta"):
+        modules = len(list(ManyModules(2000).modules()))
+        bytes_ = sum(4 * p.numel() for p in mlp(4096, 9).parameters())
+    assert modules > 20_000
+    assert 500 < bytes_ / 2**20 < 560
+
+
 def test_options_are_read_as_the_script_gives_them() -> None:
     given = parse("", ["--models", "conv,lstm", "--no-memory", "--max-monitored", "1.1"])
     assert given.models == ("conv", "lstm")
+    assert (given.scripts, given.long_steps) == (True, 20_000)
     assert (given.memory, given.max_monitored, str(given.output)) == (False, 1.1, "bench.json")
     assert parse("", []).models == MODELS
 
