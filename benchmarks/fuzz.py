@@ -254,8 +254,16 @@ def _run(folder: Path, arguments: Sequence[str], stream: int) -> None:
         os._exit(code if isinstance(code, int) else 0)
 
 
-def fuzz(folder: Path, files: int, seed: int, *, keep: Path | None = None) -> Found:
-    """Breaks `files` snapshots; those that make a defect are left in `keep`."""
+def fuzz(
+    folder: Path,
+    files: int,
+    seed: int,
+    *,
+    keep: Path | None = None,
+    sound: Sequence[Path] | None = None,
+) -> Found:
+    """Breaks `files` snapshots; those that make a defect are left in `keep`. `sound` are the
+    snapshots to break, of `sound_snapshots` in the same folder."""
     import nanodoc.cli.app
     import nanodoc.pipeline.replay
     import nanodoc.rules.catalogue  # noqa: F401 - what each fork would import again
@@ -264,7 +272,7 @@ def fuzz(folder: Path, files: int, seed: int, *, keep: Path | None = None) -> Fo
 
     import_module("torch._dynamo")  # the first optimizer does, in each fork
     found = Found()
-    sound = sound_snapshots(folder)
+    sound = sound or sound_snapshots(folder)
     kinds = [Mutants(path, seed + number) for number, path in enumerate(sound)]
     usual = max(command(folder, _replay(path), 60.0).memory for path in sound)
     path = folder / "broken.pt"

@@ -3,6 +3,7 @@ host."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -79,7 +80,7 @@ def packed_vitals(
         grad = parameter.grad
         if grad is not None:
             names.append(name)
-            grads.append(local_of(grad))
+            grads.append(grad if type(grad) is torch.Tensor else local_of(grad))
     scalars = [*losses, *extras]
     with torch.no_grad():
         values = _read_alike(grads, scalars, scratch or Scratch()) or _read_any(grads, scalars)
@@ -99,10 +100,14 @@ def _read_alike(
 ) -> list[float] | None:
     """The usual case, in as few calls as can be: dense float32 (or float64) gradients on one
     device."""
-    kinds = {(t.dtype, t.device, t.layout) for t in grads}
-    kinds.update((t.dtype, t.device, t.layout) for t in scalars)
-    if len(kinds) != 1 or not grads or next(iter(kinds))[0] not in (torch.float32, torch.float64):
+    if not grads:
         return None
+    dtype, device, layout = grads[0].dtype, grads[0].device, grads[0].layout
+    if dtype is not torch.float32 and dtype is not torch.float64:
+        return None
+    for tensor in itertools.chain(grads, scalars):
+        if tensor.dtype is not dtype or tensor.device != device or tensor.layout is not layout:
+            return None
     pieces = [
         *torch._foreach_norm(grads, 2),
         *(scalar if scalar.dim() == 0 else scalar.reshape(()) for scalar in scalars),

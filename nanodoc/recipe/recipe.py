@@ -40,9 +40,11 @@ class Recipe:
     @property
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """Every optimizer, in the order given; empty when the recipe has none."""
-        if self.optimizer is None:
+        given: Any = self.optimizer
+        if given is None:
             return []
-        return list(self.optimizer) if isinstance(self.optimizer, Sequence) else [self.optimizer]
+        # asked several times a step: to ask whether it is a Sequence takes longer
+        return [given] if hasattr(given, "param_groups") else list(given)
 
     @property
     def schedulers(self) -> list[Any]:

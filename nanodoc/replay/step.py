@@ -13,6 +13,7 @@ import math
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any
 
 import torch
@@ -201,9 +202,12 @@ class StepRunner:
 
     def schedule(self) -> None:
         """One step of every scheduler. Raises `UserCodeError`."""
+        schedulers = self.recipe.schedulers
+        if not schedulers:
+            return
         self.phase = "optimizer"
         with self._as_user_code():
-            for scheduler in self.recipe.schedulers:
+            for scheduler in schedulers:
                 scheduler.step()
 
     def _loss(self, batch: Any) -> Any:
@@ -218,19 +222,17 @@ class StepRunner:
             )
         return recipe.criterion(recipe.model(batch[0]), batch[1])
 
-    @contextlib.contextmanager
-    def _as_user_code(self) -> Iterator[None]:
-        try:
-            with broken_off_at(self.until):
-                yield
-        except (UsageError, UserCodeError, OutOfTime):
-            raise
-        except BaseException as error:
-            if not is_users(error):
-                raise
-            raise UserCodeError(error, self._phase_of(error)) from error
+    def _as_user_code(self) -> contextlib.AbstractContextManager[None]:
+        if self.until == math.inf:
+            return _UserCode(self)
+        return self._broken_off()
 
-    def _phase_of(self, error: BaseException) -> Phase:
+    @contextlib.contextmanager
+    def _broken_off(self) -> Iterator[None]:
+        with _UserCode(self), broken_off_at(self.until):
+            yield
+
+    def phase_of(self, error: BaseException) -> Phase:
         """Where the error came from; in a train_step of the user's, as its traceback tells."""
         if not self.observing:
             return self.phase
@@ -245,6 +247,28 @@ class StepRunner:
             if any("/torch/optim/" in name or "/torch/amp/grad_scaler" in name for name in frames)
             else "forward"
         )
+
+
+class _UserCode:
+    """Around code of the training's: what it raises is told as `UserCodeError`. A class, since a
+    generator would cost three times as much at every step."""
+
+    def __init__(self, runner: StepRunner) -> None:
+        self._runner = runner
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None or isinstance(error, (UsageError, UserCodeError, OutOfTime)):
+            return
+        if is_users(error):
+            raise UserCodeError(error, self._runner.phase_of(error)) from error
 
 
 def _check_scalar(loss: Any) -> None:

@@ -12,7 +12,7 @@ import ctypes
 import math
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,7 +23,7 @@ from nanodoc.replay.rng import RandomState
 from nanodoc.replay.step import StepRunner
 from nanodoc.replay.step_state import StateKeeper, StepState, copy_weights
 from nanodoc.tensors.host_memory import free_host_memory
-from nanodoc.tensors.nested import other_leaves, tensor_leaves
+from nanodoc.tensors.nested import is_flat, other_leaves, tensor_leaves
 from nanodoc.tensors.plain import without_values
 
 _SHARE_OF_TIME = 0.005  # and the bookkeeping stays below as much again
@@ -37,6 +37,10 @@ _SAMPLED = 3  # tensors of a batch whose memory is compared
 _FEW_BYTES = 32
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _GREW = 2.0  # RULES: a loss of twice its start is growing
+
+
+Held = tuple[int, int, bool, bool]
+"""(address, bytes, on a device, shared with a loader's worker) of a piece of memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +57,8 @@ class PastStep:
     """The groups' other options: some schedules move the momentum, too."""
     samples: list[bytes] = field(default_factory=list)
     """A few bytes of the batch's tensors, since memory that NumPy writes to counts no versions."""
-    memory: list[tuple[int, int]] = field(default_factory=list)
-    """(address, bytes) of every piece of memory that the batches keep alive."""
-    on_device: int = 0
-    shared: int = 0
+    held: list[Held] = field(default_factory=list)
+    """Every piece of memory that the batches keep alive."""
     used: dict[int, list[float | None]] = field(default_factory=dict)
     """As `Observer.rates`: a loop may set them while the step runs."""
     drawn: deque[Any] | None = None
@@ -170,32 +172,22 @@ class WeightHistory:
 
     def _remember(self, capsule: StepState) -> None:
         self._weigh_drawn()
-        leaves = [tensor for _, tensor in tensor_leaves(capsule.batches)]
-        rates = [[_rate(group) for group in o.param_groups] for o in self._runner.recipe.optimizers]
-        memory = [_memory(tensor) for tensor in leaves]
-        for other in other_leaves(capsule.batches):
-            if type(other).__module__ == "numpy":
-                base = getattr(other, "base", None)
-                memory.append(
-                    (
-                        id(other if base is None else base),
-                        int(getattr(other if base is None else base, "nbytes", 0)),
-                    )
-                )
-            elif not isinstance(other, _PLAIN):
-                self._opaque = True  # how much memory it holds can't be told
-        on_device = sum(t.numel() * t.element_size() for t in leaves if t.device.type != "cpu")
+        if all(map(is_flat, capsule.batches)):
+            leaves = [tensor for batch in capsule.batches for tensor in batch]
+            held = list(map(_held, leaves))
+        else:
+            leaves = [tensor for _, tensor in tensor_leaves(capsule.batches)]
+            held = [*map(_held, leaves), *self._held_by_others(capsule.batches)]
+        optimizers = self._runner.recipe.optimizers
         past = PastStep(
             capsule.step,
             capsule.batches,
             capsule.batch_versions,
             capsule.rng,
-            rates,
-            [[_options(group) for group in o.param_groups] for o in self._runner.recipe.optimizers],
+            [[_rate(group) for group in optimizer.param_groups] for optimizer in optimizers],
+            [[_options(group) for group in optimizer.param_groups] for optimizer in optimizers],
             [_some_bytes(t) for t in leaves[:_SAMPLED]],
-            memory,
-            on_device,
-            sum(map(_is_shared, leaves)),
+            held,
             drawn=getattr(self._runner.recipe.train_step, "recorded", None),
             cleared=not any(g is not None and bool(g.any()) for g in capsule.grads or ()),
         )
@@ -210,33 +202,39 @@ class WeightHistory:
         ):
             self._weigh(self.past.popleft(), -1)
 
+    def _held_by_others(self, batches: list[Any]) -> Iterator[Held]:
+        """Arrays of NumPy among what is no tensor."""
+        for other in other_leaves(batches):
+            if type(other).__module__ == "numpy":
+                base = getattr(other, "base", None)
+                whole = other if base is None else base
+                yield id(whole), int(getattr(whole, "nbytes", 0)), False, False
+            elif not isinstance(other, _PLAIN):
+                self._opaque = True  # how much memory it holds can't be told
+
     def _weigh_drawn(self) -> None:
         """The step before has drawn all that it draws."""
         last = self.past[-1] if self.past else None
         if last is None or not last.drawn:
             return
         leaves = [tensor for _, tensor in tensor_leaves([value for _, value, _ in last.drawn])]
-        on_device = sum(t.numel() * t.element_size() for t in leaves if t.device.type != "cpu")
         self._weigh(last, -1)
-        self.past[-1] = last = replace(
-            last,
-            memory=[*last.memory, *map(_memory, leaves)],
-            on_device=last.on_device + on_device,
-            shared=last.shared + sum(map(_is_shared, leaves)),
-        )
+        self.past[-1] = last = replace(last, held=[*last.held, *map(_held, leaves)])
         self._weigh(last, 1)
 
     def _weigh(self, past: PastStep, sign: int) -> None:
         """Memory that several batches are views of counts once."""
-        for address, size in past.memory:
-            before = self._holders.get(address, 0)
-            self._holders[address] = before + sign
+        holders = self._holders
+        for address, size, on_device, shared in past.held:
+            before = holders.get(address, 0)
+            holders[address] = before + sign
             if before + sign == 0:
-                del self._holders[address]
+                del holders[address]
             if before == 0 or before + sign == 0:
                 self._past_bytes += sign * size
-        self._past_on_device += sign * past.on_device
-        self._past_shared += sign * past.shared
+            if on_device:
+                self._past_on_device += sign * size
+            self._past_shared += sign * shared
 
     def _most_bytes(self) -> float:
         return min(_MOST_BATCH_BYTES, self._budget() / 2)
@@ -310,34 +308,21 @@ def _rate(group: dict[str, Any]) -> float | torch.Tensor | None:
     )
 
 
-def _memory(tensor: torch.Tensor) -> tuple[int, int]:
-    """(address, bytes) of what a tensor keeps alive: a slice keeps the whole."""
+def _held(tensor: torch.Tensor) -> Held:
+    """What a tensor keeps alive: a slice keeps the whole."""
+    on_device = not tensor.is_cpu
     try:
         storage = tensor.untyped_storage()
-        return storage.data_ptr() or id(tensor), storage.nbytes()
+        shared = not on_device and storage.is_shared()
+        return storage.data_ptr() or id(tensor), storage.nbytes(), on_device, shared
     except (NotImplementedError, RuntimeError):  # sparse layouts have no storage of their own
-        return id(tensor), tensor.numel() * tensor.element_size()
-
-
-def _is_shared(tensor: torch.Tensor) -> bool:
-    try:
-        return (
-            tensor.device.type == "cpu"
-            and tensor.layout is torch.strided
-            and not tensor.is_nested
-            and tensor.is_shared()
-        )
-    except (NotImplementedError, RuntimeError):
-        return False
+        return id(tensor), tensor.numel() * tensor.element_size(), on_device, False
 
 
 def _some_bytes(tensor: torch.Tensor) -> bytes:
     """The first and the last few bytes; b"" for what is not plain host memory in one piece."""
     plain = (
-        tensor.device.type == "cpu"
-        and tensor.layout is torch.strided
-        and not tensor.is_nested
-        and tensor.numel()
+        tensor.is_cpu and tensor.layout is torch.strided and not tensor.is_nested and tensor.numel()
     )
     if not plain or not tensor.is_contiguous():
         return b""

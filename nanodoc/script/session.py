@@ -342,7 +342,7 @@ class ScriptSession(SearchSession):
         in_step, in_batch = self._search.left_by(self.loop, error.__traceback__)
         in_step = in_step and self._leaving == id(error)
         if self.state is State.WATCHING and engine is not None:
-            phase = engine.runner._phase_of(error)
+            phase = engine.runner.phase_of(error)
             if in_step and engine.is_open:
                 self._recovered.limits.optimizer_steps = max(1, engine.optimizer_steps + 1)
                 self.over(engine.failed(UserCodeError(error, phase)))

@@ -15,19 +15,26 @@ from nanodoc.errors import UsageError
 from nanodoc.replay.snapshot import read_snapshot
 
 
-def test_a_short_run_finds_no_defect(tmp_path: Path) -> None:
-    found = fuzz.fuzz(tmp_path, 40, seed=7)
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return fuzz.sound_snapshots(tmp_path_factory.mktemp("sound"))
+
+
+def test_a_short_run_finds_no_defect(sound: list[Path]) -> None:
+    found = fuzz.fuzz(sound[0].parent, 30, seed=7, sound=sound)
     assert found.defects == []
-    assert found.files == 40
-    assert 5 < found.opened < 35
+    assert found.files == 30
+    assert 5 < found.opened < 25
 
 
-def test_a_defect_would_be_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_defect_would_be_found(
+    sound: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def careless(path: Path) -> Any:
         return torch.load(path, weights_only=True)["step"]
 
     monkeypatch.setattr("nanodoc.replay.snapshot.read_snapshot", careless)
-    found = fuzz.fuzz(tmp_path, 12, seed=7, keep=tmp_path / "kept")
+    found = fuzz.fuzz(sound[0].parent, 6, seed=7, keep=tmp_path / "kept", sound=sound)
     assert found.defects
     assert len(list((tmp_path / "kept").iterdir())) == len(found.defects)
 
