@@ -24,7 +24,7 @@ from nanodoc.script.left_loop import LeftLoop
 from nanodoc.script.loops import Loop
 from nanodoc.script.muted import muted, no_new_tasks
 from nanodoc.script.outside import Drawings, Outside, StopReplay
-from nanodoc.tensors.nested import map_tensors, tensor_leaves
+from nanodoc.tensors.nested import map_tensors, tensors_of
 
 _TRAINED = (torch.nn.Module, torch.optim.Optimizer)
 _LEARNT_FROM = 3  # iterations
@@ -232,11 +232,8 @@ class IterationStart:
     recorded: Drawings = field(default_factory=Drawings)
     suspended: dict[str, ref[Any]] = field(default_factory=dict)
     """Generators and coroutines among the variables, which are not held."""
-
-    @property
-    def own_batch(self) -> Any:
-        """The script's own objects."""
-        return _batch_of(self.loop, self.variables)
+    own_batch: Any = None
+    """The script's own objects."""
 
     @property
     def was_written(self) -> bool:
@@ -252,7 +249,7 @@ def _batch_of(loop: Loop, variables: Mapping[str, Any]) -> Any:
 
 
 def _versions(batch: Any) -> tuple[int, ...]:
-    return tuple(0 if t.is_inference() else t._version for _, t in tensor_leaves([batch]))
+    return tuple(0 if t.is_inference() else t._version for t in tensors_of(batch))
 
 
 def _copied(batch: Any) -> Any:
@@ -281,7 +278,7 @@ def start_of(
         del variables[name]
     for name in loop.rebound:
         # a loss of the last iteration would keep its graph alive
-        if any(t.requires_grad for _, t in tensor_leaves([variables.get(name)])):
+        if any(t.requires_grad for t in tensors_of(variables.get(name))):
             variables.pop(name, None)
     for value in (*variables.values(), *beside.values()):
         outside.simulator(value)
@@ -303,6 +300,7 @@ def start_of(
         {n: ref(v) for n, v in list(namespace.items()) if issubclass(type(v), _TRAINED)},
         Drawings(code),
         suspended,
+        batch,
     )
 
 
@@ -351,7 +349,7 @@ def batch_names(loop: Loop, variables: Mapping[str, Any]) -> list[str]:
 def _holds_data(value: Any) -> bool:
     if isinstance(value, torch.nn.Module):
         return False
-    tensors = [tensor for _, tensor in tensor_leaves([value])]
+    tensors = tensors_of(value)
     return bool(tensors) and not any(tensor.requires_grad for tensor in tensors)
 
 

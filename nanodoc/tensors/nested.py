@@ -14,6 +14,7 @@ import torch
 # containers in each other: what lies deeper is nobody's batch, and Python's stack is short
 _DEEPEST = 40
 _PLAIN = (list, tuple)
+_SINGLE = frozenset({bool, int, float, complex, str, bytes, type(None)})  # hold nothing
 _PART = re.compile(r"\[(\d+)\]|\['([^']*)'\]|\.(\w+)")
 
 
@@ -38,8 +39,13 @@ def map_tensors(
 
 
 def _is_container(value: Any) -> bool:
-    return isinstance(value, (list, tuple, Mapping)) or (
-        dataclasses.is_dataclass(value) and not isinstance(value, type)
+    kind = type(value)
+    if kind in _SINGLE:
+        return False
+    return (
+        kind in _PLAIN
+        or isinstance(value, (list, tuple, Mapping))
+        or (dataclasses.is_dataclass(value) and not isinstance(value, type))
     )
 
 
@@ -210,6 +216,16 @@ def tensor_leaves(
             yield f"{path}{part}", item
         else:
             yield from tensor_leaves(item, f"{path}{part}", depth - 1, seen)
+
+
+def tensors_of(value: Any) -> Sequence[torch.Tensor]:
+    """The tensors that `tensor_leaves` gives, without their paths; asked for at every step."""
+    kind = type(value)
+    if kind is torch.Tensor:
+        return (value,)
+    if kind in _SINGLE:
+        return ()
+    return value if is_flat(value) else [tensor for _, tensor in tensor_leaves(value)]
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
