@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from nanodoc.examination.blurred_masks import blurred_mask
+from nanodoc.examination.joined_graphs import unshifted_edges
 from nanodoc.examination.kept import held_arrays, walked
 from nanodoc.examination.lines_that import LineThatWrites
 from nanodoc.examination.making import Source
@@ -62,6 +63,10 @@ def look_at_items(source: Source, seconds: float) -> Iterator[tuple[str, Any]]:
         with contextlib.suppress(Exception):  # a collate function of samples it has not seen
             reordered = reordered_batch(source.dataset, source.collate, until)
         yield "reordered", reordered
+        unshifted = None
+        with contextlib.suppress(Exception):
+            unshifted = unshifted_edges(source.dataset, source.collate)
+        yield "unshifted", unshifted
         yield "stray", stray_edge(source.dataset, until)
         yield "sampling", skewed_sampling(source.dataset, source.sampler, until)
         yield "overlap", split_overlap(source.dataset, source.validated_on, until)

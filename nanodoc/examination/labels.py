@@ -25,7 +25,7 @@ from nanodoc.tensors.nested import keys_of, tensor_leaves
 from nanodoc.trace.files import USER, frame_kind
 from nanodoc.trace.named_numbers import reshaped_at, written_into_at
 from nanodoc.trace.returned import Key, collator_of, line_in_data, line_of_variable, lines_calling
-from nanodoc.trace.unread import unread_fields, unread_names
+from nanodoc.trace.unread import swapped_ends, unread_fields, unread_names
 
 _LOSSES = (*CLASSIFICATION, *REGRESSION, "ctc_loss")
 _WEIGHTED = ("CrossEntropyLoss", "NLLLoss")
@@ -84,12 +84,22 @@ def unread_flags(calls: StepCalls) -> tuple[tuple[str, SourceSpan], ...]:
     return tuple(found.items())
 
 
+def swapped_flags(calls: StepCalls) -> SourceSpan | None:
+    """The line that gives the names of `terminated` and `truncated` to each other's values, where
+    the first name is then read by itself: an episode's end and its limit of time are two things to
+    a target."""
+    if not any(call.name in REGRESSION for call in calls.calls):
+        return None
+    files = user_files(call.called_from or call.location for call in calls.calls)
+    return next((line for file in files for line in swapped_ends(file)), None)
+
+
 def edges_at(calls: StepCalls) -> SourceSpan | None:
     """Where a list of pairs is reshaped to two rows, in the files of a step with misread edges."""
     if not any("misread_edges" in call.notes for call in calls.calls):
         return None
     places = [call.called_from or call.location for call in calls.calls]
-    return reshaped_at(_user_files(places), 2)
+    return reshaped_at(user_files(places), 2)
 
 
 def weights_at(calls: StepCalls) -> SourceSpan | None:
@@ -118,7 +128,7 @@ def criterion_at(calls: StepCalls) -> SourceSpan | None:
         if place is None or not dot or frame_kind(os.path.abspath(place.file)) == USER:
             continue
         callers = [call.called_from] if call.called_from is not None else []
-        files = _user_files(callers or [c.called_from or c.location for c in calls.calls])
+        files = user_files(callers or [c.called_from or c.location for c in calls.calls])
         found = [line for file in files for line in lines_calling(file, (owner,))]
         if found:
             return found[0] if len(found) == 1 else None
@@ -159,7 +169,7 @@ def _left_out_at(recipe: Recipe, calls: StepCalls, ignored: int) -> SourceSpan |
     collator = type(collator_of(loader)).__name__
     if _MAKES_LABELS.search(collator):
         places = [call.called_from or call.location for call in calls.calls]
-        found = [line for file in _user_files(places) for line in lines_calling(file, (collator,))]
+        found = [line for file in user_files(places) for line in lines_calling(file, (collator,))]
         if len(found) == 1:
             return found[0]
     functions = (
@@ -171,7 +181,7 @@ def _left_out_at(recipe: Recipe, calls: StepCalls, ignored: int) -> SourceSpan |
     return written_into_at(functions, ignored)
 
 
-def _user_files(places: Iterable[SourceSpan | None]) -> set[str]:
+def user_files(places: Iterable[SourceSpan | None]) -> set[str]:
     """Those of the places, and the script's."""
     files = {os.path.abspath(place.file) for place in places if place is not None}
     main = getattr(sys.modules.get("__main__"), "__file__", None)

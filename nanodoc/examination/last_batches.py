@@ -23,11 +23,14 @@ from nanodoc.examination.labels import (
     left_out_at,
     mask_at,
     shifts_labels,
+    swapped_flags,
     unread_flags,
     weights_at,
 )
 from nanodoc.examination.model_watch import ModelWatch
+from nanodoc.examination.objective import weighed_data
 from nanodoc.examination.returns import ReturnsLook
+from nanodoc.examination.seeded_draws import Seeds, redrawn, seeds_of
 from nanodoc.examination.sequence_look import SequenceLook
 from nanodoc.examination.still_networks import FirstWeights, held_by
 from nanodoc.facts.calls import (
@@ -42,6 +45,7 @@ from nanodoc.facts.policy import ReturnFacts
 from nanodoc.facts.source import SourceSpan
 from nanodoc.measure.values import SQUASHERS, Units, ValueProbe
 from nanodoc.recipe.build_facts import BuildFacts
+from nanodoc.recipe.data_loader import loader_of
 from nanodoc.replay.sandbox import state_preserved, warnings_unsaid
 from nanodoc.replay.step import StepRunner, run_step
 from nanodoc.replay.step_state import StateKeeper, StepState
@@ -88,7 +92,9 @@ class Inspector:
         chosen = [*_spread(others, _MOST_BATCHES - 1)]
         looked = 0
         averages = stale_averages(self._runner.recipe, first)
+        averages = stale_averages(self._runner.recipe, first)
         labels: list[LabelFacts | None] = []
+        drawn: list[Seeds] = []
         with state_preserved(self._runner, self._keeper), warnings_unsaid(), run_eagerly():
             for state in chosen:
                 if time.perf_counter() - began > _SECONDS:
@@ -98,6 +104,7 @@ class Inspector:
                         replace(last, batches=state.batches, rng=state.rng), probe, None
                     )
                     labels.append(_labels(state.step, state.batches, seen))
+                    drawn.append(seeds_of(seen))
                     looked += 1
                 except (UserCodeError, UsageError):
                     continue
@@ -114,24 +121,39 @@ class Inspector:
             calls=calls,
             batches=looked + 1,
             units=tuple(_units(calls, probe)),
-            output=watch.output,
-            modes=tuple(watch.modes),
-            training=watch.training,
-            maximised=self._maximised(),
-            still_dropping=self._still_dropping(last, calls),
-            discarded=discarded(calls),
-            still=watch.still.found(calls, self._first_weights),
-            labels_at=labels_at(self._runner.recipe, calls),
-            weights_at=weights_at(calls),
-            unread_flags=unread_flags(calls),
             stale_averages=averages,
-            unmoved=watch.still.unmoved(self._first_weights),
             pairs=pairs,
-            edges_at=edges_at(calls),
-            criterion_at=criterion_at(calls),
             returns=self._returns(last, calls),
+            redrawn=redrawn(calls, drawn),
+            still_dropping=self._still_dropping(last, calls),
+            **self._of_the_model(watch, calls),
+            **self._of_the_source(calls),
             **self._sequences(last, calls),
         ), ""
+
+    def _of_the_model(self, watch: ModelWatch, calls: StepCalls) -> dict[str, Any]:
+        """What `watch` saw of the networks, and the objects that the training reaches."""
+        return {
+            "output": watch.output,
+            "modes": tuple(watch.modes),
+            "training": watch.training,
+            "maximised": self._maximised(),
+            "still": watch.still.found(calls, self._first_weights),
+            "unmoved": watch.still.unmoved(self._first_weights),
+            "objective": weighed_data(self._runner.recipe, loader_of(self._runner.recipe.data)),
+        }
+
+    def _of_the_source(self, calls: StepCalls) -> dict[str, Any]:
+        """What the source of the calls' lines tells."""
+        return {
+            "discarded": discarded(calls),
+            "labels_at": labels_at(self._runner.recipe, calls),
+            "weights_at": weights_at(calls),
+            "unread_flags": unread_flags(calls),
+            "swapped_flags": swapped_flags(calls),
+            "edges_at": edges_at(calls),
+            "criterion_at": criterion_at(calls),
+        }
 
     def _pairs(
         self, last: StepState, first: StepState | None, found: PairFacts | None

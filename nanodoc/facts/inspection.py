@@ -94,10 +94,29 @@ class InspectionFacts:
     unread_flags: tuple[tuple[str, SourceSpan], ...] = ()
     """Names of ends of episodes that a function which adds up targets binds and never reads, each
     with the line that binds it."""
+    swapped_flags: SourceSpan | None = None
+    """The line that unpacks what an environment's step gives, its two flags in the wrong order."""
+    redrawn: tuple[int, ...] = ()
+    """Positions of the random draws that follow the same seed in all steps that were looked at."""
+    objective: WeighedData | None = None
+    """An object that computes the loss and was told how many samples there are."""
     mask_at: SourceSpan | None = None
     """The line that makes the part of the batch that is a mask of padded ids."""
     reader_at: SourceSpan | None = None
     """The line that makes a library's module whose attention reads later tokens."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WeighedData:
+    """An objective that takes the batch for a part of so many samples."""
+
+    objective: str
+    """Its class."""
+    told: int
+    samples: int
+    """Of the data set."""
+    batch_size: int | None
+    line: SourceSpan | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -162,6 +162,21 @@ class ReorderedBatch:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class UnshiftedEdges:
+    """A batch of graphs whose edges count the nodes of each graph from 0."""
+
+    graphs: int
+    """That were put together."""
+    edges: int
+    nodes: int
+    """Of all graphs."""
+    reached: int
+    """Nodes that edges lead to or from, as far as their numbers go."""
+    line: SourceSpan | None
+    """Of the collate function."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ItemFacts:
     """Of a data set with `__getitem__`, asked in a process of its own."""
 
@@ -174,3 +189,4 @@ class ItemFacts:
     stray: StrayEdge | None = None
     mixed: MixedItem | None = None
     reordered: ReorderedBatch | None = None
+    unshifted: UnshiftedEdges | None = None

@@ -23,6 +23,7 @@ from nanodoc.loop.stop import Stop
 from nanodoc.measure.gradients import Vitals
 from nanodoc.progress import LiveMetrics
 from nanodoc.recipe.build_facts import BuildFacts
+from nanodoc.recipe.data_loader import loader_of
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.replay.optimizers import rate_of
 from nanodoc.replay.step import StepRunner
@@ -30,7 +31,7 @@ from nanodoc.replay.step_state import StepState
 from nanodoc.replay.weight_history import WeightHistory
 from nanodoc.tensors.nested import leading_size
 from nanodoc.trace.rate_names import rate_named_at
-from nanodoc.watchers.learning import LearningWatch, loader_of
+from nanodoc.watchers.learning import LearningWatch
 from nanodoc.watchers.sampling import Sampler
 
 

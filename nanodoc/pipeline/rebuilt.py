@@ -16,6 +16,7 @@ from nanodoc.accelerator import device_of
 from nanodoc.config import Config
 from nanodoc.examination.making import Source
 from nanodoc.loop.settings import seed_everything, with_amp
+from nanodoc.recipe.data_loader import loader_of
 from nanodoc.recipe.loader import build_recipe
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.replay.step import StepRunner, run_step
@@ -27,7 +28,6 @@ from nanodoc.script.replay_session import ReplaySession
 from nanodoc.script.states import ScriptEnded
 from nanodoc.supervise.launch import Launch
 from nanodoc.tensors.nested import move_module, to_device
-from nanodoc.watchers.learning import loader_of
 
 Rebuilt = Callable[[], contextlib.AbstractContextManager[Source | None]]
 """Makes a training's data anew while it is open."""

@@ -32,6 +32,7 @@ from nanodoc.pipeline.run_plan import Run
 from nanodoc.pipeline.second_run import write_batches
 from nanodoc.pipeline.users_line import at_users_lines
 from nanodoc.progress import Progress
+from nanodoc.recipe.data_loader import loader_of
 from nanodoc.replay.sandbox import state_preserved
 from nanodoc.replay.snapshot import write_snapshot
 from nanodoc.report.fixes import write_patch
@@ -40,7 +41,6 @@ from nanodoc.report.tensorboard import write_tensorboard
 from nanodoc.rules.catalogue import failed_check, unchecked
 from nanodoc.script.recovered import RecoveredStep
 from nanodoc.script.saved_step import step_content
-from nanodoc.watchers.learning import loader_of
 
 
 def unwatched(

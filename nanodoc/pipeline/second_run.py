@@ -13,12 +13,12 @@ from nanodoc.examination.traceback import describe_failure
 from nanodoc.facts.failure import Failure
 from nanodoc.heartbeat.last_words import note_failure
 from nanodoc.heartbeat.trail import here
+from nanodoc.recipe.data_loader import loader_of
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.replay.batch_source import BatchSource
 from nanodoc.replay.plain_values import like, plain
 from nanodoc.replay.snapshot import save
 from nanodoc.supervise.job import SecondRun
-from nanodoc.watchers.learning import loader_of
 
 
 def changed_for(recipe: Recipe, again: SecondRun) -> Recipe:

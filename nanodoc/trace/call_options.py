@@ -27,6 +27,7 @@ _OPTIONS = (
 _POSITIONS = {("softmax", 1): "dim", ("log_softmax", 1): "dim"}
 _ADDING = ("add", "iadd", "radd", "sub", "isub")
 _MULTIPLYING = ("mul", "rmul", "div", "truediv", "itruediv")
+_DRAWING = ("rand", "normal", "uniform", "bernoulli", "multinomial", "dropout", "exponential")
 _SIMPLE = (int, float, bool, str, type(None))
 
 # a function may hold a whole training in its closure: the cache must not keep it alive
@@ -108,3 +109,18 @@ def offset_of(name: str, args: Any) -> dict[str, float]:
     if name not in _ADDING or not isinstance(number, (int, float)) or isinstance(number, bool):
         return {}
     return {"offset": float(number) if "add" in name else -float(number)}
+
+
+def seeded(name: str, kwargs: Any) -> dict[str, float]:
+    """The seed of the generator that a call is about to draw from, where nothing has been drawn
+    from it since it was seeded; `of_its_own`: it is one that the call was given."""
+    if not name.startswith(_DRAWING):
+        return {}
+    with contextlib.suppress(Exception):
+        given = kwargs.get("generator")
+        generator = given if given is not None else torch.default_generator
+        seed = generator.initial_seed()
+        fresh = torch.Generator(device=generator.device).manual_seed(seed)
+        if bool((fresh.get_state() == generator.get_state()).all()):
+            return {"seeded": float(seed), "of_its_own": float(given is not None)}
+    return {}

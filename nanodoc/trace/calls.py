@@ -18,7 +18,13 @@ from torch.overrides import TorchFunctionMode
 from nanodoc.facts.calls import ArgumentFacts, CallFacts, RangeFacts, StepCalls
 from nanodoc.facts.crash import FailedCall, GivenFacts
 from nanodoc.facts.source import SourceSpan
-from nanodoc.trace.call_options import factor_of, offset_of, options_of, version_of
+from nanodoc.trace.call_options import (
+    factor_of,
+    offset_of,
+    options_of,
+    seeded,
+    version_of,
+)
 from nanodoc.trace.modules import ModuleStack
 from nanodoc.trace.ops import outputs_of, tensors_in
 from nanodoc.trace.ranges import RANGED, out_of_range
@@ -95,20 +101,13 @@ class CallLog(TorchFunctionMode):
         self._note_ranges(name, args, kwargs)
         given = _given(args, kwargs)
         before = [self._argument(tensor) for tensor in given]
-        written = version_of(given)
+        written, drawn = version_of(given), seeded(name, kwargs)
         try:
             out = func(*args, **kwargs)
         except Exception as error:
             own, caller = calling_places(2)
-            self._raised = (
-                error,
-                name,
-                given,
-                before,
-                _settings(args, kwargs),
-                caller or own,
-                self._stack.current,
-            )
+            place, module = caller or own, self._stack.current
+            self._raised = (error, name, given, before, _settings(args, kwargs), place, module)
             raise
         made = outputs_of(out) if not isinstance(out, torch.Tensor) else [out]
         if not made:
@@ -125,6 +124,8 @@ class CallLog(TorchFunctionMode):
         in_place = any(made[0] is argument for argument in given)
         notes |= {"written": written} if in_place else {}
         notes |= factor_of(name, args, in_place=in_place) | offset_of(name, args)
+        # else another device's generator
+        notes |= drawn if drawn.get("of_its_own") or made[0].is_cpu else {}
         view = bool(given) and not in_place and _shares(made[0], given[0])
         self._calls.append(
             (

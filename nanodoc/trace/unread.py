@@ -1,4 +1,5 @@
-"""Names that a function of the user's binds and never reads: read from the source."""
+"""Names that a function of the user's binds and never reads, or binds to each other's values: read
+from the source."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from nanodoc.facts.source import SourceSpan
 from nanodoc.trace.files import line_span
 from nanodoc.trace.parsed import FUNCTION, nodes_of, tree_of
 
+_OF_A_STEP = 5  # values: observation, reward, terminated, truncated, info
 _OTHERS = 2
 """Fields that are read: it is that class that the function takes apart."""
 
@@ -70,6 +72,64 @@ def unread_fields(place: SourceSpan, names: re.Pattern[str]) -> dict[str, Source
             if names.fullmatch(name) and name not in read:
                 found[name] = line_span(file, line, "<module>")
     return found
+
+
+_TERMINATED = re.compile(r"(?i)\w*terminat\w*")
+_TRUNCATED = re.compile(r"(?i)\w*truncat\w*")
+
+
+def swapped_ends(file: str) -> list[SourceSpan]:
+    """The lines that unpack the five values of a Gymnasium environment's `step` with the name of
+    `truncated` before that of `terminated`, in functions (or a module) that read the second one
+    otherwise than in `terminated or truncated`."""
+    found = []
+    nodes = nodes_of(file)
+    for scope in (*(node for node in nodes if isinstance(node, FUNCTION)), tree_of(file)):
+        if scope is None:
+            continue
+        own = list(_own(scope))
+        for node in own:
+            names = _unpacked(node)
+            if len(names) != _OF_A_STEP or not _TRUNCATED.fullmatch(names[2] or ""):
+                continue
+            ended = names[3] or ""
+            if _TERMINATED.fullmatch(ended) and _read_alone(own, ended):
+                name = getattr(scope, "name", "<module>")
+                found.append(line_span(file, getattr(node, "lineno", 0), name))
+    return found
+
+
+def _unpacked(node: ast.AST) -> list[str | None]:
+    """The names that an assignment gives to the parts of what a call of `step` returns."""
+    if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
+        return []
+    target, called = node.targets[0], node.value.func
+    if getattr(called, "attr", None) != "step" or not isinstance(target, ast.Tuple):
+        return []
+    return [part.id if isinstance(part, ast.Name) else None for part in target.elts]
+
+
+def _read_alone(nodes: Iterable[ast.AST], name: str) -> bool:
+    """It is read by itself somewhere, and not only as one side of an `or`."""
+    nodes = list(nodes)
+    joined = {
+        id(side)
+        for node in nodes
+        for side in (
+            node.values
+            if isinstance(node, ast.BoolOp)
+            else (node.left, node.right)
+            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr)
+            else ()
+        )
+    }
+    return any(
+        isinstance(node, ast.Name)
+        and node.id == name
+        and isinstance(node.ctx, ast.Load)
+        and id(node) not in joined
+        for node in nodes
+    )
 
 
 def _attributes(nodes: Iterable[ast.AST]) -> set[str]:

@@ -12,7 +12,6 @@ from itertools import islice
 from typing import Any
 
 from torch.optim.lr_scheduler import LRScheduler
-from torch.utils.data import DataLoader
 
 from nanodoc.examination.last_batches import Inspector
 from nanodoc.examination.raised_rate import raised_at
@@ -34,7 +33,8 @@ from nanodoc.facts.source import SourceSpan
 from nanodoc.measure.data import data_facts
 from nanodoc.measure.gradients import Vitals
 from nanodoc.recipe.build_facts import BuildFacts
-from nanodoc.recipe.variables import code_of, variables_of
+from nanodoc.recipe.data_loader import loader_of
+from nanodoc.recipe.variables import code_of
 from nanodoc.replay.closure_state import reachable
 from nanodoc.replay.optimizers import given_rates, rate_of
 from nanodoc.replay.step import StepRunner
@@ -316,18 +316,6 @@ def _highest(rates: Any) -> float | None:
     """Of plain numbers: some schedules keep tensors."""
     plain = [rate for rate in rates or () if isinstance(rate, float)]
     return max(plain, default=None)
-
-
-def loader_of(data: Any) -> Any:
-    """The DataLoader that the data is, or that it holds: a wrapper's attribute, a variable that its
-    iteration reads."""
-    if isinstance(data, DataLoader):
-        return data
-    frame = getattr(data, "gi_frame", None)
-    held = [*vars(data).values()] if hasattr(data, "__dict__") else []
-    held += list(frame.f_locals.values()) if frame is not None else []
-    held += [value for _, _, value in variables_of(getattr(type(data), "__iter__", None))]
-    return next((value for value in held if isinstance(value, DataLoader)), None)
 
 
 def per_pass(data: Any) -> int | None:

@@ -43,6 +43,7 @@ WITHOUT_PATIENT = {
     "ND135": ("the validation of a script", "rules/test_validation_scale.py"),
     "ND642": ("the validation of a script", "rules/test_asides.py"),
     "ND643": ("weights that a script puts back", "rules/test_asides.py"),
+    "ND656": ("objectives of gpytorch", "rules/test_misweighed_data.py"),
     "ND806": (RANKS, "supervise/test_ranks.py"),
 }
 """Rules that no training of one process on a CPU can bring about: why, and which test does."""

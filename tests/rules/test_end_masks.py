@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from nanodoc import Recipe
+from nanodoc.trace.unread import swapped_ends
 from tests.helpers import diagnose
 
 CODE = "ND137"
@@ -138,3 +140,20 @@ def test_an_unread_flag_of_ends() -> None:
 )
 def test_a_flag_that_is_read_or_not_wanted(target: Target) -> None:
     assert "ND140" not in codes(target)
+
+
+@pytest.mark.parametrize(
+    ("line", "read", "found"),
+    [
+        ("s, r, truncated, terminated, _ = env.step(a)", "keep(terminated)", True),
+        ("s, r, is_truncated, is_terminated, info = env.step(a)", "keep(is_terminated)", True),
+        ("s, r, terminated, truncated, _ = env.step(a)", "keep(terminated)", False),
+        ("s, r, truncated, terminated, _ = env.step(a)", "keep(terminated or truncated)", False),
+        ("s, r, truncated, terminated, _ = env.read(a)", "keep(terminated)", False),
+        ("s, r, truncated, terminated = env.step(a)", "keep(terminated)", False),
+    ],
+)
+def test_swapped_names(line: str, read: str, found: bool, tmp_path: Path) -> None:
+    file = tmp_path / "rollout.py"
+    file.write_text(f"def play(env, a, keep):\n    {line}\n    {read}\n")
+    assert [place.line for place in swapped_ends(str(file))] == ([2] if found else [])

@@ -278,6 +278,20 @@ PATIENTS: tuple[Patient, ...] = (
         line="part.view(-1, 10, 4, 8)",
     ),
     Patient(
+        name="same-static",
+        file="same_static",
+        story="noise from a generator that is seeded in each step",
+        expect="repeated-noise",
+        line="torch.randn(clean.shape",
+    ),
+    Patient(
+        name="joined-rings",
+        file="joined_rings",
+        story="graphs put together without counting their nodes on",
+        expect="unshifted-edges",
+        line='edges.append(graph["edge_index"]',
+    ),
+    Patient(
         name="asked-by-all",
         file="first_of_two",
         build="queries",

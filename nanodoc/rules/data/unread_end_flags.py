@@ -5,6 +5,9 @@ and never reads it, or takes a named tuple apart and leaves such a field, where 
 multiplied in. An info where the value is not the best of several actions: tasks of control may have
 no end but the limit of time.
 
+Also a line that unpacks what `env.step` of Gymnasium returns with the name of `truncated` before
+that of `terminated`, where the function reads the second one by itself.
+
 ## Why it matters
 Where an episode ended there is no next state. With its value in the target, ends look as good as
 going on: the values grow, and falling into a hole costs nothing.
@@ -28,6 +31,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, confidence
+from nanodoc.diagnosis.finding import Culprit
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.calls import LAYERS, ArgumentFacts, CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
@@ -52,7 +56,10 @@ _MAXIMA = ("max", "amax", "argmax")
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     calls, inspection = calls_of(evidence), evidence.inspection
-    if calls is None or inspection is None or not inspection.unread_flags:
+    if calls is None or inspection is None:
+        return
+    if inspection.swapped_flags is not None:
+        yield _swapped(rule, evidence, inspection.swapped_flags)
         return
     for total, value in next_values(calls):
         site = total.site
@@ -76,6 +83,22 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             standing=WIRED,
         )
         return
+
+
+def _swapped(rule: Rule, evidence: Evidence, line: SourceSpan) -> Claim:
+    return learning_claim(
+        rule,
+        location_key(line) or ("targets", "ends"),
+        title="terminated and truncated are unpacked in each other's place",
+        explanation="An environment's step gives observation, reward, terminated, truncated and "
+        "info. By these names ends of episodes are taken for limits of time: the value of a state "
+        "that does not exist goes into the target.",
+        culprit=Culprit(kind="op", location=line),
+        step=len(evidence.losses) - 1,
+        weight=confidence(0.9, 0.5),
+        fix="observation, reward, terminated, truncated, info = env.step(action)",
+        standing=WIRED,
+    )
 
 
 def _beside(place: SourceSpan, site: SourceSpan | None) -> bool:

@@ -28,6 +28,7 @@ from nanodoc.rules.learning import (
     misplaced_softmax,
     missing_backward,
     missing_step,
+    misweighed_data,
     noisy_reference,
     not_log_probabilities,
     optimizer_made_nan,
@@ -116,5 +117,6 @@ RULES = tuple(
         misplaced_softmax,
         unfinished_warmup,
         stale_average,
+        misweighed_data,
     )
 )

@@ -45,12 +45,15 @@ _ELEMENTWISE = ("log", "neg", "add", "pow", "square")
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     for calls, call in calls_into_the_loss(evidence):
-        classes = call.notes.get("class_dimension")
+        of_labels = call.notes.get("class_dimension")
+        by_definition = call.name == "nll_loss" and len(call.arguments[0].shape) > 1
+        classes = 1 if by_definition else of_labels
         made = _softmax(calls, call) if classes is not None else None
         if classes is None or made is None:
             continue
         shape, dim = made.shape, made.options.get("dim")
-        if not isinstance(dim, int) or len(shape) < _FEWEST or dim % len(shape) == classes:
+        fewest = len(call.arguments[0].shape) if by_definition else _FEWEST
+        if not isinstance(dim, int) or len(shape) < fewest or dim % len(shape) == classes:
             continue
         if _is_one_of_two(calls, made):
             continue
@@ -60,7 +63,9 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             location_key(made.site) or ("softmax", made.index),
             title=f"{made.name} over dimension {dim} (of {shape[dim]}), and the classes lie in "
             f"dimension {classes:.0f} (of {shape[int(classes)]})",
-            explanation=f"{call.name} puts it beside labels of 0 and 1 of shape {list(shape)}, "
+            explanation=f"{call.name} takes log-probabilities of classes along dimension 1."
+            if by_definition
+            else f"{call.name} puts it beside labels of 0 and 1 of shape {list(shape)}, "
             f"which add up to 1 along dimension {classes:.0f}, everywhere, and along no other.",
             culprit=at_call(made, evidence),
             step=len(evidence.losses) - 1,
@@ -82,6 +87,12 @@ def _is_one_of_two(calls: StepCalls, made: CallFacts) -> bool:
     )
 
 
+def _takes_rows(loss: CallFacts, made: CallFacts) -> bool:
+    """Some rows of the scores, and all of their classes."""
+    whole = made.arguments[0].shape if made.name == "getitem" and made.arguments else ()
+    return loss.name == "nll_loss" and len(whole) > 1 and whole[1:] == made.shape[1:]
+
+
 def _identity(calls: StepCalls, call: CallFacts) -> object:
     origin = calls.origin(call.arguments[0])
     return origin.index if isinstance(origin, CallFacts) else origin.leaf
@@ -91,8 +102,11 @@ def _softmax(calls: StepCalls, call: CallFacts) -> CallFacts | None:
     """The one whose values, each by itself and in their order, are one of the call's arguments."""
     argument = next((a for a in call.arguments if a.requires_grad), None)
     made = calls.maker(argument) if argument is not None else None
-    while made is not None and made.name in (*_KEEPS_THE_ORDER, *_ELEMENTWISE):
+    while made is not None and (
+        made.name in (*_KEEPS_THE_ORDER, *_ELEMENTWISE) or _takes_rows(call, made)
+    ):
         learning = [a for a in made.arguments if a.requires_grad]
         made = calls.maker(learning[0]) if len(learning) == 1 else None
-    same = made is not None and argument is not None and made.shape == argument.shape
+    rows = 1 if call.name == "nll_loss" else 0  # some of them may have been picked
+    same = made is not None and argument is not None and made.shape[rows:] == argument.shape[rows:]
     return made if made is not None and same and made.name in _NORMALISERS else None

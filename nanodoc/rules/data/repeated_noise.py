@@ -1,0 +1,66 @@
+"""## What it checks
+Random draws that the loss is made of, in the last step and in some steps before it, each run once
+more from the random states it began with: each time the generator had just been given the same
+seed, and nothing had been drawn from it since.
+
+Silent for a seed that changes from step to step.
+
+## Why it matters
+Every step draws the same numbers: the same noise, the same time steps, the same dropout. A model
+learns that one draw by heart, and nothing of any other.
+
+## Example
+    for clean, in loader:
+        generator = torch.Generator().manual_seed(0)
+        noise = torch.randn(clean.shape, generator=generator)
+
+## Fix
+    generator = torch.Generator().manual_seed(0)
+    for clean, in loader:
+        noise = torch.randn(clean.shape, generator=generator)
+
+## See also
+ND127 repeated-draws, ND123 unseen-noise
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nanodoc.diagnosis.claim import Claim, confidence
+from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.evidence import Evidence
+from nanodoc.rules.base import location_key
+from nanodoc.rules.learning.claims import WIRED, at_call, calls_of, learning_claim
+
+
+@rule(
+    "ND149",
+    "repeated-noise",
+    "critical",
+    "random numbers that are the same in every step",
+    needs=("inspection",),
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    calls, inspection = calls_of(evidence), evidence.inspection
+    if calls is None or inspection is None or inspection.batches < 2:
+        return
+    reaching = calls.reaching_the_loss()
+    drawn = [calls.calls[i] for i in inspection.redrawn if i in reaching]
+    if not drawn:
+        return
+    first = drawn[0]
+    seed = int(first.notes["seeded"])
+    yield learning_claim(
+        rule,
+        location_key(first.site) or ("draws", first.index),
+        title=f"{first.name} draws the same numbers in every step",
+        explanation=f"In each of {inspection.batches} steps that were run once more its generator "
+        f"had just been seeded with {seed}, and nothing had been drawn from it since.",
+        culprit=at_call(first, evidence),
+        step=len(evidence.losses) - 1,
+        weight=confidence(0.8, min(1.0, inspection.batches / 4)),
+        notes=[("seed", seed), ("steps that were looked at", inspection.batches)],
+        fix="seed the generator once, before the training",
+        standing=WIRED,
+    )
