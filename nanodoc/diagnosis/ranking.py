@@ -8,7 +8,7 @@ from dataclasses import replace
 from nanodoc.diagnosis.claim import Claim, Scope, Specificity, Stage
 from nanodoc.diagnosis.finding import SEVERITIES, Finding
 from nanodoc.facts.amp import BACKWARD_AFTER_UNSCALE, STEPPED_SCALED
-from nanodoc.facts.loop import CLIPPED_EARLY, CLIPPED_LATE
+from nanodoc.facts.loop import CLIPPED_EARLY, CLIPPED_LATE, CLIPPED_NOTHING
 
 _MOST_FINDINGS = 20
 _CAUSES = (
@@ -24,7 +24,7 @@ _CAUSES = (
     "owner",
 )
 _GROWN = 2  # steps: updates have had the time to grow
-_UNCLIPPED = (CLIPPED_EARLY, CLIPPED_LATE)
+_UNCLIPPED = (CLIPPED_EARLY, CLIPPED_LATE, CLIPPED_NOTHING)
 _BLOWING_UP = (STEPPED_SCALED, BACKWARD_AFTER_UNSCALE)
 
 

@@ -7,10 +7,17 @@ import math
 from collections.abc import Iterator
 from functools import lru_cache
 
+from nanodoc.examination.labels import user_files
 from nanodoc.facts.calls import CallFacts, StepCalls
 from nanodoc.facts.source import SourceSpan
-from nanodoc.trace.parsed import FUNCTION, nodes_of
+from nanodoc.trace.files import line_span
+from nanodoc.trace.parsed import FUNCTION, function_around, nodes_of, statements_of
 
+_PARAMETERS = ("parameters", "named_parameters")
+_OF_NEW_VALUES = (
+    *("clamp", "clip", "clamp_min", "clamp_max", "mul", "add", "sub", "div", "lerp", "renorm"),
+    *("addcmul", "addcdiv", "neg", "sign", "round"),
+)
 _Extent = tuple[int, int, int, int]  # line, column, end line, end column; columns from 1
 
 _OPERATORS: dict[type[ast.operator], tuple[str, ...]] = {
@@ -30,6 +37,41 @@ def discarded(calls: StepCalls) -> tuple[int, ...]:
     read again (`for p in weights: p = p * 0.9`). What only waits for a device to be done
     (`x.sum()`) has a smaller result and is none of them."""
     return tuple(call.index for call in calls.calls if _is_lost(call, calls))
+
+
+def lost_updates(calls: StepCalls) -> tuple[SourceSpan, ...]:
+    """Statements in the files of a step's calls that stand in a loop over parameters, and are
+    nothing but a method of one that changes nothing in place: `p.data.clamp(-1, 1)`. They may stand
+    behind the optimizer's step, where a step that is run again has ended."""
+    found = []
+    for file in sorted(user_files(call.called_from or call.location for call in calls.calls)):
+        nodes = nodes_of(file)
+        for loop in nodes:
+            if not isinstance(loop, ast.For) or not _goes_through_parameters(loop.iter):
+                continue
+            names = _bound_by(loop.target)
+            for statement in statements_of(loop.body):
+                if isinstance(statement, ast.Expr) and _is_new_value(statement.value, names):
+                    around = function_around(nodes, statement.lineno)
+                    found.append(line_span(file, statement.lineno, around))
+    return tuple(dict.fromkeys(found))
+
+
+def _goes_through_parameters(iterated: ast.expr) -> bool:
+    called = (node.func for node in ast.walk(iterated) if isinstance(node, ast.Call))
+    return any(isinstance(f, ast.Attribute) and f.attr in _PARAMETERS for f in called)
+
+
+def _is_new_value(value: ast.expr, names: set[str]) -> bool:
+    """A method that gives a new tensor, of one of the names or of its `.data`."""
+    if not isinstance(value, ast.Call) or not isinstance(value.func, ast.Attribute):
+        return False
+    owner = value.func.value
+    if isinstance(owner, ast.Attribute) and owner.attr == "data":
+        owner = owner.value
+    out = any(keyword.arg in ("out", None) for keyword in value.keywords)
+    named = isinstance(owner, ast.Name) and owner.id in names
+    return named and value.func.attr in _OF_NEW_VALUES and not out
 
 
 def _is_lost(call: CallFacts, calls: StepCalls) -> bool:

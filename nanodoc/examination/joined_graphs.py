@@ -46,7 +46,7 @@ def unshifted_edges(
         if not edges[0].numel() or not any(_are_same(part, joined) for part in batch):
             continue
         nodes = _nodes(fields, [int(e.max()) + 1 if e.numel() else 0 for e in edges], batch)
-        if nodes is not None and int(joined.max()) < nodes[0]:
+        if nodes is not None and int(joined.max()) < max(nodes):
             return UnshiftedEdges(
                 graphs=len(graphs),
                 edges=joined.shape[1],
@@ -65,6 +65,8 @@ def _parts(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, 
         return
     if len(path) == _DEPTH:
         return
+    if type(value).__module__.startswith("torch_geometric.data"):
+        value = value.to_dict()
     if isinstance(value, Mapping):
         parts = list(value.items())
     elif isinstance(value, tuple) and hasattr(value, "_fields"):

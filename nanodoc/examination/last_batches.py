@@ -14,7 +14,7 @@ import torch
 
 from nanodoc.errors import UsageError, UserCodeError
 from nanodoc.examination.averages import stale_averages
-from nanodoc.examination.discarded import discarded
+from nanodoc.examination.discarded import discarded, lost_updates
 from nanodoc.examination.labels import (
     brought_at,
     criterion_at,
@@ -133,6 +133,8 @@ class Inspector:
 
     def _of_the_model(self, watch: ModelWatch, calls: StepCalls) -> dict[str, Any]:
         """What `watch` saw of the networks, and the objects that the training reaches."""
+        recipe = self._runner.recipe
+        loader = getattr(recipe.train_step, "loader", None) or loader_of(recipe.data)
         return {
             "output": watch.output,
             "modes": tuple(watch.modes),
@@ -140,13 +142,14 @@ class Inspector:
             "maximised": self._maximised(),
             "still": watch.still.found(calls, self._first_weights),
             "unmoved": watch.still.unmoved(self._first_weights),
-            "objective": weighed_data(self._runner.recipe, loader_of(self._runner.recipe.data)),
+            "objective": weighed_data(recipe, loader, calls),
         }
 
     def _of_the_source(self, calls: StepCalls) -> dict[str, Any]:
         """What the source of the calls' lines tells."""
         return {
             "discarded": discarded(calls),
+            "lost_updates": lost_updates(calls),
             "labels_at": labels_at(self._runner.recipe, calls),
             "weights_at": weights_at(calls),
             "unread_flags": unread_flags(calls),

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from nanodoc.examination.labels import user_files
+from nanodoc.facts.calls import StepCalls
 from nanodoc.facts.inspection import WeighedData
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.replay.closure_state import ReachedState, reachable
@@ -18,7 +19,7 @@ _LIBRARY = "gpytorch."
 _TOLD = "num_data"
 
 
-def weighed_data(recipe: Recipe, loader: Any) -> WeighedData | None:
+def weighed_data(recipe: Recipe, loader: Any, calls: StepCalls) -> WeighedData | None:
     """An objective of gpytorch (`VariationalELBO` and its kin) that was told of less than half of
     the samples that the loader's data set has; None where there is none, or the size of the data
     set is not known."""
@@ -33,7 +34,8 @@ def weighed_data(recipe: Recipe, loader: Any) -> WeighedData | None:
             if kind is None or 2 * told > samples:
                 continue
             name = type(value).__name__
-            found = [line for file in user_files(()) for line in lines_calling(file, (name,))]
+            files = user_files(call.called_from or call.location for call in calls.calls)
+            found = [line for file in files for line in lines_calling(file, (name,))]
             return WeighedData(
                 objective=name,
                 told=told,

@@ -63,6 +63,8 @@ class InspectionFacts:
     """Positions of the calls of dropout that dropped as well when the model was in eval mode."""
     discarded: tuple[int, ...] = ()
     """Positions of the calls in the user's code whose results nothing can read."""
+    lost_updates: tuple[SourceSpan, ...] = ()
+    """Lines of loops over parameters that compute a new value of one and throw it away."""
     still: tuple[StillFacts, ...] = ()
     """Networks in training mode that the step asks, and does not train."""
     maximised: bool = False

@@ -13,6 +13,7 @@ from nanodoc.facts.source import SourceSpan
     DROPPED,
     CLIPPED_LATE,
     CLIPPED_EARLY,
+    CLIPPED_NOTHING,
     FRESH_OPTIMIZER,
     SUMMED,
     NEVER_STEPPED,
@@ -24,6 +25,7 @@ from nanodoc.facts.source import SourceSpan
     "dropped",
     "clipped-late",
     "clipped-early",
+    "clipped-nothing",
     "fresh-optimizer",
     "summed",
     "never-stepped",
@@ -40,6 +42,7 @@ class LoopMisuse:
     they were cleared between backward and the step. DROPPED: of several micro-batches' gradients,
     all but the last were cleared before the step. CLIPPED_LATE: they were clipped after the step
     that used them. CLIPPED_EARLY: a clip came after they were cleared, and before the backward.
+    CLIPPED_NOTHING: a clip was given no parameters.
     FRESH_OPTIMIZER: an optimizer with a state was made anew for every step. SUMMED: losses of
     several micro-batches were differentiated as they are. NEVER_STEPPED: backward came, and no
     optimizer ever stepped. NEVER_DIFFERENTIATED: no backward ever came. IN_VAIN: an optimizer

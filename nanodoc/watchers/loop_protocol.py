@@ -1,10 +1,7 @@
 """The order in which a train_step clears, differentiates, clips and steps. Only relations between
 calls are judged, on identities and version counters. A value is read only where these leave a doubt
 (gradients cleared through `.data`, or by zero_grad before the step), never in a loop that is in
-order.
-
-Told of its calls by `call_watch`, which wraps them.
-"""
+order. Told of its calls by `train_step_calls`, which wraps them."""
 
 from __future__ import annotations
 
@@ -20,6 +17,7 @@ from nanodoc.facts.loop import (
     CARRIED,
     CLIPPED_EARLY,
     CLIPPED_LATE,
+    CLIPPED_NOTHING,
     DISCARDED,
     DROPPED,
     FRESH_OPTIMIZER,
@@ -346,7 +344,7 @@ class LoopProtocol:
                     known.stepped, known.carried, known.fresh = True, False, False
 
     def clipped(self, grads: Iterable[torch.Tensor], limit: float, place: Place | None) -> None:
-        """Gradients are about to be clipped to `limit`; with none, their norm is only measured."""
+        """Gradients are about to be clipped to `limit`; with none their norm is only measured."""
         if not self.active or limit == math.inf:
             return
         self._clipped = True
@@ -365,10 +363,12 @@ class LoopProtocol:
         if touched and all(update.stepped and update.same(grad) for grad, update in touched):
             self._count(CLIPPED_LATE, place, self._stepped_at)
 
+    def clipped_nothing(self, place: Place | None) -> None:
+        if self.active:  # no parameters at all
+            self._count(CLIPPED_NOTHING, place, None)
+
     def _count(self, kind: str, place: Place | None, other: Place | None) -> Count:
-        count = self._counts.get(kind)
-        if count is None:
-            count = self._counts[kind] = Count(place, other, self.step)
+        count = self._counts.setdefault(kind, Count(place, other, self.step))
         count.add(self.step)
         return count
 

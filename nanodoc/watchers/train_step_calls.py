@@ -10,6 +10,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import functools
+import math
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -347,7 +348,10 @@ class CallWatch:
             parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
             grads, place = [p.grad for p in parameters if p.grad is not None], _here()
             self.order.clipped(grads, "norm", total_norm, float(max_norm), place)
-            self.loop_protocol.clipped(grads, float(max_norm), place)
+            if parameters:
+                self.loop_protocol.clipped(grads, float(max_norm), place)
+            elif max_norm < math.inf:
+                self.loop_protocol.clipped_nothing(place)
             untouched = self.order.untouched()
             out = original(parameters, max_norm, total_norm, *args, **kwargs)
             self.order.after_clip(untouched)

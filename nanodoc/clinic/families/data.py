@@ -285,6 +285,13 @@ PATIENTS: tuple[Patient, ...] = (
         line="torch.randn(clean.shape",
     ),
     Patient(
+        name="wanted-books",
+        file="wanted_books",
+        story="books repeated as a whole beside readers repeated one by one",
+        expect="mixed-repeats",
+        line="book.repeat(5)",
+    ),
+    Patient(
         name="joined-rings",
         file="joined_rings",
         story="graphs put together without counting their nodes on",

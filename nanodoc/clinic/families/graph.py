@@ -142,4 +142,11 @@ PATIENTS: tuple[Patient, ...] = (
         line="return grad * scale, grad * x",
         severity="warning",
     ),
+    Patient(
+        name="rounded-codes",
+        file="rounded_codes",
+        story="a straight-through estimator without detach()",
+        expect="undetached-straight-through",
+        line="passed = code + ",
+    ),
 )

@@ -28,8 +28,8 @@ from nanodoc.diagnosis.rule import Rule, Threshold, rule
 from nanodoc.facts.calls import ArgumentFacts, CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
-from nanodoc.rules.data.next_values import PRODUCTS, is_of_a_network, next_values
 from nanodoc.rules.learning.claims import WIRED, at_call, calls_of, learning_claim
+from nanodoc.rules.learning.next_values import PRODUCTS, is_of_a_network, next_values
 
 _ENDS = re.compile(r"(?i)\b\w*(done|termina)\w*")
 """How code calls the flags of the steps that end an episode."""

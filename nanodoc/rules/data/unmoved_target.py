@@ -29,8 +29,8 @@ from nanodoc.diagnosis.finding import Culprit
 from nanodoc.diagnosis.rule import Rule, Threshold, rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
-from nanodoc.rules.data.next_values import next_values
 from nanodoc.rules.learning.claims import WIRED, calls_of, learning_claim
+from nanodoc.rules.learning.next_values import next_values
 
 
 @rule(

@@ -37,8 +37,8 @@ from nanodoc.facts.calls import LAYERS, ArgumentFacts, CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.source import SourceSpan
 from nanodoc.rules.base import location_key
-from nanodoc.rules.data.next_values import next_values
 from nanodoc.rules.learning.claims import WIRED, at_call, calls_of, learning_claim
+from nanodoc.rules.learning.next_values import next_values
 
 _CHOICES = (
     *("where", "masked_fill", "masked_scatter", "setitem", "index_put", "index_fill"),

@@ -15,6 +15,7 @@ from nanodoc.rules.graph import (
     parameter_not_in_optimizer,
     repeated_module,
     stale_optimizer,
+    undetached_straight_through,
     unexpectedly_frozen,
     unregistered_module,
     unused_parameter,
@@ -40,5 +41,6 @@ RULES = tuple(
         repeated_module,
         layer_built_in_forward,
         ineffective_freeze,
+        undetached_straight_through,
     )
 )

@@ -1,7 +1,8 @@
 """## What it checks
 clip_grad_norm_ or clip_grad_value_ on gradients that the optimizer has already used, or where there
-are none yet: after zero_grad() and before backward(). The calls of a train_step are watched: which
-came, in which order, on which tensors.
+are none yet: after zero_grad() and before backward(). A clip that is given no parameters at all: an
+iterator that the optimizer's constructor has used up, a filter that nothing passes. The calls of a
+train_step are watched: which came, in which order, on which tensors.
 
 ## Why it matters
 The clipping has no effect; a run that needs it will blow up all the same.
@@ -24,7 +25,7 @@ from collections.abc import Iterable
 from nanodoc.diagnosis.claim import Claim
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
-from nanodoc.facts.loop import CLIPPED_EARLY, CLIPPED_LATE
+from nanodoc.facts.loop import CLIPPED_EARLY, CLIPPED_LATE, CLIPPED_NOTHING
 from nanodoc.rules.learning.loop_claims import loop_misuse, misuse_claim
 
 _FIX = "clip between backward() and optimizer.step()"
@@ -58,4 +59,15 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             explanation="At this place there are none: they have been cleared, and backward() "
             "comes later. The optimizer steps on gradients that nobody has clipped.",
             fix=_FIX,
+        )
+    nothing = loop_misuse(evidence, CLIPPED_NOTHING)
+    if nothing is not None:
+        yield misuse_claim(
+            rule,
+            evidence,
+            nothing,
+            title="a clip of gradients is given no parameters",
+            explanation="What it was handed is empty, as an iterator is that something else has "
+            "gone through before. The optimizer steps on gradients that nobody has clipped.",
+            fix="make a list of the parameters, and give that to both",
         )

@@ -36,6 +36,7 @@ from nanodoc.rules.learning.claims import (
     learning_claim,
     loss_call,
 )
+from nanodoc.rules.learning.next_values import next_values
 from nanodoc.rules.learning.units import FEWEST_UNITS, FEWEST_VALUES
 
 _OVER_LOGITS = (*CLASSIFICATION, "binary_cross_entropy_with_logits")
@@ -77,7 +78,9 @@ def _dead(rule: Rule, evidence: Evidence, layer: UnitFacts) -> Claim | None:
     whole = layer.dead == layer.units
     # a dead branch beside one that learns is no end of the run
     serious = layer.output or (whole and late_loss(evidence.losses) > evidence.losses[0] / 2)
-    learns = late_loss(evidence.losses) < NO_BETTER * evidence.losses[0]
+    # targets that the network itself moves: its loss need not fall, and units die as a rule
+    moves = next(iter(next_values(inspection.calls)), None) is not None
+    learns = moves or late_loss(evidence.losses) < NO_BETTER * evidence.losses[0]
     return learning_claim(
         rule,
         location_key(call.site) or ("units", call.module),

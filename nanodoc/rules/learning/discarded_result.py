@@ -1,7 +1,8 @@
 """## What it checks
 A line of the step that computes a new tensor and throws it away: a call that is a statement by
 itself (`scores.masked_fill(mask, -1e9)`), or a result that is given to the variable of the loop
-around it and not read again (`for p in weights: p = p * 0.9`).
+around it and not read again (`for p in weights: p = p * 0.9`). Loops over parameters are read in
+the source, too, since they stand behind the optimizer's step.
 
 ## Why it matters
 Only methods whose names end in an underscore write into their tensor; all others return a new one.
@@ -26,6 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim
+from nanodoc.diagnosis.finding import Culprit
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.calls import CallFacts
 from nanodoc.facts.evidence import Evidence
@@ -45,12 +47,27 @@ _FIX_COPY = "write into the tensor itself: x[mask] = value, x.mul_(a).add_(b)"
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     inspection = evidence.inspection
-    told = set()
+    told: set[tuple[str, int] | None] = set()
+    for line in inspection.lost_updates if inspection is not None else ():
+        told.add((line.file, line.line))
+        yield learning_claim(
+            rule,
+            location_key(line) or ("discarded", line.line),
+            title=f"the result of {line.code.strip()[:60]} is thrown away",
+            explanation="The loop goes through parameters, and this line computes a new value of "
+            "one: it changes nothing in place.",
+            culprit=Culprit(kind="op", location=line),
+            step=inspection.step if inspection is not None else None,
+            weight=0.95,  # no line of a program is there to compute what nothing can read
+            fix=_FIX,
+            standing=WIRED,
+        )
     for index in inspection.discarded if inspection is not None else ():
         call = inspection.calls.calls[index] if inspection is not None else None
-        if call is None or call.site in told:
+        at = (call.site.file, call.site.line) if call is not None and call.site else None
+        if call is None or at in told:
             continue
-        told.add(call.site)
+        told.add(at)
         text = (call.site.expression if call.site is not None else None) or call.name
         shown = text if len(text) <= 40 else call.name
         yield learning_claim(
