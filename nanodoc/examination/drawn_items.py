@@ -28,6 +28,7 @@ from nanodoc.examination.worker_draws import repeated_draws
 from nanodoc.facts.items import ChangingItem
 from nanodoc.facts.source import SourceSpan
 from nanodoc.replay.random_sources import seed_source
+from nanodoc.trace.made_with import writes_in_place
 
 _CHANGED = 0.01
 """Of a sample's own size: what a draw changes on purpose, such as a mean over all samples so far,
@@ -169,7 +170,9 @@ class _Drawn(Sample):
         _put_back(held, before)
         with LineThatWrites(lambda: value[place].item()) as line:
             self.draw(seed)
-        return line.found
+        # what a library's transform writes into a picture, it was told to
+        by_transform = line.found is not None and "transform" in line.found.code
+        return (writes_in_place() if by_transform else None) or line.found
 
 
 def _put_back(held: Mapping[str, torch.Tensor], before: Mapping[str, torch.Tensor]) -> None:

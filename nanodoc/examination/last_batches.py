@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from nanodoc.errors import UsageError, UserCodeError
+from nanodoc.examination.aliases import alias_at
 from nanodoc.examination.averages import stale_averages
 from nanodoc.examination.discarded import discarded, lost_updates
 from nanodoc.examination.labels import (
@@ -45,7 +46,6 @@ from nanodoc.facts.policy import ReturnFacts
 from nanodoc.facts.source import SourceSpan
 from nanodoc.measure.values import SQUASHERS, Units, ValueProbe
 from nanodoc.recipe.build_facts import BuildFacts
-from nanodoc.recipe.data_loader import loader_of
 from nanodoc.replay.sandbox import state_preserved, warnings_unsaid
 from nanodoc.replay.step import StepRunner, run_step
 from nanodoc.replay.step_state import StateKeeper, StepState
@@ -134,7 +134,6 @@ class Inspector:
     def _of_the_model(self, watch: ModelWatch, calls: StepCalls) -> dict[str, Any]:
         """What `watch` saw of the networks, and the objects that the training reaches."""
         recipe = self._runner.recipe
-        loader = getattr(recipe.train_step, "loader", None) or loader_of(recipe.data)
         return {
             "output": watch.output,
             "modes": tuple(watch.modes),
@@ -142,12 +141,13 @@ class Inspector:
             "maximised": self._maximised(),
             "still": watch.still.found(calls, self._first_weights),
             "unmoved": watch.still.unmoved(self._first_weights),
-            "objective": weighed_data(recipe, loader, calls),
+            "objective": weighed_data(recipe, calls),
         }
 
     def _of_the_source(self, calls: StepCalls) -> dict[str, Any]:
         """What the source of the calls' lines tells."""
         return {
+            "alias_at": alias_at(self._runner.recipe, calls),
             "discarded": discarded(calls),
             "lost_updates": lost_updates(calls),
             "labels_at": labels_at(self._runner.recipe, calls),

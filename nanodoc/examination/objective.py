@@ -4,13 +4,13 @@ were told that is."""
 from __future__ import annotations
 
 import contextlib
-from typing import Any
 
 import torch
 
 from nanodoc.examination.labels import user_files
 from nanodoc.facts.calls import StepCalls
 from nanodoc.facts.inspection import WeighedData
+from nanodoc.recipe.data_loader import loader_of
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.replay.closure_state import ReachedState, reachable
 from nanodoc.trace.returned import lines_calling
@@ -19,11 +19,12 @@ _LIBRARY = "gpytorch."
 _TOLD = "num_data"
 
 
-def weighed_data(recipe: Recipe, loader: Any, calls: StepCalls) -> WeighedData | None:
+def weighed_data(recipe: Recipe, calls: StepCalls) -> WeighedData | None:
     """An objective of gpytorch (`VariationalELBO` and its kin) that was told of less than half of
     the samples that the loader's data set has; None where there is none, or the size of the data
     set is not known."""
     with contextlib.suppress(Exception):  # any object's own attributes
+        loader = getattr(recipe.train_step, "loader", None) or loader_of(recipe.data)
         samples = len(loader.dataset)
         modules = [m for _, m in ReachedState(recipe).modules]
         for value in (*modules, *reachable(recipe)):

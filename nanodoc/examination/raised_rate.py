@@ -1,5 +1,6 @@
 """Which line gives the highest learning rate of a run, where a schedule raised it above the one
-that the optimizer was given: the function of the schedule is asked again, and followed."""
+that the optimizer was given, or the last one, where it is gone: the function of the schedule is
+asked again, and followed."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from typing import Any
 
 from nanodoc.facts.source import SourceSpan
 from nanodoc.recipe.recipe import Recipe
+from nanodoc.recipe.variables import variables_of
 from nanodoc.trace.files import USER, frame_kind, line_span
 from nanodoc.trace.parsed import nodes_of
 from nanodoc.trace.reckoning import only_reckons
@@ -20,6 +22,8 @@ from nanodoc.trace.returned import code_of
 
 RAISED = 1.5
 """Times the rate that was given: more is no rounding."""
+_GONE = 1e-4
+"""Of the highest rate: nothing moves any more."""
 _SAME = 1e-6  # relative
 
 
@@ -31,7 +35,21 @@ def raised_at(
     highest = max(rates, default=0.0)
     if given is None or not (highest > RAISED * given > 0 or _is_nominal(given, highest)):
         return None
-    step = rates.index(highest)
+    return _given_at(recipe, rates, rates.index(highest), schedulers)
+
+
+def gone_at(recipe: Recipe, rates: Sequence[float], schedulers: Iterable[Any]) -> SourceSpan | None:
+    """The line that gives the last rate of a run, where that is next to nothing of the highest one
+    and a function of the user's gives it."""
+    if not rates or rates[-1] > _GONE * max(rates):
+        return None
+    return _given_at(recipe, rates, len(rates) - 1, schedulers)
+
+
+def _given_at(
+    recipe: Recipe, rates: Sequence[float], step: int, schedulers: Iterable[Any]
+) -> SourceSpan | None:
+    """The line of the user's function that gives the rate of that step."""
     asked = [
         (function, (number,), base)
         for scheduler in schedulers
@@ -45,7 +63,7 @@ def raised_at(
             if not only_reckons(function):
                 continue
             value, line = returned_from(function, arguments)
-            if math.isclose(float(value) * base, highest, rel_tol=_SAME):
+            if math.isclose(float(value) * base, rates[step], rel_tol=_SAME):
                 return line
     return None
 
@@ -97,15 +115,15 @@ def _near(step: int, last: int | None) -> list[int]:
 
 
 def _of_loop(recipe: Recipe) -> Iterator[Callable[..., Any]]:
-    """The functions of one argument whose value a script's own code makes the rate of a group:
+    """The functions of one argument whose value the training's own code makes the rate of a group:
     `group["lr"] = rate`, where `rate = rate_of(iteration)`."""
     step: Any = recipe.train_step
-    if not getattr(step, "of_script", False) or step.code is None:
+    of_script = getattr(step, "of_script", False)
+    code = step.code if of_script else code_of(step)
+    if code is None or frame_kind(file := code.co_filename) != USER:
         return
-    file = step.code.co_filename
-    if frame_kind(file) != USER:
-        return
-    names = {**step.namespace, **step.variables}
+    names = {name: value for name, _, value in variables_of(step)}
+    names |= {**step.namespace, **step.variables} if of_script else {}
     assigned = [node for node in nodes_of(file) if isinstance(node, ast.Assign)]
     given = [node.value for node in assigned if any(map(_is_rate, node.targets))]
     named = {value.id for value in given if isinstance(value, ast.Name)}

@@ -22,6 +22,8 @@ from nanodoc.examination.placed_apart import placed_apart
 from nanodoc.examination.sample import Sample, as_tensor
 from nanodoc.facts.items import AS_IT_WAS, UnpairedItem
 from nanodoc.facts.source import SourceSpan
+from nanodoc.tensors.nested import keys_of
+from nanodoc.trace.made_with import moves_only
 
 _DRAWS = 12
 _FEWEST_PAIRS = 3
@@ -80,7 +82,7 @@ def _of(
                 turns=tuple(dict.fromkeys(apart)),
                 pairs=len(turns),
                 apart=len(apart),
-                line=_turning_line(sample, len(draws)),
+                line=_turning_line(sample, len(draws)) or _told_of_one(image, beside),
             )
     return None
 
@@ -92,6 +94,15 @@ def _turning_line(sample: Sample, draws: int) -> SourceSpan | None:
         if line.found is not None:
             return line.found
     return None
+
+
+def _told_of_one(image: str, beside: str) -> SourceSpan | None:
+    """Of a sample that is a dictionary: the transform that was told of one of the two keys."""
+    keys = [keys_of(f"batch{path}") for path in (image, beside)]
+    if any(len(key) != 1 or not isinstance(key[0], str) for key in keys):
+        return None
+    (one,), (other,) = keys
+    return moves_only(str(one), str(other)) or moves_only(str(other), str(one))
 
 
 def _images_and_masks(sample: _Draw) -> list[tuple[str, str]]:

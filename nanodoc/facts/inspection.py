@@ -98,6 +98,8 @@ class InspectionFacts:
     with the line that binds it."""
     swapped_flags: SourceSpan | None = None
     """The line that unpacks what an environment's step gives, its two flags in the wrong order."""
+    alias_at: SourceSpan | None = None
+    """The only line that gives the model a further name, which the step reads."""
     redrawn: tuple[int, ...] = ()
     """Positions of the random draws that follow the same seed in all steps that were looked at."""
     objective: WeighedData | None = None

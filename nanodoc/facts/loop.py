@@ -268,6 +268,9 @@ class RunStatistics:
     """The rates that each group was given before any schedule, as far as that is known."""
     warmup_at: SourceSpan | None = None
     """The only line of the user's that says how long the warm-up is which still goes on."""
+    gone_at: SourceSpan | None = None
+    """The line that gives the last rate, where that is next to nothing and a function of the user's
+    gives it."""
     raised_at: SourceSpan | None = None
     """The line that gives the highest rate, where a function of the user's raises it above the one
     that the optimizer was given."""

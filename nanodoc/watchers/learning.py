@@ -14,7 +14,7 @@ from typing import Any
 from torch.optim.lr_scheduler import LRScheduler
 
 from nanodoc.examination.last_batches import Inspector
-from nanodoc.examination.raised_rate import raised_at
+from nanodoc.examination.raised_rate import gone_at, raised_at
 from nanodoc.facts.course import update_by_hand
 from nanodoc.facts.inspection import InspectionFacts
 from nanodoc.facts.loop import (
@@ -243,6 +243,7 @@ class LearningWatch(Watch):
             stats,
             given_rates=given,
             warmup_at=warmup_at(self._files(), length) if length is not None else None,
+            gone_at=gone_at(self._recipe, first, self._known()),
             raised_at=raised_at(self._recipe, first, given[0] if given else None, self._known()),
         )
 

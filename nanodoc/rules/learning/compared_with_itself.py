@@ -25,6 +25,7 @@ import math
 from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, confidence
+from nanodoc.diagnosis.finding import Culprit
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.calls import LAYERS, ArgumentFacts, CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
@@ -58,6 +59,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         # x - x.detach() is 0 on purpose, and has the gradient of x
         if not both or calls.origin(learns) == calls.origin(fixed):
             continue
+        culprit = at_call(_fixed_pass(calls, learns, fixed) or call, evidence)
+        alias = evidence.inspection.alias_at if evidence.inspection is not None else None
         yield learning_claim(
             rule,
             location_key(call.site) or ("itself",),
@@ -66,10 +69,14 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             f"one without, and both were computed with {sorted(both)[0]}"
             + (f" and {len(both) - 1} more parameters" if len(both) > 1 else "")
             + ".",
-            culprit=at_call(_fixed_pass(calls, learns, fixed) or call, evidence),
+            culprit=culprit if alias is None else Culprit(kind="module", location=alias),
             step=len(losses) - 1,
             weight=confidence(0.85, 0.3 if len(losses) >= _LONG else 0.0),
-            notes=[("loss", f"{losses[-1]:.6g}"), ("steps", len(losses))],
+            notes=[
+                ("loss", f"{losses[-1]:.6g}"),
+                ("steps", len(losses)),
+                ("asked at", culprit.location.place if alias and culprit.location else None),
+            ],
             fix="compare with a frozen copy: copy.deepcopy(model).requires_grad_(False)",
             standing=WIRED,
         )

@@ -357,7 +357,7 @@ def _vanished(
         title=f"the learning rate is gone after {gone} of {len(steps)} steps",
         explanation=f"{name} brought it from {max(steps):.3g} to below {least:.1g} by step "
         f"{gone}; since then {moves}.{every}",
-        location=where,
+        location=evidence.stats.gone_at or where if evidence.stats is not None else where,
         step=gone,
         notes=notes,
         fix="step the schedule once per epoch, or make it as long as the run"
