@@ -141,6 +141,7 @@ class Inspector:
             "maximised": self._maximised(),
             "still": watch.still.found(calls, self._first_weights),
             "unmoved": watch.still.unmoved(self._first_weights),
+            "augmented": watch.augmentations.apart(),
             "objective": weighed_data(recipe, calls),
         }
 
@@ -290,7 +291,7 @@ class Inspector:
             probe.slopes.differentiated(loss)
 
         try:
-            with log:
+            with log, contextlib.nullcontext() if watch is None else watch.augmentations.noted():
                 run_step(self._runner, batches, on_loss=on_loss)
         finally:
             if watch is not None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from nanodoc.examination.augmented import Augmentations
 from nanodoc.examination.still_networks import DROPPING, StillNetworks
 from nanodoc.facts.inspection import ModeFacts, OutputFacts
 from nanodoc.recipe.build_facts import BuildFacts
@@ -31,6 +32,7 @@ class ModelWatch:
         self._seen: dict[str, ModeFacts] = {}
         self.training = False
         self.still = StillNetworks(held)
+        self.augmentations = Augmentations()
 
     def begin(self, capsule: StepState, position: Callable[[], int]) -> None:
         """`position` counts the calls of the step so far."""

@@ -100,6 +100,7 @@ class InspectionFacts:
     """The line that unpacks what an environment's step gives, its two flags in the wrong order."""
     alias_at: SourceSpan | None = None
     """The only line that gives the model a further name, which the step reads."""
+    augmented: AugmentedApart | None = None
     redrawn: tuple[int, ...] = ()
     """Positions of the random draws that follow the same seed in all steps that were looked at."""
     objective: WeighedData | None = None
@@ -108,6 +109,18 @@ class InspectionFacts:
     """The line that makes the part of the batch that is a mask of padded ids."""
     reader_at: SourceSpan | None = None
     """The line that makes a library's module whose attention reads later tokens."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AugmentedApart:
+    """Images and masks of a batch that modules in the step turned each in its own way."""
+
+    samples: int
+    """In which something was turned, as far as that can be told."""
+    apart: int
+    """Where the mask does not lie as its image."""
+    image_at: SourceSpan | None
+    mask_at: SourceSpan | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,7 +6,8 @@ a right angle, and the mask or the other picture is as it was, or lies in anothe
 data set keeps image and mask in arrays, both are filled with one texture there: after crops, shifts
 and rotations by any angle the one must still follow from the other. Other labels are not judged. A
 mask that the loss does not compare with is an info, and nothing is said of two pictures that it
-does not compare with.
+does not compare with. Modules that the step itself gives images and masks to (augmentations of
+kornia, torchvision) are compared by what they return for the last batch.
 
 ## Why it matters
 The model learns to find things where they are not. The loss falls, and stays too high.
@@ -29,11 +30,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, confidence
+from nanodoc.diagnosis.finding import Culprit
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.course import SUPERVISED
 from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.inspection import AugmentedApart
 from nanodoc.facts.items import AS_IT_WAS, ELSEWHERE, UnpairedItem
+from nanodoc.rules.base import location_key
 from nanodoc.rules.data.batch_claims import compares_with, item_claim
+from nanodoc.rules.learning.claims import WIRED, learning_claim
 
 _PLACES = ((ELSEWHERE, ELSEWHERE),)
 
@@ -47,6 +52,9 @@ _PLACES = ((ELSEWHERE, ELSEWHERE),)
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     item = evidence.items.unpaired if evidence.items is not None else None
     if item is None:
+        augmented = evidence.inspection.augmented if evidence.inspection is not None else None
+        if augmented is not None:
+            yield _in_the_step(rule, evidence, augmented)
         return
     compared = compares_with(evidence, item.mask_shape)
     if item.kind == "picture" and not _makes_one_of_the_other(evidence, item):
@@ -74,6 +82,23 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         weight=confidence(0.6, 1 - 0.8**item.pairs, 0.3 if item.line is not None else 0.0),
         notes=[("image", item.image), (beside, item.mask), ("pairs of draws", item.pairs)],
         fix="draw once, and do the same to both parts of the sample",
+    )
+
+
+def _in_the_step(rule: Rule, evidence: Evidence, seen: AugmentedApart) -> Claim:
+    first = seen.image_at.place if seen.image_at is not None else None
+    return learning_claim(
+        rule,
+        location_key(seen.mask_at) or ("augmented",),
+        title="images and masks of a batch are mirrored or turned by different draws",
+        explanation=f"In the last step, {seen.apart} of {seen.samples} masks in which something "
+        "was turned do not lie as their images.",
+        culprit=Culprit(kind="data", location=seen.mask_at),
+        step=len(evidence.losses) - 1,
+        weight=confidence(0.7, 1 - 0.8**seen.apart),
+        notes=[("the images at", first), ("masks that lie otherwise", seen.apart)],
+        fix="draw once, and do the same to both",
+        standing=WIRED,
     )
 
 

@@ -1,0 +1,103 @@
+"""Modules that a step gives its pictures to before the model reads them, such as augmentations of a
+library: whether those that got an image and those that got its mask did the same to both."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+from nanodoc.examination.orientation import is_mask, plane, turn_of_image, turn_of_mask
+from nanodoc.facts.inspection import AugmentedApart
+from nanodoc.facts.items import AS_IT_WAS
+from nanodoc.trace.spans import Place, calling_places, resolved
+
+_MOST_CALLS = 8
+_MOST_SAMPLES = 16
+_FEWEST = 3  # samples that lie otherwise than their masks
+_BATCH = 4  # dimensions: samples, channels, height, width
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    before: torch.Tensor
+    after: torch.Tensor
+    place: Place | None
+
+
+class Augmentations:
+    """Notes what such modules are given and return, while a step runs."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._calls: list[_Call] = []
+
+    @contextlib.contextmanager
+    def noted(self) -> Iterator[None]:
+        """Open while the step runs."""
+        before = register_module_forward_pre_hook(self._entered)
+        after = register_module_forward_hook(self._left, always_call=True)
+        try:
+            yield
+        finally:
+            before.remove()
+            after.remove()
+
+    def _entered(self, module: torch.nn.Module, args: Any) -> None:
+        self._depth += 1
+
+    def _left(self, module: torch.nn.Module, args: Any, output: Any) -> None:
+        self._depth -= 1
+        given = args[0] if args else None
+        if self._depth or len(self._calls) >= _MOST_CALLS:
+            return
+        if isinstance(output, (list, tuple)) and len(output) == 1:
+            output = output[0]
+        if not isinstance(given, torch.Tensor) or not isinstance(output, torch.Tensor):
+            return
+        if given.dim() == _BATCH and output.shape == given.shape and not output.requires_grad:
+            own, caller = calling_places(2)
+            self._calls.append(_Call(given, output, caller or own))
+
+    def apart(self) -> AugmentedApart | None:
+        """Two calls, one of them with masks, that turned the samples of a batch each in its own
+        way; None where they belong together, or where that can't be told."""
+        with contextlib.suppress(Exception):  # tensors of any class
+            for image in self._calls:
+                for mask in self._calls:
+                    found = _apart(image, mask) if mask is not image else None
+                    if found is not None:
+                        return found
+        return None
+
+
+def _apart(image: _Call, mask: _Call) -> AugmentedApart | None:
+    one, other = image.before, mask.before
+    if one.shape[0] != other.shape[0] or one.shape[2:] != other.shape[2:]:
+        return None
+    told = apart = 0
+    for picture, turned, marks, moved in zip(
+        image.before[:_MOST_SAMPLES].detach().cpu(),
+        image.after[:_MOST_SAMPLES].detach().cpu(),
+        mask.before[:_MOST_SAMPLES].detach().cpu(),
+        mask.after[:_MOST_SAMPLES].detach().cpu(),
+        strict=True,
+    ):
+        planes = [plane(value) for value in (picture, turned, marks, moved)]
+        if any(value is None for value in planes) or is_mask(picture) or not is_mask(marks):
+            continue
+        first, second, third, fourth = planes
+        ways = turn_of_image(second, first), turn_of_mask(fourth, third)  # type: ignore[arg-type]  # none is None
+        if None in ways:
+            continue
+        told += ways != (AS_IT_WAS, AS_IT_WAS)
+        apart += ways[0] != ways[1]
+    if apart < _FEWEST:
+        return None
+    return AugmentedApart(
+        samples=told, apart=apart, image_at=resolved(image.place), mask_at=resolved(mask.place)
+    )

@@ -1,0 +1,55 @@
+"""Images and masks that a module in the step mirrors at random: by two draws, or by one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from nanodoc import Recipe
+from tests.helpers import diagnose
+
+
+class Mirror(nn.Module):
+    """Mirrors each sample or not; `again` repeats what the call before did."""
+
+    last: torch.Tensor
+
+    def forward(self, pictures: torch.Tensor, again: bool = False) -> torch.Tensor:
+        if not again:
+            self.last = torch.rand(len(pictures)) < 0.5
+        return torch.where(self.last[:, None, None, None], pictures.flip(-1), pictures)
+
+
+@pytest.mark.parametrize(
+    ("how", "found"), [("two draws", True), ("one draw", False), ("images only", False)]
+)
+def test_what_the_step_mirrors(how: str, found: bool) -> None:
+    torch.manual_seed(0)
+    model, mirror = nn.Conv2d(1, 1, 3, padding=1), Mirror()
+
+    def loss_fn(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        images, masks = batch
+        images = mirror(images)
+        if how != "images only":
+            masks = mirror(masks, again=how == "one draw")  # masks
+        return F.binary_cross_entropy_with_logits(model(images), masks)
+
+    data = []
+    for _ in range(10):
+        images = torch.randn(16, 1, 16, 16)
+        masks = (F.avg_pool2d(images, 5, 1, 2) > 0.05).float()
+        data.append((images, masks))
+    recipe = Recipe(
+        model=model,
+        optimizer=torch.optim.Adam(model.parameters(), lr=1e-3),
+        loss_fn=loss_fn,
+        data=data,
+    )
+    claims = [f for f in diagnose(recipe, 10) if f.code == "ND120"]
+    assert bool(claims) == found
+    if found:
+        place = claims[0].culprit.location
+        assert place is not None
+        assert "# masks" in place.code
