@@ -47,9 +47,21 @@ class RestoredFacts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class AveragedFacts:
+    """Averaged weights that were copied into the model and stayed there."""
+
+    kind: str
+    """The class of the library that keeps the average."""
+    times: int
+    """How often the training went on with them."""
+    copied_at: SourceSpan | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class AsideFacts:
     """All of it."""
 
     validation: ValidationFacts | None = None
     scale: ScaleFacts | None = None
     restored: RestoredFacts | None = None
+    averaged: AveragedFacts | None = None

@@ -19,6 +19,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from nanodoc.facts.asides import AsideFacts, RestoredFacts, ValidationFacts
 from nanodoc.replay.rng import RandomKeeper
+from nanodoc.script.averaged import AveragedWeights
 from nanodoc.trace.spans import Place, calling_places, resolved
 
 _MOST_LOOKS = 8  # batches of validations
@@ -56,6 +57,7 @@ class Asides:
         self._looks = 0
         self._taken: dict[int, _Taken] = {}
         self._undo: list[Callable[[], None]] = []
+        self.averaged = AveragedWeights(lambda: self.quiet())
 
     def of_model(self, model: torch.nn.Module) -> None:
         """This is what is trained."""
@@ -65,6 +67,8 @@ class Asides:
         """Takes the wrappers away, and lets go of everything."""
         while self._undo:
             self._undo.pop()()
+        self.facts = self.told
+        self.averaged.close()
         self._model, self._iterator, self._before, self._taken = None, None, None, {}
 
     # -- validation --------------------------------------------------------------------------------
@@ -72,6 +76,12 @@ class Asides:
     def trains(self) -> None:
         """Some loop does, at this moment: what was drawn before is no validation."""
         self._before = None
+        self.averaged.trains(self._trained())
+
+    @property
+    def told(self) -> AsideFacts:
+        """All that was seen so far."""
+        return replace(self.facts, averaged=self.averaged.facts)
 
     def before_batch(self, iterator: Any) -> None:
         """A batch of data that are not trained on is about to be drawn."""
@@ -118,6 +128,7 @@ class Asides:
         def load_state_dict(module: Any, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
             if not asides.quiet():
                 asides._compare(module, state_dict)
+                asides.averaged.put_back()
             return loading(module, state_dict, *args, **kwargs)
 
         kind.state_dict = state_dict  # type: ignore[method-assign, assignment]  # put back below

@@ -154,7 +154,7 @@ class Outside:
         if scale is not None:
             loader = made_at(self.scales.sampler)
             scale = replace(scale, made_at=_prepared_at(loader) or loader or scale.made_at)
-        return replace(self.asides.facts, scale=scale)
+        return replace(self.asides.told, scale=scale)
 
     def _is_aside(self, iterator: Any) -> bool:
         """It draws from another data set than the training."""

@@ -2,6 +2,7 @@
 
 from nanodoc.rules.learning import (
     accumulating_gradients,
+    averaged_weights_kept,
     cannot_overfit_one_batch,
     clip_after_step,
     collapsed_output,
@@ -118,5 +119,6 @@ RULES = tuple(
         unfinished_warmup,
         stale_average,
         misweighed_data,
+        averaged_weights_kept,
     )
 )

@@ -1,0 +1,100 @@
+"""Averages of the weights that a library keeps (torch_ema, diffusers): whether what they copy into
+the model is taken out again before the training goes on.
+
+Frames of this file are looked through when a user's line is sought (see `trace.spans`).
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from nanodoc.facts.asides import AveragedFacts
+from nanodoc.trace.spans import Place, calling_places, resolved
+
+_CLASSES = {
+    "torch_ema.ema": "ExponentialMovingAverage",
+    "diffusers.training_utils": "EMAModel",
+}
+
+
+class AveragedWeights:
+    """Told of every backward of the script, and of weights that it loads."""
+
+    def __init__(self, quiet: Callable[[], bool]) -> None:
+        self._quiet = quiet
+        self._looked = False
+        self._copied: Place | None = None
+        self._first: Place | None = None
+        self._kind = ""
+        self._times = 0
+        self._undo: list[Callable[[], None]] = []
+
+    @property
+    def facts(self) -> AveragedFacts | None:
+        if not self._times:
+            return None
+        return AveragedFacts(kind=self._kind, times=self._times, copied_at=resolved(self._first))
+
+    def trains(self, model: torch.nn.Module | None) -> None:
+        """A loss of the script is about to be differentiated."""
+        if model is not None and not self._looked:
+            self._looked = True
+            self._install(model)
+        if self._copied is not None and not self._quiet():
+            self._first = self._first or self._copied
+            self._times += 1
+            self._copied = None
+
+    def put_back(self) -> None:
+        """The model has been given other weights."""
+        self._copied = None
+
+    def close(self) -> None:
+        while self._undo:
+            self._undo.pop()()
+
+    def _install(self, model: torch.nn.Module) -> None:
+        """Wraps what the libraries have, as far as the script has imported them."""
+        for name, kind in _CLASSES.items():
+            owner = getattr(sys.modules.get(name), kind, None)
+            if owner is not None:
+                self._wrap(owner, "copy_to", lambda original: self._copying(original, model))
+                self._wrap(owner, "restore", self._restoring)
+
+    def _wrap(self, owner: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
+        original = vars(owner).get(name)
+        if original is None:
+            return
+        wrapped = functools.update_wrapper(wrapper(original), original)
+        setattr(owner, name, wrapped)
+
+        def put_back() -> None:
+            if vars(owner).get(name) is wrapped:
+                setattr(owner, name, original)
+
+        self._undo.append(put_back)
+
+    def _copying(self, original: Any, model: torch.nn.Module) -> Any:
+        first = next(model.parameters(), None)
+
+        def copy_to(average: Any, *args: Any, **kwargs: Any) -> Any:
+            before = first.detach().clone() if first is not None else None
+            out = original(average, *args, **kwargs)
+            if before is not None and first is not None and not torch.equal(before, first):
+                own, caller = calling_places(2)
+                self._copied, self._kind = caller or own, type(average).__name__
+            return out
+
+        return copy_to
+
+    def _restoring(self, original: Any) -> Any:
+        def restore(average: Any, *args: Any, **kwargs: Any) -> Any:
+            self.put_back()
+            return original(average, *args, **kwargs)
+
+        return restore
