@@ -25,7 +25,7 @@ from nanodoc.tensors.nested import keys_of, tensor_leaves
 from nanodoc.trace.files import USER, frame_kind
 from nanodoc.trace.named_numbers import reshaped_at, written_into_at
 from nanodoc.trace.returned import Key, collator_of, line_in_data, line_of_variable, lines_calling
-from nanodoc.trace.unread import swapped_ends, unread_fields, unread_names
+from nanodoc.trace.unread import remembered_steps, swapped_ends, unread_fields, unread_names
 
 _LOSSES = (*CLASSIFICATION, *REGRESSION, "ctc_loss")
 _WEIGHTED = ("CrossEntropyLoss", "NLLLoss")
@@ -92,6 +92,15 @@ def swapped_flags(calls: StepCalls) -> SourceSpan | None:
         return None
     files = user_files(call.called_from or call.location for call in calls.calls)
     return next((line for file in files for line in swapped_ends(file)), None)
+
+
+def remembered_at(calls: StepCalls) -> SourceSpan | None:
+    """The only line that gives a memory the states before and behind a step of an environment."""
+    if not any("read" in call.notes for call in calls.calls):
+        return None
+    files = user_files(call.called_from or call.location for call in calls.calls)
+    found = [line for file in files for line in remembered_steps(file)]
+    return found[0] if len(found) == 1 else None
 
 
 def edges_at(calls: StepCalls) -> SourceSpan | None:

@@ -23,6 +23,7 @@ from nanodoc.examination.labels import (
     labels_at,
     left_out_at,
     mask_at,
+    remembered_at,
     shifts_labels,
     swapped_flags,
     unread_flags,
@@ -111,8 +112,8 @@ class Inspector:
             try:
                 calls = self._run(last, probe, watch)
             except (UserCodeError, UsageError) as error:
-                cause = error.cause if isinstance(error, UserCodeError) else error
-                return None, f"the last step raised {type(cause).__name__} when it was run again"
+                name = type(getattr(error, "cause", error)).__name__
+                return None, f"the last step raised {name} when it was run again"
         pairs = self._pairs(last, first, _pairs_of(calls))
         labels.append(_labels(last.step, last.batches, calls))
         return InspectionFacts(
@@ -155,6 +156,7 @@ class Inspector:
             "weights_at": weights_at(calls),
             "unread_flags": unread_flags(calls),
             "swapped_flags": swapped_flags(calls),
+            "remembered_at": remembered_at(calls),
             "edges_at": edges_at(calls),
             "criterion_at": criterion_at(calls),
         }
@@ -162,8 +164,7 @@ class Inspector:
     def _pairs(
         self, last: StepState, first: StepState | None, found: PairFacts | None
     ) -> PairFacts | None:
-        """Where the loss pairs samples that are not near, with the first weights as well: what it
-        wants may have moved the others apart by now."""
+        """With the first weights as well, where that moved samples apart that belong together."""
         if found is None or first is None or first.weights is None or found.wanted > _ARE_NEAR:
             return found
         start = replace(last, weights=first.weights)

@@ -100,6 +100,8 @@ class InspectionFacts:
     """The line that unpacks what an environment's step gives, its two flags in the wrong order."""
     alias_at: SourceSpan | None = None
     """The only line that gives the model a further name, which the step reads."""
+    remembered_at: SourceSpan | None = None
+    """The only line that gives a memory the states before and behind a step of an environment."""
     augmented: AugmentedApart | None = None
     redrawn: tuple[int, ...] = ()
     """Positions of the random draws that follow the same seed in all steps that were looked at."""

@@ -34,6 +34,8 @@ _SCALING = ("add", "sub", "mul", "div", "truediv", "rmul")
 _PRODUCTS = ("mul", "rmul", "imul")
 _FEWEST_FLAGS, _MOST_FLAGS = 8, 1 << 16
 _LAST_DIMENSION = frozenset(("linear", "layer_norm", "matmul", "rms_norm"))
+_READERS = ("linear", "conv1d", "conv2d")
+_MOST_READ = 1 << 20  # values
 _FLAT = 0.01
 """A derivative below this is flat: sigmoid beyond 0.01 … 0.99, tanh beyond ±0.995."""
 _SLACK = 0.05
@@ -134,7 +136,8 @@ class ValueProbe:
                 return {"same": 1.0}
             if not isinstance(out, torch.Tensor):
                 return {}
-            return self._pairings.note(name, out) or _of_others(name, tensors, out)
+            told = self._pairings.note(name, out) or _of_others(name, tensors, out)
+            return told | _read(name, tensors[0])
 
     def _of_loss(
         self, name: str, tensors: list[torch.Tensor], options: dict[str, Any], out: Any
@@ -365,6 +368,18 @@ def _are_the_same(tensors: list[torch.Tensor]) -> bool:
     if one.shape != other.shape or one.numel() < 2 or one.dtype != other.dtype:
         return False
     return torch.equal(one, other) and bool(one.any())
+
+
+def _read(name: str, given: torch.Tensor) -> dict[str, float]:
+    """A number that tells what the first layer of a network reads from another reading: equal ones
+    have the same."""
+    if name not in _READERS or given.requires_grad or not given.is_floating_point():
+        return {}
+    if given.dim() < 2 or given.numel() > _MOST_READ or not bool((given != given[:1]).any()):
+        return {}
+    values = in_widest(given.detach()).flatten()
+    places = torch.arange(1, values.numel() + 1, device=values.device, dtype=values.dtype)
+    return {"read": float((values * places.sqrt()).sum())}
 
 
 def _of_others(name: str, tensors: list[torch.Tensor], out: torch.Tensor) -> dict[str, float]:

@@ -12,6 +12,7 @@ from nanodoc.facts.source import SourceSpan
 from nanodoc.trace.files import line_span
 from nanodoc.trace.parsed import FUNCTION, nodes_of, tree_of
 
+_REMEMBERING = ("append", "push", "add", "store", "remember", "put", "insert", "save")
 _OF_A_STEP = 5  # values: observation, reward, terminated, truncated, info
 _OTHERS = 2
 """Fields that are read: it is that class that the function takes apart."""
@@ -96,6 +97,31 @@ def swapped_ends(file: str) -> list[SourceSpan]:
             if _TERMINATED.fullmatch(ended) and _read_alone(own, ended):
                 name = getattr(scope, "name", "<module>")
                 found.append(line_span(file, getattr(node, "lineno", 0), name))
+    return found
+
+
+def remembered_steps(file: str) -> list[SourceSpan]:
+    """Statements that give a memory the state before a step of an environment and the one behind
+    it, in functions that go on with the latter: `memory.push(state, action, reward, after)`."""
+    found = []
+    nodes = nodes_of(file)
+    for scope in (*(node for node in nodes if isinstance(node, FUNCTION)), tree_of(file)):
+        own = list(_own(scope)) if scope is not None else []
+        after = {names[0] for node in own if (names := _unpacked(node)) and names[0]}
+        before = {
+            target.id
+            for node in own
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name)
+            for target in node.targets
+            if isinstance(target, ast.Name) and node.value.id in after
+        }
+        for node in own:
+            call = node.value if isinstance(node, ast.Expr) else None
+            if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+                continue
+            given = {part.id for part in ast.walk(call) if isinstance(part, ast.Name)}
+            if call.func.attr in _REMEMBERING and given & after and given & before:
+                found.append(line_span(file, call.lineno, getattr(scope, "name", "<module>")))
     return found
 
 

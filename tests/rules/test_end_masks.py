@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from nanodoc import Recipe
-from nanodoc.trace.unread import swapped_ends
+from nanodoc.trace.unread import remembered_steps, swapped_ends
 from tests.helpers import diagnose
 
 CODE = "ND137"
@@ -157,3 +157,20 @@ def test_swapped_names(line: str, read: str, found: bool, tmp_path: Path) -> Non
     file = tmp_path / "rollout.py"
     file.write_text(f"def play(env, a, keep):\n    {line}\n    {read}\n")
     assert [place.line for place in swapped_ends(str(file))] == ([2] if found else [])
+
+
+@pytest.mark.parametrize(
+    ("line", "behind", "found"),
+    [
+        ("memory.push(s, a, r, after)", "s = after", True),
+        ("memory.append((s, a, r, after))", "s = after", True),
+        ("memory.append((s.copy(), a))", "s = after", False),
+        ("memory.push(s, a, r, after)", "s = env.reset()", False),
+        ("show(s, after)", "s = after", False),
+    ],
+)
+def test_where_steps_are_remembered(line: str, behind: str, found: bool, tmp_path: Path) -> None:
+    file = tmp_path / "memory.py"
+    start = "def play(env, memory, show, s, a):\n    after, r, end, cut, info = env.step(a)\n"
+    file.write_text(f"{start}    {line}\n    {behind}\n")
+    assert [place.line for place in remembered_steps(str(file))] == ([3] if found else [])

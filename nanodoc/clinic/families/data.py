@@ -292,6 +292,13 @@ PATIENTS: tuple[Patient, ...] = (
         line="book.repeat(5)",
     ),
     Patient(
+        name="walker",
+        file="walker",
+        story="a memory of references to one array",
+        expect="same-states",
+        line="memory.append((state",
+    ),
+    Patient(
         name="joined-rings",
         file="joined_rings",
         story="graphs put together without counting their nodes on",

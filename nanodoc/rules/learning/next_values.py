@@ -13,6 +13,19 @@ _SUMS = ("add", "radd", "iadd")
 
 def next_values(calls: StepCalls) -> Iterator[tuple[CallFacts, ArgumentFacts]]:
     """(the sum, its term that a network says) of the targets of regressions."""
+    for total, value, _ in _bootstrapped(calls):
+        yield total, value
+
+
+def predictions(calls: StepCalls) -> Iterator[ArgumentFacts]:
+    """What each of these regressions compares with its target."""
+    for _, _, predicted in _bootstrapped(calls):
+        yield predicted
+
+
+def _bootstrapped(
+    calls: StepCalls,
+) -> Iterator[tuple[CallFacts, ArgumentFacts, ArgumentFacts]]:
     reaching = calls.reaching_the_loss()
     for loss in calls.calls:
         if loss.name not in REGRESSION or loss.index not in reaching:
@@ -22,8 +35,9 @@ def next_values(calls: StepCalls) -> Iterator[tuple[CallFacts, ArgumentFacts]]:
         if not isinstance(total, CallFacts) or total.name not in _SUMS:
             continue
         values = [a for a in total.arguments if is_of_a_network(calls, a)]
-        if len(total.arguments) == 2 and len(values) == 1:
-            yield total, values[0]
+        predicted = next((a for a in loss.arguments[:2] if a.requires_grad), None)
+        if len(total.arguments) == 2 and len(values) == 1 and predicted is not None:
+            yield total, values[0], predicted
 
 
 def is_of_a_network(calls: StepCalls, argument: ArgumentFacts) -> bool:

@@ -1,0 +1,78 @@
+"""## What it checks
+Regressions whose target is a reward plus what a network says of the next state: the batch of next
+states is, value by value, the batch of states that the prediction is made from.
+
+## Why it matters
+An environment that writes its state into the same array, or a memory that keeps references, leaves
+every transition with one state for before and after. The values are learnt of steps that lead
+nowhere.
+
+## Example
+    self.state += velocity                  # in place
+    return self.state, reward, done, False, {}
+    ...
+    memory.append((state, action, reward, after))
+
+## Fix
+    memory.append((state.copy(), action, reward, after.copy()))
+
+## See also
+ND119 changing-items, ND140 unread-end-flags
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nanodoc.diagnosis.claim import Claim, confidence
+from nanodoc.diagnosis.finding import Culprit
+from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.calls import ArgumentFacts, CallFacts, StepCalls
+from nanodoc.facts.evidence import Evidence
+from nanodoc.rules.base import location_key
+from nanodoc.rules.learning.claims import WIRED, calls_of, learning_claim
+from nanodoc.rules.learning.next_values import next_values, predictions
+
+_MANY = 16  # transitions: fewer may be alike by chance
+
+
+@rule(
+    "ND152",
+    "same-states",
+    "critical",
+    "next states that are the states themselves",
+    needs=("inspection",),
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    calls, inspection = calls_of(evidence), evidence.inspection
+    if calls is None or inspection is None:
+        return
+    for (_, value), predicted in zip(next_values(calls), predictions(calls), strict=True):
+        after, before = _reader(calls, value), _reader(calls, predicted)
+        if after is None or before is None or after.arguments[0].shape != before.arguments[0].shape:
+            continue
+        rows = before.arguments[0].shape[0]
+        if after.notes["read"] != before.notes["read"] or rows < _MANY:
+            continue
+        line = inspection.remembered_at or after.site
+        yield learning_claim(
+            rule,
+            location_key(line) or ("states",),
+            title=f"the {rows} next states of the batch are its states",
+            explanation="Value by value, what the target is computed from is what the prediction "
+            "is computed from: something wrote into arrays that a memory only refers to.",
+            culprit=Culprit(kind="data", location=line),
+            step=len(evidence.losses) - 1,
+            weight=confidence(0.8, 0.5),
+            notes=[("the next states are read at", after.site.place if after.site else None)],
+            fix="keep copies: state.copy(), after.copy()",
+            standing=WIRED,
+        )
+        return
+
+
+def _reader(calls: StepCalls, argument: ArgumentFacts) -> CallFacts | None:
+    """The first layer behind it that reads what no layer has made."""
+    made = calls.maker(argument)
+    behind = sorted(calls.behind(made)[0]) if made is not None else []
+    return next((calls.calls[i] for i in behind if "read" in calls.calls[i].notes), None)
