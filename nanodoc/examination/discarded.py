@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from nanodoc.examination.labels import user_files
+from nanodoc.examination.running import running_scopes, scope_of
 from nanodoc.facts.calls import CallFacts, StepCalls
 from nanodoc.facts.source import SourceSpan
+from nanodoc.recipe.recipe import Recipe
 from nanodoc.trace.files import line_span
 from nanodoc.trace.parsed import FUNCTION, function_around, nodes_of, statements_of
 
@@ -39,15 +41,21 @@ def discarded(calls: StepCalls) -> tuple[int, ...]:
     return tuple(call.index for call in calls.calls if _is_lost(call, calls))
 
 
-def lost_updates(calls: StepCalls) -> tuple[SourceSpan, ...]:
-    """Statements in the files of a step's calls that stand in a loop over parameters, and are
-    nothing but a method of one that changes nothing in place: `p.data.clamp(-1, 1)`. They may stand
-    behind the optimizer's step, where a step that is run again has ended."""
+def lost_updates(recipe: Recipe, calls: StepCalls) -> tuple[SourceSpan, ...]:
+    """Statements in functions that the step runs, in a loop over parameters, which are nothing but
+    a method of one that changes nothing in place: `p.data.clamp(-1, 1)`. They may stand behind the
+    optimizer's step, where a step that is run again has ended."""
     found = []
+    running = running_scopes(recipe)
     for file in sorted(user_files(call.called_from or call.location for call in calls.calls)):
         nodes = nodes_of(file)
+        inside: dict[ast.AST, ast.AST] = {}  # functions come from the outside in
+        for scope in (node for node in nodes if isinstance(node, (*FUNCTION, ast.Module))):
+            inside |= dict.fromkeys(ast.walk(scope), scope)
         for loop in nodes:
             if not isinstance(loop, ast.For) or not _goes_through_parameters(loop.iter):
+                continue
+            if scope_of(file, inside[loop]) not in running:
                 continue
             names = _bound_by(loop.target)
             for statement in statements_of(loop.body):

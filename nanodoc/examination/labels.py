@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from nanodoc.examination.running import running_scopes, scope_of
 from nanodoc.facts.calls import (
     BINARY,
     CLASSIFICATION,
@@ -84,14 +85,22 @@ def unread_flags(calls: StepCalls) -> tuple[tuple[str, SourceSpan], ...]:
     return tuple(found.items())
 
 
-def swapped_flags(calls: StepCalls) -> SourceSpan | None:
+def swapped_flags(recipe: Recipe, calls: StepCalls) -> SourceSpan | None:
     """The line that gives the names of `terminated` and `truncated` to each other's values, where
     the first name is then read by itself: an episode's end and its limit of time are two things to
     a target."""
     if not any(call.name in REGRESSION for call in calls.calls):
         return None
     files = user_files(call.called_from or call.location for call in calls.calls)
-    return next((line for file in files for line in swapped_ends(file)), None)
+    running = running_scopes(recipe)
+    return next(
+        (
+            line
+            for file in files
+            for line in swapped_ends(file, lambda node, file=file: scope_of(file, node) in running)  # type: ignore[misc]  # bound now
+        ),
+        None,
+    )
 
 
 def remembered_at(calls: StepCalls) -> SourceSpan | None:

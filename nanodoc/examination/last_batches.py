@@ -35,6 +35,7 @@ from nanodoc.examination.returns import ReturnsLook
 from nanodoc.examination.seeded_draws import Seeds, redrawn, seeds_of
 from nanodoc.examination.sequence_look import SequenceLook
 from nanodoc.examination.still_networks import FirstWeights, held_by
+from nanodoc.examination.wanted_pairs import away, pairs_of
 from nanodoc.facts.calls import (
     CLASSIFICATION,
     DROPOUTS,
@@ -114,7 +115,7 @@ class Inspector:
             except (UserCodeError, UsageError) as error:
                 name = type(getattr(error, "cause", error)).__name__
                 return None, f"the last step raised {name} when it was run again"
-        pairs = self._pairs(last, first, _pairs_of(calls))
+        pairs = self._pairs(last, first, pairs_of(calls))
         labels.append(_labels(last.step, last.batches, calls))
         return InspectionFacts(
             step=last.step,
@@ -148,14 +149,15 @@ class Inspector:
 
     def _of_the_source(self, calls: StepCalls) -> dict[str, Any]:
         """What the source of the calls' lines tells."""
+        recipe = self._runner.recipe
         return {
-            "alias_at": alias_at(self._runner.recipe, calls),
+            "alias_at": alias_at(recipe, calls),
             "discarded": discarded(calls),
-            "lost_updates": lost_updates(calls),
-            "labels_at": labels_at(self._runner.recipe, calls),
+            "lost_updates": lost_updates(recipe, calls),
+            "labels_at": labels_at(recipe, calls),
             "weights_at": weights_at(calls),
             "unread_flags": unread_flags(calls),
-            "swapped_flags": swapped_flags(calls),
+            "swapped_flags": swapped_flags(recipe, calls),
             "remembered_at": remembered_at(calls),
             "edges_at": edges_at(calls),
             "criterion_at": criterion_at(calls),
@@ -174,10 +176,10 @@ class Inspector:
             run_eagerly(),
         ):
             try:
-                before = _pairs_of(self._run(start, ValueProbe(), None)) or found
+                before = pairs_of(self._run(start, ValueProbe(), None)) or found
             except (UserCodeError, UsageError):
                 return found
-        return max(found, before, key=_away)
+        return max(found, before, key=away)
 
     def _returns(self, last: StepState, calls: StepCalls) -> ReturnFacts | None:
         """Of a step that asks a distribution for log-probabilities."""
@@ -298,28 +300,6 @@ class Inspector:
             if watch is not None:
                 watch.end()
         return log.finish(self._build.layer_made_at)
-
-
-def _pairs_of(calls: StepCalls) -> PairFacts | None:
-    reaching = calls.reaching_the_loss()
-    told = [c for c in calls.calls if "pairs_wanted" in c.notes]
-    call = next((c for c in told if c.index in reaching or "pairing" in c.notes), None)
-    if call is None:
-        return None
-    loss = call.name in CLASSIFICATION
-    asked = call if loss else next(c for c in calls.calls if "pairing" in c.notes)
-    return PairFacts(
-        call=asked.index,
-        samples=call.shape[0] if not loss else call.arguments[0].shape[0],
-        wanted=call.notes["pairs_wanted"],
-        in_halves=call.notes["pairs_in_halves"],
-        side_by_side=call.notes["pairs_side_by_side"],
-    )
-
-
-def _away(pairs: PairFacts) -> float:
-    """How much nearer than what is wanted the pairs of another order are."""
-    return max(pairs.in_halves, pairs.side_by_side) - pairs.wanted
 
 
 def _labels(step: int, batches: Sequence[Any], calls: StepCalls) -> LabelFacts | None:

@@ -64,6 +64,8 @@ class RecoveredStep:
         self.undo: PlainState | None = None
         self.writes = False
         self.left = LeftLoop()
+        self.callers: frozenset[CodeType] = frozenset()
+        """The code of the script's functions that were running when the training began."""
         self.flags: AutocastFlags = _autocast_flags()
 
     def begin(self, start: IterationStart) -> None:

@@ -33,7 +33,7 @@ from nanodoc.script.search_session import SearchSession
 from nanodoc.script.states import ENDED, ScriptEnded, State
 from nanodoc.script.succession import Succession, Successor, end_of_training
 from nanodoc.script.trained import Trained
-from nanodoc.trace.spans import Place
+from nanodoc.trace.spans import Place, codes_above
 
 
 class ScriptSession(SearchSession):
@@ -176,6 +176,7 @@ class ScriptSession(SearchSession):
             first.fingerprints.append(Fingerprint(self._search.losses, []))
         self._search.over()
         self._recovered.begin(first.start)
+        self._recovered.callers = codes_above(sys._getframe())
         engine = self._open_engine(first.trained)
         again = run_again(first, engine, self._recovered, error)
         self.same, self.unsafe, self.deferred = again.same, again.unsafe, again.deferred

@@ -47,6 +47,16 @@ def calling_places(depth: int) -> tuple[Place | None, Place | None]:
     return library, None
 
 
+def codes_above(frame: FrameType | None) -> frozenset[CodeType]:
+    """The user's code that runs in a frame and in those that called it."""
+    found = set()
+    while frame is not None:
+        if frame_kind(frame.f_code.co_filename) == USER:
+            found.add(frame.f_code)
+        frame = frame.f_back
+    return frozenset(found)
+
+
 def caller_of(place: Place | None) -> Place | None:
     """The user's call of the function around `place`, which is running; None on a module's own
     level."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import ast
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from nanodoc.facts.source import SourceSpan
 from nanodoc.trace.files import line_span
@@ -79,14 +79,14 @@ _TERMINATED = re.compile(r"(?i)\w*terminat\w*")
 _TRUNCATED = re.compile(r"(?i)\w*truncat\w*")
 
 
-def swapped_ends(file: str) -> list[SourceSpan]:
+def swapped_ends(file: str, runs: Callable[[ast.AST], bool]) -> list[SourceSpan]:
     """The lines that unpack the five values of a Gymnasium environment's `step` with the name of
-    `truncated` before that of `terminated`, in functions (or a module) that read the second one
-    otherwise than in `terminated or truncated`."""
+    `truncated` before that of `terminated`, in functions (or the module) that run and read the
+    second one otherwise than in `terminated or truncated`."""
     found = []
     nodes = nodes_of(file)
     for scope in (*(node for node in nodes if isinstance(node, FUNCTION)), tree_of(file)):
-        if scope is None:
+        if scope is None or not runs(scope):
             continue
         own = list(_own(scope))
         for node in own:

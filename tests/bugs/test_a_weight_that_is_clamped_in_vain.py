@@ -3,7 +3,11 @@ there, so the line is found in the source."""
 
 from __future__ import annotations
 
+import importlib.util
+import textwrap
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -24,9 +28,20 @@ LOOPS = {
 
 
 @pytest.mark.parametrize("source", LOOPS)
-def test_loops_over_parameters(source: str, tmp_path: Path) -> None:
-    file = tmp_path / "clip.py"
-    file.write_text(source + "\n")
+@pytest.mark.parametrize("called", [True, False])
+def test_loops_over_parameters(source: str, called: bool, tmp_path: Path) -> None:
+    """Functions that the step does not call tell nothing."""
+    file = tmp_path / "clips_of_a_user.py"
+    lines = textwrap.indent(source, "    ")
+    step = "clip(model, model, [], [])" if called else "pass"
+    file.write_text(
+        f"def clip(net, other, batches, seen):\n{lines}\n\ndef step(model):\n    {step}\n"
+    )
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
     call = CallFacts(
         index=0,
         name="linear",
@@ -39,5 +54,7 @@ def test_loops_over_parameters(source: str, tmp_path: Path) -> None:
         requires_grad=True,
         view=False,
     )
-    found = lost_updates(StepCalls(calls=(call,)))
-    assert [place.line for place in found if Path(place.file).name == file.name] == LOOPS[source]
+    recipe: Any = SimpleNamespace(loss_fn=module.step, train_step=None)
+    found = lost_updates(recipe, StepCalls(calls=(call,)))
+    told = [place.line - 1 for place in found if Path(place.file).name == file.name]
+    assert told == (LOOPS[source] if called else [])

@@ -156,7 +156,10 @@ def test_a_flag_that_is_read_or_not_wanted(target: Target) -> None:
 def test_swapped_names(line: str, read: str, found: bool, tmp_path: Path) -> None:
     file = tmp_path / "rollout.py"
     file.write_text(f"def play(env, a, keep):\n    {line}\n    {read}\n")
-    assert [place.line for place in swapped_ends(str(file))] == ([2] if found else [])
+    assert [place.line for place in swapped_ends(str(file), lambda _: True)] == (
+        [2] if found else []
+    )
+    assert swapped_ends(str(file), lambda _: False) == []  # a function that nobody calls
 
 
 @pytest.mark.parametrize(
