@@ -24,6 +24,7 @@ _BATCH = 4  # dimensions: samples, channels, height, width
 
 @dataclass(frozen=True, slots=True)
 class _Call:
+    kind: type
     before: torch.Tensor
     after: torch.Tensor
     place: Place | None
@@ -61,11 +62,11 @@ class Augmentations:
             return
         if given.dim() == _BATCH and output.shape == given.shape and not output.requires_grad:
             own, caller = calling_places(2)
-            self._calls.append(_Call(given, output, caller or own))
+            self._calls.append(_Call(type(module), given, output, caller or own))
 
     def apart(self) -> AugmentedApart | None:
-        """Two calls, one of them with masks, that turned the samples of a batch each in its own
-        way; None where they belong together, or where that can't be told."""
+        """Two calls of one class, one of them with masks, that turned the samples of a batch each
+        in its own way; None where they belong together, or where that can't be told."""
         with contextlib.suppress(Exception):  # tensors of any class
             for image in self._calls:
                 for mask in self._calls:
@@ -77,7 +78,8 @@ class Augmentations:
 
 def _apart(image: _Call, mask: _Call) -> AugmentedApart | None:
     one, other = image.before, mask.before
-    if one.shape[0] != other.shape[0] or one.shape[2:] != other.shape[2:]:
+    same = one.shape[0] == other.shape[0] and one.shape[2:] == other.shape[2:]
+    if image.kind is not mask.kind or not same:
         return None
     told = apart = 0
     for picture, turned, marks, moved in zip(

@@ -371,15 +371,15 @@ def _are_the_same(tensors: list[torch.Tensor]) -> bool:
 
 
 def _read(name: str, given: torch.Tensor) -> dict[str, float]:
-    """A number that tells what the first layer of a network reads from another reading: equal ones
-    have the same."""
+    """What the first layer of a network reads: a number that equal readings share, and where the
+    tensor lies."""
     if name not in _READERS or given.requires_grad or not given.is_floating_point():
         return {}
     if given.dim() < 2 or given.numel() > _MOST_READ or not bool((given != given[:1]).any()):
         return {}
     values = in_widest(given.detach()).flatten()
     places = torch.arange(1, values.numel() + 1, device=values.device, dtype=values.dtype)
-    return {"read": float((values * places.sqrt()).sum())}
+    return {"read": float((values * places.sqrt()).sum()), "read_at": float(given.data_ptr())}
 
 
 def _of_others(name: str, tensors: list[torch.Tensor], out: torch.Tensor) -> dict[str, float]:

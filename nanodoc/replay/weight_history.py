@@ -39,8 +39,9 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _GREW = 2.0  # RULES: a loss of twice its start is growing
 
 
-Held = tuple[int, int, bool, bool]
-"""(address, bytes, on a device, shared with a loader's worker) of a piece of memory."""
+Held = tuple[int, int, int, bool]
+"""(address, bytes, a batch's own bytes on a device, shared with a loader's worker) of a piece of
+memory: a slice keeps the whole, which on a device the training holds anyway."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +209,7 @@ class WeightHistory:
             if type(other).__module__ == "numpy":
                 base = getattr(other, "base", None)
                 whole = other if base is None else base
-                yield id(whole), int(getattr(whole, "nbytes", 0)), False, False
+                yield id(whole), int(getattr(whole, "nbytes", 0)), 0, False
             elif not isinstance(other, _PLAIN):
                 self._opaque = True  # how much memory it holds can't be told
 
@@ -232,8 +233,7 @@ class WeightHistory:
                 del holders[address]
             if before == 0 or before + sign == 0:
                 self._past_bytes += sign * size
-            if on_device:
-                self._past_on_device += sign * size
+            self._past_on_device += sign * on_device
             self._past_shared += sign * shared
 
     def _most_bytes(self) -> float:
@@ -309,11 +309,11 @@ def _rate(group: dict[str, Any]) -> float | torch.Tensor | None:
 
 
 def _held(tensor: torch.Tensor) -> Held:
-    """What a tensor keeps alive: a slice keeps the whole."""
-    on_device = not tensor.is_cpu
+    """What a tensor keeps alive."""
+    on_device = 0 if tensor.is_cpu else tensor.numel() * tensor.element_size()
     try:
         storage = tensor.untyped_storage()
-        shared = not on_device and storage.is_shared()
+        shared = tensor.is_cpu and storage.is_shared()
         return storage.data_ptr() or id(tensor), storage.nbytes(), on_device, shared
     except (NotImplementedError, RuntimeError):  # sparse layouts have no storage of their own
         return id(tensor), tensor.numel() * tensor.element_size(), on_device, False

@@ -49,10 +49,10 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         return
     for (_, value), predicted in zip(next_values(calls), predictions(calls), strict=True):
         after, before = _reader(calls, value), _reader(calls, predicted)
-        if after is None or before is None or after.arguments[0].shape != before.arguments[0].shape:
+        if after is None or before is None or not _are_two_of_one(calls, after, before):
             continue
         rows = before.arguments[0].shape[0]
-        if after.notes["read"] != before.notes["read"] or rows < _MANY:
+        if rows < _MANY:
             continue
         line = inspection.remembered_at or after.site
         yield learning_claim(
@@ -69,6 +69,19 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             standing=WIRED,
         )
         return
+
+
+def _are_two_of_one(calls: StepCalls, after: CallFacts, before: CallFacts) -> bool:
+    """Two tensors of equal values. A whole sequence that both networks read is one tensor, of which
+    the one takes what the other says of the next step."""
+    one, other = calls.origin(after.arguments[0]), calls.origin(before.arguments[0])
+    known = isinstance(one, CallFacts) or one.leaf is not None
+    return (
+        after.notes["read"] == before.notes["read"]
+        and after.arguments[0].shape == before.arguments[0].shape
+        and after.notes["read_at"] != before.notes["read_at"]
+        and not (known and one == other)
+    )
 
 
 def _reader(calls: StepCalls, argument: ArgumentFacts) -> CallFacts | None:

@@ -1,0 +1,45 @@
+"""Targets of Q-learning whose next states are the states; a sequence that both networks read whole
+is left alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from nanodoc import Recipe
+from tests.helpers import diagnose
+
+
+@pytest.mark.parametrize(
+    ("how", "found"),
+    [("one array", True), ("two arrays", False), ("a sequence", False), ("its copies", False)],
+)
+def test_states(how: str, found: bool) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 16), nn.Tanh(), nn.Linear(16, 1))
+
+    def loss_fn(model: nn.Module, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        state, reward, after = batch
+        if how in ("one array", "two arrays"):
+            with torch.no_grad():
+                target = reward + 0.9 * model(after).squeeze(1)
+            return F.mse_loss(model(state).squeeze(1), target)
+        sequences = (state.clone(), state.clone()) if how == "its copies" else (state, state)
+        with torch.no_grad():
+            target = reward[:-1] + 0.9 * model(sequences[0]).squeeze(1)[1:]
+        return F.mse_loss(model(sequences[1]).squeeze(1)[:-1], target)
+
+    data = []
+    for _ in range(12):
+        state = torch.randn(32, 3)
+        after = state.clone() if how == "one array" else state + 0.1 * torch.randn(32, 3)
+        data.append((state, torch.randn(32), after))
+    recipe = Recipe(
+        model=model,
+        optimizer=torch.optim.Adam(model.parameters(), lr=1e-3),
+        loss_fn=loss_fn,
+        data=data,
+    )
+    assert ("ND152" in {f.code for f in diagnose(recipe, 12)}) == found
