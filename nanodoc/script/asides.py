@@ -57,7 +57,7 @@ class Asides:
         self._looks = 0
         self._taken: dict[int, _Taken] = {}
         self._undo: list[Callable[[], None]] = []
-        self.averaged = AveragedWeights(lambda: self.quiet())
+        self.averaged = AveragedWeights(lambda: self.quiet(), self._trained)
 
     def of_model(self, model: torch.nn.Module) -> None:
         """This is what is trained."""
@@ -76,7 +76,7 @@ class Asides:
     def trains(self) -> None:
         """Some loop does, at this moment: what was drawn before is no validation."""
         self._before = None
-        self.averaged.trains(self._trained())
+        self.averaged.trains()
 
     @property
     def told(self) -> AsideFacts:

@@ -23,10 +23,14 @@ _CLASSES = {
 
 
 class AveragedWeights:
-    """Told of every backward of the script, and of weights that it loads."""
+    """Told of every backward of the script, and of weights that it loads. `trained` gives the
+    model, which is not held."""
 
-    def __init__(self, quiet: Callable[[], bool]) -> None:
+    def __init__(
+        self, quiet: Callable[[], bool], trained: Callable[[], torch.nn.Module | None]
+    ) -> None:
         self._quiet = quiet
+        self._trained = trained
         self._looked = False
         self._copied: Place | None = None
         self._first: Place | None = None
@@ -40,11 +44,11 @@ class AveragedWeights:
             return None
         return AveragedFacts(kind=self._kind, times=self._times, copied_at=resolved(self._first))
 
-    def trains(self, model: torch.nn.Module | None) -> None:
+    def trains(self) -> None:
         """A loss of the script is about to be differentiated."""
-        if model is not None and not self._looked:
+        if not self._looked and self._trained() is not None:
             self._looked = True
-            self._install(model)
+            self._install()
         if self._copied is not None and not self._quiet():
             self._first = self._first or self._copied
             self._times += 1
@@ -58,12 +62,12 @@ class AveragedWeights:
         while self._undo:
             self._undo.pop()()
 
-    def _install(self, model: torch.nn.Module) -> None:
+    def _install(self) -> None:
         """Wraps what the libraries have, as far as the script has imported them."""
         for name, kind in _CLASSES.items():
             owner = getattr(sys.modules.get(name), kind, None)
             if owner is not None:
-                self._wrap(owner, "copy_to", lambda original: self._copying(original, model))
+                self._wrap(owner, "copy_to", self._copying)
                 self._wrap(owner, "restore", self._restoring)
 
     def _wrap(self, owner: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
@@ -79,10 +83,10 @@ class AveragedWeights:
 
         self._undo.append(put_back)
 
-    def _copying(self, original: Any, model: torch.nn.Module) -> Any:
-        first = next(model.parameters(), None)
-
+    def _copying(self, original: Any) -> Any:
         def copy_to(average: Any, *args: Any, **kwargs: Any) -> Any:
+            model = self._trained()
+            first = next(model.parameters(), None) if model is not None else None
             before = first.detach().clone() if first is not None else None
             out = original(average, *args, **kwargs)
             if before is not None and first is not None and not torch.equal(before, first):
