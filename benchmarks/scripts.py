@@ -53,7 +53,8 @@ if __name__ == "__main__":
 UNTIMED = 20
 """Steps at the beginning that are not timed: those in which a script's step is recovered, and the
 first close look (step 16)."""
-STEPS = {"500mb-adam": 24, "gpt": 70, "conv": 70}
+STEPS = {"500mb-adam": 24, "3000-tensors": 60, "20000-modules": 60}
+STEPS |= {"gpt": 70, "gpt-amp": 70, "conv": 70, "lstm": 100}
 OTHERWISE = 300
 WAYS = {
     "python": ("train.py",),
