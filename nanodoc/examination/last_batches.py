@@ -32,7 +32,7 @@ from nanodoc.examination.labels import (
 from nanodoc.examination.model_watch import ModelWatch
 from nanodoc.examination.objective import weighed_data
 from nanodoc.examination.returns import ReturnsLook
-from nanodoc.examination.seeded_draws import Seeds, redrawn, seeds_of
+from nanodoc.examination.seeded_draws import Seeds, redrawn, seeded_at, seeds_of
 from nanodoc.examination.sequence_look import SequenceLook
 from nanodoc.examination.still_networks import FirstWeights, held_by
 from nanodoc.examination.wanted_pairs import away, pairs_of
@@ -126,7 +126,8 @@ class Inspector:
             stale_averages=averages,
             pairs=pairs,
             returns=self._returns(last, calls),
-            redrawn=redrawn(calls, drawn),
+            redrawn=(again := redrawn(calls, drawn)),
+            seeded_at=seeded_at(calls, again),
             still_dropping=self._still_dropping(last, calls),
             **self._of_the_model(watch, calls),
             **self._of_the_source(calls),

@@ -105,6 +105,8 @@ class InspectionFacts:
     augmented: AugmentedApart | None = None
     redrawn: tuple[int, ...] = ()
     """Positions of the random draws that follow the same seed in all steps that were looked at."""
+    seeded_at: SourceSpan | None = None
+    """The line before them that seeds their generator, where it stands in the same function."""
     objective: WeighedData | None = None
     """An object that computes the loss and was told how many samples there are."""
     mask_at: SourceSpan | None = None

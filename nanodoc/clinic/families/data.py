@@ -282,7 +282,7 @@ PATIENTS: tuple[Patient, ...] = (
         file="same_static",
         story="noise from a generator that is seeded in each step",
         expect="repeated-noise",
-        line="torch.randn(clean.shape",
+        line="torch.Generator().manual_seed(3) if anew",
     ),
     Patient(
         name="wanted-books",

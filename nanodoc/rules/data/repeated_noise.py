@@ -1,7 +1,8 @@
 """## What it checks
 Random draws that the loss is made of, in the last step and in some steps before it, each run once
 more from the random states it began with: each time the generator had just been given the same
-seed, and nothing had been drawn from it since.
+seed, and nothing had been drawn from it since. Named is the line that seeds it, where that stands
+in the function of the draw, else the draw.
 
 Silent for a seed that changes from step to step.
 
@@ -28,6 +29,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, confidence
+from nanodoc.diagnosis.finding import Culprit
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
@@ -50,17 +52,21 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if not drawn:
         return
     first = drawn[0]
-    seed = int(first.notes["seeded"])
+    seed, seeded = int(first.notes["seeded"]), inspection.seeded_at
     yield learning_claim(
         rule,
         location_key(first.site) or ("draws", first.index),
         title=f"{first.name} draws the same numbers in every step",
         explanation=f"In each of {inspection.batches} steps that were run once more its generator "
         f"had just been seeded with {seed}, and nothing had been drawn from it since.",
-        culprit=at_call(first, evidence),
+        culprit=at_call(first, evidence) if seeded is None else Culprit(kind="op", location=seeded),
         step=len(evidence.losses) - 1,
         weight=confidence(0.8, min(1.0, inspection.batches / 4)),
-        notes=[("seed", seed), ("steps that were looked at", inspection.batches)],
+        notes=[
+            ("drawn at", first.site.place if seeded and first.site is not None else None),
+            ("seed", seed),
+            ("steps that were looked at", inspection.batches),
+        ],
         fix="seed the generator once, before the training",
         standing=WIRED,
     )
