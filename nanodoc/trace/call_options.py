@@ -28,6 +28,8 @@ _POSITIONS = {("softmax", 1): "dim", ("log_softmax", 1): "dim"}
 _ADDING = ("add", "iadd", "radd", "sub", "isub")
 _MULTIPLYING = ("mul", "rmul", "div", "truediv", "itruediv")
 _DRAWING = ("rand", "normal", "uniform", "bernoulli", "multinomial", "dropout", "exponential")
+_EXACT = 1 << 53
+"""Whole numbers below it are exact as a float."""
 _SIMPLE = (int, float, bool, str, type(None))
 
 # a function may hold a whole training in its closure: the cache must not keep it alive
@@ -111,16 +113,26 @@ def offset_of(name: str, args: Any) -> dict[str, float]:
     return {"offset": float(number) if "add" in name else -float(number)}
 
 
-def seeded(name: str, kwargs: Any) -> dict[str, float]:
-    """The seed of the generator that a call is about to draw from, where nothing has been drawn
-    from it since it was seeded; `of_its_own`: it is one that the call was given."""
+def fresh_generator(name: str, kwargs: Any) -> torch.Generator | None:
+    """The generator that a call may be about to draw from, where nothing has been drawn from it
+    since it was seeded: the one it is given, else the CPU's own."""
     if not name.startswith(_DRAWING):
-        return {}
+        return None
     with contextlib.suppress(Exception):
         given = kwargs.get("generator")
-        generator = given if given is not None else torch.default_generator
-        seed = generator.initial_seed()
-        fresh = torch.Generator(device=generator.device).manual_seed(seed)
-        if bool((fresh.get_state() == generator.get_state()).all()):
-            return {"seeded": float(seed), "of_its_own": float(given is not None)}
+        generator: torch.Generator = given if given is not None else torch.default_generator
+        return generator if _is_fresh(generator) else None
+    return None
+
+
+def seed_of_draw(generator: torch.Generator | None) -> dict[str, float]:
+    """Its seed, where the call has drawn from it: dropout in eval mode does not."""
+    with contextlib.suppress(Exception):
+        if generator is not None and not _is_fresh(generator):
+            return {"seeded": float(generator.initial_seed() % _EXACT)}
     return {}
+
+
+def _is_fresh(generator: torch.Generator) -> bool:
+    seeded = torch.Generator(device=generator.device).manual_seed(generator.initial_seed())
+    return torch.equal(seeded.get_state(), generator.get_state())

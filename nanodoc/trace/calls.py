@@ -20,9 +20,10 @@ from nanodoc.facts.crash import FailedCall, GivenFacts
 from nanodoc.facts.source import SourceSpan
 from nanodoc.trace.call_options import (
     factor_of,
+    fresh_generator,
     offset_of,
     options_of,
-    seeded,
+    seed_of_draw,
     version_of,
 )
 from nanodoc.trace.modules import ModuleStack
@@ -101,7 +102,7 @@ class CallLog(TorchFunctionMode):
         self._note_ranges(name, args, kwargs)
         given = _given(args, kwargs)
         before = [self._argument(tensor) for tensor in given]
-        written, drawn = version_of(given), seeded(name, kwargs)
+        written, generator = version_of(given), fresh_generator(name, kwargs)
         try:
             out = func(*args, **kwargs)
         except Exception as error:
@@ -124,8 +125,7 @@ class CallLog(TorchFunctionMode):
         in_place = any(made[0] is argument for argument in given)
         notes |= {"written": written} if in_place else {}
         notes |= factor_of(name, args, in_place=in_place) | offset_of(name, args)
-        # else another device's generator
-        notes |= drawn if drawn.get("of_its_own") or made[0].is_cpu else {}
+        notes |= seed_of_draw(generator)
         view = bool(given) and not in_place and _shares(made[0], given[0])
         self._calls.append(
             (

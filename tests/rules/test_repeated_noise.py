@@ -23,6 +23,8 @@ from tests.helpers import diagnose
         ("a generator that goes on", False),
         ("no seed", False),
         ("what the loss is not made of", False),
+        ("a seed, and nothing drawn", False),
+        ("seeds beyond the exact numbers", False),
     ],
 )
 def test_noise(how: str, found: bool) -> None:
@@ -35,6 +37,8 @@ def test_noise(how: str, found: bool) -> None:
             torch.manual_seed(7)
         elif how == "another seed in each step":
             torch.manual_seed(next(numbers))
+        elif how == "seeds beyond the exact numbers":
+            torch.manual_seed((1 << 62) + next(numbers))
         elif how == "a generator in each step":
             return torch.randn(like.shape, generator=torch.Generator().manual_seed(7))
         elif how == "a generator that goes on":
@@ -42,6 +46,10 @@ def test_noise(how: str, found: bool) -> None:
         return torch.randn_like(like)
 
     def loss_fn(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        if how == "a seed, and nothing drawn":
+            torch.manual_seed(7)
+            quiet = F.dropout(F.normalize(x), 0.5, training=False)
+            return F.mse_loss(model(quiet), x)
         if how == "what the loss is not made of":
             torch.randn(3, generator=torch.Generator().manual_seed(7)).sum()
         return F.mse_loss(model(x + drawn(x)), x)

@@ -52,19 +52,18 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if not drawn:
         return
     first = drawn[0]
-    seed, seeded = int(first.notes["seeded"]), inspection.seeded_at
+    seeded = inspection.seeded_at
     yield learning_claim(
         rule,
         location_key(first.site) or ("draws", first.index),
         title=f"{first.name} draws the same numbers in every step",
         explanation=f"In each of {inspection.batches} steps that were run once more its generator "
-        f"had just been seeded with {seed}, and nothing had been drawn from it since.",
+        "had just been given the same seed, and nothing had been drawn from it since.",
         culprit=at_call(first, evidence) if seeded is None else Culprit(kind="op", location=seeded),
         step=len(evidence.losses) - 1,
         weight=confidence(0.8, min(1.0, inspection.batches / 4)),
         notes=[
             ("drawn at", first.site.place if seeded and first.site is not None else None),
-            ("seed", seed),
             ("steps that were looked at", inspection.batches),
         ],
         fix="seed the generator once, before the training",
