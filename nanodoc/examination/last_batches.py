@@ -34,6 +34,7 @@ from nanodoc.examination.objective import weighed_data
 from nanodoc.examination.returns import ReturnsLook
 from nanodoc.examination.seeded_draws import Seeds, redrawn, seeded_at, seeds_of
 from nanodoc.examination.sequence_look import SequenceLook
+from nanodoc.examination.shuffled_apart import shuffled_apart
 from nanodoc.examination.still_networks import FirstWeights, held_by
 from nanodoc.examination.wanted_pairs import away, pairs_of
 from nanodoc.facts.calls import (
@@ -162,6 +163,7 @@ class Inspector:
             "remembered_at": remembered_at(calls),
             "edges_at": edges_at(calls),
             "criterion_at": criterion_at(calls),
+            "shuffled": shuffled_apart(recipe, self._build, calls),
         }
 
     def _pairs(

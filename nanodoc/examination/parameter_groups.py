@@ -130,6 +130,7 @@ class Ownership:
             gradient=(None if self._is_left(name, parameter.grad) else norm_of(parameter.grad))
             or self._before_steps.norm(name),
             registered_at=self._build.registered_at(name),
+            optimizer_before=self._build.optimizer_before(name),
             loaded=name in self._build.loaded,
             moved=before is not None and before != fingerprint(parameter),
         )

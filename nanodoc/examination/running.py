@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
@@ -42,6 +42,26 @@ def running_scopes(recipe: Recipe) -> Scopes:
         owner = getattr(function, "__self__", None)
         if owner is not None:
             waiting += _methods(code, owner)
+    return found
+
+
+def making_scopes(makers: Iterable[tuple[CodeType, dict[str, Any]]]) -> Scopes:
+    """Those of functions that made the training, each with its globals, of all that they call by a
+    name, and of the classes that they name."""
+    found: Scopes = set()
+    waiting = [*makers]
+    while waiting and len(found) < _MOST:
+        code, values = waiting.pop()
+        if _scope(code) in found or frame_kind(code.co_filename) != USER:
+            continue
+        found.add(_scope(code))
+        waiting += [(c, values) for c in code.co_consts if isinstance(c, CodeType)]
+        for name in set(code.co_names) & values.keys():
+            value = values[name]
+            functions = vars(value).values() if isinstance(value, type) else [value]
+            for function in functions:
+                if isinstance(function, FunctionType):
+                    waiting.append((function.__code__, function.__globals__))
     return found
 
 

@@ -184,6 +184,8 @@ class OwnedParameter:
     shape: tuple[int, ...]
     gradient: float | None = None
     registered_at: SourceSpan | None = None
+    optimizer_before: SourceSpan | None = None
+    """It was made after the optimizers: the line that asked for the last of these."""
     loaded: bool = False
     """Its values came from a checkpoint during build()."""
     moved: bool = False

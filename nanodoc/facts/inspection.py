@@ -107,6 +107,7 @@ class InspectionFacts:
     """Positions of the random draws that follow the same seed in all steps that were looked at."""
     seeded_at: SourceSpan | None = None
     """The line before them that seeds their generator, where it stands in the same function."""
+    shuffled: ShuffledApart | None = None
     objective: WeighedData | None = None
     """An object that computes the loss and was told how many samples there are."""
     mask_at: SourceSpan | None = None
@@ -125,6 +126,18 @@ class AugmentedApart:
     """Where the mask does not lie as its image."""
     image_at: SourceSpan | None
     mask_at: SourceSpan | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShuffledApart:
+    """Inputs and labels that the source puts into different orders."""
+
+    name: str
+    other: str
+    line: SourceSpan | None
+    """Where the first was put into an order of its own."""
+    other_line: SourceSpan | None
+    """The same of the other; None where that stays as it was."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

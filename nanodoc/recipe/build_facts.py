@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from types import CodeType
 from typing import Any
 
 import torch
@@ -33,6 +34,11 @@ class BuildFacts:
     replaced: Mapping[tuple[int, str], Place] = field(default_factory=dict)
     renewed: set[str] = field(default_factory=set)
     """Parameters that were put in the place of others."""
+    made_behind: Mapping[str, Place] = field(default_factory=dict)
+    """Parameters that were made after the optimizers: where the last of these was asked for, in the
+    function that asked for the parameter, too."""
+    makers: Mapping[CodeType, dict[str, Any]] = field(default_factory=dict)
+    """The user's functions that asked for an optimizer, with their globals."""
     optimizers: Mapping[int, Place] = field(default_factory=dict)
     schedulers: Mapping[int, Place] = field(default_factory=dict)
     """Where the learning rate's schedulers were made, by identity, in that order."""
@@ -73,6 +79,7 @@ class BuildFacts:
         """With what was seen of optimizers, schedulers, loaders and modes afterwards."""
         return replace(
             self,
+            makers={**self.makers, **later.makers},
             optimizers={**self.optimizers, **later.optimizers},
             schedulers={**self.schedulers, **later.schedulers},
             loaders={**self.loaders, **later.loaders},
@@ -85,6 +92,10 @@ class BuildFacts:
     def registered_at(self, name: str) -> SourceSpan | None:
         """The user's line that put parameter `name` into its module."""
         return resolved(self.parameters.get(name))
+
+    def optimizer_before(self, name: str) -> SourceSpan | None:
+        """The line that asked for the optimizer, if parameter `name` was made after that."""
+        return resolved(self.made_behind.get(name))
 
     def module_made_at(self, path: str) -> SourceSpan | None:
         """The user's line that registered the parameters of the module at `path`, or of the nearest

@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, Subset, WeightedRandomSampler
 
 from nanodoc.recipe.build_facts import BuildFacts, load_facts
+from nanodoc.recipe.build_order import BuildOrder
 from nanodoc.recipe.mode_calls import ModeCalls
 from nanodoc.trace.ops import call_op, describe_op, written_by
 from nanodoc.trace.spans import Place, calling_places
@@ -47,6 +48,7 @@ class BuildWatch(TorchDispatchMode):
         self._replaced: dict[tuple[int, str], Place] = {}
         self._renewed: set[tuple[int, str]] = set()
         self._optimizers: dict[int, Place] = {}
+        self._order = BuildOrder()
         self._schedulers: dict[int, Place] = {}
         self._loaders: dict[int, Place] = {}
         self._loads: list[tuple[torch.nn.Module, Any, Any, dict[str, int], Place | None]] = []
@@ -77,7 +79,7 @@ class BuildWatch(TorchDispatchMode):
         self._patch(module, "__init__", self._making(module.__init__))
         for name in _CASTS:
             self._patch(module, name, self._casting(getattr(module, name)))
-        self._patch(module, "train", self._changing_mode(module.train))
+        self._patch(module, "train", self._modes.watching(module.train))
         self._patch(module, "load_state_dict", self._loading(module.load_state_dict))
         self._patch(optimizer, "__init__", self._optimizing(optimizer.__init__))
         self._patch(DataLoader, "__init__", self._loading_data(DataLoader.__init__))
@@ -176,6 +178,7 @@ class BuildWatch(TorchDispatchMode):
             known = (vars(module).get("_parameters") or {}).get(name)
             original(module, name, param)
             self._note(self._parameters, (id(module), name), module)
+            self._order.registered((id(module), name))
             if calling_places(1)[1] is not None:
                 self._inside.add((id(module), name))
             if known is not None and known is not param:
@@ -225,16 +228,6 @@ class BuildWatch(TorchDispatchMode):
 
         return cast
 
-    def _changing_mode(self, original: Callable[..., Any]) -> Any:
-        def train(module: torch.nn.Module, mode: bool = True) -> torch.nn.Module:
-            mine, caller = calling_places(1)
-            with self._modes.call(module):
-                out: torch.nn.Module = original(module, mode)
-                self._modes.changed(module, mode, caller or mine, own=caller is None)
-            return out
-
-        return train
-
     def _loading(self, original: Callable[..., Any]) -> Any:
         def load_state_dict(
             module: torch.nn.Module, state_dict: Any, *args: Any, **kwargs: Any
@@ -267,6 +260,7 @@ class BuildWatch(TorchDispatchMode):
     def _optimizing(self, original: Callable[..., Any]) -> Any:
         def init(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
             self._note(self._optimizers, id(optimizer), optimizer)
+            self._order.made_optimizer(id(optimizer))
             self._built.append(weakref.ref(optimizer))
             original(optimizer, *args, **kwargs)
 
@@ -347,9 +341,12 @@ class BuildWatch(TorchDispatchMode):
             # the memory of one that is gone may have been given out again
             if (key := _storage(p)) in self._filled and not self._filled[key][0].expired()
         }
+        alive = [optimizer for ref in self._built if (optimizer := ref()) is not None]
+        built = [id(optimizer) for optimizer in alive]
         facts = BuildFacts(
             never_written=never,
             parameters={n: self._parameters[k] for n, k in owned.items() if k in self._parameters},
+            made_behind=self._order.behind(owned, built),
             renewed={name for name, key in owned.items() if key in self._renewed},
             filled={name: place for name, (place, _) in fills.items()},
             made_by_library={
@@ -357,6 +354,7 @@ class BuildWatch(TorchDispatchMode):
             },
             attributes={key: place for key, place in self._attributes.items() if key[0] in modules},
             replaced={key: place for key, place in self._replaced.items() if key[0] in modules},
+            makers=self._order.makers,
             optimizers=dict(self._optimizers),
             schedulers=dict(self._schedulers),
             loaders=dict(self._loaders),
@@ -364,7 +362,7 @@ class BuildWatch(TorchDispatchMode):
             loads=tuple(load_facts(*load, self._loaded) for load in self._loads),
             eval_at={k: place for k, place in self._modes.eval_at.items() if k in modules},
             undone={k: undone for k, undone in self._modes.undone.items() if k in modules},
-            built=[optimizer for ref in self._built if (optimizer := ref()) is not None],
+            built=alive,
             frozen={
                 n: self._frozen[id(p)] for n, p in model.named_parameters() if id(p) in self._frozen
             },

@@ -3,13 +3,14 @@ below: what counts is the module that the user's line called."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-from nanodoc.trace.spans import Place
+from nanodoc.trace.spans import Place, calling_places
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,18 @@ class ModeCalls:
         """Modules, by identity, that were in eval mode by themselves until a train() of a larger
         part."""
         return dict(self._undone)
+
+    def watching(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """`Module.train`, written down."""
+
+        def train(module: torch.nn.Module, mode: bool = True) -> torch.nn.Module:
+            mine, caller = calling_places(1)
+            with self.call(module):
+                out: torch.nn.Module = original(module, mode)
+                self.changed(module, mode, caller or mine, own=caller is None)
+            return out
+
+        return train
 
     @contextmanager
     def call(self, module: torch.nn.Module) -> Iterator[None]:

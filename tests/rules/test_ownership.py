@@ -362,3 +362,24 @@ def test_a_loaded_backbone_left_out_is_only_told(tmp_path: Path) -> None:
     assert [(f.name, f.severity) for f in found(tmp_path, loaded_backbone)] == [
         ("parameter-not-in-optimizer", "info")
     ]
+
+
+def sgd_of(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+
+
+def with_adapter(model: nn.Sequential) -> nn.Sequential:
+    return nn.Sequential(*model, nn.Linear(3, 3))
+
+
+def adapters_behind_the_optimizer() -> Any:
+    model = net()
+    optimizer = sgd_of(model)  # too early
+    return recipe(with_adapter(model), optimizer)
+
+
+def test_a_layer_that_is_put_in_behind_the_optimizer(tmp_path: Path) -> None:
+    finding = one(
+        tmp_path, adapters_behind_the_optimizer, "parameter-not-in-optimizer", "too early"
+    )
+    assert "made after the optimizer" in finding.explanation

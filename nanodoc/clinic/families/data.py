@@ -292,6 +292,13 @@ PATIENTS: tuple[Patient, ...] = (
         line="book.repeat(5)",
     ),
     Patient(
+        name="filed-flowers",
+        file="filed_flowers",
+        story="flowers that are shuffled, and their kinds are not",
+        expect="shuffled-apart",
+        line="flowers = flowers[order]  #",
+    ),
+    Patient(
         name="walker",
         file="walker",
         story="a memory of references to one array",

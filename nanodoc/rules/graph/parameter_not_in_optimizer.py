@@ -13,7 +13,8 @@ without them.
     optimizer = torch.optim.AdamW(model.encoder.parameters())      # and the head?
 
 ## Fix
-Hand them to the optimizer, or freeze them with requires_grad_(False).
+Hand them to the optimizer, or freeze them with requires_grad_(False). Layers, adapters among them,
+that are put into a model behind its optimizer are in none: make the optimizer last.
 
 ## See also
 ND507 stale-optimizer, ND514 unregistered-module
@@ -53,7 +54,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         yield from _of_no_module(rule, evidence, facts)
         return
     first = missing[0]
-    where = _wrong_optimizer(facts) or first.registered_at or facts.optimizers[0]
+    before = first.optimizer_before if all(p.optimizer_before for p in missing) else None
+    where = before or _wrong_optimizer(facts) or first.registered_at or facts.optimizers[0]
     # a backbone from a checkpoint that the optimizer was not given is a common way to fine-tune the
     # rest
     loaded = all(p.loaded for p in missing)
@@ -70,7 +72,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             f"{names([p.name for p in missing])}",
             explanation=f"They get gradients (norm {first.gradient:.3g} for {first.name}) and "
             f"nothing updates them, so {names(tops)} stay{'s' if len(tops) == 1 else ''} at "
-            f"{_where_they_stay(len(tops), loaded=loaded)}.",
+            f"{_where_they_stay(len(tops), loaded=loaded)}."
+            + (" They were made after the optimizer." if before else ""),
             culprit=Culprit(
                 kind="parameter",
                 module=first.module or None,
@@ -84,7 +87,9 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             effects=effects(evidence),
             fixes=(
                 Fix(
-                    title=f"hand {names([p.name for p in missing])} to the optimizer, or set "
+                    title="make the optimizer after them"
+                    if before
+                    else f"hand {names([p.name for p in missing])} to the optimizer, or set "
                     "requires_grad=False if they are to stay",
                     confidence="likely",
                 ),

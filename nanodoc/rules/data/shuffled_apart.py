@@ -1,0 +1,67 @@
+"""## What it checks
+Inputs and labels that the training's source puts into different random orders: one is indexed by a
+permutation, or shuffled in place, and the other is not, or by a draw of its own. It reads the
+functions that made the training and those that its step runs, and speaks only where a loss
+compares the output with a part of the batch.
+
+Silent where both are drawn with the same seed, where the permutation is used for anything else as
+well (it may be undone), and where one of the two is made of the other (negative samples, mixup).
+
+## Why it matters
+The labels have nothing to do with their inputs any more. The loss stays where guessing gets it, or
+the model learns the samples by heart.
+
+## Example
+    order = torch.randperm(len(x))
+    x = x[order]                                    # and y?
+    dataset = TensorDataset(x, y)
+
+## Fix
+    x, y = x[order], y[order]
+
+## See also
+ND120 unpaired-transform, ND151 mixed-repeats
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nanodoc.diagnosis.claim import Claim, confidence
+from nanodoc.diagnosis.finding import Culprit
+from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.evidence import Evidence
+from nanodoc.rules.base import location_key
+from nanodoc.rules.learning.claims import WIRED, learning_claim
+
+
+@rule(
+    "ND153",
+    "shuffled-apart",
+    "critical",
+    "inputs and labels in different random orders",
+    needs=("inspection",),
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    found = evidence.inspection.shuffled if evidence.inspection is not None else None
+    if found is None:
+        return
+    left = (
+        f"{found.other} has one of its own ({found.other_line.place})"
+        if found.other_line is not None
+        else f"{found.other} stays in the order that it had"
+    )
+    yield learning_claim(
+        rule,
+        location_key(found.line) or ("shuffled", found.name),
+        title=f"{found.name} is put into a random order, and {found.other} "
+        f"{'into another one' if found.other_line is not None else 'is not'}",
+        explanation=f"The rows of {found.name} are put into a random order here; {left}. Both are "
+        "taken row by row afterwards, so that labels belong to other samples.",
+        culprit=Culprit(kind="data", location=found.line),
+        step=len(evidence.losses) - 1,
+        weight=confidence(0.8, 0.4),
+        notes=[("the other", found.other_line.place if found.other_line is not None else None)],
+        fix=f"index {found.name} and {found.other} with one permutation",
+        standing=WIRED,
+    )
