@@ -49,6 +49,21 @@ def labels_at(recipe: Recipe, calls: StepCalls) -> SourceSpan | None:
     return None
 
 
+def loss_by_hand(calls: StepCalls) -> SourceSpan | None:
+    """The user's own loss of labels that came as a part `labels` of the batch: models of
+    transformers are given such labels as they are, and shift them themselves. A loss that stands in
+    their place has to do so, too."""
+    reaching = calls.reaching_the_loss()
+    for call in calls.calls:
+        if call.name in CLASSIFICATION and call.index in reaching and len(call.arguments) > 1:
+            own = call.called_from is None and call.location is not None
+            leaf = calls.leaf(call.arguments[1]) or ""
+            named = leaf.startswith("batch") and leaf.endswith("['labels']")
+            users = call.location is not None and frame_kind(call.location.file) == USER
+            return call.site if own and named and users else None
+    return None
+
+
 def _in_the_step(calls: StepCalls, loss: CallFacts) -> SourceSpan | None:
     """Where the labels are taken out of the ids that are looked up as well: what one of the two is
     shifted by, the step says, and not the data."""

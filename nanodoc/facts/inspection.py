@@ -81,6 +81,8 @@ class InspectionFacts:
     """Of a step that weights the log-probabilities of actions."""
     labels_at: SourceSpan | None = None
     """The line that makes what the first loss compares with."""
+    loss_by_hand: SourceSpan | None = None
+    """The user's own first loss of class labels, where it takes a part `labels` of the batch."""
     weights_at: SourceSpan | None = None
     """The line that makes the criterion with class weights."""
     criterion_at: SourceSpan | None = None

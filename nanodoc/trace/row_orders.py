@@ -41,6 +41,8 @@ class Orders:
     indices: dict[str, Order] = field(default_factory=dict)
     """Names that are random permutations themselves."""
     ranges: set[str] = field(default_factory=set)
+    unknown: set[str] = field(default_factory=set)
+    """What was computed of rows in an order: it may be in that order, or in none."""
     unpacked: set[Pair] = field(default_factory=set)
     """What one statement took out of one object."""
     drawn: list[Pair] = field(default_factory=list)
@@ -65,16 +67,27 @@ class Orders:
 
     def alias(self, name: str, of: str) -> None:
         """`name` is `of`, or some of its rows."""
-        if name == of:
+        origin = self.origin(of)
+        if name in (of, origin):
             return
         self.forget(name)
-        self.made_of[name] = of
+        self.made_of[name] = origin
         if of in self.orders:
             self.orders[name] = self.orders[of]
         if of in self.lines:
             self.lines[name] = self.lines[of]
         if of in self.indices:
             self.indices[name] = self.indices[of]
+        if of in self.unknown:
+            self.unknown.add(name)
+
+    def compute(self, name: str, value: ast.expr) -> None:
+        """`name` is something that is made of `value`."""
+        read = {dotted(node) for node in ast.walk(value)}
+        ordered = bool(read & {*self.orders, *self.unknown})
+        self.forget(name)
+        if ordered:
+            self.unknown.add(name)
 
     def forget(self, name: str) -> None:
         """It is something else from here on."""
@@ -84,6 +97,7 @@ class Orders:
         self.cuts.pop(name, None)
         self.indices.pop(name, None)
         self.ranges.discard(name)
+        self.unknown.discard(name)
         self.unpacked = {pair for pair in self.unpacked if name not in pair}
         self.drawn = [pair for pair in self.drawn if name not in pair]
 
@@ -103,7 +117,7 @@ class Orders:
         orders = [set(self.orders.get(name, ())) for name in (one, other)]
         if orders[0] == orders[1] or self.origin(one) == self.origin(other):
             return None
-        if {one, other} & self.ranges:
+        if {one, other} & (self.ranges | self.unknown):
             return None
         own = [name for name in (one, other) if name in self.lines]
         last = max(own, key=lambda name: self.lines[name])
@@ -124,7 +138,7 @@ def follow(statement: ast.stmt, orders: Orders, scope: ast.AST) -> bool:
         _in_place(statement.value, orders, statement.lineno)
     elif isinstance(statement, ast.Assign) and len(statement.targets) == 1:
         _assign(statement, orders, scope)
-    elif isinstance(statement, (ast.For, ast.With, ast.AugAssign, ast.AnnAssign)):
+    elif isinstance(statement, (ast.For, ast.With, ast.AnnAssign)):
         for node in own_nodes(statement):
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
                 orders.forget(node.id)
@@ -142,9 +156,11 @@ def _assign(statement: ast.Assign, orders: Orders, scope: ast.AST) -> None:
     found = parted(target, value)
     for part, given in found:
         name = dotted(part)
-        if name is not None:
+        if name is not None and given is value and part is not target:
+            orders.compute(name, value)
+        elif name is not None:
             _bind(name, given, orders, scope, statement.lineno)
-    if found[0][1] is not value and not isinstance(value, (ast.Tuple, ast.List)):
+    if isinstance(target, (ast.Tuple, ast.List)) and not isinstance(value, (ast.Tuple, ast.List)):
         orders.unpacked |= set(_parts(target))
         if isinstance(value, ast.Call) and called(value) in _SHUFFLES and len(value.args) > 1:
             order = orders.order(value)  # sklearn.utils.shuffle(x, y)
@@ -179,7 +195,7 @@ def _bind(name: str, value: ast.expr, orders: Orders, scope: ast.AST, line: int)
         cut = cut or orders.cuts.get(taken[2] or "")
         orders.permute(name, taken[0], taken[1], line)
     else:
-        orders.forget(name)
+        orders.compute(name, value)
     if cut is not None:
         orders.cuts[name] = cut
     if isinstance(value, ast.Call):
@@ -245,12 +261,12 @@ def own_nodes(statement: ast.stmt) -> Iterator[ast.AST]:
 
 
 def parted(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
-    """`a, b = c, d` as two; the parts of one value are nothing known."""
+    """`a, b = c, d` as two; of several parts of one value each is made of that."""
     if not isinstance(target, (ast.Tuple, ast.List)):
         return [(target, value)]
     if isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == len(target.elts):
         return list(zip(target.elts, value.elts, strict=True))
-    return [(part, ast.Constant(None)) for part in target.elts]
+    return [(part, value) for part in target.elts]
 
 
 def called(call: ast.Call) -> str:

@@ -360,7 +360,8 @@ class LoopProtocol:
         for grad, update in touched:
             assert grad is not None  # only gradients are clipped
             update.clipped_to = grad._version + 1
-        if touched and all(update.stepped and update.same(grad) for grad, update in touched):
+        used = (update.stepped and not update.fresh and update.same(g) for g, update in touched)
+        if touched and all(used):
             self._count(CLIPPED_LATE, place, self._stepped_at)
 
     def clipped_nothing(self, place: Place | None) -> None:

@@ -31,12 +31,9 @@ from collections.abc import Iterable
 from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
 from nanodoc.diagnosis.finding import Culprit
 from nanodoc.diagnosis.rule import Rule, rule
-from nanodoc.facts.calls import CLASSIFICATION
 from nanodoc.facts.evidence import Evidence
-from nanodoc.facts.inspection import InspectionFacts
-from nanodoc.facts.source import SourceSpan
 from nanodoc.rules.base import location_key
-from nanodoc.rules.learning.claims import Standing, learning_claim, loss_call
+from nanodoc.rules.learning.claims import Standing, learning_claim
 
 
 @rule(
@@ -59,7 +56,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         if seen.distance == 0
         else "one position earlier"
     )
-    place = _loss_by_hand(inspection) or inspection.labels_at or seen.at
+    place = inspection.loss_by_hand or inspection.labels_at or seen.at
     yield learning_claim(
         rule,
         location_key(place) or ("labels",),
@@ -82,15 +79,3 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         fix="shift the labels by one: inputs ids[:, :-1], labels ids[:, 1:]; once, in the data or "
         "in the model",
     )
-
-
-def _loss_by_hand(inspection: InspectionFacts) -> SourceSpan | None:
-    """The user's own loss of labels that came as a part `labels` of the batch: models of
-    transformers are given such labels as they are, and shift them themselves. A loss that stands in
-    their place has to do so, too."""
-    calls = inspection.calls
-    loss = loss_call(calls, CLASSIFICATION)
-    if loss is None or loss.called_from is not None or len(loss.arguments) < 2:
-        return None
-    leaf = calls.leaf(loss.arguments[1]) or ""
-    return loss.site if leaf.startswith("batch") and leaf.endswith("['labels']") else None
