@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from types import CodeType
 from typing import Any
 
+from nanodoc.script.body_names import drawn_unseen, order_of_names
 from nanodoc.script.loops import Loop, Loops
 from nanodoc.script.suspended import (
     SUSPENSIONS,
@@ -31,12 +32,6 @@ _Loop = ast.For | ast.While | ast.AsyncFor
 _LOOPS = (ast.For, ast.While, ast.AsyncFor)
 _TRAINING_CALLS = {"backward", "step", "zero_grad"}
 _TRAINING_WORDS = ("train", "step", "update", "fit", "learn", "optimi")
-# they draw from an iterator in C code
-_CONSUMERS = {
-    *("list", "tuple", "set", "dict", "frozenset", "sorted", "sum", "min", "max", "any", "all"),
-    *("zip", "map", "filter", "enumerate", "islice", "chain", "from_iterable", "cycle", "deque"),
-    *("takewhile", "dropwhile", "stack", "cat", "array", "fromiter", "join", "extend", "update"),
-}
 # a compiler traces into functions decorated by these, and into what they call
 _COMPILERS = ("compile", "jit", "script")
 
@@ -113,6 +108,8 @@ class _Marker:
         function = next((n for n in reversed(self._scope) if isinstance(n, _FUNCTIONS)), None)
         if is_suspended(loop) and not (_trains_by_name(loop) and can_be_run_again(loop)):
             return False  # loaders' generators above all
+        if isinstance(loop, ast.For) and _goes_through_optimizers(loop):
+            return False
         if function is None:
             return True
         if _is_the_models(function):
@@ -157,7 +154,7 @@ class _Marker:
         """Takes a number, before those of the loops inside of it are taken."""
         number = len(self._loops.all)
         plain = copy.deepcopy(body)
-        rebound, carried = _order_of_names(plain)
+        rebound, carried = order_of_names(plain)
         target = marked.target if isinstance(marked, (ast.For, ast.AsyncFor)) else None
         targets = _bound_by(marked)
         found = Loop(
@@ -174,7 +171,7 @@ class _Marker:
             names=frozenset(_names(marked)),
             rebound=frozenset(rebound),
             carried=frozenset(carried),
-            drawn=frozenset(_drawn_unseen(plain)),
+            drawn=frozenset(drawn_unseen(plain)),
             backwards=tuple(_calls_of("backward", _every(plain))),
             clears=bool(_calls_of("zero_grad", _every(plain))),
             whole=not isinstance(marked, _LOOPS),
@@ -335,51 +332,20 @@ def _trains_by_name(loop: ast.AST) -> bool:
     )
 
 
-def _drawn_unseen(body: list[ast.stmt]) -> set[str]:
-    """Names that are drawn from where no mark is: in C code (`list(name)`, `islice(name, 4)`), in a
-    comprehension, by an unpacking, by a method of the iterator's own."""
-    found: set[str] = set()
-    for statement in body:
-        for node in ast.walk(statement):
-            drawn: list[ast.AST] = []
-            if isinstance(node, ast.comprehension):
-                drawn = [node.iter]
-            elif isinstance(node, ast.Starred) or (
-                isinstance(node, ast.Attribute) and node.attr in ("send", "throw", "__next__")
-            ):
-                drawn = [node.value]
-            elif isinstance(node, ast.Call):
-                called = getattr(node.func, "id", getattr(node.func, "attr", ""))
-                drawn = list(node.args) if called in _CONSUMERS else []
-            found.update(inner.id for inner in drawn if isinstance(inner, ast.Name))
-    return found
-
-
-def _order_of_names(body: list[ast.stmt]) -> tuple[set[str], set[str]]:
-    """(names bound before they are read, names read first and bound later), as far as the body's
-    own statements tell: what a branch binds is not bound for sure."""
-    read: set[str] = set()
-    bound: set[str] = set()
-    maybe: set[str] = set()
-    for statement in body:
-        loads = {
-            n.id
-            for n in ast.walk(statement)
-            if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
-        }
-        stores = {
-            n.id
-            for n in ast.walk(statement)
-            if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
-        }
-        if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name):
-            loads.add(statement.target.id)
-        sure = isinstance(statement, (ast.Assign, ast.AnnAssign, ast.With))
-        if isinstance(statement, ast.With):
-            inner, _ = _order_of_names(statement.body)
-            loads -= inner
-        read |= loads - bound
-        if sure:
-            bound |= stores - read
-        maybe |= stores
-    return bound, read & maybe
+def _goes_through_optimizers(loop: ast.For) -> bool:
+    """Its body does nothing but give each optimizer a closure: a part of a step."""
+    calls = [n for statement in loop.body for n in ast.walk(statement) if isinstance(n, ast.Call)]
+    own = set(_names(loop.target))
+    for statement in loop.body:  # `optimizer = getattr(self, name)`
+        if isinstance(statement, ast.Assign) and own & set(_names(statement.value)):
+            own.update(name for target in statement.targets for name in _names(target))
+    given = False
+    for call in calls:
+        function = call.func
+        if isinstance(function, ast.Attribute) and function.attr == "step":
+            if not own & set(_names(function.value)):
+                return False
+            given |= bool(call.args)
+        elif not (isinstance(function, ast.Name) and function.id == "getattr"):
+            return False
+    return given
