@@ -17,6 +17,10 @@ _Key = tuple[int, str]
 """The identity of a module, and the name of its parameter."""
 
 
+class KeptAlive(list[Any]):
+    """Objects that only nanodoc holds, maybe, so that their identities stay theirs."""
+
+
 class BuildOrder:
     """Nothing is kept of parameters until an optimizer has been made."""
 

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, Subset, WeightedRandomSampler
 
 from nanodoc.recipe.build_facts import BuildFacts, load_facts
-from nanodoc.recipe.build_order import BuildOrder
+from nanodoc.recipe.build_order import BuildOrder, KeptAlive
 from nanodoc.recipe.mode_calls import ModeCalls
 from nanodoc.trace.ops import call_op, describe_op, written_by
 from nanodoc.trace.spans import Place, calling_places
@@ -60,7 +60,7 @@ class BuildWatch(TorchDispatchMode):
         self._casts: dict[int, Place] = {}
         self._grad_off: Place | None = None
         self._compiled = False
-        self._alive: list[Any] = []
+        self._alive = KeptAlive()
         self._originals: list[tuple[Any, str, Any]] = []
 
     @classmethod
@@ -379,7 +379,7 @@ class BuildWatch(TorchDispatchMode):
             compiled=self._compiled,
             grad_off=self._grad_off if not torch.is_grad_enabled() else None,
         )
-        self._unwritten, self._alive, self._loads = {}, [], []
+        self._unwritten, self._alive, self._loads = {}, KeptAlive(), []
         self._modes = ModeCalls()
         return facts
 

@@ -7,11 +7,13 @@ import gc
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any
 
 import torch
 from torch.amp.grad_scaler import GradScaler
 
+from nanodoc.recipe.build_order import KeptAlive
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.script.recovered import RecoveredStep
 from nanodoc.tensors.nested import tensor_leaves
@@ -88,7 +90,13 @@ def what_is_trained(names: Mapping[str, Any], made: Made, step: RecoveredStep) -
     parameters of that model."""
     optimizers, scalers = made.optimizers(), made.scalers()
     roots = _roots(gc.get_objects() if optimizers else list(names.values()), optimizers)
-    loose = _loose(names, optimizers, roots)
+    given_up = _given_up(roots, optimizers)
+    if given_up and len(given_up) == len(roots):
+        # all that the optimizers were given has gone out of use: the variables tell
+        roots = [root for root in _roots(list(names.values()), []) if root not in given_up]
+    else:
+        roots = [root for root in roots if root not in given_up]
+    loose = _loose(names, optimizers, [*roots, *given_up])
     model = roots[0] if len(roots) == 1 and not loose else _together(roots, loose, names)
     parameters = list(model.parameters())
     device = parameters[0].device if parameters else torch.device("cpu")
@@ -108,7 +116,7 @@ def _roots(alive: list[Any], optimizers: list[torch.optim.Optimizer]) -> list[to
     own = {id(p) for o in optimizers for group in o.param_groups for p in group["params"]}
     modules = [
         o
-        for o in alive
+        for o in {id(o): o for o in alive}.values()  # a module may have several names
         if issubclass(type(o), torch.nn.Module) and "_modules" in vars(o) and not _is_ours(o)
     ]
     inner = {id(child) for module in modules for child in module._modules.values()}
@@ -118,6 +126,25 @@ def _roots(alive: list[Any], optimizers: list[torch.optim.Optimizer]) -> list[to
         if id(module) not in inner
         and any((id(p) in own) if own else p.requires_grad for p in module.parameters())
     ]
+
+
+def _given_up(
+    roots: list[torch.nn.Module], optimizers: list[torch.optim.Optimizer]
+) -> list[torch.nn.Module]:
+    """Those that nobody but an optimizer, by their parameters, and nanodoc hold, and that got no
+    gradient: a head that another one has replaced."""
+    idle = [r for r in roots if all(p.grad is None for p in r.parameters())]
+    if not optimizers or not idle:
+        return []
+    gc.collect()  # a model that is gone, and stands in a circle, holds its parts
+    return [root for root in idle if not _is_held(root, (roots, idle))]
+
+
+def _is_held(module: torch.nn.Module, ours: tuple[object, ...]) -> bool:
+    return any(
+        not isinstance(holder, (KeptAlive, FrameType)) and all(holder is not own for own in ours)
+        for holder in gc.get_referrers(module)
+    )
 
 
 def _loose(
