@@ -18,15 +18,16 @@ class Pairings:
         self._scores: torch.Tensor | None = None
 
     def note(self, name: str, out: torch.Tensor) -> dict[str, float]:
-        """`pairing` of the call that compares the labels; the nearness of pairs of that call or of
-        the one that compares the samples, whichever comes later."""
+        """`pairing` of the call that compares the labels, `no_pairs` where no two samples have one
+        label; the nearness of pairs of that call or of the one that compares the samples, whichever
+        comes later."""
         if out.dim() != 2 or out.shape[0] != out.shape[1]:
             return {}
         told: dict[str, float] = {}
         if name == "eq" and out.dtype == torch.bool:
             partners = _partners(out)
             if partners is None:
-                return {}
+                return {"no_pairs": 1.0} if _is_identity(out) else {}
             self._partners, told = partners, {"pairing": 1.0}
         elif name in (*_ALIKE, *_APART) and out.requires_grad and out.is_floating_point():
             self._scores = -out.detach() if name in _APART else out.detach()
@@ -35,6 +36,10 @@ class Pairings:
         if self._partners is None or self._scores is None:
             return told
         return told | nearness_of_pairs(self._scores, self._partners)
+
+
+def _is_identity(equal: torch.Tensor) -> bool:
+    return len(equal) > 1 and bool(equal.diagonal().all()) and int(equal.sum()) == len(equal)
 
 
 def _partners(equal: torch.Tensor) -> torch.Tensor | None:

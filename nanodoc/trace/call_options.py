@@ -28,6 +28,8 @@ _POSITIONS = {("softmax", 1): "dim", ("log_softmax", 1): "dim"}
 _ADDING = ("add", "iadd", "radd", "sub", "isub")
 _MULTIPLYING = ("mul", "rmul", "div", "truediv", "itruediv")
 _DRAWING = ("rand", "normal", "uniform", "bernoulli", "multinomial", "dropout", "exponential")
+_MOST_ROWS = 1 << 16
+_WHOLE = (torch.int64, torch.int32)
 _EXACT = 1 << 53
 """Whole numbers below it are exact as a float."""
 _SIMPLE = (int, float, bool, str, type(None))
@@ -67,10 +69,23 @@ def options_of(func: Any, name: str, args: Any, kwargs: Any) -> dict[str, Any]:
         found["weights"] = tuple(weight.tolist()) if 1 < weight.numel() <= _MOST_CLASSES else ()
     if name == "ctc_loss":
         found |= _ctc_lengths(args, kwargs)
+    if name == "getitem" and len(args) > 1:
+        found |= _rows_taken(args[1])
     weight = kwargs.get("pos_weight")
     if name == BINARY and isinstance(weight, torch.Tensor) and weight.numel() == 1:
         found["weights"] = (1.0, float(weight))  # of labels 0 and 1
     return found
+
+
+def _rows_taken(index: Any) -> dict[str, Any]:
+    """Which rows a list or an array of numbers takes, as one number."""
+    if not isinstance(index, list) and type(index).__module__ != "numpy":
+        return {}
+    with contextlib.suppress(TypeError, ValueError, RuntimeError):  # a list of anything
+        rows = torch.as_tensor(index)
+        if rows.dim() == 1 and 0 < rows.numel() <= _MOST_ROWS and rows.dtype in _WHOLE:
+            return {"rows": hash(tuple(rows.tolist()))}
+    return {}
 
 
 def _ctc_lengths(args: Any, kwargs: Any) -> dict[str, Any]:

@@ -121,22 +121,25 @@ def _brought(calls: StepCalls, given: CallFacts, source: CallFacts) -> bool:
 
 
 def _same_rows(calls: StepCalls, given: ArgumentFacts, source: CallFacts) -> bool:
-    """One line takes rows of it and, by the same indices, of what the network was given: a
+    """Its rows, and those of what the network was given, are taken by the same indices: a
     mini-batch of a rollout."""
     taken = calls.maker(given)
     while taken is not None and taken.name not in _TAKING:
         taken = calls.maker(taken.arguments[0]) if taken.arguments else None
-    if taken is None or taken.site is None or len(taken.arguments) < 2:
-        return False
+    by = _taken_by(taken) if taken is not None else None
     behind, _ = calls.behind(source)
-    by = taken.arguments[1].made_by
     return by is not None and any(
-        one.name in _TAKING
-        and one.site == taken.site
-        and len(one.arguments) > 1
-        and one.arguments[1].made_by == by
-        for one in (calls.calls[index] for index in behind)
+        _taken_by(one) == by for one in (calls.calls[index] for index in behind)
     )
+
+
+def _taken_by(call: CallFacts) -> tuple[str, object] | None:
+    """What tells the indices of a call that takes rows: the call that made them, or values."""
+    if call.name not in _TAKING:
+        return None
+    if len(call.arguments) > 1 and call.arguments[1].made_by is not None:
+        return "made", call.arguments[1].made_by
+    return ("rows", call.options["rows"]) if "rows" in call.options else None
 
 
 def _of_one_prediction(

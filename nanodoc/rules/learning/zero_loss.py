@@ -24,7 +24,7 @@ from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, Stage, confidence
 from nanodoc.diagnosis.rule import Rule, rule
-from nanodoc.facts.calls import CLASSIFICATION
+from nanodoc.facts.calls import CLASSIFICATION, CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import count
 from nanodoc.rules.learning.claims import (
@@ -58,8 +58,18 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     site = calls.calls[calls.losses[0]]
     single = loss_call(calls, CLASSIFICATION)
     severity = "critical"
-    if single is not None and single.notes.get("classes") == 1:
+    labels = _labels_without_pairs(calls)
+    fix = (
+        "look at what the loss is made of: a clamp, a margin that is always met, a mask that keeps "
+        "nothing"
+    )
+    if labels is not None:
+        site = labels
+        what = "no two samples of a batch have one label: nothing pairs them, and the loss is 0"
+        fix = "give the samples that belong together, such as two views of one, the same label"
+    elif single is not None and single.notes.get("classes") == 1:
         site, what = single, f"{single.name} over a single class is always 0"
+        fix = "for one output use binary_cross_entropy_with_logits"
     else:
         # rewards may be rare, and margins may be met
         severity = "warning" if losses[0] == 0 else "critical"
@@ -80,8 +90,15 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         weight=confidence(0.8, 0.5 if len(losses) > 20 else 0.2),
         standing=Standing(stage=Stage.LEARNING, position=-1),
         notes=[("loss", losses[0]), ("largest gradient norm", max(norms, default=0.0))],
-        fix="for one output use binary_cross_entropy_with_logits"
-        if single is not None and single.notes.get("classes") == 1
-        else "look at what the loss is made of: a clamp, a margin that is always met, a mask that "
-        "keeps nothing",
+        fix=fix,
     )
+
+
+def _labels_without_pairs(calls: StepCalls) -> CallFacts | None:
+    """The call that made the labels of a loss that pairs samples by them, where each label is that
+    of one sample only; else the one that compares them with each other."""
+    for call in calls.calls:
+        if "no_pairs" in call.notes:
+            made = calls.origin(call.arguments[1])
+            return made if isinstance(made, CallFacts) and made.site is not None else call
+    return None
