@@ -115,13 +115,15 @@ class CutReader:
             if key in seen or (kind == "detach" and self._gradient.also_carried(cut)):
                 continue
             seen.add(key)
+            added = self._step.trace.facts(index)
             yield CutFacts(
                 op=self._step.trace.facts(cut.index),
                 kind=kind,
                 region_kind=region.kind if region else "",
                 region=span_of(region.place) if region else None,
                 orphans=self.names(cut.orphans),
-                added_at=self._step.trace.facts(index).location,
+                added_at=added.location,
+                added_by_library=added.called_from is not None,
             )
 
     def _site_key(self, index: int) -> Any:

@@ -60,6 +60,8 @@ class CutFacts:
     """Shapes of the op's tensor inputs."""
     added_at: SourceSpan | None = None
     """For a term of the loss: where it is added."""
+    added_by_library: bool = False
+    """That line is an installed library's."""
     returned_at: SourceSpan | None = None
     """For a custom function: the `return` of its backward."""
 

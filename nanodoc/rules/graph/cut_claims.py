@@ -192,7 +192,8 @@ def _dead_term(rule: Rule, evidence: Evidence, cut: CutFacts) -> Claim:
     )
     finding = replace(
         claim.finding,
-        severity="info" if cut.kind == "detach" else "warning",
+        # a library's own loss has its reasons
+        severity="info" if cut.kind == "detach" or cut.added_by_library else "warning",
         title="a term of the loss carries no gradient: "
         f"{TITLES[cut.kind](cut).removesuffix(' and')}",
         explanation=explanation,

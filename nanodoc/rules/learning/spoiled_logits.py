@@ -78,10 +78,12 @@ def _spoiler(calls: StepCalls, argument: ArgumentFacts) -> CallFacts | None:
         if made is None or not made.arguments or not made.requires_grad:
             return None
         if made.name == "dropout":
-            return made if made.options.get("training") is not False else None
-        if made.name in _SPOILERS:
+            idle = made.options.get("training") is False or made.options.get("p") == 0
+            if not idle:
+                return made
+        elif made.name in _SPOILERS:
             return made
-        if not made.same_values and made.name != "log_softmax":
+        elif not made.same_values and made.name != "log_softmax":
             return None
         argument = made.arguments[0]
     return None
