@@ -30,6 +30,7 @@ from nanodoc.examination.labels import (
     unread_flags,
     weights_at,
 )
+from nanodoc.examination.mask_lines import mask_made_at
 from nanodoc.examination.model_watch import ModelWatch
 from nanodoc.examination.objective import weighed_data
 from nanodoc.examination.returns import ReturnsLook
@@ -147,6 +148,8 @@ class Inspector:
             "still": watch.still.found(calls, self._first_weights),
             "unmoved": watch.still.unmoved(self._first_weights),
             "augmented": watch.augmentations.apart(),
+            "model_called_at": watch.called_at,
+            "causal_mask_at": mask_made_at(self._model, calls),
             "objective": weighed_data(recipe, calls),
         }
 

@@ -11,10 +11,12 @@ import torch
 from nanodoc.examination.augmented import Augmentations
 from nanodoc.examination.still_networks import DROPPING, StillNetworks
 from nanodoc.facts.inspection import ModeFacts, OutputFacts
+from nanodoc.facts.source import SourceSpan
 from nanodoc.recipe.build_facts import BuildFacts
 from nanodoc.replay.step_state import StepState
 from nanodoc.tensors.nested import batch_size, takes_hooks, tensor_leaves
 from nanodoc.tensors.plain import is_plain
+from nanodoc.trace.spans import calling_places, resolved
 
 
 class ModelWatch:
@@ -31,6 +33,8 @@ class ModelWatch:
         self._size: int | None = None
         self._seen: dict[str, ModeFacts] = {}
         self.training = False
+        self.called_at: SourceSpan | None = None
+        """The user's line that gave the model its inputs, first of all."""
         self.still = StillNetworks(held)
         self.augmentations = Augmentations()
 
@@ -96,6 +100,9 @@ class ModelWatch:
         return parameter.requires_grad and (not self._held or id(parameter) in self._held)
 
     def _returned(self, module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        if self.called_at is None and torch.is_grad_enabled():
+            mine, caller = calling_places(2)
+            self.called_at = resolved(caller or mine)
         size = self._size
         if not torch.is_grad_enabled() or size is None or size < 2:
             return

@@ -114,6 +114,10 @@ class InspectionFacts:
     """An object that computes the loss and was told how many samples there are."""
     mask_at: SourceSpan | None = None
     """The line that makes the part of the batch that is a mask of padded ids."""
+    causal_mask_at: SourceSpan | None = None
+    """The line that makes the mask of the first attention that has one."""
+    model_called_at: SourceSpan | None = None
+    """The line that gives the model its inputs."""
     reader_at: SourceSpan | None = None
     """The line that makes a library's module whose attention reads later tokens."""
 

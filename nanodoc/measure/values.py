@@ -20,12 +20,12 @@ from nanodoc.facts.calls import (
 )
 from nanodoc.measure.edges import is_misread
 from nanodoc.measure.labels import blanks, class_dimension
+from nanodoc.measure.masks import of_given_mask, of_masked_scores
 from nanodoc.measure.pairs import Pairings, nearness_of_pairs
 from nanodoc.measure.slopes import Slopes
 
 RECTIFIERS = frozenset(("relu", "relu6", "hardtanh", "threshold", "clamp_min"))
 SQUASHERS = frozenset(("sigmoid", "tanh"))
-_BLOCKS = -1e4
 """A number added to a score that leaves nothing of it."""
 _LOOKUP = "embedding"
 _TAKING = ("getitem", "unbind", "select")
@@ -121,7 +121,7 @@ class ValueProbe:
             if name in ("softmax", "log_softmax"):
                 return self._softmax(tensors[0], options)
             if name in ATTENTION:
-                return _mask(name, tensors)
+                return of_given_mask(name, tensors)
             ids = self._of_ids(name, tensors)
             if ids:
                 return ids
@@ -229,7 +229,8 @@ class ValueProbe:
         largest = self._largest[self._softmaxes] = max(
             self._largest.get(self._softmaxes, 0), int(given.shape[dim])
         )
-        return {"largest": largest}
+        told = of_masked_scores(given) if dim in (-1, given.dim() - 1) else {}
+        return {"largest": largest, **told}
 
     def _activation(
         self, name: str, out: torch.Tensor, arguments: list[ArgumentFacts]
@@ -253,25 +254,6 @@ class ValueProbe:
                 return 2
             argument = made[1]
         return 2
-
-
-def _mask(name: str, tensors: list[torch.Tensor]) -> dict[str, float]:
-    """Whether an attention mask lets each position see exactly what comes after it."""
-    for tensor in tensors:
-        square = tensor.dim() >= 2 and tensor.shape[-1] == tensor.shape[-2] > 2
-        if not square or tensor.requires_grad or tensor.numel() > _MOST:
-            continue
-        if tensor.dtype == torch.bool:
-            # the two functions mean the opposite by True
-            blocked = ~tensor if name == ATTENTION[0] else tensor
-        elif tensor.is_floating_point() and bool(((tensor == 0) | (tensor <= _BLOCKS)).all()):
-            blocked = tensor <= _BLOCKS
-        else:
-            continue
-        past = torch.ones_like(blocked).tril()
-        if bool((blocked == past).all()):
-            return {"sees_only_later": float(tensor.shape[-1])}
-    return {}
 
 
 def _classification(

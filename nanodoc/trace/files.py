@@ -31,6 +31,7 @@ LOOKED_THROUGH = tuple(
     for path in (
         ("replay", "observer.py"),
         ("recipe", "build_watch.py"),
+        ("recipe", "mode_calls.py"),
         ("examination", "retained_tensors.py"),
         ("watchers", "train_step_calls.py"),
         ("watchers", "grad_graph.py"),

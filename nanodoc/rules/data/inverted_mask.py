@@ -22,6 +22,7 @@ ND205 fully-masked-softmax, ND114 all-ones-mask
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
 from nanodoc.diagnosis.finding import Culprit
@@ -57,14 +58,17 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         return
     call, positions = found[0], int(found[0].notes["sees_only_later"])
     several = len(found) > 1
+    culprit = at_call(call, evidence)
+    made = evidence.inspection.causal_mask_at if evidence.inspection is not None else None
+    itself = "only itself" if call.notes.get("sees_itself") else "none, not even itself"
     yield learning_claim(
         rule,
-        location_key(call.site) or ("mask", call.index),
+        location_key(made or call.site) or ("mask", call.index),
         standing=Standing(stage=Stage.WIRING, specificity=Specificity.EXACT),
         title="the attention mask is upside down: each position sees only those after it",
         explanation=f"Of the {positions} positions the first sees all others, and the last sees "
-        "none, not even itself. A causal mask hides what comes after.",
-        culprit=at_call(call, evidence),
+        f"{itself}. A causal mask hides what comes after.",
+        culprit=replace(culprit, location=made) if made is not None else culprit,
         step=evidence.inspection.step if evidence.inspection is not None else None,
         weight=confidence(0.9, 0.3 if several else 0.0),
         notes=[("attention calls with it", len(found)), ("positions", positions)],

@@ -52,6 +52,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     seen = inspection.sequence if inspection is not None else None
     if inspection is None or seen is None or seen.distance != 1 or seen.reads_later <= 0:
         return
+    if any("sees_only_later" in call.notes for call in inspection.calls.calls):
+        return  # ND116: it is there, upside down
     call = _leak(evidence)
     culprit = at_call(call, evidence) if call is not None else None
     place = culprit.location if culprit is not None else seen.at

@@ -20,6 +20,7 @@ ND122 leaked-target
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.rule import Rule, rule
@@ -67,6 +68,11 @@ def _claim(
     used: bool,
 ) -> Claim:
     site = noise.site
+    inspection = evidence.inspection
+    given = inspection.model_called_at if inspection is not None and used else None
+    culprit = at_call(call if used or site is None else noise, evidence)
+    if given is not None:
+        culprit = replace(culprit, location=given)
     drawn = f"{noise.name} at {site.place}" if site is not None else noise.name
     return learning_claim(
         rule,
@@ -75,7 +81,7 @@ def _claim(
         explanation=f"The target is {drawn}. The prediction is made of {data.leaf}, of the "
         "same shape, and nothing that was made of the noise goes into it.",
         # a second draw, where what the data were mixed with is meant
-        culprit=at_call(call if used or site is None else noise, evidence),
+        culprit=culprit,
         step=0,
         # added to the data, and what came of it forgotten: no training on pure chance
         weight=confidence(0.8, 0.6 if used else 0.0),

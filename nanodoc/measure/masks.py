@@ -1,0 +1,50 @@
+"""What an attention's mask, or its masked scores, let each position see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from nanodoc.facts.calls import ATTENTION
+
+_BLOCKS = -1e4  # of what is added to scores
+_MOST = 20_000_000
+
+
+def of_given_mask(name: str, tensors: Iterable[torch.Tensor]) -> dict[str, float]:
+    """Of a call of attention: whether its mask lets each position see exactly what comes after."""
+    for tensor in tensors:
+        if not _is_square(tensor) or tensor.requires_grad:
+            continue
+        if tensor.dtype == torch.bool:
+            # the two functions mean the opposite by True
+            blocked = ~tensor if name == ATTENTION[0] else tensor
+        elif tensor.is_floating_point() and bool(((tensor == 0) | (tensor <= _BLOCKS)).all()):
+            blocked = tensor <= _BLOCKS
+        else:
+            continue
+        return _seen(blocked)
+    return {}
+
+
+def of_masked_scores(scores: torch.Tensor) -> dict[str, float]:
+    """The same of the scores that a softmax over their last dimension is given."""
+    if scores.dim() < 3 or not _is_square(scores) or not scores.is_floating_point():
+        return {}
+    return _seen(scores <= _BLOCKS)
+
+
+def _is_square(tensor: torch.Tensor) -> bool:
+    square = tensor.dim() >= 2 and tensor.shape[-1] == tensor.shape[-2] > 2
+    return square and tensor.numel() <= _MOST
+
+
+def _seen(blocked: torch.Tensor) -> dict[str, float]:
+    """`sees_only_later`: so many positions see all that comes after them and nothing before;
+    `sees_itself` where each sees itself as well."""
+    for diagonal in (0, -1):
+        if bool((blocked == torch.ones_like(blocked).tril(diagonal)).all()):
+            told = {"sees_only_later": float(blocked.shape[-1])}
+            return told | ({"sees_itself": 1.0} if diagonal else {})
+    return {}
