@@ -24,7 +24,7 @@ _SUMS = frozenset((*_LOSSES, "sum"))
 _TIMES = frozenset(("mul", "rmul", "imul"))
 _OVER = frozenset(("div", "truediv", "itruediv"))
 _TERMS = frozenset(("add", "radd", "iadd"))
-_SAME = frozenset(("neg", "view", "reshape", "squeeze", "to", "float"))
+_SAME = frozenset(("neg", "view", "reshape", "squeeze", "to", "float", "double", "clone"))
 _FEWEST = 4.0
 """Times the mean: rates that are too high by less are no matter of the sum."""
 

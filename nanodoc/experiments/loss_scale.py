@@ -10,7 +10,6 @@ from nanodoc.examination.loss_scale import LossScaleLook
 from nanodoc.experiments.past import Past, rose
 from nanodoc.experiments.trial import StepTrials
 from nanodoc.facts.trials import LossScale
-from nanodoc.replay.step_state import StepState
 from nanodoc.trace.eager import run_eagerly
 
 _LINEAR = {"SGD"}  # a smaller loss is a smaller step, as large as with a smaller rate
@@ -19,7 +18,6 @@ _LINEAR = {"SGD"}  # a smaller loss is a smaller step, as large as with a smalle
 def loss_scale(
     past: Past,
     trials: StepTrials,
-    last: StepState,
     optimizers: list[torch.optim.Optimizer],
     until: int,
 ) -> LossScale | None:
@@ -27,11 +25,13 @@ def loss_scale(
     that much lower. None for optimizers whose steps do not grow with the loss."""
     if not optimizers or any(type(o).__name__ not in _LINEAR for o in optimizers):
         return None
-    with run_eagerly(), LossScaleLook() as look:
-        trials.outcome(last)
-    found: LossScale | None = look.found
     start = past.first()
-    if found is None or start is None:
+    if start is None:
+        return None
+    with run_eagerly(), LossScaleLook() as look:
+        trials.outcome(start)  # the last batch of all may be a small rest
+    found: LossScale | None = look.found
+    if found is None:
         return None
     course = past.again_from(start, until, rate=1 / found.times)
     if course is None or not course.complete or rose(course):

@@ -27,8 +27,8 @@ from nanodoc.experiments.verdict import read
 from nanodoc.facts.course import rise
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.loop import OverfitFacts
-from nanodoc.facts.plateau import stuck_at_chance
-from nanodoc.facts.rates import slow_enough, worth_larger_updates
+from nanodoc.facts.plateau import late_loss, stuck_at_chance
+from nanodoc.facts.rates import compared, slow_enough, worth_larger_updates
 from nanodoc.facts.trials import FAILS, PASSES, UNBOUNDED, Experiment, Pattern
 from nanodoc.replay.closure_state import ReachedState
 from nanodoc.replay.step import StepRunner
@@ -40,6 +40,7 @@ from nanodoc.watchers.skipped_steps import at_scale
 _MOST_FINDINGS = 3  # whose fixes are tried
 _DIVERGING = 10.0  # times the loss at the start: when a finite run is worth being run again
 _LAST = 5
+_LOWER = 0.7  # times the loss that a run ended at
 _FAR = 1e3  # times the loss at the start: it blew up before, and another batch may pass by chance
 
 
@@ -139,6 +140,12 @@ class ExperimentRun:
         if lower is not None and checkpoints is not None and self.pattern.growth is None:
             growth = growth_until(evidence, checkpoints, self._named, self._trials, self._capsule)
             self.pattern = replace(self.pattern, growth=growth)
+        if lower is not None:
+            until, own = len(compared(evidence)) - 1, list(self._recipe.optimizers)
+            scaled = loss_scale(past, self._trials, own, until)
+            ended = scaled.last_loss if scaled is not None else None
+            if ended is not None and ended < _LOWER * late_loss(compared(evidence)):
+                self.pattern = replace(self.pattern, scaled=scaled)
 
     def _larger_updates(self, evidence: Evidence) -> None:
         """What held back a run that learnt nothing."""
@@ -293,7 +300,7 @@ class ExperimentRun:
             first, made_at = evidence.losses[0], self._step.initialised_at
             wide = wide_weights(past, self._recipe.model, first, until, made_at)
             optimizers = list(self._recipe.optimizers)
-            scaled = loss_scale(past, self._trials, self._capsule, optimizers, until)
+            scaled = loss_scale(past, self._trials, optimizers, until)
             self.pattern = replace(self.pattern, growth=replace(growth, wide=wide, scaled=scaled))
 
     # -- after the rules ---------------------------------------------------------------------------

@@ -230,6 +230,8 @@ class Pattern:
     course: RerunFacts | None = None
     slower: RerunFacts | None = None
     """The steps from the first one on with smaller learning rates, in a finite run."""
+    scaled: LossScale | None = None
+    """What makes the loss larger than a mean, where a finite run with a mean ends far lower."""
     held_back: HeldBackFacts | None = None
 
     def passes(self, key: str) -> bool | None:

@@ -14,8 +14,9 @@ from nanodoc.facts.calls import CallFacts
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.ops import Birth
 from nanodoc.facts.source import SourceSpan
-from nanodoc.facts.trials import Growth, LossScale, RerunFacts, Stretch
+from nanodoc.facts.trials import Growth, RerunFacts, Stretch
 from nanodoc.rules.base import LARGE_GRADIENTS, count, effects, link, replay_row
+from nanodoc.rules.learning.written_rate import of_the_scale
 from nanodoc.rules.rewrite import number_in_call
 
 _FOR_MEANS = 1e-4  # a learning rate that SGD has for the mean of a loss, or a higher one
@@ -232,7 +233,7 @@ def _explanation(
             f"of {wide.first_loss:.3g} and do not diverge."
         )
     if growth.scaled is not None and growth.scaled.line is not None and not raised:
-        parts.append(_of_the_scale(growth.scaled))
+        parts.append(of_the_scale(growth.scaled))
     if raised:
         parts.append(
             f"The schedule had raised the learning rate from {growth.rate_given:.3g} to {rate:.3g}."
@@ -240,18 +241,6 @@ def _explanation(
     if birth is not None:
         parts.append(f"{_place(birth)} is where it ended; the updates are where it began.")
     return " ".join(parts) or "The loss kept growing."
-
-
-def _of_the_scale(scaled: LossScale) -> str:
-    what = {
-        "sum": f"The loss is a sum over {scaled.times:.0f} elements",
-        "product": f"The loss is multiplied by {scaled.times:.3g} in all",
-        "micro-batches": f"The losses of {scaled.times:.0f} micro-batches are summed",
-    }[scaled.how]
-    return (
-        f"{what}. With learning rates that many times lower, which is the same for this optimizer "
-        f"as a mean, the same steps end at {scaled.last_loss:.3g}."
-    )
 
 
 def _place(birth: Birth) -> str:

@@ -28,20 +28,13 @@ ND614 scheduler-order, ND605 update-ratio
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
-from typing import Unpack
 
-from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
-from nanodoc.diagnosis.finding import Culprit, Fix
+from nanodoc.diagnosis.claim import Claim
 from nanodoc.diagnosis.rule import Rule, Threshold, rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.loop import SchedulerFacts
-from nanodoc.facts.plateau import NO_BETTER, late_loss
-from nanodoc.facts.rates import compared, slow_enough
 from nanodoc.facts.source import SourceSpan
-from nanodoc.facts.trials import Stretch
-from nanodoc.rules.base import Told
-from nanodoc.rules.learning.written_rate import overwriting_schedule, scaled_rate
+from nanodoc.rules.learning.rate_too_high import rate_claim, too_high
 
 _SHORTEST = 10  # steps that a schedule can be judged by
 
@@ -103,7 +96,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         yield _vanished(rule, evidence, scheduler, steps, *low)
         return
     per_pass = evidence.data.per_pass if evidence.data is not None else None
-    wrong = _no_factor(rule, loop.schedulers, steps) or _too_high(rule, evidence)
+    wrong = _no_factor(rule, loop.schedulers, steps) or too_high(rule, evidence)
     if wrong is not None:
         yield wrong
         return
@@ -154,7 +147,7 @@ def _no_factor(
     still_rising = steps.index(peak) >= _ALL_OF_IT * len(steps)
     if base is None or base > _A_RATE or still_rising or not 0 < peak < _LITTLE * base:
         return None
-    return _claim(
+    return rate_claim(
         rule,
         severity="warning",
         weight=0.75,
@@ -166,99 +159,6 @@ def _no_factor(
         step=steps.index(peak),
         notes=[("learning rate", base), ("highest rate of a step", peak)],
         fix="let the function give factors, 1 at most; or give the optimizer a rate of 1",
-    )
-
-
-def _too_high(rule: Rule, evidence: Evidence) -> Claim | None:
-    """A loss that ends far above where a smaller learning rate ends on the same batches."""
-    course = evidence.pattern.slower if evidence.pattern is not None else None
-    losses = compared(evidence)
-    late = late_loss(losses)
-    slower = slow_enough(evidence, course)
-    if slower is None or slower.last_loss is None:
-        return None
-    rate = evidence.learning_rates[0] if evidence.learning_rates else None
-    site = next((made for made in evidence.optimizer_sites if made is not None), None)
-    patch, lower = scaled_rate(evidence, site, slower.rate)
-    rates = {rate for step in evidence.stats.rates for rate in step} if evidence.stats else set()
-    if lower is None and rate and len(rates) == 1:
-        lower = f"{rate * slower.rate:.3g}"
-    told = (
-        f"the same {len(losses)} steps end at a loss of {slower.last_loss:.3g} instead of "
-        f"{late:.3g}"
-    )
-    if slower.highest is not None:
-        patch, lower = None, f"{slower.highest:.3g}"
-    growth = evidence.pattern.growth if evidence.pattern is not None else None
-    by_hand = growth.rate_set_at if growth is not None else None
-    how = f"no more than {lower}" if slower.highest is not None else f"{slower.rate:g} of it"
-    claim = _claim(
-        rule,
-        severity="critical" if late > NO_BETTER * losses[0] else "warning",
-        weight=0.85,
-        title=f"the learning rate is too high: the loss went from {evidence.losses[0]:.3g} to "
-        f"{late:.3g}",
-        explanation=f"With {how} {told}.",
-        location=(evidence.stats.raised_at if evidence.stats else None)
-        or by_hand
-        or _rising(evidence, slower)
-        or overwriting_schedule(evidence)
-        or next((at for at in evidence.rate_sites if at is not None), None),
-        step=len(evidence.losses) - 1,
-        notes=[
-            ("learning rate", rate),
-            ("loss at the start", evidence.losses[0]),
-            ("loss of the last quarter", late),
-            (f"with {how}", slower.last_loss),
-        ],
-        fix="",
-    )
-    fix = Fix(
-        title=f"let the learning rate rise to {lower} and no further"
-        if slower.highest is not None
-        else f"lower the learning rate to {lower}"
-        if lower
-        else f"multiply every learning rate by {slower.rate:g}",
-        patch=patch,
-        verified=True,
-        outcome=told,
-    )
-    return replace(
-        claim, stage=Stage.LEARNING, position=-1, finding=replace(claim.finding, fixes=(fix,))
-    )
-
-
-def _rising(evidence: Evidence, slower: Stretch) -> SourceSpan | None:
-    """The only schedule, where a rate that did not rise would do."""
-    made = [site for site in evidence.scheduler_sites if site is not None]
-    return made[0] if slower.highest is not None and len(made) == 1 else None
-
-
-def _claim(
-    rule: Rule,
-    *,
-    location: SourceSpan | None,
-    step: int,
-    notes: list[tuple[str, object]],
-    fix: str,
-    weight: float,
-    **told: Unpack[Told],
-) -> Claim:
-    """The claim of `rule` on the learning rate, with one fix; notes without a value are left
-    out."""
-    return Claim(
-        root=("rate",),
-        specificity=Specificity.SPECIAL,
-        stage=Stage.SCHEDULE,
-        finding=rule.finding(
-            confidence=confidence(weight, 0.5),
-            **told,
-            culprit=Culprit(kind="optimizer", location=location),
-            phase="optimizer",
-            step=step,
-            evidence=tuple((label, value) for label, value in notes if value),
-            fixes=(Fix(title=fix, confidence="likely"),),
-        ),
     )
 
 
@@ -282,7 +182,7 @@ def _meant_for_batches(scheduler: SchedulerFacts, evidence: Evidence, steps: int
 
 
 def _by_epoch(rule: Rule, scheduler: SchedulerFacts, steps: list[float]) -> Claim:
-    return _claim(
+    return rate_claim(
         rule,
         severity="critical",
         weight=0.75,
@@ -305,7 +205,7 @@ def _by_epoch(rule: Rule, scheduler: SchedulerFacts, steps: list[float]) -> Clai
 
 def _zero(rule: Rule, evidence: Evidence, scheduler: SchedulerFacts | None) -> Claim:
     site = scheduler.built_at if scheduler is not None else None
-    return _claim(
+    return rate_claim(
         rule,
         severity="critical",
         weight=0.9,
@@ -350,7 +250,7 @@ def _vanished(
     )
     lowest = least < _LOW * max(steps)
     moves = "nothing moves" if lowest else "hardly anything moves"
-    return _claim(
+    return rate_claim(
         rule,
         severity="critical" if early and lowest else "warning",
         weight=0.85 if early else 0.6,
@@ -370,7 +270,7 @@ def _beyond(rule: Rule, scheduler: SchedulerFacts, steps: list[float], *, by_bat
     """`by_batch`: T_max is less than a pass over the data, and so counts epochs. Otherwise the
     waves may be meant."""
     period, last = scheduler.period or 0, scheduler.last_epoch or 0
-    return _claim(
+    return rate_claim(
         rule,
         severity="warning" if by_batch else "info",
         weight=0.8 if by_batch else 0.4,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.loop import OVERWRITING
 from nanodoc.facts.source import SourceSpan
+from nanodoc.facts.trials import LossScale
 from nanodoc.rules.rewrite import number_in_call, written_number
 
 
@@ -29,3 +30,16 @@ def scaled_rate(
         return None, None
     value = f"{factor * written:.3g}"
     return number_in_call(site, "lr", value), value
+
+
+def of_the_scale(scaled: LossScale) -> str:
+    """What makes a loss larger than a mean, and what smaller steps showed."""
+    what = {
+        "sum": f"The loss is a sum over {scaled.times:.0f} elements",
+        "product": f"The loss is multiplied by {scaled.times:.3g} in all",
+        "micro-batches": f"The losses of {scaled.times:.0f} micro-batches are summed",
+    }[scaled.how]
+    return (
+        f"{what}. With learning rates that many times lower, which is the same for this optimizer "
+        f"as a mean, the same steps end at {scaled.last_loss:.3g}."
+    )
