@@ -1,5 +1,6 @@
-"""Modules that a step gives its pictures to before the model reads them, such as augmentations of a
-library: whether those that got an image and those that got its mask did the same to both."""
+"""Modules that a step, or a module of the user's, gives pictures to before the model reads them,
+such as augmentations of a library: whether those that got an image and those that got its mask did
+the same to both."""
 
 from __future__ import annotations
 
@@ -14,6 +15,8 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from nanodoc.examination.orientation import is_mask, plane, turn_of_image, turn_of_mask
 from nanodoc.facts.inspection import AugmentedApart
 from nanodoc.facts.items import AS_IT_WAS
+from nanodoc.trace.files import USER, frame_kind
+from nanodoc.trace.returned import code_of
 from nanodoc.trace.spans import Place, calling_places, resolved
 
 _MOST_CALLS = 8
@@ -34,7 +37,7 @@ class Augmentations:
     """Notes what such modules are given and return, while a step runs."""
 
     def __init__(self) -> None:
-        self._depth = 0
+        self._around: list[torch.nn.Module] = []
         self._calls: list[_Call] = []
 
     @contextlib.contextmanager
@@ -49,12 +52,13 @@ class Augmentations:
             after.remove()
 
     def _entered(self, module: torch.nn.Module, args: Any) -> None:
-        self._depth += 1
+        self._around.append(module)
 
     def _left(self, module: torch.nn.Module, args: Any, output: Any) -> None:
-        self._depth -= 1
+        if self._around:
+            self._around.pop()
         given = args[0] if args else None
-        if self._depth or len(self._calls) >= _MOST_CALLS:
+        if len(self._calls) >= _MOST_CALLS:
             return
         if isinstance(output, (list, tuple)) and len(output) == 1:
             output = output[0]
@@ -62,6 +66,8 @@ class Augmentations:
             return
         if given.dim() == _BATCH and output.shape == given.shape and not output.requires_grad:
             own, caller = calling_places(2)
+            if self._around and not _is_users(self._around[-1]):
+                return
             self._calls.append(_Call(type(module), given, output, caller or own))
 
     def apart(self) -> AugmentedApart | None:
@@ -74,6 +80,12 @@ class Augmentations:
                     if found is not None:
                         return found
         return None
+
+
+def _is_users(module: torch.nn.Module) -> bool:
+    """Its forward() is the user's own code."""
+    code = code_of(getattr(type(module), "forward", None))
+    return code is not None and frame_kind(code.co_filename) == USER
 
 
 def _apart(image: _Call, mask: _Call) -> AugmentedApart | None:

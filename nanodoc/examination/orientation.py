@@ -12,6 +12,7 @@ _SMALLEST = 8  # pixels of a side; fewer look alike by chance
 _ALIKE, _APART = 0.95, 0.15  # of a correlation: the best, and what it is ahead of the next
 _SAME, _OTHER = 0.95, 0.8  # share of a mask's pixels
 _MOST_CLASSES = 256
+_FEW_CLASSES = 32  # of floats: a grey picture's values may be whole numbers, too
 
 _Turn = Callable[[torch.Tensor], torch.Tensor]
 _KEEPING_SHAPE: dict[str, _Turn] = {
@@ -52,7 +53,8 @@ def is_mask(values: torch.Tensor) -> bool:
     if not 2 <= len(kinds) <= _MOST_CLASSES:
         return False
     if values.is_floating_point():
-        return len(kinds) == 2
+        numbers = len(kinds) <= _FEW_CLASSES and bool((kinds == kinds.round()).all())
+        return len(kinds) == 2 or (numbers and len(kinds) <= values.numel() // 16)
     return len(kinds) <= values.numel() // 16
 
 

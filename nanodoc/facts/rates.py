@@ -142,7 +142,8 @@ def slow_enough(evidence: Evidence, course: RerunFacts | None) -> Stretch | None
 
 def enough_lower(evidence: Evidence, smaller: float, highest: float | None) -> bool:
     """`far_lower`, of a late loss with learning rates of at most `highest`."""
-    return far_lower(compared(evidence), smaller, given=_holds_given(evidence, highest))
+    given, guessing = _holds_given(evidence, highest), _guessing(evidence)
+    return far_lower(compared(evidence), smaller, given=given, guessing=guessing)
 
 
 def _holds_given(evidence: Evidence, highest: float | None) -> bool:
@@ -150,11 +151,20 @@ def _holds_given(evidence: Evidence, highest: float | None) -> bool:
     return highest is not None and is_raised(evidence)
 
 
-def far_lower(losses: Sequence[float], smaller: float, *, given: bool = False) -> bool:
+def far_lower(
+    losses: Sequence[float],
+    smaller: float,
+    *,
+    given: bool = False,
+    guessing: float | None = None,
+) -> bool:
     """A smaller rate's late loss `smaller` is far below the run's own: the run missed two fifths of
     the way down, or climbed back up. A fifth is enough of the rate that the user has `given`, where
-    a schedule had raised it."""
+    a schedule had raised it. What `guessing` costs is no part of the way of a classification that
+    began higher, and ended no lower."""
     late = late_loss(losses)
+    if guessing is not None and losses[0] > late > guessing:
+        return guessing - smaller >= _SHARE * guessing
     if given and late - smaller >= _SHARE_OF_GIVEN * (losses[0] - smaller) > 0:
         return True
     if smaller >= losses[0] or late < _LOWER * max(smaller, 0.0):

@@ -22,15 +22,31 @@ class Mirror(nn.Module):
         return torch.where(self.last[:, None, None, None], pictures.flip(-1), pictures)
 
 
+class Augmentation(nn.Module):
+    """A module of the user's around it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mirror = Mirror()
+
+    @torch.no_grad()
+    def forward(self, images: torch.Tensor, masks: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return self.mirror(images), self.mirror(masks)  # masks, too
+
+
 @pytest.mark.parametrize(
-    ("how", "found"), [("two draws", True), ("one draw", False), ("images only", False)]
+    ("how", "found"),
+    [("two draws", True), ("one draw", False), ("images only", False), ("a module", True)],
 )
 def test_what_the_step_mirrors(how: str, found: bool) -> None:
     torch.manual_seed(0)
-    model, mirror = nn.Conv2d(1, 1, 3, padding=1), Mirror()
+    model, mirror, both = nn.Conv2d(1, 1, 3, padding=1), Mirror(), Augmentation()
 
     def loss_fn(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         images, masks = batch
+        if how == "a module":
+            images, masks = both(images, masks)
+            return F.binary_cross_entropy_with_logits(model(images), masks)
         images = mirror(images)
         if how != "images only":
             masks = mirror(masks, again=how == "one draw")  # masks

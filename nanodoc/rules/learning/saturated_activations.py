@@ -37,6 +37,7 @@ from nanodoc.rules.learning.claims import (
 from nanodoc.rules.learning.units import FEWEST_UNITS, FEWEST_VALUES
 
 _PARTS = ("chunk", "split", "unbind", "sub", "rsub")  # 1 − z is a gate as z is
+_PLUS = ("add", "radd")  # of a number: 1 + tanh, of which GELU is made
 
 
 @rule(
@@ -95,7 +96,8 @@ def _gates(calls: StepCalls) -> set[int]:
                 made = calls.origin(argument)
                 while isinstance(made, CallFacts):
                     found.add(made.index)
-                    if made.name not in _PARTS or not made.arguments:
+                    shifted = made.name in _PLUS and len(made.arguments) == 1
+                    if not made.arguments or not (shifted or made.name in _PARTS):
                         break
                     made = calls.origin(made.arguments[0])
     return found
