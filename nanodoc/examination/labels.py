@@ -127,9 +127,9 @@ def remembered_at(calls: StepCalls) -> SourceSpan | None:
     return found[0] if len(found) == 1 else None
 
 
-def edges_at(calls: StepCalls) -> SourceSpan | None:
+def edges_at(calls: StepCalls, *, misread: bool) -> SourceSpan | None:
     """Where a list of pairs is reshaped to two rows, in the files of a step with misread edges."""
-    if not any("misread_edges" in call.notes for call in calls.calls):
+    if not misread and not any("misread_edges" in call.notes for call in calls.calls):
         return None
     places = [call.called_from or call.location for call in calls.calls]
     return reshaped_at(user_files(places), 2)

@@ -16,6 +16,7 @@ from nanodoc.errors import UsageError, UserCodeError
 from nanodoc.examination.aliases import alias_at
 from nanodoc.examination.averages import stale_averages
 from nanodoc.examination.discarded import discarded, lost_updates
+from nanodoc.examination.edge_pairs import misread_edges, reshaped_pairs_at
 from nanodoc.examination.labels import (
     brought_at,
     criterion_at,
@@ -133,7 +134,7 @@ class Inspector:
             seeded_at=seeded_at(calls, again),
             still_dropping=self._still_dropping(last, calls),
             **self._of_the_model(watch, calls),
-            **self._of_the_source(calls),
+            **self._of_the_source(last, calls),
             **self._sequences(last, calls),
         ), ""
 
@@ -153,9 +154,10 @@ class Inspector:
             "objective": weighed_data(recipe, calls),
         }
 
-    def _of_the_source(self, calls: StepCalls) -> dict[str, Any]:
+    def _of_the_source(self, last: StepState, calls: StepCalls) -> dict[str, Any]:
         """What the source of the calls' lines tells."""
         recipe = self._runner.recipe
+        misread = misread_edges(self._known_batches(last.batches))
         return {
             "alias_at": alias_at(recipe, calls),
             "discarded": discarded(calls),
@@ -166,7 +168,9 @@ class Inspector:
             "unread_flags": unread_flags(calls),
             "swapped_flags": swapped_flags(recipe, calls),
             "remembered_at": remembered_at(calls),
-            "edges_at": edges_at(calls),
+            "misread_edges": misread,
+            "edges_at": edges_at(calls, misread=misread is not None),
+            "reshaped_pairs_at": reshaped_pairs_at(recipe, self._build),
             "criterion_at": criterion_at(calls),
             "shuffled": shuffled_apart(recipe, self._build, calls),
         }

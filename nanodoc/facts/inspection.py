@@ -89,6 +89,10 @@ class InspectionFacts:
     """The line that makes the object of a library that computes the loss."""
     edges_at: SourceSpan | None = None
     """The only line of the user's that reshapes to two rows, of a step with misread edges."""
+    misread_edges: int | None = None
+    """How many edges a graph of the batch has that was read row by row from a list of pairs."""
+    reshaped_pairs_at: SourceSpan | None = None
+    """Where the edges of a graph, given as pairs, are reshaped to two rows."""
     unmoved: tuple[UnmovedFacts, ...] = ()
     """Networks that the step asks, and that are as they were in the first."""
     pairs: PairFacts | None = None

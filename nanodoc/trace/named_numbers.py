@@ -62,10 +62,15 @@ def reshaped_at(files: Iterable[str], rows: int) -> SourceSpan | None:
         for file in {os.path.abspath(file) for file in files}
         if frame_kind(file) == USER
         for node in nodes_of(file)
-        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ("view", "reshape")
-        if [ast.unparse(argument) for argument in _sizes(node)] == [str(rows), "-1"]
+        if isinstance(node, ast.Call) and is_reshape_to(node, rows)
     ]
     return found[0] if len(found) == 1 else None
+
+
+def is_reshape_to(call: ast.Call, rows: int) -> bool:
+    """`x.reshape(2, -1)`"""
+    reshapes = getattr(call.func, "attr", "") in ("view", "reshape")
+    return reshapes and [ast.unparse(size) for size in _sizes(call)] == [str(rows), "-1"]
 
 
 def _sizes(call: ast.Call) -> list[ast.expr]:

@@ -39,23 +39,30 @@ _MANY = 128  # edges
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     calls, inspection = calls_of(evidence), evidence.inspection
-    for call in calls.calls if calls is not None else ():
-        edges = call.notes.get("misread_edges")
-        if edges is None or inspection is None:
-            continue
-        made = inspection.edges_at
-        culprit = Culprit(kind="data", location=made) if made else at_call(call, evidence)
-        yield learning_claim(
-            rule,
-            location_key(culprit.location) or ("edges",),
-            title=f"the {edges:.0f} edges were read row by row from a list of pairs",
-            explanation="Taken two by two their numbers hold the reverse of every edge; as (2, E), "
-            "one below the other, they do not: the two of a pair stand side by side in one row.",
-            culprit=culprit,
-            step=len(evidence.losses) - 1,
-            weight=confidence(0.8, 0.6 if edges >= _MANY else 0.2),
-            notes=[("read at", call.site.place if call.site is not None else None)],
-            fix="transpose the list of pairs: .t().contiguous()",
-            standing=WIRED,
-        )
+    if calls is None or inspection is None:
         return
+    call = next((call for call in calls.calls if "misread_edges" in call.notes), None)
+    edges = call.notes["misread_edges"] if call is not None else inspection.misread_edges
+    made = inspection.edges_at or inspection.reshaped_pairs_at
+    if edges is None and inspection.reshaped_pairs_at is None:
+        return
+    at = at_call(call, evidence) if call is not None else Culprit(kind="data")
+    culprit = Culprit(kind="data", location=made) if made else at
+    yield learning_claim(
+        rule,
+        location_key(culprit.location) or ("edges",),
+        title=f"the {edges:.0f} edges were read row by row from a list of pairs"
+        if edges is not None
+        else "the edges of a graph, a list of pairs, are reshaped to two rows",
+        explanation="Taken two by two their numbers hold the reverse of every edge; as (2, E), one "
+        "below the other, they do not: the two of a pair stand side by side in one row."
+        if edges is not None
+        else "A reshape keeps the order of the numbers: the two nodes of a pair come to stand side "
+        "by side in one row, and one below the other come nodes of different edges.",
+        culprit=culprit,
+        step=len(evidence.losses) - 1,
+        weight=confidence(0.8, 0.6 if edges is not None and edges >= _MANY else 0.2),
+        notes=[("read at", call.site.place if call is not None and call.site else None)],
+        fix="transpose the list of pairs: .t().contiguous()",
+        standing=WIRED,
+    )

@@ -1,0 +1,77 @@
+"""Lists of pairs of nodes that the user's source reshapes to two rows, and does not transpose."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from typing import Any
+
+from nanodoc.examination.running import making_scopes, running_scopes, scope_of
+from nanodoc.facts.source import SourceSpan
+from nanodoc.measure.edges import is_misread
+from nanodoc.recipe.build_facts import BuildFacts
+from nanodoc.recipe.recipe import Recipe
+from nanodoc.tensors.nested import graphs_among, tensor_leaves
+from nanodoc.tensors.plain import is_plain
+from nanodoc.trace.files import line_span
+from nanodoc.trace.named_numbers import is_reshape_to
+from nanodoc.trace.parsed import FUNCTION, nodes_of, statements_of
+
+_TURNING = ("t", "T", "transpose", "permute", "zip", "unzip")
+
+
+def misread_edges(batches: Iterable[Any]) -> int | None:
+    """How many edges a graph of the batch has that was read row by row; None where none was."""
+    whole = [*batches]
+    for _, tensor in tensor_leaves([*whole, *graphs_among(whole)]):
+        if is_plain(tensor) and is_misread(tensor):
+            return int(tensor.shape[1])
+    return None
+
+
+def reshaped_pairs_at(recipe: Recipe, build: BuildFacts) -> SourceSpan | None:
+    """Where the edges of a graph, which networkx gives as pairs (`graph.edges`), become two rows by
+    a reshape; in functions that made the data or run in the step."""
+    running = making_scopes(build.makers.items()) | running_scopes(recipe)
+    for file in sorted({file for file, _ in running}):
+        for scope in nodes_of(file):
+            if not isinstance(scope, (*FUNCTION, ast.Module)):
+                continue
+            if scope_of(file, scope) in running:
+                line = _in_scope(scope)
+                if line is not None:
+                    return line_span(file, line, getattr(scope, "name", "<module>"))
+    return None
+
+
+def _in_scope(scope: ast.FunctionDef | ast.AsyncFunctionDef | ast.Module) -> int | None:
+    pairs: set[str] = set()
+    for statement in sorted(statements_of(scope.body), key=lambda node: node.lineno):
+        if not isinstance(statement, ast.Assign):
+            continue
+        for node in ast.walk(statement.value):
+            if isinstance(node, ast.Call) and is_reshape_to(node, 2):
+                given = node.func.value if isinstance(node.func, ast.Attribute) else None
+                held = isinstance(given, ast.Name) and given.id in pairs
+                if held or (given is not None and _are_pairs(given)):
+                    return node.lineno
+        names = {target.id for target in statement.targets if isinstance(target, ast.Name)}
+        pairs = pairs | names if _are_pairs(statement.value) else pairs - names
+    return None
+
+
+def _are_pairs(value: ast.expr) -> bool:
+    """`torch.tensor(list(graph.edges))`, not turned."""
+    words = {
+        getattr(node, "attr", getattr(node, "id", None))
+        for node in ast.walk(value)
+        if isinstance(node, (ast.Attribute, ast.Name))
+    }
+    tensor = isinstance(value, ast.Call) and bool(words & {"tensor", "LongTensor", "as_tensor"})
+    plain = not any(isinstance(node, (ast.comprehension, ast.keyword)) for node in _nodes(value))
+    return tensor and "edges" in words and not words & {*_TURNING} and plain
+
+
+def _nodes(value: ast.expr) -> list[ast.AST]:
+    """Those that could make something else of the pairs: a dtype does not."""
+    return [n for n in ast.walk(value) if not (isinstance(n, ast.keyword) and n.arg == "dtype")]
