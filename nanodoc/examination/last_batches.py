@@ -149,6 +149,7 @@ class Inspector:
             "still": watch.still.found(calls, self._first_weights),
             "unmoved": watch.still.unmoved(self._first_weights),
             "augmented": watch.augmentations.apart(),
+            "likelihood": watch.likelihoods.minimised(),
             "model_called_at": watch.called_at,
             "causal_mask_at": mask_made_at(self._model, calls),
             "objective": weighed_data(recipe, calls),
@@ -304,9 +305,11 @@ class Inspector:
         def on_loss(loss: torch.Tensor) -> None:
             log.on_loss(loss)
             probe.slopes.differentiated(loss)
+            if watch is not None:
+                watch.likelihoods.on_loss(loss)
 
         try:
-            with log, contextlib.nullcontext() if watch is None else watch.augmentations.noted():
+            with log, contextlib.nullcontext() if watch is None else watch.noted():
                 run_step(self._runner, batches, on_loss=on_loss)
         finally:
             if watch is not None:

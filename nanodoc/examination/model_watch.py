@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 from nanodoc.examination.augmented import Augmentations
+from nanodoc.examination.likelihoods import Likelihoods
 from nanodoc.examination.still_networks import DROPPING, StillNetworks
 from nanodoc.facts.inspection import ModeFacts, OutputFacts
 from nanodoc.facts.source import SourceSpan
@@ -37,6 +39,7 @@ class ModelWatch:
         """The user's line that gave the model its inputs, first of all."""
         self.still = StillNetworks(held)
         self.augmentations = Augmentations()
+        self.likelihoods = Likelihoods()
 
     def begin(self, capsule: StepState, position: Callable[[], int]) -> None:
         """`position` counts the calls of the step so far."""
@@ -48,6 +51,12 @@ class ModelWatch:
         for module in self._model.modules():
             if isinstance(module, DROPPING) and takes_hooks(module):
                 self._handles.append(module.register_forward_pre_hook(self._called))
+
+    @contextlib.contextmanager
+    def noted(self) -> Iterator[None]:
+        """Around the step itself."""
+        with self.augmentations.noted(), self.likelihoods.noted():
+            yield
 
     def end(self) -> None:
         self.still.end()

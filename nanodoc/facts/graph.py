@@ -114,6 +114,8 @@ class GradientMismatch:
     expected: str
     got: str
     returned_at: SourceSpan | None
+    of_library: bool = False
+    """The function is an installed library's."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -114,6 +114,7 @@ class InspectionFacts:
     seeded_at: SourceSpan | None = None
     """The line before them that seeds their generator, where it stands in the same function."""
     shuffled: ShuffledApart | None = None
+    likelihood: MinimisedLikelihood | None = None
     objective: WeighedData | None = None
     """An object that computes the loss and was told how many samples there are."""
     mask_at: SourceSpan | None = None
@@ -148,6 +149,15 @@ class ShuffledApart:
     """Where the first was put into an order of its own."""
     other_line: SourceSpan | None
     """The same of the other; None where that stays as it was."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MinimisedLikelihood:
+    """A log-likelihood that the step has for its loss, as it is."""
+
+    objective: str
+    """Its class."""
+    line: SourceSpan | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

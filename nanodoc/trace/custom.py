@@ -11,7 +11,7 @@ import torch
 from torch.autograd.function import BackwardCFunction
 
 from nanodoc.facts.graph import CutFacts
-from nanodoc.trace.files import SKIP, frame_kind
+from nanodoc.trace.files import LIBRARY, SKIP, frame_kind
 from nanodoc.trace.functions import return_statement
 from nanodoc.trace.graph import StepTrace
 
@@ -135,13 +135,18 @@ class CustomNodes:
                     "expected": f"{list(wanted)} {str(wanted_dtype).removeprefix('torch.')}",
                     "got": f"{list(shape)} {str(dtype).removeprefix('torch.')}",
                     "returned_at": return_statement(_backward_of(node)),
+                    "of_library": _kind_of(node) == LIBRARY,
                 }
 
 
 def _is_the_users(node: Any) -> bool:
     """Not one of torch's own, such as the function behind a reentrant checkpoint."""
+    return _kind_of(node) not in (None, SKIP)
+
+
+def _kind_of(node: Any) -> int | None:
     code = getattr(_backward_of(node), "__code__", None)
-    return code is not None and frame_kind(code.co_filename) != SKIP
+    return frame_kind(code.co_filename) if code is not None else None
 
 
 def _backward_of(node: Any) -> Any:

@@ -36,9 +36,11 @@ def quantised_claims(rule: Rule, evidence: Evidence) -> Iterator[Claim]:
         code = _code(calls, layer)
         if code is None or code.site is None or not _same_table(calls, encoder, choice, code):
             continue
+        # a detach() of all of it stands where one of a part should
+        at = next((c for c in _alone(calls, layer) if c.name == "detach" and c.site), code)
         yield learning_claim(
             rule,
-            location_key(code.site) or ("op", code.index),
+            location_key(at.site) or ("op", at.index),
             standing=Standing(stage=Stage.WIRING, specificity=Specificity.EXACT),
             severity="warning",
             weight=confidence(0.8, 0.3 if choice.name in _NEAREST else 0.1),
@@ -47,7 +49,7 @@ def quantised_claims(rule: Rule, evidence: Evidence) -> Iterator[Claim]:
             "and a choice is not differentiated. What the loss says of "
             f"{layer.module or layer.name} and of all behind it does not reach "
             f"{encoder.module or encoder.name}.",
-            culprit=at_call(code, evidence),
+            culprit=at_call(at, evidence),
             step=evidence.inspection.step if evidence.inspection is not None else None,
             notes=[
                 ("chosen at", choice.site.place if choice.site is not None else None),
@@ -102,10 +104,16 @@ def _fed(calls: StepCalls, choice: CallFacts) -> CallFacts | None:
 def _code(calls: StepCalls, layer: CallFacts) -> CallFacts | None:
     """What gives the code that the layer takes, whatever is done with it alone, such as an
     upsampling, on the way there."""
-    found = None
+    return next(iter(reversed(_alone(calls, layer))), None)
+
+
+def _alone(calls: StepCalls, layer: CallFacts) -> list[CallFacts]:
+    """The calls that made what the layer takes of one thing alone, the latest first, and what gave
+    that thing."""
+    found = []
     made = calls.maker(layer.arguments[0])
     while made is not None:
-        found = made
+        found.append(made)
         alone = made.arguments and (len(made.arguments) == 1 or made.name.endswith("_as"))
         made = calls.maker(made.arguments[0]) if alone else None
     return found

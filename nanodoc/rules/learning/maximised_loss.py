@@ -1,7 +1,8 @@
 """## What it checks
 The only loss of a step is made of one supervised loss (cross entropy, squared error, …) with a
 minus sign in front of it, or of the log-probabilities of labels without one (also a score minus the
-logsumexp of all, as a CRF gives), and an optimizer that goes down holds the layer that predicts.
+logsumexp of all, as a CRF gives), and an optimizer that goes down holds the layer that predicts. Or
+it is what an objective of gpytorch returns, a log-likelihood, as it is.
 Sums of several terms and trainings with several optimizers are not judged, as an adversary's term
 has a minus sign on purpose; nor are terms that samples weigh differently in, as advantages make
 them.
@@ -27,10 +28,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, confidence
+from nanodoc.diagnosis.finding import Culprit
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.calls import LAYERS, CallFacts, StepCalls
 from nanodoc.facts.course import LOG_PROBABILITIES, SUPERVISED
 from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.inspection import MinimisedLikelihood
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import WIRED, at_call, calls_of, learning_claim
 
@@ -50,6 +53,10 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if inspection is None or calls is None or len(calls.losses) != 1 or inspection.maximised:
         return
     if len(evidence.optimizer_sites) > 1:  # an adversary's turn
+        return
+    likelihood = inspection.likelihood
+    if likelihood is not None:
+        yield _less_likely(rule, evidence, likelihood)
         return
     found = _climbed(calls)
     if found is None or not _is_trained(calls, found[0], evidence):
@@ -74,6 +81,23 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             ("loss at the end", f"{evidence.losses[-1]:.3g}" if evidence.losses else None),
         ],
         fix="take the minus sign away" if supervised else "give the loss a minus sign",
+        standing=WIRED,
+    )
+
+
+def _less_likely(rule: Rule, evidence: Evidence, found: MinimisedLikelihood) -> Claim:
+    losses = evidence.losses
+    return learning_claim(
+        rule,
+        location_key(found.line) or ("maximised",),
+        title="the training makes the data less probable: it minimises their log-likelihood",
+        explanation=f"The only loss of the step is what {found.objective} returns, a "
+        "log-likelihood or a lower bound of one, without a minus sign.",
+        culprit=Culprit(kind="op", location=found.line),
+        step=len(losses) - 1,
+        weight=confidence(0.85, 0.4 if len(losses) >= _LONG and losses[-1] < losses[0] else 0.0),
+        notes=[("objective", found.objective)],
+        fix="give the loss a minus sign",
         standing=WIRED,
     )
 
