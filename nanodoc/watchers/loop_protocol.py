@@ -29,7 +29,7 @@ from nanodoc.facts.loop import (
 )
 from nanodoc.trace.spans import Place, left_loop, resolved
 from nanodoc.watchers.loop_records import Count, Schedule
-from nanodoc.watchers.noted_gradient import NotedGradient, is_zero
+from nanodoc.watchers.noted_gradient import NotedGradient, have_moved, is_zero
 
 _PARTS = 8  # backward passes for one step
 _Known = Iterable[tuple[torch.Tensor, NotedGradient]]
@@ -39,10 +39,8 @@ _WATCHED = 24
 _STEPPING = 6
 """Of these, those in which an optimizer stepped: a loop that accumulates over many batches is
 watched for longer,"""
-_CONFIRMED = 3
-"""Times that gradients which look uncleared are looked at."""
-_LONGEST = 256
-"""but not for ever."""
+_CONFIRMED = 3  # times that gradients which look uncleared are looked at
+_LONGEST = 256  # but not for ever
 _MOST_NAMED = 64
 _STARTING = 2  # train_steps, in which what is never done may be yet to come
 
@@ -199,6 +197,8 @@ class LoopProtocol:
                 known.place, known.made_at, known.divided = place, self.ever_stepped, divided
                 known.weights = parameter._version
                 known.note(grad)
+                if not self.ever_stepped:
+                    known.note_value(parameter)
 
     def attempted(self) -> None:
         """A GradScaler is asked to step; it may skip."""
@@ -361,7 +361,8 @@ class LoopProtocol:
             assert grad is not None  # only gradients are clipped
             update.clipped_to = grad._version + 1
         used = (update.stepped and not update.fresh and update.same(g) for g, update in touched)
-        if touched and all(used):
+        by_hand = not self.ever_stepped and have_moved([update for _, update in touched])
+        if touched and (all(used) or by_hand):
             self._count(CLIPPED_LATE, place, self._stepped_at)
 
     def clipped_nothing(self, place: Place | None) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from nanodoc.tensors.plain import is_plain
 from nanodoc.trace.spans import Place
 
 
@@ -25,6 +26,7 @@ class NotedGradient:
         "made_at",
         "place",
         "stepped",
+        "value",
         "version",
         "weights",
     )
@@ -53,6 +55,8 @@ class NotedGradient:
         self.dropped = 0
         """Since its last step: backward passes whose gradient zero_grad() took away before any
         optimizer had stepped."""
+        self.value: tuple[weakref.ref[torch.Tensor], int, float] | None = None
+        """Where no optimizer has stepped yet: the parameter, a place in it, and its value there."""
         self.dropped_from: Place | None = None
         """The line of the last of them."""
 
@@ -77,6 +81,31 @@ class NotedGradient:
         self.grad, self.version = (
             (weakref.ref(grad), grad._version) if grad is not None else (None, -1)
         )
+
+    def note_value(self, parameter: torch.Tensor) -> None:
+        """Of a plain parameter, the value with the largest gradient."""
+        grad = parameter.grad
+        if grad is None or not (parameter.is_floating_point() and grad.numel()):
+            return
+        if is_plain(parameter) and is_plain(grad):
+            with torch.no_grad():
+                place = int(grad.abs().argmax())
+                self.value = weakref.ref(parameter), place, float(parameter.reshape(-1)[place])
+
+    @property
+    def moved(self) -> bool:
+        """The parameter has another value by now."""
+        parameter = self.value[0]() if self.value is not None else None
+        if self.value is None or parameter is None:
+            return False
+        with torch.no_grad():
+            return float(parameter.reshape(-1)[self.value[1]]) != self.value[2]
+
+
+def have_moved(updates: list[NotedGradient]) -> bool:
+    """Most parameters were written to since the backward that gave them these gradients."""
+    fresh = [update for update in updates if update.fresh and update.value is not None]
+    return 2 * sum(update.moved for update in fresh) > len(updates)
 
 
 def is_zero(grad: torch.Tensor) -> bool:

@@ -45,7 +45,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             evidence,
             misuse,
             title="gradients are clipped after the step that used them",
-            explanation="The optimizer has already stepped on the gradients as they were; "
+            explanation="The weights have already been moved by the gradients as they were; "
             "clipping them afterwards changes nothing.",
             fix=_FIX,
         )
