@@ -24,7 +24,7 @@ from nanodoc.facts.source import SourceSpan
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.tensors.nested import keys_of, tensor_leaves
 from nanodoc.trace.files import USER, frame_kind
-from nanodoc.trace.named_numbers import reshaped_at, written_into_at
+from nanodoc.trace.named_numbers import keys_written_at, reshaped_at, written_into_at
 from nanodoc.trace.returned import Key, collator_of, line_in_data, line_of_variable, lines_calling
 from nanodoc.trace.unread import remembered_steps, swapped_ends, unread_fields, unread_names
 
@@ -84,7 +84,28 @@ def _in_the_step(calls: StepCalls, loss: CallFacts) -> SourceSpan | None:
 def _made_at(recipe: Recipe, origin: CallFacts | ArgumentFacts) -> SourceSpan | None:
     if isinstance(origin, CallFacts):
         return origin.site
-    return line_of_leaf(recipe, origin.leaf) if origin.leaf is not None else None
+    found = line_of_leaf(recipe, origin.leaf) if origin.leaf is not None else None
+    return found or _column_at(recipe, origin.leaf)
+
+
+def _column_at(recipe: Recipe, leaf: str | None) -> SourceSpan | None:
+    """The only line of the script that names the labels' column of a table (`datasets`): what its
+    collator takes for labels, or the part of the batch itself."""
+    loader = getattr(recipe.train_step, "loader", None) or recipe.data
+    columns = getattr(getattr(loader, "dataset", None), "column_names", None)
+    main = getattr(sys.modules.get("__main__"), "__file__", None)
+    if not isinstance(columns, list) or main is None or frame_kind(os.path.abspath(main)) != USER:
+        return None
+    keys = [*(keys_of(leaf)[-1:] if leaf else []), *_label_columns(collator_of(loader))]
+    wanted = next((key for key in keys if key in columns), None)
+    found = keys_written_at(os.path.abspath(main), wanted) if isinstance(wanted, str) else []
+    return found[0] if len(found) == 1 else None
+
+
+def _label_columns(collator: Any) -> list[str]:
+    """What sentence-transformers' collator looks for."""
+    named = getattr(collator, "valid_label_columns", None)
+    return [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
 
 
 def unread_flags(calls: StepCalls) -> tuple[tuple[str, SourceSpan], ...]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from nanodoc.facts.source import SourceSpan
 from nanodoc.trace.files import USER, frame_kind, line_span
-from nanodoc.trace.parsed import definition_of, nodes_of
+from nanodoc.trace.parsed import definition_of, function_around, nodes_of
 from nanodoc.trace.returned import code_of
 
 _WARMUP = re.compile(r"(?i)-*(num[_-]|n_|lr_)?warm_?up([_-](steps|iters|iterations|ratio|epochs))?")
@@ -65,6 +65,18 @@ def reshaped_at(files: Iterable[str], rows: int) -> SourceSpan | None:
         if isinstance(node, ast.Call) and is_reshape_to(node, rows)
     ]
     return found[0] if len(found) == 1 else None
+
+
+def keys_written_at(file: str, key: str) -> list[SourceSpan]:
+    """The lines that give something that key in a dictionary that is written out."""
+    nodes = nodes_of(file)
+    return [
+        line_span(file, named.lineno, function_around(nodes, named.lineno))
+        for node in nodes
+        if isinstance(node, ast.Dict)
+        for named in node.keys
+        if isinstance(named, ast.Constant) and named.value == key
+    ]
 
 
 def is_reshape_to(call: ast.Call, rows: int) -> bool:

@@ -75,8 +75,10 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     culprit = at_call(made, evidence)
     cosine = made.name == "cosine_similarity"
     # a loss of a library that takes the similarity itself is named where it is made
-    if inspection.criterion_at is not None and _function(made) == _function(loss):
-        culprit = replace(culprit, location=inspection.criterion_at)
+    of_library = inspection.criterion_at is not None and _function(made) == _function(loss)
+    if of_library:
+        scaled = inspection.labels_at if cosine else None
+        culprit = replace(culprit, location=scaled or inspection.criterion_at)
     yield learning_claim(
         rule,
         location_key(made.site) or ("units", made.module),
