@@ -20,8 +20,7 @@ from nanodoc.recipe.data_loader import loader_of
 from nanodoc.recipe.loader import build_recipe
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.replay.step import StepRunner, run_step
-from nanodoc.script.launcher import Program
-from nanodoc.script.loops import Loops
+from nanodoc.script.launcher import Program, known_loops
 from nanodoc.script.muted import muted
 from nanodoc.script.outside import Outside
 from nanodoc.script.replay_session import ReplaySession
@@ -67,7 +66,7 @@ def _first_step(recipe: Recipe, config: Config) -> None:
 def data_of_script(launch: Launch) -> Iterator[Source | None]:
     """The data set of a script's training: the script runs up to its first step once more, silently
     and without writing a file. None where it comes to no step, or has no loader."""
-    loops = Loops()
+    loops = known_loops()  # trainers are not imported anew
     with _own_modules(launch), muted():
         outside = Outside(loops, torch.device("cpu"))
         session = ReplaySession(loops, outside, lambda first, step: None)

@@ -173,3 +173,18 @@ def test_the_callback(text: str, tmp_path: Path) -> None:
     assert told.startswith("nanodoc.script.states.TrainingIsSick: critical[ND301]")
     assert told.endswith(where)
     assert done.stderr.count("critical[ND301]: ") == 2  # the report and the exception
+
+
+def test_the_data_of_a_trainers_loop_are_made_again(tmp_path: Path) -> None:
+    """The trainer's module is not imported anew then, and its marks have the numbers of before."""
+    spoiled = "\ndef scaled(x):\n    return (x - x) / (0 * x)  # made\n\ndef build():"
+    text = LIGHTNING.replace("\ndef build():", spoiled, 1)
+    text = text.replace(
+        "TensorDataset(torch.randn(48, 6)", "TensorDataset(scaled(torch.randn(48, 6))"
+    )
+    path = tmp_path / "train.py"
+    path.write_text((text + RUN[LIGHTNING]).replace("BAD", "pass").replace("build(", "made("))
+    _, report = run(tmp_path, "train.py")
+    found = report["findings"][0]
+    assert found["code"] == "ND101"
+    assert found["culprit"]["location"]["line"] == line_of(path, "# made")
