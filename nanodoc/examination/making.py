@@ -163,8 +163,22 @@ class MakingSearch:
                 source.step()
             read = lines.read_at(place)
             made = _making(read[0], "build") if read is not None else None
-            return replace(made, name=read[1]) if made is not None and read is not None else None
+            if made is not None and read is not None:
+                return replace(made, name=read[1])
+            # a trainer draws its batches out of sight
+            return self._of_some_sample(lines, source) if source is not None else None
         return None
+
+    def _of_some_sample(self, lines: FirstLines, source: Source) -> Making | None:
+        """Of the first sample of a data set that holds such a value."""
+        if source.dataset is None:
+            return None
+        bad = _bad_sample(source.dataset, "", self._seconds / 2)
+        if bad is None:
+            return None
+        _seed(bad[1])
+        line = _of_sample(lines, source, bad[0], "") or _held(lines, source.dataset, bad[0], "")
+        return _making(line, "build")
 
     def _drawn_again(self, path: str, index: int | None, seeds: Sequence[int]) -> Making | None:
         if self._source.dataset is None or index is None:

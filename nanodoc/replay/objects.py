@@ -9,7 +9,7 @@ import multiprocessing.queues
 import queue
 import sys
 import types
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -70,10 +70,15 @@ def contents(value: Any) -> Restore:
     """What puts the contents of a container back, or of a class derived from one, whose own methods
     may do anything."""
     kind = _kind(value)
-    before = kind.copy(value)
+    before = _copy(value)
 
     def restore() -> None:
-        if _same(kind.copy(value), before):
+        if _same(_copy(value), before):
+            return
+        if isinstance(value, OrderedDict):  # under dict's own methods its order goes to pieces
+            OrderedDict.clear(value)
+            for key, item in before.items():
+                OrderedDict.__setitem__(value, key, item)
             return
         kind.clear(value)
         put = kind.update if kind in (dict, set) else kind.extend
@@ -142,6 +147,8 @@ def _kind(value: Any) -> Any:
 
 
 def _copy(value: Any) -> Any:
+    if isinstance(value, OrderedDict):
+        return dict(OrderedDict.items(value))
     return _kind(value).copy(value) if isinstance(value, CONTAINERS) else dict(vars(value))
 
 
