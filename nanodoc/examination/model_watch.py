@@ -98,7 +98,7 @@ class ModelWatch:
             module_type=type(module).__name__,
             training=module.training or (before is not None and before.training),
             trainable=learns,
-            momentum=getattr(module, "momentum", None),
+            momentum=_largest(before.momentum if before is not None else 0.0, module),
             untouched=_untouched(module),
             eval_at=undone[0] if undone else None,
             train_at=undone[1] if undone else None,
@@ -134,6 +134,13 @@ class ModelWatch:
         self._outputs.append(
             OutputFacts(batch_size=size, spread=max(spreads), inputs_differ=differ)
         )
+
+
+def _largest(before: float | None, module: torch.nn.Module) -> float | None:
+    """The momentum of a batch norm, of several calls in a step the largest: one of them may be kept
+    from its statistics on purpose. None means that all batches count alike."""
+    now = getattr(module, "momentum", None)
+    return None if before is None or now is None else max(before, now)
 
 
 def _untouched(module: torch.nn.Module) -> bool:

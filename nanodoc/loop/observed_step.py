@@ -82,7 +82,8 @@ class ObservedStep(StepDriver):
         if by_hand and not sick and not final.finite:
             sick = bool(really_nonfinite(self._named))
         tripped = observer.tripped or (final if sick else None)
-        reading.left_out = tripped is not None and observer.optimizer_steps == 0 and not by_hand
+        idle = tripped is not None and observer.optimizer_steps == 0 and not by_hand
+        reading.left_out = idle and not self._is_kept(observer)
         by_scaler = bool(self._amp.calls.left_out)
         # the user's own code saw the bad loss and did not step on it; only doing so again and again
         # is sick
@@ -99,6 +100,12 @@ class ObservedStep(StepDriver):
         losses = [float(loss) for loss in observer.losses]
         # as the replay counts: every backward of the step
         reading.told = sum(losses) / len(losses) if losses else tripped.loss
+
+    def _is_kept(self, observer: Observer) -> bool:
+        """The bad gradients stay, for a later step to use: that of a micro-batch, which is not left
+        out."""
+        kept = bool(observer.losses) and not observer.cleared_before_backward
+        return kept and bool(really_nonfinite(self._named))
 
 
 _ROUNDED = 1e-2  # relative, of half precision
