@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from nanodoc.accelerator import in_widest
+from nanodoc.facts.failure_kinds import says_device_is_lost
 from nanodoc.tensors.plain import local_of, without_values
 
 
@@ -71,7 +72,8 @@ def packed_vitals(
     scratch: Scratch | None = None,
 ) -> Vitals:
     """Loss, total and per-parameter 2-norms of the gradients, read with a single device-to-host
-    copy per device. Of sharded gradients this rank's parts are measured.
+    copy per device. Of sharded gradients this rank's parts are measured. The losses alone where
+    torch cannot take the norm of one.
 
     Norms of half-precision gradients are taken in float32 (a float16 norm overflows at 65504).
     """
@@ -83,7 +85,14 @@ def packed_vitals(
             grads.append(grad if type(grad) is torch.Tensor else local_of(grad))
     scalars = [*losses, *extras]
     with torch.no_grad():
-        values = _read_alike(grads, scalars, scratch or Scratch()) or _read_any(grads, scalars)
+        try:
+            values = _read_alike(grads, scalars, scratch or Scratch()) or _read_any(grads, scalars)
+        except RuntimeError as error:
+            if says_device_is_lost(error):
+                raise
+            # a gradient of a kind that has no norm: the training is not to end by that
+            names, grads = [], []
+            values = _read_any([], scalars)
     norms, loss_values = values[: len(grads)], values[len(grads) : len(grads) + len(losses)]
     total = math.hypot(*norms)
     return Vitals(
@@ -104,6 +113,8 @@ def _read_alike(
         return None
     dtype, device, layout = grads[0].dtype, grads[0].device, grads[0].layout
     if dtype is not torch.float32 and dtype is not torch.float64:
+        return None
+    if layout is not torch.strided:
         return None
     for tensor in itertools.chain(grads, scalars):
         if tensor.dtype is not dtype or tensor.device != device or tensor.layout is not layout:
