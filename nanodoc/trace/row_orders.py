@@ -278,9 +278,12 @@ def called(call: ast.Call) -> str:
 
 
 def dotted(node: ast.AST | None) -> str | None:
-    """`x` or `self.x`."""
+    """`x`, `self.x` or `table["x"]`."""
     if isinstance(node, ast.Name):
         return node.id
+    if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
+        key = node.slice.value if isinstance(node.slice, ast.Constant) else None
+        return f"{node.value.id}[{key!r}]" if isinstance(key, str) else None
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
         return f"{node.value.id}.{node.attr}"
     return None
@@ -295,6 +298,8 @@ def _bare(value: ast.expr) -> ast.expr:
     """`torch.tensor(x[:80]).float()` without all that."""
     while True:
         if isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Slice):
+            value = value.value
+        elif isinstance(value, ast.Attribute) and value.attr == "values":  # of pandas
             value = value.value
         elif isinstance(value, ast.Call) and called(value) in _OF_ROWS:
             if isinstance(value.func, ast.Attribute) and called(value) in _METHODS:

@@ -57,6 +57,7 @@ APART = [
     "order = torch.randperm(len(x))\nx = torch.from_numpy(x)[order]\ndata = Rows(x[:96], y[:96])\ny = y[order]",
     "x = x[np.random.permutation(120)]\ny = y[np.random.permutation(120)]  # apart\ndata = Rows(x, y)",
     "order = list(range(120))\nrandom.shuffle(order)\ny = y[order]  # apart\ndata = list(zip(x, y))",
+    "table = {'x': x, 'y': y}\norder = np.random.permutation(120)\nx = table['x'][order]  # apart\ny = table['y']\ndata = Rows(x[:96], y[:96])",
     "data = Kept()",
 ]
 TOGETHER = [
