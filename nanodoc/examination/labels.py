@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -20,9 +20,10 @@ from nanodoc.facts.calls import (
     CallFacts,
     StepCalls,
 )
+from nanodoc.facts.inspection import LabelFacts
 from nanodoc.facts.source import SourceSpan
 from nanodoc.recipe.recipe import Recipe
-from nanodoc.tensors.nested import keys_of, tensor_leaves
+from nanodoc.tensors.nested import batch_size, keys_of, tensor_leaves
 from nanodoc.trace.files import USER, frame_kind
 from nanodoc.trace.named_numbers import keys_written_at, reshaped_at, written_into_at
 from nanodoc.trace.returned import Key, collator_of, line_in_data, line_of_variable, lines_calling
@@ -270,3 +271,26 @@ def line_of_leaf(recipe: Recipe, leaf: str) -> SourceSpan | None:
     # a trainer's loop is no code of the user's: the part has the same key in their data
     loader = step.loader
     return found or (line_in_data(loader, path[-1:]) if loader is not None and path else None)
+
+
+def class_labels(step: int, batches: Sequence[Any], calls: StepCalls) -> LabelFacts | None:
+    """None for a step without class labels, or with some that could not be counted."""
+    reaching = calls.reaching_the_loss()
+    losses = [
+        call for call in calls.calls if call.name in CLASSIFICATION and call.index in reaching
+    ]
+    samples = sum(batch_size(batch) or 0 for batch in batches)
+    rows = sum(call.arguments[1].shape[0] for call in losses if _has_rows(call))
+    if not losses or not samples or any("classes_seen" not in call.notes for call in losses):
+        return None
+    classes = {int(call.notes["top_class"]) for call in losses}
+    mixed = len(classes) > 1 or any(call.notes["classes_seen"] > 1 for call in losses)
+    return LabelFacts(
+        step=step,
+        samples=min(samples, rows) if rows else samples,
+        only=None if mixed else classes.pop(),
+    )
+
+
+def _has_rows(call: CallFacts) -> bool:
+    return len(call.arguments) > 1 and bool(call.arguments[1].shape)

@@ -19,6 +19,7 @@ from nanodoc.examination.discarded import discarded, lost_updates
 from nanodoc.examination.edge_pairs import misread_edges, reshaped_pairs_at
 from nanodoc.examination.labels import (
     brought_at,
+    class_labels,
     criterion_at,
     edges_at,
     labels_at,
@@ -34,6 +35,7 @@ from nanodoc.examination.labels import (
 from nanodoc.examination.mask_lines import mask_made_at
 from nanodoc.examination.model_watch import ModelWatch
 from nanodoc.examination.objective import weighed_data
+from nanodoc.examination.pair_labels import PairLabels, may_be_pairs
 from nanodoc.examination.returns import ReturnsLook
 from nanodoc.examination.seeded_draws import Seeds, redrawn, seeded_at, seeds_of
 from nanodoc.examination.sequence_look import SequenceLook
@@ -41,13 +43,18 @@ from nanodoc.examination.shuffled_apart import shuffled_apart
 from nanodoc.examination.still_networks import FirstWeights, held_by
 from nanodoc.examination.wanted_pairs import away, pairs_of
 from nanodoc.facts.calls import (
-    CLASSIFICATION,
     DROPOUTS,
     CallFacts,
     StepCalls,
     is_attention,
 )
-from nanodoc.facts.inspection import InspectionFacts, LabelFacts, PairFacts, UnitFacts
+from nanodoc.facts.inspection import (
+    InspectionFacts,
+    LabelFacts,
+    PairFacts,
+    SwappedPairs,
+    UnitFacts,
+)
 from nanodoc.facts.policy import ReturnFacts
 from nanodoc.facts.source import SourceSpan
 from nanodoc.measure.values import SQUASHERS, Units, ValueProbe
@@ -57,7 +64,7 @@ from nanodoc.replay.step import StepRunner, run_step
 from nanodoc.replay.step_state import StateKeeper, StepState
 from nanodoc.replay.traced_replay import leaves_of
 from nanodoc.replay.weight_history import PastStep
-from nanodoc.tensors.nested import batch_size, batches_among, graphs_among, tensor_leaves
+from nanodoc.tensors.nested import batches_among, graphs_among, tensor_leaves
 from nanodoc.trace.calls import CallLog
 from nanodoc.trace.eager import run_eagerly
 
@@ -109,7 +116,7 @@ class Inspector:
                     seen = self._run(
                         replace(last, batches=state.batches, rng=state.rng), probe, None
                     )
-                    labels.append(_labels(state.step, state.batches, seen))
+                    labels.append(class_labels(state.step, state.batches, seen))
                     drawn.append(seeds_of(seen))
                     looked += 1
                 except (UserCodeError, UsageError):
@@ -120,7 +127,7 @@ class Inspector:
                 name = type(getattr(error, "cause", error)).__name__
                 return None, f"the last step raised {name} when it was run again"
         pairs = self._pairs(last, first, pairs_of(calls))
-        labels.append(_labels(last.step, last.batches, calls))
+        labels.append(class_labels(last.step, last.batches, calls))
         return InspectionFacts(
             step=last.step,
             labels=tuple(step for step in labels if step is not None),
@@ -132,6 +139,7 @@ class Inspector:
             returns=self._returns(last, calls),
             redrawn=(again := redrawn(calls, drawn)),
             seeded_at=seeded_at(calls, again),
+            swapped_pairs=self._swapped_pairs(last, calls),
             still_dropping=self._still_dropping(last, calls),
             **self._of_the_model(watch, calls),
             **self._of_the_source(last, calls),
@@ -202,6 +210,13 @@ class Inspector:
         self._look(last, look, look.on_loss)
         return look.facts
 
+    def _swapped_pairs(self, last: StepState, calls: StepCalls) -> SwappedPairs | None:
+        if not may_be_pairs(calls):
+            return None
+        look = PairLabels()
+        self._look(last, look)
+        return look.swapped
+
     def _still_dropping(self, last: StepState, calls: StepCalls) -> tuple[int, ...]:
         """The calls of dropout, other than those of dropout layers, that drop in eval mode."""
         own = [call for call in calls.calls if call.name in DROPOUTS and call.module is not None]
@@ -228,7 +243,7 @@ class Inspector:
     def _look(
         self,
         last: StepState,
-        look: ReturnsLook | SequenceLook,
+        look: ReturnsLook | SequenceLook | PairLabels,
         on_loss: Callable[[torch.Tensor], None] | None = None,
     ) -> None:
         """Runs the last step once more under `look`."""
@@ -315,29 +330,6 @@ class Inspector:
             if watch is not None:
                 watch.end()
         return log.finish(self._build.layer_made_at)
-
-
-def _labels(step: int, batches: Sequence[Any], calls: StepCalls) -> LabelFacts | None:
-    """None for a step without class labels, or with some that could not be counted."""
-    reaching = calls.reaching_the_loss()
-    losses = [
-        call for call in calls.calls if call.name in CLASSIFICATION and call.index in reaching
-    ]
-    samples = sum(batch_size(batch) or 0 for batch in batches)
-    rows = sum(call.arguments[1].shape[0] for call in losses if _has_rows(call))
-    if not losses or not samples or any("classes_seen" not in call.notes for call in losses):
-        return None
-    classes = {int(call.notes["top_class"]) for call in losses}
-    mixed = len(classes) > 1 or any(call.notes["classes_seen"] > 1 for call in losses)
-    return LabelFacts(
-        step=step,
-        samples=min(samples, rows) if rows else samples,
-        only=None if mixed else classes.pop(),
-    )
-
-
-def _has_rows(call: CallFacts) -> bool:
-    return len(call.arguments) > 1 and bool(call.arguments[1].shape)
 
 
 def _spread(steps: Sequence[PastStep], most: int) -> list[PastStep]:

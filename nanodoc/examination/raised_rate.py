@@ -69,8 +69,8 @@ def _given_at(
 
 
 def _is_nominal(given: float, highest: float) -> bool:
-    """A rate of 1 that is never reached: the function of the schedule gives the rates."""
-    return given == 1.0 and 0 < highest < 1 / RAISED
+    """A rate of 1 that is not the highest: the function of the schedule gives the rates."""
+    return given == 1.0 and highest > 0 and not math.isclose(highest, given, rel_tol=_SAME)
 
 
 def returned_from(

@@ -115,6 +115,7 @@ class InspectionFacts:
     """The line before them that seeds their generator, where it stands in the same function."""
     shuffled: ShuffledApart | None = None
     likelihood: MinimisedLikelihood | None = None
+    swapped_pairs: SwappedPairs | None = None
     objective: WeighedData | None = None
     """An object that computes the loss and was told how many samples there are."""
     mask_at: SourceSpan | None = None
@@ -149,6 +150,17 @@ class ShuffledApart:
     """Where the first was put into an order of its own."""
     other_line: SourceSpan | None
     """The same of the other; None where that stays as it was."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SwappedPairs:
+    """Pairs of nodes whose labels say of the edges of a graph that they are none."""
+
+    pairs: int
+    edges: int
+    """Of the graph that the network reads."""
+    line: SourceSpan | None
+    """Where the labels are put together."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -297,19 +297,23 @@ def rows_of(value: ast.expr) -> str | None:
 def _bare(value: ast.expr) -> ast.expr:
     """`torch.tensor(x[:80]).float()` without all that."""
     while True:
-        if isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Slice):
-            value = value.value
-        elif isinstance(value, ast.Attribute) and value.attr == "values":  # of pandas
-            value = value.value
-        elif isinstance(value, ast.Call) and called(value) in _OF_ROWS:
-            if isinstance(value.func, ast.Attribute) and called(value) in _METHODS:
-                value = value.func.value
-            elif value.args:
-                value = value.args[0]
-            else:
-                return value
-        else:
+        inner = _within(value)
+        if inner is None:
             return value
+        value = inner
+
+
+def _within(value: ast.expr) -> ast.expr | None:
+    """What is cut or converted; None for anything else."""
+    if isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Slice):
+        return value.value
+    if isinstance(value, ast.Attribute) and value.attr == "values":  # of pandas
+        return value.value
+    if not isinstance(value, ast.Call) or called(value) not in _OF_ROWS:
+        return None
+    if isinstance(value.func, ast.Attribute) and called(value) in _METHODS:
+        return value.func.value
+    return value.args[0] if value.args else None
 
 
 def _cut(value: ast.expr) -> str | None:

@@ -299,6 +299,13 @@ PATIENTS: tuple[Patient, ...] = (
         line="flowers = flowers[order]  #",
     ),
     Patient(
+        name="foretold-friends",
+        file="foretold_friends",
+        story="friends and strangers put together in another order than their labels",
+        expect="swapped-pairs",
+        line="torch.cat([torch.ones(count), torch.zeros(count)])",
+    ),
+    Patient(
         name="walker",
         file="walker",
         story="a memory of references to one array",

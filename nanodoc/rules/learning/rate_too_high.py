@@ -66,19 +66,26 @@ def too_high(rule: Rule, evidence: Evidence) -> Claim | None:
         fix="",
     )
     fix = Fix(
-        title="take the mean, or lower the learning rate by as much"
-        if of_scale
-        else f"let the learning rate rise to {lower} and no further"
-        if slower.highest is not None
-        else f"lower the learning rate to {lower}"
-        if lower
-        else f"multiply every learning rate by {slower.rate:g}",
+        title=_cure(slower, lower, of_the_loss=of_scale),
         patch=patch if not of_scale else None,
         verified=True,
         outcome=told,
     )
     return replace(
         claim, stage=Stage.LEARNING, position=-1, finding=replace(claim.finding, fixes=(fix,))
+    )
+
+
+def _cure(slower: Stretch, lower: str | None, *, of_the_loss: bool) -> str:
+    """`lower`: the rate that does, where it can be written down."""
+    if of_the_loss:
+        return "take the mean, or lower the learning rate by as much"
+    if slower.highest is not None:
+        return f"let the learning rate rise to {lower} and no further"
+    return (
+        f"lower the learning rate to {lower}"
+        if lower
+        else f"multiply every learning rate by {slower.rate:g}"
     )
 
 
