@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterable
 from typing import Any
 
-from nanodoc.examination.running import making_scopes, running_scopes, scope_of
+from nanodoc.examination.running import running_scopes, scope_of
 from nanodoc.facts.source import SourceSpan
 from nanodoc.measure.edges import is_misread
 from nanodoc.recipe.build_facts import BuildFacts
@@ -32,7 +32,7 @@ def misread_edges(batches: Iterable[Any]) -> int | None:
 def reshaped_pairs_at(recipe: Recipe, build: BuildFacts) -> SourceSpan | None:
     """Where the edges of a graph, which networkx gives as pairs (`graph.edges`), become two rows by
     a reshape; in functions that made the data or run in the step."""
-    running = making_scopes(build.makers.items()) | running_scopes(recipe)
+    running = build.makers | running_scopes(recipe)
     for file in sorted({file for file, _ in running}):
         for scope in nodes_of(file):
             if not isinstance(scope, (*FUNCTION, ast.Module)):

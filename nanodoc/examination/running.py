@@ -5,20 +5,18 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.recipe.variables import variables_of
 from nanodoc.trace.files import USER, frame_kind
+from nanodoc.trace.made_in import Scopes, own_scope
 from nanodoc.trace.parsed import FUNCTION
 from nanodoc.trace.returned import code_of
 
 _MOST = 200  # functions
-
-Scopes = set[tuple[str, int]]
-"""(file, first line) of functions; line 0 for a module."""
 
 
 def running_scopes(recipe: Recipe) -> Scopes:
@@ -29,14 +27,14 @@ def running_scopes(recipe: Recipe) -> Scopes:
     if getattr(step, "of_script", False) and step.code is not None:
         values = {**step.namespace, **step.variables}
         codes = (step.code, *step.callers)
-        found |= {_scope(code) for code in codes}
+        found |= {own_scope(code) for code in codes}
         waiting = [function for code in codes for function in _called(code, values)]
     while waiting and len(found) < _MOST:
         function = waiting.pop()
         code = code_of(function)
-        if code is None or _scope(code) in found:
+        if code is None or own_scope(code) in found:
             continue
-        found.add(_scope(code))
+        found.add(own_scope(code))
         values = {name: value for name, _, value in variables_of(function)}
         waiting += _called(code, values)
         owner = getattr(function, "__self__", None)
@@ -45,36 +43,11 @@ def running_scopes(recipe: Recipe) -> Scopes:
     return found
 
 
-def making_scopes(makers: Iterable[tuple[CodeType, dict[str, Any]]]) -> Scopes:
-    """Those of functions that made the training, each with its globals, of all that they call by a
-    name, and of the classes that they name."""
-    found: Scopes = set()
-    waiting = [*makers]
-    while waiting and len(found) < _MOST:
-        code, values = waiting.pop()
-        if _scope(code) in found or frame_kind(code.co_filename) != USER:
-            continue
-        found.add(_scope(code))
-        waiting += [(c, values) for c in code.co_consts if isinstance(c, CodeType)]
-        for name in set(code.co_names) & values.keys():
-            value = values[name]
-            functions = vars(value).values() if isinstance(value, type) else [value]
-            for function in functions:
-                if isinstance(function, FunctionType):
-                    waiting.append((function.__code__, function.__globals__))
-    return found
-
-
 def scope_of(file: str, node: ast.AST) -> tuple[str, int]:
     """A function's or module's own, as `running_scopes` gives it."""
     if not isinstance(node, FUNCTION):
         return os.path.abspath(file), 0
     return os.path.abspath(file), min(n.lineno for n in (node, *node.decorator_list))
-
-
-def _scope(code: CodeType) -> tuple[str, int]:
-    line = 0 if code.co_name == "<module>" else code.co_firstlineno
-    return os.path.abspath(code.co_filename), line
 
 
 def _called(code: CodeType, values: dict[str, Any]) -> Iterator[Any]:

@@ -7,13 +7,14 @@ import ast
 from collections.abc import Iterable
 from typing import Any
 
-from nanodoc.examination.running import Scopes, making_scopes, running_scopes, scope_of
+from nanodoc.examination.running import running_scopes, scope_of
 from nanodoc.facts.calls import BINARY, CLASSIFICATION, REGRESSION, ArgumentFacts, StepCalls
 from nanodoc.facts.inspection import ShuffledApart
 from nanodoc.recipe.build_facts import BuildFacts
 from nanodoc.recipe.data_loader import loader_of
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.trace.files import line_span
+from nanodoc.trace.made_in import Scopes
 from nanodoc.trace.parsed import FUNCTION, nodes_of
 from nanodoc.trace.row_orders import Orders, Pair, follow, in_order
 from nanodoc.trace.row_pairs import method_of, pairs, taken_together
@@ -27,7 +28,7 @@ def shuffled_apart(recipe: Recipe, build: BuildFacts, calls: StepCalls) -> Shuff
     run in the step. None where the source does not tell."""
     if not _has_labels(calls):
         return None
-    running = making_scopes(build.makers.items()) | running_scopes(recipe)
+    running = build.makers | running_scopes(recipe)
     for file in sorted({file for file, _ in running}):
         nodes = nodes_of(file)
         classes = {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from types import CodeType
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from nanodoc.facts.crash import LoadFacts
 from nanodoc.facts.source import SourceSpan
 from nanodoc.recipe.mode_calls import UndoneEval
 from nanodoc.trace.files import USER, frame_kind
+from nanodoc.trace.made_in import Scopes
 from nanodoc.trace.spans import Place, resolved
 
 
@@ -37,8 +37,8 @@ class BuildFacts:
     made_behind: Mapping[str, Place] = field(default_factory=dict)
     """Parameters that were made after the optimizers: where the last of these was asked for, in the
     function that asked for the parameter, too."""
-    makers: Mapping[CodeType, dict[str, Any]] = field(default_factory=dict)
-    """The user's functions that asked for an optimizer, with their globals."""
+    makers: Scopes = field(default_factory=set)
+    """The user's functions that asked for an optimizer, and what those call by a name."""
     optimizers: Mapping[int, Place] = field(default_factory=dict)
     schedulers: Mapping[int, Place] = field(default_factory=dict)
     """Where the learning rate's schedulers were made, by identity, in that order."""
@@ -79,7 +79,7 @@ class BuildFacts:
         """With what was seen of optimizers, schedulers, loaders and modes afterwards."""
         return replace(
             self,
-            makers={**self.makers, **later.makers},
+            makers=self.makers | later.makers,
             optimizers={**self.optimizers, **later.optimizers},
             schedulers={**self.schedulers, **later.schedulers},
             loaders={**self.loaders, **later.loaders},

@@ -9,6 +9,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from nanodoc.trace.files import USER, frame_kind
+from nanodoc.trace.made_in import Scopes, making_scopes
 from nanodoc.trace.spans import Place
 
 _Stack = tuple[Place, ...]
@@ -27,16 +28,22 @@ class BuildOrder:
     def __init__(self) -> None:
         self._optimizers: dict[int, _Stack] = {}
         self._later: dict[_Key, tuple[tuple[int, ...], _Stack]] = {}
-        self.makers: dict[CodeType, dict[str, Any]] = {}
-        """The user's functions that asked for an optimizer, with their globals."""
+        self._makers: dict[CodeType, dict[str, Any]] = {}
 
     def made_optimizer(self, number: int) -> None:
         frame: FrameType | None = sys._getframe(1)
         self._optimizers[number] = _user_stack(frame)
         while frame is not None:
             if frame_kind(frame.f_code.co_filename) == USER:
-                self.makers[frame.f_code] = frame.f_globals
+                self._makers[frame.f_code] = frame.f_globals
             frame = frame.f_back
+
+    def makers(self) -> Scopes:
+        """The user's functions that asked for an optimizer, and what those call by a name. Their
+        globals are let go: a script's live no longer than under `python`."""
+        found = making_scopes(self._makers.items())
+        self._makers = {}
+        return found
 
     def registered(self, key: _Key) -> None:
         if self._optimizers and key not in self._later:

@@ -354,7 +354,7 @@ class BuildWatch(TorchDispatchMode):
             },
             attributes={key: place for key, place in self._attributes.items() if key[0] in modules},
             replaced={key: place for key, place in self._replaced.items() if key[0] in modules},
-            makers=self._order.makers,
+            makers=self._order.makers(),
             optimizers=dict(self._optimizers),
             schedulers=dict(self._schedulers),
             loaders=dict(self._loaders),

@@ -136,7 +136,6 @@ def _given_up(
     idle = [r for r in roots if all(p.grad is None for p in r.parameters())]
     if not optimizers or not idle:
         return []
-    gc.collect()  # a model that is gone, and stands in a circle, holds its parts
     return [root for root in idle if not _is_held(root, (roots, idle))]
 
 

@@ -197,7 +197,7 @@ class LoopProtocol:
                 known.place, known.made_at, known.divided = place, self.ever_stepped, divided
                 known.weights = parameter._version
                 known.note(grad)
-                if not self.ever_stepped:
+                if not self.ever_stepped and len(self._known) <= _MOST_NAMED:
                     known.note_value(parameter)
 
     def attempted(self) -> None:

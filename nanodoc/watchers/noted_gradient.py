@@ -103,9 +103,10 @@ class NotedGradient:
 
 
 def have_moved(updates: list[NotedGradient]) -> bool:
-    """Most parameters were written to since the backward that gave them these gradients."""
+    """Most of the parameters whose values are known were written to since the backward that gave
+    them these gradients."""
     fresh = [update for update in updates if update.fresh and update.value is not None]
-    return 2 * sum(update.moved for update in fresh) > len(updates)
+    return 2 * sum(update.moved for update in fresh) > len(fresh)
 
 
 def is_zero(grad: torch.Tensor) -> bool:
