@@ -15,7 +15,8 @@ from nanodoc.tensors.nested import graphs_among, tensor_leaves
 from nanodoc.tensors.plain import is_plain
 from nanodoc.trace.files import line_span
 from nanodoc.trace.named_numbers import is_reshape_to
-from nanodoc.trace.parsed import FUNCTION, nodes_of, statements_of
+from nanodoc.trace.parsed import FUNCTION, nodes_of
+from nanodoc.trace.row_orders import in_order, own_nodes
 
 _TURNING = ("t", "T", "transpose", "permute", "zip", "unzip")
 
@@ -46,17 +47,16 @@ def reshaped_pairs_at(recipe: Recipe, build: BuildFacts) -> SourceSpan | None:
 
 def _in_scope(scope: ast.FunctionDef | ast.AsyncFunctionDef | ast.Module) -> int | None:
     pairs: set[str] = set()
-    for statement in sorted(statements_of(scope.body), key=lambda node: node.lineno):
-        if not isinstance(statement, ast.Assign):
-            continue
-        for node in ast.walk(statement.value):
+    for statement in in_order(scope.body):
+        for node in own_nodes(statement):
             if isinstance(node, ast.Call) and is_reshape_to(node, 2):
                 given = node.func.value if isinstance(node.func, ast.Attribute) else None
                 held = isinstance(given, ast.Name) and given.id in pairs
                 if held or (given is not None and _are_pairs(given)):
                     return node.lineno
-        names = {target.id for target in statement.targets if isinstance(target, ast.Name)}
-        pairs = pairs | names if _are_pairs(statement.value) else pairs - names
+        if isinstance(statement, ast.Assign):
+            names = {target.id for target in statement.targets if isinstance(target, ast.Name)}
+            pairs = pairs | names if _are_pairs(statement.value) else pairs - names
     return None
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from nanodoc import Recipe
-from tests.helpers import diagnose
+from tests.helpers import diagnose, line_of, nanodoc
 
 CODE = "ND143"
 PEOPLE = 20
@@ -61,3 +63,39 @@ def test_where_nothing_tells() -> None:
     """Edges in one direction, and few of them."""
     assert CODE not in codes(reshaped, both_ways=False)
     assert CODE not in codes(reshaped, number=5)
+
+
+NETWORKX = """
+import torch
+from torch import nn
+
+class Graph:  # as networkx gives its edges
+    edges = [(i, (i + 1 + i % 3) % 20) for i in range(20)]
+
+def edges_of(graph):
+    pairs = torch.tensor(list(graph.edges), dtype=torch.long)
+    return {rows}
+
+torch.manual_seed(0)
+edges = edges_of(Graph())
+net, people = nn.Linear(4, 2), torch.randn(20, 4)
+optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+for _ in range(10):
+    sums = torch.zeros_like(people).index_add(0, edges[1], people[edges[0]])
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(net(people + sums), torch.arange(20) % 2).backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("rows", "told"), [("pairs.reshape(2, -1)", True), ("pairs.t().reshape(2, -1)", False)]
+)
+def test_edges_of_networkx(tmp_path: Path, rows: str, told: bool) -> None:
+    """Each edge stands there once: the numbers do not tell, and the source does."""
+    path = tmp_path / "train.py"
+    path.write_text(NETWORKX.format(rows=rows))
+    done = nanodoc("run", "--output-format", "json", "--output", "r.json", "train.py", cwd=tmp_path)
+    found = json.loads((tmp_path / "r.json").read_text())["findings"]
+    lines = [f["culprit"]["location"]["line"] for f in found if f["code"] == CODE]
+    assert lines == ([line_of(path, "return pairs")] if told else []), done.stderr

@@ -45,6 +45,8 @@ class Quantised(nn.Module):
             code = Straight.apply(z, code)
         elif self.way == "turned":
             code = code + (z - code).detach()
+        elif self.way == "detached":
+            code = code.detach()
         elif self.way == "cluster":
             return x, near
         return self.decoder(code.view_as(z)), near
@@ -88,6 +90,7 @@ class Cheapest(nn.Module):
         (lambda: Quantised("plain"), "code = self.codes(chosen)"),
         (lambda: Quantised("one_hot"), "code = F.one_hot(chosen, 16).float() @ self.codes.weight"),
         (lambda: Quantised("turned"), "code = code + (z - code).detach()"),
+        (lambda: Quantised("detached"), "code = code.detach()"),
         (lambda: Quantised("straight"), None),
         (lambda: Quantised("by a function"), None),
         (lambda: Quantised("cluster"), None),
