@@ -4,6 +4,7 @@ it, which a compiler would trace into."""
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from nanodoc.recipe.build_order import KeptAlive
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.script.recovered import RecoveredStep
 from nanodoc.tensors.nested import tensor_leaves
+from nanodoc.trace.files import LIBRARY, USER, frame_kind
 from nanodoc.trace.spans import Place
 
 _OUR_OWN = "nanodoc."
@@ -140,10 +142,22 @@ def _given_up(
 
 
 def _is_held(module: torch.nn.Module, ours: tuple[object, ...]) -> bool:
-    return any(
+    held = any(
         not isinstance(holder, (KeptAlive, FrameType)) and all(holder is not own for own in ours)
         for holder in gc.get_referrers(module)
     )
+    return held or _is_local(module)
+
+
+def _is_local(module: torch.nn.Module) -> bool:
+    """A variable of a function that runs: what holds that is not among its referrers."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        theirs = frame_kind(frame.f_code.co_filename) in (USER, LIBRARY)
+        if theirs and any(value is module for value in frame.f_locals.values()):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _loose(

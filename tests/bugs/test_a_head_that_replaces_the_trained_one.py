@@ -41,3 +41,35 @@ def test_the_new_head_is_in_no_optimizer(tmp_path: Path, trains: str, given: str
     report = json.loads((tmp_path / "report.json").read_text())
     told = [(f["code"], f["culprit"]["location"]["line"]) for f in report["findings"]]
     assert told == [("ND507", line_of(path, "# replaced"))], done.stderr
+
+
+TWO = """
+import torch
+from torch import nn
+
+def main():
+    torch.manual_seed(0)
+    one, other = nn.Linear(4, 4), nn.Linear(4, 1)
+    first = torch.optim.SGD(one.parameters(), lr=0.1)
+    second = torch.optim.SGD(other.parameters(), lr=0.1)
+    for _ in range(12):
+        x = torch.randn(8, 4)
+        first.zero_grad()
+        (one(x) - x).square().mean().backward()
+        first.step()
+        second.zero_grad()
+        (other(one(x).detach())[:, 0] - x[:, 0]).square().mean().backward()
+        second.step()
+
+main()
+"""
+
+
+def test_a_network_that_waits_for_its_turn_is_held(tmp_path: Path) -> None:
+    """By a variable of a function that runs, and by nothing else."""
+    (tmp_path / "train.py").write_text(TWO)
+    options = ("--output-format", "json", "--output", "report.json")
+    done = nanodoc("run", *options, "train.py", cwd=tmp_path)
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["findings"] == [], done.stderr
+    assert report["run"]["step_found"].endswith("bitwise the same")
