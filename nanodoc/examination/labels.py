@@ -221,8 +221,9 @@ def left_out_at(
 
 def _left_out_at(recipe: Recipe, calls: StepCalls, ignored: int) -> SourceSpan | None:
     loader = getattr(recipe.train_step, "loader", None) or recipe.data
-    collator = type(collator_of(loader)).__name__
-    if _MAKES_LABELS.search(collator):
+    kind = type(collator_of(loader))
+    collator = kind.__name__
+    if any(_MAKES_LABELS.search(base.__name__) for base in kind.__mro__):
         places = [call.called_from or call.location for call in calls.calls]
         found = [line for file in user_files(places) for line in lines_calling(file, (collator,))]
         if len(found) == 1:
