@@ -303,7 +303,7 @@ PATIENTS: tuple[Patient, ...] = (
         file="foretold_friends",
         story="friends and strangers put together in another order than their labels",
         expect="swapped-pairs",
-        line="torch.cat([torch.ones(count), torch.zeros(count)])",
+        line="torch.cat([ones, torch.zeros_like(ones)])",
     ),
     Patient(
         name="walker",

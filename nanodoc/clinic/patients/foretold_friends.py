@@ -32,10 +32,11 @@ def _recipe(friends_first: bool) -> dict[str, Any]:
 
     def loss_fn(model: Any, batch: Any) -> torch.Tensor:
         edges = batch["edges"]
-        strangers = torch.stack([edges[0], (edges[0] + torch.randint(8, 50, edges[0].shape)) % 60])
+        away = torch.randint_like(edges[0], 8, 50)
+        strangers = torch.stack([edges[0], (edges[0] + away) % _PEOPLE])
         both = [edges, strangers] if friends_first else [strangers, edges]
-        count = edges.shape[1]
-        labels = torch.cat([torch.ones(count), torch.zeros(count)])
+        ones = torch.ones_like(edges[0], dtype=torch.float32)
+        labels = torch.cat([ones, torch.zeros_like(ones)])
         return F.binary_cross_entropy_with_logits(model(edges, torch.cat(both, 1)), labels)
 
     return {
