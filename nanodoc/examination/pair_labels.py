@@ -9,12 +9,11 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from nanodoc.facts.calls import BINARY, StepCalls
+from nanodoc.facts.calls import BINARIES, StepCalls
 from nanodoc.facts.inspection import SwappedPairs
 from nanodoc.trace.calls import plain_name
 from nanodoc.trace.spans import Place, calling_places, resolved
 
-LOSSES = (BINARY, "binary_cross_entropy")
 _JOINING = ("cat", "concat", "concatenate", "hstack")
 _ENDS = 2  # rows of a list of pairs: from and to
 _FEWEST = 16  # pairs, and edges
@@ -27,7 +26,7 @@ def may_be_pairs(calls: StepCalls) -> bool:
     sizes = {
         call.arguments[1].shape
         for call in calls.calls
-        if call.name in LOSSES and len(call.arguments) > 1
+        if call.name in BINARIES and len(call.arguments) > 1
     }
     shapes = {argument.shape for call in calls.calls for argument in call.arguments}
     return any(len(size) == 1 and (_ENDS, size[0]) in shapes for size in sizes)
@@ -49,7 +48,7 @@ class PairLabels(TorchFunctionMode):
                 if pairs and value.dtype is torch.int64 and value.shape[1] >= _FEWEST:
                     self._lists[id(value)] = value
         name = plain_name(func)
-        if name in LOSSES and len(args) > 1 and isinstance(args[1], torch.Tensor):
+        if name in BINARIES and len(args) > 1 and isinstance(args[1], torch.Tensor):
             _, place = self._made.get(id(args[1]), (None, None))
             self._labels.append((args[1].detach(), place))
         out = func(*args, **(kwargs or {}))

@@ -86,6 +86,7 @@ _ELEMENTWISE = frozenset(
 
 CLASSIFICATION = ("cross_entropy", "nll_loss")
 BINARY = "binary_cross_entropy_with_logits"
+BINARIES = ("binary_cross_entropy", BINARY)
 REGRESSION = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
 """torch's losses whose first argument is what the model says and whose second is what it should
 say."""

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from statistics import median
 
+from nanodoc.facts.calls import BINARIES
 from nanodoc.facts.course import has_fixed_targets, mean_cross_entropy
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.loop import OVERWRITING
@@ -18,7 +19,6 @@ COMPARED = 300
 LONG_ENOUGH = 100
 """Steps: a rate that is merely low shows within as many."""
 _SHORT = 40  # steps: in as many a rate shows that is low by powers of ten
-_BINARY = ("binary_cross_entropy", "binary_cross_entropy_with_logits")
 _KNOWS = 0.7  # of what guessing costs: less is a model that has learnt before
 _RISING = 1.5  # times the median rate
 _SPIKE = 10.0  # times the loss at the start
@@ -118,7 +118,7 @@ def _guessing(evidence: Evidence) -> float | None:
         return None
     loss = calls.calls[calls.losses[0]]
     mean = loss.reduction == "mean"
-    return math.log(2) if mean and loss.name in _BINARY else None
+    return math.log(2) if mean and loss.name in BINARIES else None
 
 
 def compared(evidence: Evidence) -> Sequence[float]:

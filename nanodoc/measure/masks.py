@@ -8,7 +8,8 @@ import torch
 
 from nanodoc.facts.calls import ATTENTION
 
-_BLOCKS = -1e4  # of what is added to scores
+_BLOCKS = -1e4
+"""A number added to a score that leaves nothing of it."""
 _MOST = 20_000_000
 
 

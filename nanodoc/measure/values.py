@@ -12,6 +12,7 @@ import torch
 from nanodoc.accelerator import in_widest
 from nanodoc.facts.calls import (
     ATTENTION,
+    BINARIES,
     BINARY,
     CLASSIFICATION,
     OF_SIGNS,
@@ -26,10 +27,8 @@ from nanodoc.measure.slopes import Slopes
 
 RECTIFIERS = frozenset(("relu", "relu6", "hardtanh", "threshold", "clamp_min"))
 SQUASHERS = frozenset(("sigmoid", "tanh"))
-"""A number added to a score that leaves nothing of it."""
 _LOOKUP = "embedding"
 _TAKING = ("getitem", "unbind", "select")
-_BINARIES = ("binary_cross_entropy", BINARY)
 _SCALING = ("add", "sub", "mul", "div", "truediv", "rmul")
 _PRODUCTS = ("mul", "rmul", "imul")
 _FEWEST_FLAGS, _MOST_FLAGS = 8, 1 << 16
@@ -151,7 +150,7 @@ class ValueProbe:
             }
         if name == BINARY and options.get("weights") and len(tensors) > 1:
             return {"value": _number(out), **self._all_labels(_binary(tensors[1]), options)}
-        if name in _BINARIES and len(tensors) > 1:
+        if name in BINARIES and len(tensors) > 1:
             told = {"value": _number(out), **_range("target", tensors[1])}
             return told | _classes(tensors[:2])
         if name in REGRESSION and len(tensors) > 1:

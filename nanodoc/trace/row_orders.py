@@ -67,11 +67,12 @@ class Orders:
 
     def alias(self, name: str, of: str) -> None:
         """`name` is `of`, or some of its rows."""
-        origin = self.origin(of)
-        if name in (of, origin):
+        if name == of:
             return
+        origin = self.origin(of)
         self.forget(name)
-        self.made_of[name] = origin
+        if name != origin:  # it may be what it was made of again: `x = shuffled`
+            self.made_of[name] = origin
         if of in self.orders:
             self.orders[name] = self.orders[of]
         if of in self.lines:

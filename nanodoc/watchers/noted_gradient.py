@@ -88,7 +88,7 @@ class NotedGradient:
         if grad is None or not (parameter.is_floating_point() and grad.numel()):
             return
         if is_plain(parameter) and is_plain(grad):
-            with torch.no_grad():
+            with torch.no_grad(), torch._C.DisableTorchFunction():
                 place = int(grad.abs().argmax())
                 self.value = weakref.ref(parameter), place, float(parameter.reshape(-1)[place])
 
@@ -98,7 +98,7 @@ class NotedGradient:
         parameter = self.value[0]() if self.value is not None else None
         if self.value is None or parameter is None:
             return False
-        with torch.no_grad():
+        with torch.no_grad(), torch._C.DisableTorchFunction():
             return float(parameter.reshape(-1)[self.value[1]]) != self.value[2]
 
 

@@ -70,6 +70,7 @@ TOGETHER = [
     "order = torch.randperm(120)\nback = torch.argsort(order)\nx = x[order]\nx = x[back]\ndata = Rows(x, y)",
     "train, test = torch.randperm(120)[:90], torch.randperm(120)[90:]\ndata = Rows(x[train], y[train])",
     "train, test = x[:90], x[90:]\ntrain = train[np.random.permutation(90)]\ndata = Rows(x, y)",
+    "order = np.random.permutation(120)\nmixed = x[order]\nx = mixed\ny = y[order]\ndata = Rows(x, y)",
     "x = x[:, np.random.permutation(4)]\ndata = Rows(x, y)",
     "order = torch.randperm(120)\nx, y = x[order], y[order]\nx = (x - x.mean()) / x.std()\ndata = Rows(x[:96], y[:96])",
     "order = torch.randperm(120)\nx, y = x[order], y[order]\nx -= x.mean()\ndata = TensorDataset(torch.tensor(x), torch.tensor(y))",

@@ -25,14 +25,17 @@ ND120 unpaired-transform, ND151 mixed-repeats
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.finding import Culprit
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.plateau import late_loss
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import WIRED, learning_claim
+
+_NO_LOWER = 0.9  # times the first loss
 
 
 @rule(
@@ -60,8 +63,13 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         "taken row by row afterwards, so that labels belong to other samples.",
         culprit=Culprit(kind="data", location=found.line),
         step=len(evidence.losses) - 1,
-        weight=confidence(0.8, 0.4),
+        # where the labels belong to others, there is little to learn
+        weight=confidence(0.7, 0.5 if _stays(evidence.losses) else 0.0),
         notes=[("the other", found.other_line.place if found.other_line is not None else None)],
         fix=f"index {found.name} and {found.other} with one permutation",
         standing=WIRED,
     )
+
+
+def _stays(losses: Sequence[float]) -> bool:
+    return len(losses) > 1 and late_loss(losses) > _NO_LOWER * losses[0]

@@ -24,12 +24,10 @@ from collections.abc import Iterable
 from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.finding import Culprit
 from nanodoc.diagnosis.rule import Rule, rule
-from nanodoc.facts.calls import BINARY
+from nanodoc.facts.calls import BINARIES
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import WIRED, calls_of, learning_claim
-
-_LOSSES = (BINARY, "binary_cross_entropy")
 
 
 @rule(
@@ -44,7 +42,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     found = inspection.swapped_pairs if inspection is not None else None
     if calls is None or inspection is None or found is None:
         return
-    loss = next((c for c in calls.calls if c.name in _LOSSES and len(c.arguments) > 1), None)
+    loss = next((c for c in calls.calls if c.name in BINARIES and len(c.arguments) > 1), None)
     at_loss = loss.site if loss is not None else None
     culprit = Culprit(kind="data", location=found.line or inspection.labels_at or at_loss)
     yield learning_claim(

@@ -1,6 +1,7 @@
 """## What it checks
-clip_grad_norm_ or clip_grad_value_ on gradients that the optimizer has already used, or where there
-are none yet: after zero_grad() and before backward(). A clip that is given no parameters at all: an
+clip_grad_norm_ or clip_grad_value_ on gradients that the optimizer, or a loop that moves the
+weights by hand, has already used, or where there are none yet: after zero_grad() and before
+backward(). A clip that is given no parameters at all: an
 iterator that the optimizer's constructor has used up, a filter that nothing passes. The calls of a
 train_step are watched: which came, in which order, on which tensors.
 

@@ -1,6 +1,6 @@
 """## What it checks
 A loss that is bitwise the same in every step (of at least ten) while every gradient is exactly
-zero.
+zero. Where the loss pairs samples by their labels, and no two of a batch have one, it says so.
 
 ## Why it matters
 There is nothing to learn from. cross_entropy over a single class is the classic.
