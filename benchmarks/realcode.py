@@ -2,7 +2,8 @@
 
 `scripts/realcode FOLDER`: a folder of checkouts, `examples` (pytorch/examples) and `nanoGPT`
 (karpathy/nanoGPT). They are copied into a temporary folder together with small data made here;
-nothing of theirs is changed but for `--plant`, which puts a NaN into a layer's forward pass. For
+nothing of theirs is changed but for `--plant`, which puts a NaN into a layer's forward pass. The
+scripts of libraries lie beside this file (`realcode_libraries`) and need what they import. For
 each script: where its step was found, whether its first step, run again, was bitwise the same,
 whether its output and the final weights and buffers are those of the bare run, and what was found.
 """
@@ -34,6 +35,7 @@ _TIMES = re.compile(
 
 
 _BESIDE = Path(__file__).resolve().parent / "realcode_site"
+_LIBRARIES = Path(__file__).resolve().parent / "realcode_libraries"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,6 +52,11 @@ class Script:
     plant: tuple[str, ...] = ()
     """(file, text of a line, statement put behind it) that plants a NaN."""
     environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def top(self) -> str:
+        """The checkout that it is of, or `libraries`."""
+        return self.folder.split("/")[0]
 
 
 def scripts() -> list[Script]:
@@ -185,10 +192,14 @@ def examine(script: Script, checkouts: Path, *, plant: bool) -> dict[str, Any]:
 
 def _laid_out(script: Script, checkouts: Path, copy: Path, *, plant: bool) -> int:
     """Copies the checkout and makes its data; the line of the NaN, where one is planted."""
-    top = script.folder.split("/")[0]
-    shutil.copytree(checkouts / top, copy / top, ignore=shutil.ignore_patterns(".git"))
+    top = _top(script, checkouts)
+    shutil.copytree(top, copy / script.top, ignore=shutil.ignore_patterns(".git"))
     make_data(copy)
     return _planted(script, copy / script.folder) if plant else 0
+
+
+def _top(script: Script, checkouts: Path) -> Path:
+    return _LIBRARIES if script.top == "libraries" else checkouts / script.top
 
 
 def _files(folder: Path) -> list[str]:
@@ -238,9 +249,8 @@ def main() -> None:
     for script in scripts():
         if given.only and not any(word in script.name for word in given.only.split(",")):
             continue
-        if not (given.folder / script.folder.split("/")[0]).is_dir() or (
-            given.plant and not script.plant
-        ):
+        there = script.top == "libraries" or (given.folder / script.folder).is_dir()
+        if not there or (given.plant and not script.plant):
             continue
         try:
             row = examine(script, given.folder, plant=given.plant)

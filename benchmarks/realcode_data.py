@@ -24,6 +24,7 @@ def make_data(root: Path) -> None:
     _words(examples / "word_language_model" / "data" / "tiny")
     (examples / "vae" / "results").mkdir(exist_ok=True)
     _waves(examples / "time_sequence_prediction")
+    _cifar(examples / "vision_transformer" / "dataset" / "cifar-10-batches-py")
     _images(examples / "super_resolution" / "dataset" / "BSDS300" / "images" / "train", 12)
     _images(examples / "super_resolution" / "dataset" / "BSDS300" / "images" / "test", 2)
     _images(examples / "fast_neural_style" / "images" / "train" / "one", 12)
@@ -41,6 +42,18 @@ def _mnist(folder: Path, train: int = 400, test: int = 60) -> None:
             sizes = struct.pack(f">{array.ndim}I", *array.shape)
             path = folder / f"{name}-{kind}-ubyte"
             path.write_bytes(magic + sizes + array.astype(np.uint8).tobytes())
+
+
+def _cifar(folder: Path, each: int = 20) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    random = np.random.default_rng(0)
+    for name in (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"):
+        labels = random.permutation(np.arange(each) % 10)
+        images = random.integers(0, 60, (each, 3072)) + labels[:, None] * 15
+        batch = {"data": images.astype(np.uint8), "labels": labels.tolist()}
+        (folder / name).write_bytes(pickle.dumps(batch))
+    classes = [f"class {number}" for number in range(10)]
+    (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": classes}))
 
 
 def _tiny_text(folder: Path) -> None:

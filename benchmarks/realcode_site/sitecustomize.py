@@ -1,6 +1,6 @@
 """Runs in every process of a script: seeds what the script does not seed, keeps weights from being
-downloaded, ends the script after so many optimizer steps of its own, and hashes all weights and
-buffers at its end."""
+downloaded and made data from being refused, ends the script after so many optimizer steps of its
+own, and hashes all weights and buffers at its end."""
 
 from __future__ import annotations
 
@@ -79,5 +79,15 @@ class _WhenTorchIsThere:
             _watch()
 
 
+class _WhenCifarIsThere:
+    """The same for torchvision's CIFAR: made pictures have another checksum than the real ones."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        cifar = sys.modules.get("torchvision.datasets.cifar")
+        if hasattr(cifar, "CIFAR100"):
+            sys.meta_path.remove(self)
+            vars(cifar)["check_integrity"] = lambda file, checksum=None: os.path.isfile(file)
+
+
 if os.environ.get("REALCODE_HASH"):
-    sys.meta_path.insert(0, _WhenTorchIsThere())
+    sys.meta_path[:0] = [_WhenTorchIsThere(), _WhenCifarIsThere()]

@@ -1,5 +1,5 @@
 """One rank by itself: when its run is over, steps are run again without a word to the other ranks,
-which may be gone or elsewhere.
+which may be gone or elsewhere, and without a write to memory that other processes read.
 
 What a rank computes so is its own: gradients before the all-reduce, of its own batch.
 """
@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from nanodoc.recipe.recipe import Recipe
+from nanodoc.replay.own_memory import OwnMemory
 from nanodoc.replay.weight_history import WeightHistory
 from nanodoc.tensors.nested import tensor_leaves
 from nanodoc.tensors.plain import is_plain, without_values
@@ -43,6 +44,7 @@ class LocalCollectives:
 
     def __init__(self, recipe: Recipe) -> None:
         self._model = recipe.model
+        self._memory = OwnMemory(recipe)
         self._originals: list[tuple[Any, str, Any]] = []
 
     @property
@@ -53,6 +55,7 @@ class LocalCollectives:
     def begin(self, *, broken_off: bool = True) -> None:
         """From now on DDP reduces nothing and every collective gives back the rank's own part.
         `broken_off`: the last step may not have come to its end."""
+        self._memory.begin()
         if not self.needed or self._originals:
             return
         for module in self._model.modules():
@@ -84,6 +87,7 @@ class LocalCollectives:
         for owner, name, original in reversed(self._originals):
             setattr(owner, name, original)
         self._originals = []
+        self._memory.end()
 
     def _stand_in(self, owner: Any, name: str, function: Callable[..., Any]) -> None:
         if hasattr(owner, name):

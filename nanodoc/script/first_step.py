@@ -11,6 +11,7 @@ from nanodoc.errors import said
 from nanodoc.loop.script_engine import ScriptEngine
 from nanodoc.loop.stop import Stop
 from nanodoc.replay.local_collectives import several_ranks
+from nanodoc.replay.own_memory import shared_parameter
 from nanodoc.replay.sandbox import state_preserved
 from nanodoc.replay.whole_state import WholeState
 from nanodoc.script.fingerprint import Fingerprint
@@ -57,6 +58,10 @@ def run_again(
         unsafe = now.unsafe
     if now is None or unsafe is not None:
         return RunAgain(unsafe=unsafe or "")
+    shared = shared_parameter(engine.recipe.model)
+    if healthy and shared is not None:
+        # others may write to it while the step runs, and must not lose that
+        return RunAgain(deferred=f"other processes share the memory of {shared}")
     if healthy and another_is_at_work():
         return RunAgain(deferred="another thread of the script is at work")
     # Whether the other ranks can run theirs again is not known: each does it without them.
@@ -135,10 +140,6 @@ def _of_others_too(model: torch.nn.Module) -> str | None:
             return f"{name}, of which each rank holds a part"
     if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
         return "a FullyShardedDataParallel, of whose parameters each rank holds a part"
-    for name, parameter in model.named_parameters():
-        # others may write to it while the step runs, and must not lose that
-        if parameter.device.type == "cpu" and parameter.is_shared():
-            return f"{name}, in memory that other processes share"
     return None
 
 

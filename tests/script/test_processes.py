@@ -81,7 +81,7 @@ if __name__ == "__main__":
         torch.manual_seed(0)
         model = Net().share_memory() if "shared" in words else Net()
         kind = Trains if "class" in words else lambda *given: mp.Process(target=train, args=given)
-        processes = [kind(rank, 0, model, words) for rank in range(2)]
+        processes = [kind(rank, 0, model, words) for rank in range("one" in words, 2)]
         for process in processes:
             process.start()
         for process in processes:
@@ -165,8 +165,16 @@ def test_what_goes_wrong_in_one_is_found_at_its_line(
 
 def test_weights_that_several_train_are_never_put_back(script: Path) -> None:
     _, report = run(script, "fork", "shared")
-    assert "not run again" in report["run"]["step_found"]
-    assert re.search("memory that other processes share", str(report["not_checked"]))
+    assert "run again only where it is sick" in report["run"]["step_found"]
+    assert re.search("other processes share the memory of", str(report["not_checked"]))
+
+
+def test_a_sick_step_of_shared_weights_is_run_again_on_copies_of_them(script: Path) -> None:
+    _, report = run(script, "fork", "shared", "one", "nan")
+    (found,) = report["findings"]
+    assert (found["code"], found["step"]) == ("ND206", 8)
+    assert found["culprit"]["location"]["line"] == line_of(script, "torch.log(")
+    assert report["run"]["reproduced"] == "bitwise"
 
 
 def test_a_process_that_leaves_no_report_is_told(script: Path) -> None:
