@@ -25,6 +25,7 @@ from typing import Any
 
 PYTHON = "python"
 """In the place of a command: the script behind it is run without nanodoc."""
+_exit = os._exit  # nanodoc notes who calls it in a training
 _LONGEST = 300.0  # seconds of a command
 _ROOT = Path(__file__).resolve().parent.parent
 
@@ -95,7 +96,8 @@ def _serve(connection: socket.socket) -> None:
             body += connection.recv(1 << 16)
         told = json.loads(body)
         started = []
-        for rank in _ranks(told["ranks"]):
+        store, ranks = _ranks(told["ranks"])
+        for rank in ranks:
             started.append(os.fork())
             if started[-1] == 0:
                 connection.close()
@@ -103,37 +105,56 @@ def _serve(connection: socket.socket) -> None:
                 _command(told, list(numbers))
         for descriptor in numbers:
             os.close(descriptor)
-        until = time.monotonic() + _LONGEST
-        codes = [_code_of(number, until) for number in started]
-        connection.sendall(f"{max(codes, key=abs)}\n".encode())
+        code = max(_codes_of(started[:]), key=abs)
+        if len(started) > 1 and code < 0:  # of a rank that a signal ended: torchrun's own code
+            code = 1
+        connection.sendall(f"{code}\n".encode())
+        del store  # the next group has one of its own
 
 
-def _code_of(number: int, until: float) -> int:
-    """How a command ended; one that takes too long is ended, so that its test fails."""
-    while True:
-        ended, status = os.waitpid(number, os.WNOHANG)
-        if ended:
-            return os.waitstatus_to_exitcode(status)
+def _codes_of(running: list[int]) -> list[int]:
+    """How the commands ended. Where one of several fails, the others are asked to end, as torchrun
+    does; what takes too long is ended, so that its test fails."""
+    until = time.monotonic() + _LONGEST
+    codes: list[int] = []
+    while running:
+        failed = any(codes)
+        for number in running[:]:
+            ended, status = os.waitpid(number, os.WNOHANG)
+            if ended:
+                running.remove(number)
+                codes.append(os.waitstatus_to_exitcode(status))
+        if any(codes) and not failed:
+            _send(running, signal.SIGTERM)
         if time.monotonic() > until:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(number, signal.SIGKILL)
-            return os.waitstatus_to_exitcode(os.waitpid(number, 0)[1])
+            _send(running, signal.SIGKILL)
         time.sleep(0.005)
+    return codes
 
 
-def _ranks(size: int) -> list[dict[str, str]]:
-    """What torchrun tells each of its processes of the group."""
+def _send(numbers: list[int], sign: signal.Signals) -> None:
+    for number in numbers:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(number, sign) if sign == signal.SIGKILL else os.kill(number, sign)
+
+
+def _ranks(size: int) -> tuple[Any, list[dict[str, str]]]:
+    """The store of a group, which lives in this process as it does in torchrun's, and what torchrun
+    tells each process of the group."""
     if size == 1:
-        return [{}]
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        group = {
-            "WORLD_SIZE": str(size),
-            "LOCAL_WORLD_SIZE": str(size),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(server.getsockname()[1]),
-            "OMP_NUM_THREADS": "1",
-        }
-    return [{**group, "RANK": str(n), "LOCAL_RANK": str(n)} for n in range(size)]
+        return None, [{}]
+    from torch.distributed import TCPStore
+
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    group = {
+        "WORLD_SIZE": str(size),
+        "LOCAL_WORLD_SIZE": str(size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(store.port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "OMP_NUM_THREADS": "1",
+    }
+    return store, [{**group, "RANK": str(n), "LOCAL_RANK": str(n)} for n in range(size)]
 
 
 def _command(told: dict[str, Any], streams: list[int]) -> None:
@@ -189,7 +210,7 @@ def _end(main: Any) -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
-    os._exit(code if isinstance(code, int) else 0 if code is None else 1)
+    _exit(code if isinstance(code, int) else 0 if code is None else 1)
 
 
 class _Forking:

@@ -143,7 +143,7 @@ def own_sources(entrypoint: str) -> tuple[str, ...]:
         for name in files
         if isinstance(name, str)
         and name.endswith(".py")
-        and frame_kind(name) == USER
         and os.path.abspath(name).startswith(tuple(folders))
+        and frame_kind(name) == USER
     )
     return tuple(shown_path(name) for name in own[:_MOST_SOURCES])

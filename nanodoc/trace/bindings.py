@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from nanodoc.facts.source import SourceSpan
 from nanodoc.trace.files import USER, frame_kind, line_span
@@ -12,7 +12,7 @@ from nanodoc.trace.parsed import FUNCTION, end_of, function_around, nodes_of, st
 _BINDS = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.For)
 
 
-def bound_once(nodes: list[ast.AST], name: str, line: int) -> ast.Assign | None:
+def bound_once(nodes: Sequence[ast.AST], name: str, line: int) -> ast.Assign | None:
     """The only statement that binds the name, in the innermost function around the line that does
     so, or in the module."""
     around = [n for n in nodes if isinstance(n, FUNCTION) and n.lineno <= line <= end_of(n)]
@@ -90,7 +90,7 @@ def prepared_otherwise_at(file: str, line: int) -> SourceSpan | None:
     return line_span(file, bound.lineno, function_around(nodes, bound.lineno))
 
 
-def _set_of_loader(nodes: list[ast.AST], line: int) -> ast.Call | None:
+def _set_of_loader(nodes: Sequence[ast.AST], line: int) -> ast.Call | None:
     """The call that makes the data set of the loader that a call on the line makes."""
     calls = [node for node in nodes if isinstance(node, ast.Call) and node.lineno == line]
     first = next((call.args[0] for call in calls if call.args), None)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from nanodoc.facts.source import SourceSpan
 from nanodoc.trace.files import USER, frame_kind, line_span
@@ -44,7 +44,7 @@ def writes_in_place() -> SourceSpan | None:
     return found[0] if len(found) == 1 else None
 
 
-def _calls() -> Iterator[tuple[str, list[ast.AST], ast.Call]]:
+def _calls() -> Iterator[tuple[str, Sequence[ast.AST], ast.Call]]:
     """Those in the user's files that are loaded, in the order in which they stand."""
     files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
     for file in dict.fromkeys(filter(None, files)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import linecache
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from types import CodeType
 
@@ -20,10 +20,11 @@ def tree_of(file: str) -> ast.Module | None:
         return None
 
 
-def nodes_of(file: str) -> list[ast.AST]:
+@lru_cache(maxsize=16)
+def nodes_of(file: str) -> tuple[ast.AST, ...]:
     """All nodes of a file's tree, from the outside in."""
     tree = tree_of(file)
-    return list(ast.walk(tree)) if tree is not None else []
+    return tuple(ast.walk(tree)) if tree is not None else ()
 
 
 def definition_of(code: CodeType) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
@@ -53,7 +54,7 @@ def end_of(node: ast.AST) -> int:
     return getattr(node, "end_lineno", None) or 0
 
 
-def function_around(nodes: list[ast.AST], line: int) -> str:
+def function_around(nodes: Sequence[ast.AST], line: int) -> str:
     """The name of the innermost function that holds a line; "<module>" outside of all."""
     around = [n for n in nodes if isinstance(n, FUNCTION) and n.lineno <= line <= end_of(n)]
     return max(around, key=lambda node: node.lineno).name if around else "<module>"

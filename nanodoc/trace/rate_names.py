@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from nanodoc.facts.source import SourceSpan
 from nanodoc.trace.bindings import bound_once
@@ -41,7 +41,7 @@ def _is_trainers(call: ast.Call) -> bool:
     return isinstance(call.func, ast.Attribute) and call.func.attr in _TRAINING
 
 
-def _given_to_trainer(file: str, nodes: list[ast.AST], rate: object) -> SourceSpan | None:
+def _given_to_trainer(file: str, nodes: Sequence[ast.AST], rate: object) -> SourceSpan | None:
     """The only line that gives the number to something with a rate's name:
     `TrainingArguments(learning_rate=0.1)`."""
     found = {
@@ -65,7 +65,7 @@ def _rate(call: ast.Call, kind: str) -> ast.expr | None:
 
 
 def _given(
-    file: str, nodes: list[ast.AST], value: ast.expr, line: int, rate: object, depth: int
+    file: str, nodes: Sequence[ast.AST], value: ast.expr, line: int, rate: object, depth: int
 ) -> SourceSpan | None:
     if isinstance(value, (ast.Attribute, ast.Subscript)):
         found = _written(nodes, value) or _default(nodes, value, rate)
@@ -79,7 +79,7 @@ def _given(
     return again or line_span(file, bound.lineno, function_around(nodes, bound.lineno))
 
 
-def _written(nodes: list[ast.AST], value: ast.expr) -> int | None:
+def _written(nodes: Sequence[ast.AST], value: ast.expr) -> int | None:
     """The only line that assigns to `args.lr` itself, and more than a name."""
     name = ast.unparse(value)
     found = [
@@ -94,7 +94,7 @@ def _written(nodes: list[ast.AST], value: ast.expr) -> int | None:
 
 
 def _default(
-    nodes: list[ast.AST], value: ast.Attribute | ast.Subscript, rate: object
+    nodes: Sequence[ast.AST], value: ast.Attribute | ast.Subscript, rate: object
 ) -> int | None:
     """The line of an option, a field of a class, or an entry of a dictionary, by its name and its
     number."""

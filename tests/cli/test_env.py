@@ -21,18 +21,16 @@ from nanodoc.environment.gather import gather, nvidia_driver
 from nanodoc.environment.model import FAILED, NOTE, OK, Check, Environment, Gpu
 from nanodoc.environment.variables import redacted, relevant
 from nanodoc.report.environment import render
-from tests.helpers import fresh_nanodoc, report_of
+from tests.helpers import fresh_nanodoc, nanodoc, report_of
 
 
-def with_variables(
-    *arguments: str, cwd: Path | None = None, **variables: str
-) -> subprocess.CompletedProcess[str]:
+def fresh_with_variables(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Where what the process can import is what counts."""
     command = [sys.executable, "-m", "nanodoc", "env", *arguments]
     return subprocess.run(
         command,
         capture_output=True,
         text=True,
-        cwd=cwd,
         env={**os.environ, **variables},
         timeout=120,
         check=False,
@@ -65,8 +63,8 @@ def test_the_block_is_fenced_and_complete() -> None:
 
 
 def test_json_has_the_same(tmp_path: Path) -> None:
-    done = with_variables(
-        "--output-format", "json", "--output", "env.json", cwd=tmp_path, OMP_NUM_THREADS="1"
+    done = nanodoc(
+        "env", "--output-format", "json", "--output", "env.json", cwd=tmp_path, OMP_NUM_THREADS="1"
     )
     assert done.stdout == ""
     said = json.loads((tmp_path / "env.json").read_text())
@@ -102,7 +100,8 @@ SECRETS = {
 @pytest.mark.parametrize("output_format", ["full", "json"])
 def test_secrets_never_show_up(output_format: str, tmp_path: Path) -> None:
     home = tmp_path / "alice"
-    done = with_variables(
+    done = nanodoc(
+        "env",
         "--output-format",
         output_format,
         **SECRETS,
@@ -144,7 +143,7 @@ def test_a_torch_that_cannot_be_imported_is_a_failed_check(tmp_path: Path) -> No
             [str(tmp_path), str(Path(checks.__file__).parents[2]), os.environ.get("PYTHONPATH")],
         )
     )
-    done = with_variables("--output-format", "json", PYTHONPATH=path)
+    done = fresh_with_variables("--output-format", "json", PYTHONPATH=path)
     said = report_of(done)
     assert done.returncode == 1
     assert said["verdict"] == "failed"
@@ -183,7 +182,7 @@ def test_a_driver_and_a_build_for_the_cpu_is_a_failure(
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     assert nvidia_driver() == "560.35.03"
-    done = fresh_nanodoc("env", "--output-format", "json")
+    done = nanodoc("env", "--output-format", "json")
     (failed,) = [one for one in report_of(done)["checks"] if one["state"] == "FAILED"]
     assert done.returncode == 1
     assert failed["name"] == "GPU"

@@ -20,7 +20,7 @@ from nanodoc.pipeline.run import run_training
 from nanodoc.report.formats import rendered
 from nanodoc.report.report import Accepted, Report
 from nanodoc.report.terminal import Look
-from tests.helpers import fresh_nanodoc, nanodoc
+from tests.helpers import nanodoc
 from tests.report.test_page import HOSTILE, hostile
 from tests.report.test_renderers import SICK
 
@@ -170,11 +170,11 @@ def test_no_change_is_offered_for_a_line_with_a_hidden_credential(report: Report
     assert "fixes" not in result
 
 
-def test_json_stays_json_on_narrow_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_stays_json_on_narrow_streams(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SICK)
-    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
     flags = ("--in-process", "--output-format", "sarif")
-    done = fresh_nanodoc("run", "train.py:build", *flags, cwd=tmp_path)
+    narrow = {"PYTHONIOENCODING": "ascii"}
+    done = nanodoc("run", "train.py:build", *flags, cwd=tmp_path, **narrow)
     assert done.stdout.isascii()
     assert json.loads(done.stdout)["version"] == "2.1.0"
 
