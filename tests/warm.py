@@ -96,8 +96,8 @@ def _serve(connection: socket.socket) -> None:
             body += connection.recv(1 << 16)
         told = json.loads(body)
         started = []
-        store, ranks = _ranks(told["ranks"])
-        for rank in ranks:
+        store, port = _store() if told["ranks"] > 1 else (0, 0)
+        for rank in _ranks(told["ranks"], port):
             started.append(os.fork())
             if started[-1] == 0:
                 connection.close()
@@ -109,7 +109,9 @@ def _serve(connection: socket.socket) -> None:
         if len(started) > 1 and code < 0:  # of a rank that a signal ended: torchrun's own code
             code = 1
         connection.sendall(f"{code}\n".encode())
-        del store  # the next group has one of its own
+        if store:
+            os.kill(store, signal.SIGKILL)
+            os.waitpid(store, 0)
 
 
 def _codes_of(running: list[int]) -> list[int]:
@@ -138,23 +140,37 @@ def _send(numbers: list[int], sign: signal.Signals) -> None:
             os.killpg(number, sign) if sign == signal.SIGKILL else os.kill(number, sign)
 
 
-def _ranks(size: int) -> tuple[Any, list[dict[str, str]]]:
-    """The store of a group, which lives in this process as it does in torchrun's, and what torchrun
-    tells each process of the group."""
-    if size == 1:
-        return None, [{}]
-    from torch.distributed import TCPStore
+def _store() -> tuple[int, int]:
+    """A process that keeps the store of a group until it is killed, as torchrun's does, and its
+    port. The process that is forked for every command must not have the store's threads."""
+    reading, writing = os.pipe()
+    number = os.fork()
+    if number == 0:
+        from torch.distributed import TCPStore
 
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        os.write(writing, str(store.port).encode())
+        while True:
+            signal.pause()
+    os.close(writing)
+    port = int(os.read(reading, 8))
+    os.close(reading)
+    return number, port
+
+
+def _ranks(size: int, port: int) -> list[dict[str, str]]:
+    """What torchrun tells each of its processes of the group."""
+    if size == 1:
+        return [{}]
     group = {
         "WORLD_SIZE": str(size),
         "LOCAL_WORLD_SIZE": str(size),
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(store.port),
+        "MASTER_PORT": str(port),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "OMP_NUM_THREADS": "1",
     }
-    return store, [{**group, "RANK": str(n), "LOCAL_RANK": str(n)} for n in range(size)]
+    return [{**group, "RANK": str(n), "LOCAL_RANK": str(n)} for n in range(size)]
 
 
 def _command(told: dict[str, Any], streams: list[int]) -> None:
