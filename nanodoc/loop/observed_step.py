@@ -49,6 +49,7 @@ class ObservedStep(StepDriver):
     def observe(self, start: StepState) -> ObservedVitals:
         """What is to be seen of the step that begins: its observer is open while it runs."""
         observer = Observer(self._runner.recipe, self._named, self._optimizer_steps).watch(start)
+        observer.scratch = self._scratch
         observer.on_gradients = self._gradients
         observer.expected_evaluations = self._evaluations
         return ObservedVitals(observer, self._watches, self._amp, self._probes)

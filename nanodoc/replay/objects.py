@@ -34,6 +34,8 @@ QUEUES: tuple[Any, ...] = (
 SUSPENDED = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
 """They are not held: what they do at their end is to happen when the training lets go of them."""
 _FUNCTIONS = (types.FunctionType, types.MethodType)
+_NEVER_STATEFUL = (type, types.ModuleType, *_DATA, *_FUNCTIONS, *QUEUES)
+_NOT_LOOKED_INTO = (*PLAIN, torch.Tensor, torch.nn.Module)
 _DEEPEST = 7  # objects inside objects
 _MOST = 5000  # objects
 
@@ -41,7 +43,7 @@ _MOST = 5000  # objects
 def is_stateful(value: Any, *, libraries: bool = False) -> bool:
     """An object of a class of the user's own, which may count or remember; with `libraries`, of an
     installed package's other than torch, too."""
-    if isinstance(value, (type, types.ModuleType, *_DATA, *_FUNCTIONS, *QUEUES)):
+    if isinstance(value, _NEVER_STATEFUL):
         return False
     if not hasattr(value, "__dict__"):
         return False
@@ -118,7 +120,7 @@ class PlainState:
             self._look(value, depth)
 
     def _look(self, value: Any, depth: int) -> None:
-        if isinstance(value, (*PLAIN, torch.Tensor, torch.nn.Module)) or id(value) in self._seen:
+        if isinstance(value, _NOT_LOOKED_INTO) or id(value) in self._seen:
             return
         if depth > _DEEPEST or len(self._seen) > _MOST:
             return

@@ -34,7 +34,6 @@ class Observer:
     ) -> None:
         self._recipe = recipe
         self._named = named
-        self._names = {id(parameter): name for name, parameter in named}
         self._expected_steps = expected_steps
         self._capsule: StepState | None = None
         self._unread: list[torch.Tensor] = []
@@ -42,7 +41,7 @@ class Observer:
         self._original_scaler_step: Callable[..., Any] | None = None
         self._hook: Any = None
         self._inside = False
-        self._scratch = Scratch()
+        self.scratch = Scratch()
         self.on_loss: Callable[[torch.Tensor], None] | None = None
         self.on_gradients: Callable[[], None] | None = None
         self.on_scaler_step: Callable[[], None] | None = None
@@ -148,7 +147,7 @@ class Observer:
         if self._capsule is None or self.tripped is not None:
             return
         named = self._of(optimizer)
-        vitals = packed_vitals(self._unread, named, self.extras(), self._scratch)
+        vitals = packed_vitals(self._unread, named, self.extras(), self.scratch)
         self._unread = []
         if not math.isfinite(vitals.loss) or (not vitals.finite and really_nonfinite(named)):
             self.tripped = vitals
@@ -174,7 +173,7 @@ class Observer:
             (name, None) for name, parameter in self._named if parameter.grad is not None
         )
         named = self._of(optimizer)
-        vitals = packed_vitals(self._unread, named, self.extras(), self._scratch)
+        vitals = packed_vitals(self._unread, named, self.extras(), self.scratch)
         self._unread = []
         # only of a fused optimizer, which unscales and skips by itself
         scale = getattr(optimizer, "grad_scale", None)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 Restore = Callable[[], None]
+_MODULES = ("numpy.random", "multiprocessing.sharedctypes")
 
 
 def copy_of_source(value: Any) -> Callable[[Any], Restore] | None:
@@ -21,7 +22,10 @@ def copy_of_source(value: Any) -> Callable[[Any], Restore] | None:
         return _torch_generator
     if isinstance(value, random.Random):
         return _python_generator
-    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    module = type(value).__module__
+    if not isinstance(module, str) or not module.startswith(_MODULES):
+        return None
+    kind = f"{module}.{type(value).__qualname__}"
     if kind == "multiprocessing.sharedctypes.Synchronized":
         return _shared_number if _is_alone() else None
     return {

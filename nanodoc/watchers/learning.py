@@ -106,10 +106,10 @@ class LearningWatch(Watch):
         return 0.0
 
     def around_step(self, start: StepState) -> contextlib.AbstractContextManager[None]:
-        if self._begun or not self.sampler.may_hook:
+        if self._begun:
             return NOTHING
         self._begun = True
-        return self._inspector.first_step()
+        return self._inspector.first_step() if self.sampler.may_hook else NOTHING
 
     @property
     def highest_rates(self) -> list[float]:
