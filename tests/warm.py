@@ -7,6 +7,7 @@ from __future__ import annotations
 import array
 import atexit
 import contextlib
+import gc
 import json
 import multiprocessing.process
 import os
@@ -288,6 +289,8 @@ def _warmed() -> None:
     import nanodoc.rules.catalogue  # noqa: F401
 
     torch.set_num_threads(1)
+    gc.collect()
+    gc.freeze()  # no collection of a forked process need look at what is loaded, and copy its pages
 
 
 if __name__ == "__main__":

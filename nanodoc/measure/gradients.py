@@ -123,8 +123,6 @@ def _read_alike(
         *torch._foreach_norm(grads, 2),
         *(scalar if scalar.dim() == 0 else scalar.reshape(()) for scalar in scalars),
     ]
-    if device.type == "cpu":  # there is nothing to wait for
-        return [piece.item() for piece in pieces]
     packed, slots = scratch.slots(len(pieces), grads[0])
     torch._foreach_copy_(slots, pieces)
     read: list[float] = packed.tolist()  # the step's one synchronisation

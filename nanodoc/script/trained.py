@@ -116,11 +116,9 @@ def what_is_trained(names: Mapping[str, Any], made: Made, step: RecoveredStep) -
 
 def _roots(alive: list[Any], optimizers: list[torch.optim.Optimizer]) -> list[torch.nn.Module]:
     own = {id(p) for o in optimizers for group in o.param_groups for p in group["params"]}
-    modules = [
-        o
-        for o in {id(o): o for o in alive}.values()  # a module may have several names
-        if issubclass(type(o), torch.nn.Module) and "_modules" in vars(o) and not _is_ours(o)
-    ]
+    kinds = {kind for kind in set(map(type, alive)) if issubclass(kind, torch.nn.Module)}
+    found = {id(o): o for o in alive if type(o) in kinds}  # a module may have several names
+    modules = [o for o in found.values() if "_modules" in vars(o) and not _is_ours(o)]
     inner = {id(child) for module in modules for child in module._modules.values()}
     return [
         module
