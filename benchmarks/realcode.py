@@ -30,7 +30,8 @@ from benchmarks.realcode_data import make_data
 
 _TIMES = re.compile(
     r"(?:Time|Data)\s+\d+\.\d+ \(\s*\d+\.\d+\)|\(?\d+\.\d+ ?m?s\)?|\d+\.\d+ ?ms|time \S+|"
-    r"ms/batch +\S+|mfu \S+%|\d\d:\d\d:\d\d|elapsed.*"
+    r"ms/batch +\S+|mfu \S+%|\d\d:\d\d:\d\d|elapsed.*|"
+    r"'(?:train|eval)_(?:runtime|samples_per_second|steps_per_second)': '[\d.e+]+'"
 )
 
 

@@ -121,7 +121,7 @@ def _images(folder: Path, count: int, name: str = "") -> None:
     from PIL import Image
 
     folder.mkdir(parents=True, exist_ok=True)
-    random = np.random.default_rng(0)
+    random = np.random.default_rng(list(folder.name.encode()))  # others for the test
     for number in range(count):
         pixels = random.integers(0, 255, (72, 72, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(folder / f"{name or number}.jpg")
