@@ -6,7 +6,7 @@ from timm.data import Mixup
 from timm.loss import SoftTargetCrossEntropy
 from timm.optim import create_optimizer_v2
 from timm.scheduler import CosineLRScheduler
-from timm.utils import AverageMeter, ModelEmaV3
+from timm.utils import AverageMeter, ModelEmaV3, random_seed
 from torch.utils.data import DataLoader, TensorDataset
 
 
@@ -40,7 +40,7 @@ def train_one_epoch(epoch, model, loader, optimizer, loss_fn, mixup, scheduler, 
 
 
 def main():
-    torch.manual_seed(0)
+    random_seed(0)
     model = timm.create_model("resnet10t", num_classes=4)
     optimizer = create_optimizer_v2(model, opt="adamw", lr=1e-3, weight_decay=0.05)
     loader = DataLoader(images(128), batch_size=8, shuffle=True, drop_last=True)

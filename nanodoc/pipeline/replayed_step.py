@@ -44,6 +44,7 @@ from nanodoc.replay.step_state import StateKeeper, copy_weights
 from nanodoc.replay.traced_replay import Replay, Replayer
 from nanodoc.replay.weight_history import PastStep
 from nanodoc.report.report import Report, VitalSigns
+from nanodoc.script.trained import Several
 from nanodoc.tensors.nested import move_module
 from nanodoc.trace.stop import stop_here
 
@@ -67,6 +68,8 @@ class ReplayedStep:
         fresh = copy_weights(list(recipe.model.named_parameters()), host=True)
         drawn = first_batches(recipe)
         template = drawn[0] if drawn else None
+        if isinstance(recipe.model, Several):
+            recipe.model.name_as(content["model"])
         restore_into(recipe, content)
         move_module(recipe.model, device, recipe.optimizers)
         recipe = with_settings(recipe, options.settings)

@@ -115,17 +115,23 @@ def what_is_trained(names: Mapping[str, Any], made: Made, step: RecoveredStep) -
 
 
 def _roots(alive: list[Any], optimizers: list[torch.optim.Optimizer]) -> list[torch.nn.Module]:
-    own = {id(p) for o in optimizers for group in o.param_groups for p in group["params"]}
+    """In the order in which the optimizers were given their parameters: that of the objects alive
+    is another in every process, and a snapshot names them by their position."""
+    stepped = [p for o in optimizers for group in o.param_groups for p in group["params"]]
+    own = {id(p): position for position, p in reversed(list(enumerate(stepped)))}
     kinds = {kind for kind in set(map(type, alive)) if issubclass(kind, torch.nn.Module)}
     found = {id(o): o for o in alive if type(o) in kinds}  # a module may have several names
     modules = [o for o in found.values() if "_modules" in vars(o) and not _is_ours(o)]
     inner = {id(child) for module in modules for child in module._modules.values()}
-    return [
+    roots = [
         module
         for module in modules
         if id(module) not in inner
         and any((id(p) in own) if own else p.requires_grad for p in module.parameters())
     ]
+    if own:
+        roots.sort(key=lambda r: min(own.get(id(p), len(stepped)) for p in r.parameters()))
+    return roots
 
 
 def _given_up(
@@ -190,18 +196,29 @@ def _loose(
 
 
 def _is_ours(module: torch.nn.Module) -> bool:
-    return isinstance(module, _Several)
+    return isinstance(module, Several)
 
 
-class _Several(torch.nn.ModuleDict):
+class Several(torch.nn.ModuleDict):
     """Modules that are trained together, by the names of the script's variables."""
+
+    def name_as(self, state: Mapping[str, Any]) -> None:
+        """Names the modules as the state_dict of another process does. They come in the same
+        order, but that process may have looked for them among other variables."""
+        theirs = list(dict.fromkeys(str(key).partition(".")[0] for key in state))
+        loose, own = list(self._parameters), list(self._modules)
+        if len(theirs) != len(loose) + len(own) or set(own) == set(theirs[len(loose) :]):
+            return
+        values = list(self._modules.values())
+        self._modules.clear()
+        self._modules.update(zip(theirs[len(loose) :], values, strict=True))
 
 
 def _together(
     roots: list[torch.nn.Module], loose: Mapping[str, torch.Tensor], names: Mapping[str, Any]
 ) -> torch.nn.Module:
     called = {id(value): name for name, value in reversed(list(names.items())) if "." not in name}
-    several = _Several()
+    several = Several()
     for position, root in enumerate(roots):
         name = called.get(id(root), f"module{position}")
         # written past __setattr__ and add_module: nothing of the user's is told of it
