@@ -68,9 +68,7 @@ class ReplayedStep:
         fresh = copy_weights(list(recipe.model.named_parameters()), host=True)
         drawn = first_batches(recipe)
         template = drawn[0] if drawn else None
-        if isinstance(recipe.model, Several):
-            recipe.model.name_as(content["model"])
-        restore_into(recipe, content)
+        _restore(recipe, content)
         move_module(recipe.model, device, recipe.optimizers)
         recipe = with_settings(recipe, options.settings)
         batches = batches_of(content, template, recipe.data)
@@ -341,3 +339,9 @@ def _same(a: float, b: float) -> bool:
 
 def _mean(replay: Replay) -> float:
     return sum(replay.losses) / len(replay.losses) if replay.losses else math.nan
+
+
+def _restore(recipe: Recipe, content: dict[str, Any]) -> None:
+    if isinstance(recipe.model, Several):
+        recipe.model.name_as(content["model"])
+    restore_into(recipe, content)
