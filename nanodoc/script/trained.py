@@ -119,8 +119,10 @@ def _roots(alive: list[Any], optimizers: list[torch.optim.Optimizer]) -> list[to
     is another in every process, and a snapshot names them by their position."""
     stepped = [p for o in optimizers for group in o.param_groups for p in group["params"]]
     own = {id(p): position for position, p in reversed(list(enumerate(stepped)))}
-    kinds = {kind for kind in set(map(type, alive)) if issubclass(kind, torch.nn.Module)}
-    found = {id(o): o for o in alive if type(o) in kinds}  # a module may have several names
+    # by identity: a metaclass may make its classes unhashable
+    kinds = {id(kind): kind for kind in map(type, alive)}
+    kinds = {i: kind for i, kind in kinds.items() if issubclass(kind, torch.nn.Module)}
+    found = {id(o): o for o in alive if id(type(o)) in kinds}  # a module may have several names
     modules = [o for o in found.values() if "_modules" in vars(o) and not _is_ours(o)]
     inner = {id(child) for module in modules for child in module._modules.values()}
     roots = [
