@@ -59,6 +59,14 @@ class Script:
         """The checkout that it is of, or `libraries`."""
         return self.folder.split("/")[0]
 
+    def within(self, checkouts: Path) -> Path:
+        """Where its checkout lies."""
+        return _LIBRARIES if self.top == "libraries" else checkouts / self.top
+
+    def is_there(self, checkouts: Path) -> bool:
+        """Its folder is in the checkout."""
+        return (self.within(checkouts) / self.folder.removeprefix(self.top).lstrip("/")).is_dir()
+
 
 def scripts() -> list[Script]:
     """All of them."""
@@ -193,14 +201,10 @@ def examine(script: Script, checkouts: Path, *, plant: bool) -> dict[str, Any]:
 
 def _laid_out(script: Script, checkouts: Path, copy: Path, *, plant: bool) -> int:
     """Copies the checkout and makes its data; the line of the NaN, where one is planted."""
-    top = _top(script, checkouts)
-    shutil.copytree(top, copy / script.top, ignore=shutil.ignore_patterns(".git"))
+    within = script.within(checkouts)
+    shutil.copytree(within, copy / script.top, ignore=shutil.ignore_patterns(".git"))
     make_data(copy)
     return _planted(script, copy / script.folder) if plant else 0
-
-
-def _top(script: Script, checkouts: Path) -> Path:
-    return _LIBRARIES if script.top == "libraries" else checkouts / script.top
 
 
 def _files(folder: Path) -> list[str]:
@@ -250,8 +254,7 @@ def main() -> None:
     for script in scripts():
         if given.only and not any(word in script.name for word in given.only.split(",")):
             continue
-        there = script.top == "libraries" or (given.folder / script.folder).is_dir()
-        if not there or (given.plant and not script.plant):
+        if not script.is_there(given.folder) or (given.plant and not script.plant):
             continue
         try:
             row = examine(script, given.folder, plant=given.plant)

@@ -45,12 +45,12 @@ def test_each_way_runs_a_step(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.slow
 def test_growth_is_told_by_length_and_by_depth(capsys: pytest.CaptureFixture[str]) -> None:
-    per_op, graph = growth(CPU, lengths=(30, 300)), graph_growth(CPU, depths=(2,))
+    per_op, graph = growth(CPU, lengths=(30, 2_000)), graph_growth(CPU, depths=(2,))
     printing.print_growth(per_op)
     printing.print_graph(graph)
     assert graph["2"]["ops"] == 43
     told = capsys.readouterr().out
-    assert "µs per op at 30 and 300 ops" in told
+    assert "µs per op at 30 and 2 000 ops" in told
     assert "2 layers     43 ops" in told
 
 

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -128,17 +128,17 @@ def _codes_of(running: list[int]) -> list[int]:
                 running.remove(number)
                 codes.append(os.waitstatus_to_exitcode(status))
         if any(codes) and not failed:
-            _send(running, signal.SIGTERM)
+            _tell(running, os.kill, signal.SIGTERM)
         if time.monotonic() > until:
-            _send(running, signal.SIGKILL)
+            _tell(running, os.killpg, signal.SIGKILL)
         time.sleep(0.005)
     return codes
 
 
-def _send(numbers: list[int], sign: signal.Signals) -> None:
+def _tell(numbers: list[int], kill: Callable[[int, int], None], sign: signal.Signals) -> None:
     for number in numbers:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(number, sign) if sign == signal.SIGKILL else os.kill(number, sign)
+            kill(number, sign)
 
 
 def _store() -> tuple[int, int]:
@@ -149,6 +149,9 @@ def _store() -> tuple[int, int]:
     if number == 0:
         from torch.distributed import TCPStore
 
+        from nanodoc.supervise.parent_death import end_with_parent
+
+        end_with_parent()
         store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         os.write(writing, str(store.port).encode())
         while True:

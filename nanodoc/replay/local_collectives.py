@@ -40,7 +40,8 @@ _LARGEST = 1 << 30  # bytes of parameters that are read for a comparison
 
 
 class LocalCollectives:
-    """`begin` takes the rank out of the group, `end` puts it back."""
+    """`begin` takes the rank out of the group, and its tensors out of shared memory; `end` puts
+    both back."""
 
     def __init__(self, recipe: Recipe) -> None:
         self._model = recipe.model

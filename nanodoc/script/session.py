@@ -82,6 +82,8 @@ class ScriptSession(SearchSession):
 
     def _given_up(self) -> None:
         if self.engine is not None:
+            # the script goes on, with the other ranks and in the memory it shares
+            self.engine.alone.end()
             self.engine.abandon()
         self._around.close()
 

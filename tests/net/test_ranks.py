@@ -18,7 +18,6 @@ import pytest
 from torch._C._distributed_c10d import TCPStore
 
 from nanodoc.net.supervisor import process_ended
-from tests.helpers import nanodoc
 
 QUICK = ("--sizes", "1", "--output-format", "json")
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node")
@@ -90,16 +89,11 @@ def free_port() -> int:
         return int(server.getsockname()[1])
 
 
-def launched(ranks: int, *arguments: str, real: bool = False) -> tuple[int, dict[str, Any], str]:
-    """The check under torchrun: exit code, report, stderr. `real`: under torchrun itself, else each
-    rank is forked from a process that has imported torch, which takes a fraction of the time."""
-    if real:
-        code, out, err = ended(
-            started(*TORCHRUN, str(ranks), "-m", "nanodoc", "net", *QUICK, *arguments)
-        )
-    else:
-        done = nanodoc("net", *QUICK, *arguments, ranks=ranks)
-        code, out, err = done.returncode, done.stdout, done.stderr
+def launched(ranks: int, *arguments: str) -> tuple[int, dict[str, Any], str]:
+    """The check under torchrun: exit code, report, stderr."""
+    code, out, err = ended(
+        started(*TORCHRUN, str(ranks), "-m", "nanodoc", "net", *QUICK, *arguments)
+    )
     assert out, err
     # json.loads fails on anything that is printed twice or between
     return code, json.loads(out), err
@@ -110,7 +104,7 @@ def states(report: Mapping[str, Any]) -> list[str]:
 
 
 def test_all_ranks_are_ok() -> None:
-    code, report, err = launched(3, real=True)
+    code, report, err = launched(3)
     assert code == 0, err
     assert report["verdict"] == "healthy"
     assert report["backend"] == "gloo"
@@ -176,7 +170,7 @@ def test_a_slow_rank_another_torch_and_wrong_numbers() -> None:
     """None of these ends the check: they are all found in one run."""
     summed = ["all_reduce", "broadcast", "all_gather", "reduce_scatter", "ring"]
     drills = [f"0:wrong@{check}" for check in summed] + ["1:slow@barrier", "1:version"]
-    code, report, err = launched(2, *(text for drill in drills for text in ("--drill", drill)))
+    code, report, err = started_alone(2, *(text for drill in drills for text in ("--drill", drill)))
     assert code == 1, err
     assert [one["name"] for one in report["checks"] if one["state"] == "FAILED"] == summed
     said = report["ranks"][1]["text"].split("; in ")
