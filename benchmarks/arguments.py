@@ -22,6 +22,8 @@ class Arguments:
     memory: bool
     scripts: bool
     """Each model as a script of its own, too."""
+    start_up: bool
+    """Whole processes and the merging of ranks, too, which are the host's affair."""
     long_steps: int
     """Of the long run; 0 for none."""
 
@@ -40,6 +42,7 @@ def parse(description: str, arguments: Sequence[str] | None = None) -> Arguments
     )
     parser.add_argument("--no-memory", action="store_true")
     parser.add_argument("--no-scripts", action="store_true")
+    parser.add_argument("--no-start-up", action="store_true")
     parser.add_argument("--long-steps", type=int, default=20_000, help="of the long run; 0: none")
     given = parser.parse_args(arguments)
     return Arguments(
@@ -51,5 +54,6 @@ def parse(description: str, arguments: Sequence[str] | None = None) -> Arguments
         max_monitored=given.max_monitored,
         memory=not given.no_memory,
         scripts=not given.no_scripts,
+        start_up=not given.no_start_up,
         long_steps=given.long_steps,
     )

@@ -1,7 +1,7 @@
 """Measures what nanodoc costs: ratios to the bare loop, in one run, with interleaved repetitions.
 
 usage: scripts/bench [--repeats N] [--seconds S] [--models gpt,conv,lstm,gpt-amp] [--no-memory]
-    [--no-scripts] [--long-steps N]
+    [--no-scripts] [--no-start-up] [--long-steps N]
     [--device auto|cpu|cuda|mps|xpu|…|sim] [--output bench.json] [--max-monitored R]
 
 Prints a table and writes JSON with the device's name. Times are the median over `repeats` rounds;
@@ -49,10 +49,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     }
     for device in devices_for(given.device):
         devices[device.type] = _measured(device, given)
-    results["start_up"] = start_up()
-    printing.print_start_up(results["start_up"])
-    results["merging"] = merging()
-    printing.print_merging(results["merging"])
+    if given.start_up:
+        results["start_up"] = start_up()
+        printing.print_start_up(results["start_up"])
+        results["merging"] = merging()
+        printing.print_merging(results["merging"])
     given.output.write_text(json.dumps(results, indent=2), encoding="utf-8")
     print(f"written to {given.output}")
     worst = _worst(devices)

@@ -4,8 +4,11 @@ its calls, its memory or its samples written down."""
 from __future__ import annotations
 
 import contextlib
+import gc
+import itertools
 import traceback
 from dataclasses import replace
+from types import FrameType, FunctionType
 
 import torch
 
@@ -28,6 +31,7 @@ from nanodoc.replay.traced_replay import leaves_of
 from nanodoc.tensors.nested import batch_size
 from nanodoc.trace.calls import CallLog
 from nanodoc.trace.eager import run_eagerly
+from nanodoc.trace.files import USER, frame_kind
 
 # An error of our own, or one more for want of memory, must not hide the user's.
 _HARMLESS = (
@@ -47,8 +51,25 @@ _HARMLESS = (
 def make_room(error: UserCodeError, device: torch.device) -> None:
     """Lets go of what the frames of a step that failed for want of memory hold, so that it can be
     looked at."""
-    traceback.clear_frames(error.cause.__traceback__)
+    ended = error.cause.__traceback__
+    traceback.clear_frames(ended)
+    _empty_closures([frame for frame, _ in traceback.walk_tb(ended)])
     accelerator.empty_cache(device)
+
+
+def _empty_closures(frames: list[FrameType]) -> None:
+    """A cleared frame still holds its function, and that what it has closed over: Module.__call__
+    runs the forward in a function of its own, which holds the module's inputs. Only a function that
+    the frame before it has made, and that is not the user's, is emptied: nobody else calls it."""
+    for maker, frame in itertools.pairwise(frames):
+        made_here = frame.f_code.co_qualname.startswith(f"{maker.f_code.co_qualname}.<locals>.")
+        if not made_here or frame_kind(frame.f_code.co_filename) == USER:
+            continue
+        for function in gc.get_referents(frame):
+            if isinstance(function, FunctionType) and function.__code__ is frame.f_code:
+                for cell in function.__closure__ or ():
+                    with contextlib.suppress(ValueError):  # empty already
+                        del cell.cell_contents
 
 
 class FailureLook:

@@ -158,8 +158,11 @@ class GraphWatch(Watch):
         return self._call.caught(self._runner.recipe.model, self._runner.device)
 
     def let_go(self) -> None:
-        """Forgets the model's arguments: the device has no memory left for what they hold."""
+        """Forgets the model's arguments and those of the call that failed: the device has no memory
+        left for what they hold."""
         self._call = None
+        if self._followed is not None:
+            self._followed.functions.failing = None
 
     # -- told by the engine ------------------------------------------------------------------------
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 from nanodoc import Recipe, accelerator
@@ -59,39 +60,43 @@ def test_a_backward_birth_leads_to_the_users_line(
     assert birth.samples == (1,)
 
 
+@pytest.fixture
+def _deterministic() -> Iterator[None]:
+    """What computes the same twice. Fused attention has no deterministic backward on CUDA."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.usefixtures("_deterministic")
 @pytest.mark.parametrize("name", MODELS)
 def test_watched_training_is_bitwise_the_same(name: str) -> None:
     device = DEVICE
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    try:
-        results: list[dict[str, Any]] = []
-        for watched in (False, True):
-            recipe = MODELS[name]()
-            recipe.model.to(device)
-            recipe = replace(
-                recipe, optimizer=torch.optim.AdamW(recipe.model.parameters(), lr=1e-2)
-            )
-            torch.manual_seed(0)
-            if watched:
-                Engine(
-                    recipe, device, None, steps=10, looks=LookOptions(steps=(3,), frames=True)
-                ).run()
-            else:
-                batches = list(recipe.data)
-                for step in range(10):
-                    recipe.optimizers[0].zero_grad()
-                    assert recipe.loss_fn is not None
-                    recipe.loss_fn(
-                        recipe.model, tuple(t.to(device) for t in batches[step % len(batches)])
-                    ).backward()
-                    recipe.optimizers[0].step()
-            results.append(
-                copy.deepcopy(recipe.model.state_dict())
-                | {"rng": torch.get_device_module(device).get_rng_state(device)}
-            )
-        assert all(torch.equal(results[0][key], results[1][key]) for key in results[0])
-    finally:
-        torch.use_deterministic_algorithms(False)
+    results: list[dict[str, Any]] = []
+    for watched in (False, True):
+        recipe = MODELS[name]()
+        recipe.model.to(device)
+        recipe = replace(recipe, optimizer=torch.optim.AdamW(recipe.model.parameters(), lr=1e-2))
+        torch.manual_seed(0)
+        if watched:
+            Engine(recipe, device, None, steps=10, looks=LookOptions(steps=(3,), frames=True)).run()
+        else:
+            batches = list(recipe.data)
+            for step in range(10):
+                recipe.optimizers[0].zero_grad()
+                assert recipe.loss_fn is not None
+                recipe.loss_fn(
+                    recipe.model, tuple(t.to(device) for t in batches[step % len(batches)])
+                ).backward()
+                recipe.optimizers[0].step()
+        results.append(
+            copy.deepcopy(recipe.model.state_dict())
+            | {"rng": torch.get_device_module(device).get_rng_state(device)}
+        )
+    assert all(torch.equal(results[0][key], results[1][key]) for key in results[0])
 
 
 @cuda_only
@@ -110,7 +115,9 @@ def test_the_tripwire_synchronises_once() -> None:
             packed_vitals([loss], named, scratch=scratch)
         finally:
             torch.cuda.set_sync_debug_mode("default")
-    assert len(seen) == 1
+    said = [str(warning.message) for warning in seen]
+    # torch says of the mode itself that it is a prototype
+    assert len([words for words in said if "prototype" not in words]) == 1, said
 
 
 def amp_step(model: Any, batch: Any, optimizer: Any, scaler: Any) -> torch.Tensor:
