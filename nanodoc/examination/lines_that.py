@@ -14,6 +14,7 @@ import torch
 from nanodoc.examination.sample import as_tensor
 from nanodoc.facts.source import SourceSpan
 from nanodoc.trace.files import USER, frame_kind, line_span
+from nanodoc.trace.frame_variables import variables_of_frame
 
 _MOST_LINES = 20_000
 _PIXELS = 16  # a picture has more
@@ -125,7 +126,8 @@ class LineThatTurns(_Lines):
         self._first.setdefault(picture.shape, picture)
 
     def _after(self, frame: FrameType, line: int, now: FrameType, returned: Any) -> None:
-        values = [*now.f_locals.values(), *(frame.f_locals.values() if frame is not now else ())]
+        frames = (now,) if frame is now else (now, frame)
+        values = [value for each in frames for value in variables_of_frame(each).values()]
         if returned is not None:
             values += returned if isinstance(returned, (list, tuple)) else [returned]
         for value in values:

@@ -31,6 +31,7 @@ from nanodoc.facts.policy import ReturnFacts
 from nanodoc.facts.source import SourceSpan
 from nanodoc.trace.calls import plain_name
 from nanodoc.trace.files import USER, frame_kind
+from nanodoc.trace.frame_variables import variables_of_frame
 from nanodoc.trace.spans import Place, calling_places, resolved
 
 _FEWEST, _MOST = 8, 2_000  # actions of an episode
@@ -230,7 +231,7 @@ def _variables(frames: Iterable[FrameType]) -> Iterator[tuple[str, Any]]:
     for frame in frames:
         known = {
             **{n: frame.f_globals[n] for n in frame.f_code.co_names if n in frame.f_globals},
-            **frame.f_locals,
+            **variables_of_frame(frame),
         }
         for name, value in known.items():
             yield name, value

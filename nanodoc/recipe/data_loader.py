@@ -7,6 +7,7 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from nanodoc.recipe.variables import variables_of
+from nanodoc.trace.frame_variables import variables_of_frame
 
 
 def loader_of(data: Any) -> Any:
@@ -16,6 +17,6 @@ def loader_of(data: Any) -> Any:
         return data
     frame = getattr(data, "gi_frame", None)
     held = [*vars(data).values()] if hasattr(data, "__dict__") else []
-    held += list(frame.f_locals.values()) if frame is not None else []
+    held += list(variables_of_frame(frame).values()) if frame is not None else []
     held += [value for _, _, value in variables_of(getattr(type(data), "__iter__", None))]
     return next((value for value in held if isinstance(value, DataLoader)), None)

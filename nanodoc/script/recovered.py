@@ -25,6 +25,7 @@ from nanodoc.script.loops import Loop
 from nanodoc.script.muted import muted, no_new_tasks
 from nanodoc.script.outside import Drawings, Outside, StopReplay
 from nanodoc.tensors.nested import map_tensors, tensors_of
+from nanodoc.trace.frame_variables import variables_of_frame
 
 _TRAINED = (torch.nn.Module, torch.optim.Optimizer)
 _LEARNT_FROM = 3  # iterations
@@ -272,7 +273,7 @@ def start_of(
         variables = {n: namespace[n] for n in loop.names if n in namespace}
         beside: Mapping[str, Any] = {}
     else:
-        variables = dict(frame.f_locals)
+        variables = variables_of_frame(frame)
         beside = {n: namespace[n] for n in loop.names if n in namespace and n not in variables}
     variables.update(bound or {})
     suspended = {n: ref(v) for n, v in variables.items() if isinstance(v, SUSPENDED)}

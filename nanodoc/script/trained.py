@@ -19,6 +19,7 @@ from nanodoc.recipe.recipe import Recipe
 from nanodoc.script.recovered import RecoveredStep
 from nanodoc.tensors.nested import tensor_leaves
 from nanodoc.trace.files import LIBRARY, USER, frame_kind
+from nanodoc.trace.frame_variables import variables_of_frame
 from nanodoc.trace.spans import Place
 
 _OUR_OWN = "nanodoc."
@@ -160,7 +161,7 @@ def _is_local(module: torch.nn.Module) -> bool:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         theirs = frame_kind(frame.f_code.co_filename) in (USER, LIBRARY)
-        if theirs and any(value is module for value in frame.f_locals.values()):
+        if theirs and any(value is module for value in variables_of_frame(frame).values()):
             return True
         frame = frame.f_back
     return False
