@@ -38,7 +38,8 @@ from nanodoc.replay.step import StepResult, StepRunner, run_step
 from nanodoc.replay.step_state import StateKeeper, StepState, copy_weights
 from nanodoc.replay.traced_replay import Replayer
 from nanodoc.replay.weight_history import WeightHistory
-from nanodoc.tensors.nested import in_own_containers, move_module
+from nanodoc.tensors.modules import move_module
+from nanodoc.tensors.nested import in_own_containers
 from nanodoc.trace.functions import READS_ANYTHING
 from nanodoc.watchers.requested_steps import LookOptions
 from nanodoc.watchers.watch import RunEnd
@@ -241,9 +242,8 @@ class Engine:
         return capsule, began
 
     def _tell_begun(self, capsule: StepState) -> None:
-        for watch in self._hearing["before_step"]:
-            self.course.own_seconds += watch.before_step(capsule)
-        self.course.own_seconds += self.checkpoints.before_step(capsule)
+        told: list[Any] = [*self._hearing["before_step"], self.checkpoints]
+        self.course.own_seconds += sum(watch.before_step(capsule) for watch in told)
         self._last = capsule
 
     def _left(self, step: int) -> str:

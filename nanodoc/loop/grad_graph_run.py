@@ -24,7 +24,7 @@ from nanodoc.replay.batch_source import BatchSource
 from nanodoc.replay.optimizers import copy_optimizer, restore_optimizer
 from nanodoc.replay.step import StepRunner, run_step
 from nanodoc.replay.step_state import StateKeeper, StepState, copy_weights
-from nanodoc.tensors.nested import move_module
+from nanodoc.tensors.modules import move_module
 from nanodoc.tensors.plain import without_values
 from nanodoc.tensors.sums import fingerprint
 

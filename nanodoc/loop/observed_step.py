@@ -12,7 +12,7 @@ import torch
 
 from nanodoc.loop.step_reading import Compute, Scalars, StepDriver, StepReading
 from nanodoc.measure.gradients import Vitals, packed_vitals, really_nonfinite
-from nanodoc.replay.observer import Observer
+from nanodoc.replay.observer import Observer, Shares
 from nanodoc.replay.step import StepRunner
 from nanodoc.replay.step_state import StepState
 from nanodoc.watchers.amp import AmpWatch
@@ -38,6 +38,7 @@ class ObservedStep(StepDriver):
         super().__init__(runner, named, watches, amp, probes)
         self._skips_in_a_row = 0
         self._optimizer_steps = max(1, len(runner.recipe.optimizers))
+        self._shares = Shares()
         self._evaluations = 2  # of a closure, until a step tells
         self.keeps_gradients = True  # until a step shows that it clears them
 
@@ -49,7 +50,7 @@ class ObservedStep(StepDriver):
     def observe(self, start: StepState) -> ObservedVitals:
         """What is to be seen of the step that begins: its observer is open while it runs."""
         observer = Observer(self._runner.recipe, self._named, self._optimizer_steps).watch(start)
-        observer.scratch = self._scratch
+        observer.scratch, observer.shares = self._scratch, self._shares
         observer.on_gradients = self._gradients
         observer.expected_evaluations = self._evaluations
         return ObservedVitals(observer, self._watches, self._amp, self._probes)

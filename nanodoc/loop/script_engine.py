@@ -114,7 +114,7 @@ class ScriptEngine(Engine):
         capsule = self._capsule(step, [batch])
         self._tell_begun(capsule)
         self._around, self._within = ExitStack(), ExitStack()
-        for watch in self.watches:
+        for watch in self._hearing["around_step"]:
             self._around.enter_context(watch.around_step(capsule))
         self._observed = observed = self._driver.observe(capsule)
         observed.observer.on_trip = on_trip

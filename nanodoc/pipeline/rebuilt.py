@@ -26,7 +26,8 @@ from nanodoc.script.outside import Outside
 from nanodoc.script.replay_session import ReplaySession
 from nanodoc.script.states import ScriptEnded
 from nanodoc.supervise.launch import Launch
-from nanodoc.tensors.nested import move_module, to_device
+from nanodoc.tensors.modules import move_module
+from nanodoc.tensors.nested import to_device
 
 Rebuilt = Callable[[], contextlib.AbstractContextManager[Source | None]]
 """Makes a training's data anew while it is open."""

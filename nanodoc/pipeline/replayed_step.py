@@ -45,7 +45,7 @@ from nanodoc.replay.traced_replay import Replay, Replayer
 from nanodoc.replay.weight_history import PastStep
 from nanodoc.report.report import Report, VitalSigns
 from nanodoc.script.trained import Several
-from nanodoc.tensors.nested import move_module
+from nanodoc.tensors.modules import move_module
 from nanodoc.trace.stop import stop_here
 
 

@@ -35,6 +35,10 @@ SUSPENDED = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
 """They are not held: what they do at their end is to happen when the training lets go of them."""
 _FUNCTIONS = (types.FunctionType, types.MethodType)
 _NEVER_STATEFUL = (type, types.ModuleType, *_DATA, *_FUNCTIONS, *QUEUES)
+HOLDS_NOTHING = frozenset(
+    {*PLAIN, bool, torch.Tensor, types.FunctionType, types.BuiltinFunctionType}
+)
+"""The very types of which there is nothing to be put back here."""
 _NOT_LOOKED_INTO = (*PLAIN, torch.Tensor, torch.nn.Module)
 _DEEPEST = 7  # objects inside objects
 _MOST = 5000  # objects

@@ -9,8 +9,10 @@ sought (see `trace.spans`).
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -25,6 +27,83 @@ from nanodoc.replay.optimizers import copy_optimizer
 from nanodoc.replay.step_state import StepState, copy_weights
 from nanodoc.trace.optimizer_steps import Closure, around_closure
 
+_open: list[Observer] = []
+"""Those that observe now, the innermost last."""
+_installs = 0
+
+
+@contextmanager
+def installed() -> Iterator[None]:
+    """`backward` and a GradScaler's `step` tell the observer that is open. Around a whole run it
+    saves putting the wrappers in place for each step: every change of a class costs Python its
+    caches."""
+    global _installs
+    if _installs:
+        yield
+        return
+    backward, scaler_step = torch.Tensor.backward, GradScaler.step
+    told_backward, told_step = _telling_backward(backward), _telling_step(scaler_step)
+    _installs += 1
+    torch.Tensor.backward = told_backward  # type: ignore[method-assign]  # put back below
+    GradScaler.step = told_step  # type: ignore[method-assign]  # put back below
+    try:
+        yield
+    finally:
+        _installs -= 1
+        # somebody else may have wrapped them since
+        if torch.Tensor.backward is told_backward:
+            torch.Tensor.backward = backward  # type: ignore[method-assign]  # the original
+        if GradScaler.step is told_step:
+            GradScaler.step = scaler_step  # type: ignore[method-assign]  # the original
+
+
+def _telling_backward(original: Callable[..., Any]) -> Any:
+    inside = False
+
+    @functools.wraps(original)
+    def backward(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        nonlocal inside
+        if inside or not _open:  # under a function mode torch calls it a second time
+            return original(tensor, *args, **kwargs)
+        _open[-1].before_backward(tensor)
+        inside = True
+        here().phase("backward")
+        try:
+            return original(tensor, *args, **kwargs)
+        finally:
+            inside = False
+            here().phase("forward")
+
+    return backward
+
+
+def _telling_step(original: Callable[..., Any]) -> Any:
+    @functools.wraps(original)
+    def step(scaler: Any, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+        if _open and (told := _open[-1].on_scaler_step) is not None:
+            told()
+        return original(scaler, optimizer, *args, **kwargs)
+
+    return step
+
+
+class Shares:
+    """The parameters of each optimizer by name; looked for again where its own have changed."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[list[int], list[tuple[str, torch.nn.Parameter]]]] = {}
+
+    def of(
+        self, optimizer: torch.optim.Optimizer, named: list[tuple[str, torch.nn.Parameter]]
+    ) -> list[tuple[str, torch.nn.Parameter]]:
+        """Those of `named`, always the same list, that the optimizer steps."""
+        own = [id(p) for group in optimizer.param_groups for p in group["params"]]
+        known = self._known.get(id(optimizer))
+        if known is None or known[0] != own:
+            among = set(own)
+            known = self._known[id(optimizer)] = own, [n for n in named if id(n[1]) in among]
+        return known[1]
+
 
 class Observer:
     """A context manager around one call of the user's train_step."""
@@ -37,11 +116,10 @@ class Observer:
         self._expected_steps = expected_steps
         self._capsule: StepState | None = None
         self._unread: list[torch.Tensor] = []
-        self._original_backward: Callable[..., Any] | None = None
-        self._original_scaler_step: Callable[..., Any] | None = None
         self._hook: Any = None
-        self._inside = False
+        self._calls = ExitStack()
         self.scratch = Scratch()
+        self.shares = Shares()
         self.on_loss: Callable[[torch.Tensor], None] | None = None
         self.on_gradients: Callable[[], None] | None = None
         self.on_scaler_step: Callable[[], None] | None = None
@@ -75,42 +153,20 @@ class Observer:
         return self
 
     def __enter__(self) -> Observer:
-        original = self._original_backward = torch.Tensor.backward
-        observer = self
-
-        def backward(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            if observer._inside:  # under a function mode torch calls it a second time
-                return original(tensor, *args, **kwargs)
-            observer._before_backward(tensor)
-            observer._inside = True
-            here().phase("backward")
-            try:
-                return original(tensor, *args, **kwargs)
-            finally:
-                observer._inside = False
-                here().phase("forward")
-
-        def scaler_step(
-            scaler: Any, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any
-        ) -> Any:
-            if observer.on_scaler_step is not None:
-                observer.on_scaler_step()
-            return original_step(scaler, optimizer, *args, **kwargs)
-
-        original_step = self._original_scaler_step = GradScaler.step
-        GradScaler.step = scaler_step  # type: ignore[method-assign, assignment]  # put back in __exit__
+        self._calls.enter_context(installed())
         self._hook = register_optimizer_step_pre_hook(self._before_step)
-        torch.Tensor.backward = backward  # type: ignore[assignment, method-assign]  # put back in __exit__
+        _open.append(self)
         return self
 
     def __exit__(self, *exc: Any) -> None:
-        torch.Tensor.backward = self._original_backward  # type: ignore[assignment, method-assign]  # the original
-        GradScaler.step = self._original_scaler_step  # type: ignore[method-assign, assignment]  # the original
+        _open.remove(self)
         self._hook.remove()
+        self._calls.close()
 
-    def _before_backward(self, loss: torch.Tensor) -> None:
+    def before_backward(self, loss: torch.Tensor) -> None:
+        """A loss is about to be differentiated."""
         if not self.losses and self._capsule is not None:
-            self.cleared_before_backward = all(p.grad is None for _, p in self._named)
+            self.cleared_before_backward = not any(p.grad is not None for _, p in self._named)
         if loss.numel() == 1:
             self.losses.append(loss.detach())
             self._unread.append(loss.detach())
@@ -154,8 +210,7 @@ class Observer:
             self.on_trip()
 
     def _of(self, optimizer: torch.optim.Optimizer) -> list[tuple[str, torch.nn.Parameter]]:
-        own = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        return [(name, p) for name, p in self._named if id(p) in own]
+        return self.shares.of(optimizer, self._named)
 
     def _gradients_complete(
         self, optimizer: torch.optim.Optimizer, *, by_closure: bool = False
@@ -169,11 +224,11 @@ class Observer:
         if self._capsule is None:
             return
         self._note_rates(optimizer)
-        self.with_gradient.update(
-            (name, None) for name, parameter in self._named if parameter.grad is not None
-        )
         named = self._of(optimizer)
         vitals = packed_vitals(self._unread, named, self.extras(), self.scratch)
+        whole = len(named) == len(self._named) and len(vitals.names) > 0
+        with_gradient = vitals.names if whole else [n for n, p in self._named if p.grad is not None]
+        self.with_gradient.update(dict.fromkeys(with_gradient))
         self._unread = []
         # only of a fused optimizer, which unscales and skips by itself
         scale = getattr(optimizer, "grad_scale", None)

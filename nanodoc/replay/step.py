@@ -23,7 +23,8 @@ from nanodoc.heartbeat.trail import here
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.replay.observer import Observer
 from nanodoc.replay.time_limit import OutOfTime, broken_off_at
-from nanodoc.tensors.nested import is_spread, lies_on, map_tensors, to_device
+from nanodoc.tensors.modules import is_spread
+from nanodoc.tensors.nested import lies_on, map_tensors, to_device
 
 OnLoss = Callable[[torch.Tensor], None]
 

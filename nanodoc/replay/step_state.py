@@ -20,7 +20,7 @@ from nanodoc.recipe.recipe import Recipe
 from nanodoc.replay.closure_state import KeptState, reachable
 from nanodoc.replay.optimizers import copy_optimizer, copy_tensor, restore_optimizer
 from nanodoc.replay.rng import RandomKeeper, RandomState
-from nanodoc.tensors.nested import is_flat, tensor_leaves
+from nanodoc.tensors.nested import tensors_in
 from nanodoc.tensors.plain import without_values
 
 # A buffer this small is copied at every step; a larger one only when its version counter says that
@@ -256,11 +256,7 @@ def copy_weights(
 
 
 def _versions(batches: Sequence[Any]) -> list[int]:
-    if all(map(is_flat, batches)):
-        tensors = [tensor for batch in batches for tensor in batch]
-    else:
-        tensors = [tensor for _, tensor in tensor_leaves(list(batches))]
-    return [0 if tensor.is_inference() else tensor._version for tensor in tensors]
+    return [0 if tensor.is_inference() else tensor._version for tensor in tensors_in(batches)]
 
 
 def _lists(attributes: dict[str, Any]) -> list[tuple[list[Any], list[Any] | int]]:

@@ -23,7 +23,12 @@ from nanodoc.replay.rng import RandomState
 from nanodoc.replay.step import StepRunner
 from nanodoc.replay.step_state import StateKeeper, StepState, copy_weights
 from nanodoc.tensors.host_memory import free_host_memory
-from nanodoc.tensors.nested import is_flat, other_leaves, tensor_leaves
+from nanodoc.tensors.nested import (
+    holds_only_tensors,
+    other_leaves,
+    tensor_leaves,
+    tensors_in,
+)
 from nanodoc.tensors.plain import without_values
 
 _SHARE_OF_TIME = 0.005  # and the bookkeeping stays below as much again
@@ -72,7 +77,7 @@ class PastStep:
     @property
     def intact(self) -> bool:
         """Nobody has written into the batches since, as far as can be told."""
-        leaves = [tensor for _, tensor in tensor_leaves(self.batches)]
+        leaves = tensors_in(self.batches)
         same = self.versions == [0 if t.is_inference() else t._version for t in leaves]
         return same and self.samples == [_some_bytes(t) for t in leaves[:_SAMPLED]]
 
@@ -173,12 +178,10 @@ class WeightHistory:
 
     def _remember(self, capsule: StepState) -> None:
         self._weigh_drawn()
-        if all(map(is_flat, capsule.batches)):
-            leaves = [tensor for batch in capsule.batches for tensor in batch]
-            held = list(map(_held, leaves))
-        else:
-            leaves = [tensor for _, tensor in tensor_leaves(capsule.batches)]
-            held = [*map(_held, leaves), *self._held_by_others(capsule.batches)]
+        leaves = tensors_in(capsule.batches)
+        held = list(map(_held, leaves))
+        if not all(map(holds_only_tensors, capsule.batches)):
+            held += self._held_by_others(capsule.batches)
         optimizers = self._runner.recipe.optimizers
         past = PastStep(
             capsule.step,

@@ -17,7 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from nanodoc import accelerator
 from nanodoc.recipe.variables import globals_of
-from nanodoc.replay.objects import SUSPENDED, PlainState
+from nanodoc.replay.objects import HOLDS_NOTHING, SUSPENDED, PlainState
 from nanodoc.script.body import Body
 from nanodoc.script.fingerprint import Fingerprint, fingerprinted
 from nanodoc.script.left_loop import LeftLoop
@@ -281,13 +281,13 @@ def start_of(
         del variables[name]
     for name in loop.rebound:
         # a loss of the last iteration would keep its graph alive
-        if any(t.requires_grad for t in tensors_of(variables.get(name))):
-            variables.pop(name, None)
-    for value in (*variables.values(), *beside.values()):
+        if name in variables and any(t.requires_grad for t in tensors_of(variables[name])):
+            del variables[name]
+    values = [*variables.values(), *beside.values()]
+    looked_into = [value for value in values if type(value) not in HOLDS_NOTHING]
+    for value in looked_into:
         outside.simulator(value)
-    undo = PlainState(
-        [*variables.values(), *beside.values()], changing.known if changing is not None else None
-    )
+    undo = PlainState(looked_into, changing.known if changing is not None else None)
     batch = _batch_of(loop, variables)
     versions, copied = _versions(batch), changing is None or changing.writes
     return IterationStart(

@@ -99,97 +99,9 @@ def lies_on(value: Any, device: torch.device) -> bool:
     )
 
 
-def is_spread(module: torch.nn.Module) -> bool:
-    """Its parameters lie on several devices, one at least an accelerator: the code that runs it
-    moves what goes between them."""
-    devices = {
-        parameter.device for parameter in module.parameters() if parameter.device.type != "meta"
-    }
-    return len(devices) > 1 and any(device.type != "cpu" for device in devices)
-
-
-def move_module(
-    module: torch.nn.Module, device: torch.device, optimizers: Sequence[torch.optim.Optimizer] = ()
-) -> None:
-    """`module.to(device)`; tensors without storage stay where they are, until a step wants their
-    values, and a model that the training has spread over several devices stays there.
-
-    On CUDA a parameter stays the same object. On devices of torch's PrivateUse1 kind (Ascend's and
-    others) `Module.to` may replace it, and an optimizer made before holds the old one: the
-    `optimizers` are given the new parameters, with the state of the old ones.
-    """
-    if is_spread(module):
-        return
-    tensors = [*module.parameters(), *module.buffers()]
-    if lies_on(tensors, device):
-        return
-    if not any(tensor.is_meta for tensor in tensors):
-        before = dict(module.named_parameters(remove_duplicate=False))
-        _to(module, device)
-        _tie(module, before)
-        after = dict(module.named_parameters(remove_duplicate=False))
-        _relink(
-            optimizers,
-            {id(old): (old, after[name]) for name, old in before.items() if after[name] is not old},
-        )
-        return
-    for tensor in tensors:
-        if not tensor.is_meta:
-            tensor.data = tensor.data.to(device)
-
-
 def takes_hooks(module: torch.nn.Module) -> bool:
     """TorchScript's modules raise where a hook is registered."""
     return not isinstance(module, torch.jit.ScriptModule)
-
-
-def _to(module: torch.nn.Module, device: torch.device) -> None:
-    """`module.to(device)`, with the parameters as the same objects also on a device of the
-    PrivateUse1 kind, where torch can do that: not where something holds a weak reference to one."""
-    future = torch.__future__
-    before = future.get_swap_module_params_on_conversion()
-    if device.type == torch._C._get_privateuse1_backend_name() and not before:
-        future.set_swap_module_params_on_conversion(True)
-        try:
-            module.to(device)
-        except RuntimeError:  # the rest is replaced
-            pass
-        finally:
-            future.set_swap_module_params_on_conversion(before)
-    module.to(device)
-
-
-def _tie(module: torch.nn.Module, before: dict[str, torch.nn.Parameter]) -> None:
-    """Parameters that were one and have been replaced one by one are one again."""
-    owners: dict[int, torch.nn.Parameter] = {}
-    modules = dict(module.named_modules(remove_duplicate=False))  # TorchScript has no get_submodule
-    for name, old in before.items():
-        path, _, last = name.rpartition(".")
-        owner = modules.get(path)
-        if owner is None:  # a container of parameters that names them as it likes
-            continue
-        new = owner._parameters[last]
-        if new is not None and new is not old:
-            owner._parameters[last] = owners.setdefault(id(old), new)
-
-
-def _relink(
-    optimizers: Sequence[torch.optim.Optimizer],
-    replaced: dict[int, tuple[torch.Tensor, torch.Tensor]],
-) -> None:
-    """Gives optimizers the parameters that stand for those they were made with."""
-    for optimizer in optimizers if replaced else ():
-        for group in optimizer.param_groups:
-            group["params"][:] = [
-                replaced[id(p)][1] if id(p) in replaced else p for p in group["params"]
-            ]
-        for old, new in replaced.values():
-            if old in optimizer.state:
-                state = optimizer.state.pop(old)
-                optimizer.state[new] = {
-                    k: v.to(new.device) if isinstance(v, torch.Tensor) and v.dim() else v
-                    for k, v in state.items()
-                }
 
 
 def to_device(value: Any, device: torch.device) -> Any:
@@ -220,12 +132,38 @@ def tensor_leaves(
 
 def tensors_of(value: Any) -> Sequence[torch.Tensor]:
     """The tensors that `tensor_leaves` gives, without their paths; asked for at every step."""
+    found = _flat_tensors(value)
+    return [tensor for _, tensor in tensor_leaves(value)] if found is None else found
+
+
+def tensors_in(batches: Sequence[Any]) -> list[torch.Tensor]:
+    """The tensors of several batches; what they hold together comes once, but for plain tensors."""
+    found = [_flat_tensors(batch) for batch in batches]
+    if any(tensors is None for tensors in found):
+        return [tensor for _, tensor in tensor_leaves(list(batches))]
+    return [tensor for tensors in found for tensor in tensors or ()]
+
+
+def holds_only_tensors(value: Any) -> bool:
+    """Nothing else is in it, and no container."""
+    return _flat_tensors(value) is not None
+
+
+def _flat_tensors(value: Any) -> Sequence[torch.Tensor] | None:
+    """The tensors of the usual batch: a tensor, or a plain container of plain tensors, which need
+    not be walked. None for any other."""
     kind = type(value)
     if kind is torch.Tensor:
         return (value,)
     if kind in _SINGLE:
         return ()
-    return value if is_flat(value) else [tensor for _, tensor in tensor_leaves(value)]
+    if kind in _PLAIN:
+        items = value
+    elif getattr(kind, "values", None) is dict.values:
+        items = list(value.values())
+    else:
+        return None
+    return items if all(type(item) is torch.Tensor for item in items) else None
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
@@ -275,8 +213,9 @@ def keys_of(path: str) -> list[int | str]:
 def leading_size(value: Any) -> int:
     """The number of samples in a list, or of items in the fields, else the length of the first
     tensor's first dimension: the batch's size as far as a glance tells, 0 without any."""
-    if type(value) is tuple and all(type(item) is torch.Tensor for item in value):
-        return next((int(tensor.size(0)) for tensor in value if tensor.dim()), 0)
+    flat = None if type(value) is list else _flat_tensors(value)
+    if flat is not None:
+        return next((int(tensor.size(0)) for tensor in flat if tensor.dim()), 0)
     if is_list_of_samples(value):
         return len(value)
     return size_of_fields(value) or next(

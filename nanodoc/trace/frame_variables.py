@@ -24,6 +24,9 @@ def variables_of_frame(frame: FrameType) -> dict[str, Any]:
     stays as it is."""
     if not frame.f_code.co_flags & inspect.CO_OPTIMIZED or not _PLACE:  # a namespace, or a snapshot
         return dict(frame.f_locals)
+    if sys.gettrace() is not None or sys.getprofile() is not None:
+        # what is in the dict then is written back into the function when the call is over
+        return dict(frame.f_locals)
     kept = _kept(frame)
     before = dict(kept) if kept is not None and sys.getrefcount(kept) > _NOT_HELD else None
     filled = frame.f_locals

@@ -15,6 +15,7 @@ from nanodoc.examination.half import HalfFacts, half_facts
 from nanodoc.facts.amp import AmpFacts, HalfParameter, ScalerStep, SkippedStep
 from nanodoc.measure.scaler import ScalerReading, read_scaler
 from nanodoc.recipe.build_facts import BuildFacts
+from nanodoc.replay import observer
 from nanodoc.replay.sandbox import state_preserved
 from nanodoc.replay.step import StepRunner
 from nanodoc.replay.step_state import StateKeeper, StepState
@@ -80,7 +81,10 @@ class AmpWatch(Watch):
 
         torch.autocast.__enter__ = entering  # type: ignore[method-assign]  # put back below
         try:
-            with self.calls.installed() if self._runner.observing else contextlib.nullcontext():
+            with contextlib.ExitStack() as around:
+                if self._runner.observing:
+                    around.enter_context(self.calls.installed())
+                    around.enter_context(observer.installed())
                 yield
         finally:
             torch.autocast.__enter__ = enter  # type: ignore[method-assign]  # the original

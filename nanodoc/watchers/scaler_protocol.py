@@ -23,6 +23,7 @@ from nanodoc.trace.spans import Place, resolved
 from nanodoc.watchers.scaled_gradients import Backward, Gradients, Versions
 
 _ONCE = 3  # steps after the first
+_WITHOUT_SCALER = 3  # steps
 _FRESH = 3  # train_steps in a row with a scaler of their own
 _MOST_CALLS = 64
 _MOST_VALUES = 256
@@ -113,7 +114,7 @@ class ScalerProtocol:
         """What tells whose gradients a backward adds to. Forgets what gradients were made of that
         are gone since."""
         found = {}
-        for gradients in self._all():
+        for gradients in self._followed():
             versions = gradients.versions()
             found[id(gradients)] = versions
             doubtful = gradients.unscaled or any(
@@ -135,7 +136,7 @@ class ScalerProtocol:
         scaled = True if scaler is not None else None if hand else False
         self._scale_known = False
         self._calls.append(_Call("backward", self.step, place))
-        for gradients in self._all():
+        for gradients in self._followed():
             versions = gradients.versions()
             if versions == before.get(id(gradients)):
                 continue
@@ -298,6 +299,11 @@ class ScalerProtocol:
         self.scaler = scaler
         if id(scaler) not in self.scalers and len(self.scalers) < _MOST_SCALERS:
             self.scalers[id(scaler)] = scaler
+
+    def _followed(self) -> list[Gradients]:
+        """Those whose backwards matter: none where the first steps have used no scaler, until one
+        is used."""
+        return self._all() if self.scalers or self.step < _WITHOUT_SCALER else []
 
     def _all(self) -> list[Gradients]:
         return list(dict.fromkeys(self._gradients.values()))

@@ -16,7 +16,7 @@ from torch import nn
 
 from nanodoc import Recipe
 from nanodoc.loop.engine import Engine
-from nanodoc.tensors.nested import move_module
+from nanodoc.tensors.modules import move_module
 from nanodoc.watchers.requested_steps import LookOptions
 from tests.accelerator.device import FIRST, SECOND
 from tests.accelerator.steps import loss_of, own_step, scaled_step

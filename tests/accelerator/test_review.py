@@ -17,7 +17,7 @@ from nanodoc.facts.failure_kinds import device_is_lost
 from nanodoc.pipeline.check_grad_graph import check_grad_graph
 from nanodoc.pipeline.run import run_training
 from nanodoc.report.report import Report
-from nanodoc.tensors.nested import move_module
+from nanodoc.tensors.modules import move_module
 from tests.accelerator.device import FIRST, SECOND
 
 HEAD = """

@@ -6,6 +6,8 @@ from __future__ import annotations
 import sys
 import weakref
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -62,3 +64,22 @@ def test_locals_asked_again_knows_what_is_new() -> None:
     assert "second" not in kept
     assert locals()["second"] == second
     assert first
+
+
+def test_a_function_that_is_traced_keeps_its_variables() -> None:
+    def stepped() -> int:
+        first = 1
+        second = first + 1
+        return first + second
+
+    def traced(frame: FrameType, event: str, arg: Any) -> Any:
+        if frame.f_code is stepped.__code__:
+            variables_of_frame(frame)
+        return traced
+
+    before = sys.gettrace()
+    sys.settrace(traced)
+    try:
+        assert stepped() == 3
+    finally:
+        sys.settrace(before)
