@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import itertools
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -30,12 +31,15 @@ _SAME = 1e-6  # relative
 def raised_at(
     recipe: Recipe, rates: Sequence[float], given: float | None, schedulers: Iterable[Any]
 ) -> SourceSpan | None:
-    """`rates` of the first group, step by step; None where none is above `given`, or where no
-    function of the user's gives the highest one."""
+    """`rates` of the first group, step by step: the highest one, where it is above `given`; the
+    last one, where they rise again, having come down. None where no function of the user's gives
+    it."""
     highest = max(rates, default=0.0)
-    if given is None or not (highest > RAISED * given > 0 or _is_nominal(given, highest)):
-        return None
-    return _given_at(recipe, rates, rates.index(highest), schedulers)
+    if given is not None and (highest > RAISED * given > 0 or _is_nominal(given, highest)):
+        return _given_at(recipe, rates, rates.index(highest), schedulers)
+    if _rise_again(rates):
+        return _given_at(recipe, rates, len(rates) - 1, schedulers)
+    return None
 
 
 def gone_at(recipe: Recipe, rates: Sequence[float], schedulers: Iterable[Any]) -> SourceSpan | None:
@@ -66,6 +70,21 @@ def _given_at(
             if math.isclose(float(value) * base, rates[step], rel_tol=_SAME):
                 return line
     return None
+
+
+def _rise_again(rates: Sequence[float]) -> bool:
+    """They had come down to less than half, and have risen ever since, through the last quarter and
+    more, to twice as much: no restart."""
+    if not rates:
+        return False
+    lowest = min(rates)
+    since = rates[len(rates) - rates[::-1].index(lowest) - 1 :]
+    return (
+        2 * lowest < max(rates)
+        and 2 * lowest < rates[-1]
+        and 4 * len(since) > len(rates) > len(since)
+        and all(before <= after for before, after in itertools.pairwise(since))
+    )
 
 
 def _is_nominal(given: float, highest: float) -> bool:

@@ -1,5 +1,5 @@
-"""Was it the initialisation? The steps of a run that diverged, from step 0, with first weights that
-are no wider than He's."""
+"""Was it the initialisation? The steps of a run that diverged, or that began sure of wrong answers,
+from step 0, with first weights that are no wider than He's."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ import torch
 from torch import nn
 
 from nanodoc.experiments.past import Past, rose, spiked
+from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.plateau import late_loss
+from nanodoc.facts.rates import begins_sure, compared, far_below
 from nanodoc.facts.source import SourceSpan
 from nanodoc.facts.trials import WideWeights
+from nanodoc.replay.rerun import Rerun
 from nanodoc.tensors.sums import width_over_he
 
 _LAYERS = (
@@ -20,6 +23,7 @@ _LAYERS = (
     *(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
 )
 _WIDE = 1.5  # times He's standard deviation
+_LOWER = 0.5  # of the first loss
 _FAR_LOWER = 0.1  # of the first loss: the weights of step 0 alone cost the rest
 
 
@@ -34,11 +38,47 @@ def wide_weights(
     steps up to `until` neither fail nor rise with narrower ones and the same learning rate, and
     begin at a tenth of `first_loss` and less; None otherwise. `made_at`: the line that gave a
     parameter its values."""
+    found = _with_narrower(past, model, until, _LAYERS)
+    if found is None:
+        return None
+    times, course = found
+    if abs(course.losses[0]) > _FAR_LOWER * abs(first_loss) or rose(course) or spiked(course, []):
+        return None
+    return _told(times, course, made_at)
+
+
+def sure_weights(
+    past: Past,
+    model: nn.Module,
+    evidence: Evidence,
+    made_at: Callable[[str], SourceSpan | None],
+) -> WideWeights | None:
+    """Those of a classification that stayed finite and began at twice what guessing costs and more,
+    where the same steps begin lower and end far lower with narrower ones; None otherwise. An
+    embedding counts as a layer: it may be the last one, too."""
+    level, losses = begins_sure(evidence), compared(evidence)
+    if level is None:
+        return None
+    found = _with_narrower(past, model, len(losses) - 1, (*_LAYERS, nn.Embedding))
+    if found is None:
+        return None
+    times, course = found
+    if course.losses[0] > _LOWER * losses[0]:
+        return None
+    if not far_below(losses, late_loss(course.losses), level):
+        return None
+    return _told(times, course, made_at)
+
+
+def _with_narrower(
+    past: Past, model: nn.Module, until: int, kinds: tuple[type[nn.Module], ...]
+) -> tuple[dict[str, float], Rerun] | None:
+    """(the layers that were too wide, how the steps went without)"""
     start = past.first()
     if start is None or start.weights is None:
         return None
     names = [name for name, _ in model.named_parameters()]
-    times = dict(_times(model, dict(zip(names, start.weights, strict=False))))
+    times = dict(_times(model, dict(zip(names, start.weights, strict=False)), kinds))
     if not times:
         return None
     narrower = [
@@ -46,10 +86,12 @@ def wide_weights(
         for name, old in zip(names, start.weights, strict=False)
     ]
     course = past.again_from(replace(start, weights=narrower), until)
-    if course is None or not course.complete or not course.losses:
-        return None
-    if abs(course.losses[0]) > _FAR_LOWER * abs(first_loss) or rose(course) or spiked(course, []):
-        return None
+    return (times, course) if course is not None and course.complete and course.losses else None
+
+
+def _told(
+    times: dict[str, float], course: Rerun, made_at: Callable[[str], SourceSpan | None]
+) -> WideWeights:
     widest = max(times, key=lambda name: times[name])
     return WideWeights(
         name=widest,
@@ -61,13 +103,15 @@ def wide_weights(
     )
 
 
-def _times(model: nn.Module, weights: dict[str, torch.Tensor | None]) -> list[tuple[str, float]]:
+def _times(
+    model: nn.Module, weights: dict[str, torch.Tensor | None], kinds: tuple[type[nn.Module], ...]
+) -> list[tuple[str, float]]:
     """(name, standard deviation over He's) of the weights that are wider."""
     found = []
     for path, module in model.named_modules():
         name = f"{path}.weight" if path else "weight"
         old = weights.get(name)
-        if not isinstance(module, _LAYERS) or old is None or old.dim() < 2:
+        if not isinstance(module, kinds) or old is None or old.dim() < 2:
             continue
         spread = width_over_he(old) or 0.0
         if spread > _WIDE:

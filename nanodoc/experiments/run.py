@@ -12,7 +12,7 @@ from typing import Any
 from nanodoc.diagnosis.finding import Finding
 from nanodoc.diagnosis.remedy import Remedy
 from nanodoc.experiments.experiments import Experiments
-from nanodoc.experiments.first_weights import wide_weights
+from nanodoc.experiments.first_weights import sure_weights, wide_weights
 from nanodoc.experiments.growth import growth_until
 from nanodoc.experiments.held_back import HeldBack
 from nanodoc.experiments.loss_scale import loss_scale
@@ -133,7 +133,11 @@ class ExperimentRun:
         return replace(evidence, pattern=self.pattern)
 
     def _smaller_rates(self, evidence: Evidence, past: Past) -> None:
-        """Whether the run would have done far better with a smaller learning rate."""
+        """Whether narrower first weights, or smaller steps, would have done far better."""
+        wide = sure_weights(past, self._recipe.model, evidence, self._step.initialised_at)
+        self.pattern = replace(self.pattern, wide=wide)
+        if wide is not None:
+            return
         slower = smaller_rates(evidence, self._recipe.optimizers, past)
         self.pattern = replace(self.pattern, slower=slower)
         checkpoints, lower = self._step.checkpoints, slow_enough(evidence, slower)

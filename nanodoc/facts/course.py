@@ -126,11 +126,13 @@ def is_one_supervised_loss(evidence: Evidence) -> bool:
 
 
 def _by_hand(calls: StepCalls) -> bool:
-    """The only loss is made of a distance between what a network computes and what it doesn't, or
-    of log-probabilities picked by labels; nothing else weighs its terms, as advantages do."""
-    if len(calls.losses) != 1:
+    """The only loss, or that of each micro-batch, is made of a distance between what a network
+    computes and what it doesn't, or of log-probabilities picked by labels; nothing else weighs its
+    terms, as advantages do."""
+    losses = [calls.calls[index] for index in calls.losses]
+    if len({(loss.name, loss.site) for loss in losses}) != 1:
         return False
-    told, waiting, seen = False, [calls.calls[calls.losses[0]]], set()
+    told, waiting, seen = False, losses[-1:], set()
     while waiting:
         call = waiting.pop()
         if call.index in seen:

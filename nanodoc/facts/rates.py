@@ -20,6 +20,7 @@ LONG_ENOUGH = 100
 """Steps: a rate that is merely low shows within as many."""
 _SHORT = 40  # steps: in as many a rate shows that is low by powers of ten
 _KNOWS = 0.7  # of what guessing costs: less is a model that has learnt before
+_SURE = 2.0  # times what guessing costs
 _RISING = 1.5  # times the median rate
 _SPIKE = 10.0  # times the loss at the start
 _NOT_BACK = 0.5  # of the loss at the start
@@ -30,7 +31,7 @@ _LOWER = 1.3
 _EXACT = 1e-6  # relative: what float64 leaves of a product of three numbers, and more
 _FAR_ABOVE = 5.0  # times the rate that was given: a schedule on purpose is given what it reaches
 _SHARE_OF_GIVEN = 0.2  # of the way down, with the rate that was given in place of one raised so
-_SHARE = 0.4  # of the way down that the smaller rate goes
+_SHARE = 1 / 3  # of the way down that the smaller rate goes
 
 
 def worth_smaller_rates(evidence: Evidence, *, hot: bool) -> bool:
@@ -102,13 +103,13 @@ def worth_larger_updates(evidence: Evidence) -> bool:
     rates = [max(step) for step in (evidence.stats.rates if evidence.stats else ()) if step]
     if not rates or len(evidence.losses) < _SHORT or rates[-1] > _RISING * median(rates):
         return False
-    guessing = _guessing(evidence)
-    if guessing is None or late_loss(evidence.losses) < _KNOWS * guessing:
+    level = guessing(evidence)
+    if level is None or late_loss(evidence.losses) < _KNOWS * level:
         return False
     return no_better(evidence)
 
 
-def _guessing(evidence: Evidence) -> float | None:
+def guessing(evidence: Evidence) -> float | None:
     """What guessing costs under a classification's mean loss; None for other losses."""
     found = mean_cross_entropy(evidence)
     if found is not None:
@@ -142,8 +143,8 @@ def slow_enough(evidence: Evidence, course: RerunFacts | None) -> Stretch | None
 
 def enough_lower(evidence: Evidence, smaller: float, highest: float | None) -> bool:
     """`far_lower`, of a late loss with learning rates of at most `highest`."""
-    given, guessing = _holds_given(evidence, highest), _guessing(evidence)
-    return far_lower(compared(evidence), smaller, given=given, guessing=guessing)
+    given, level = _holds_given(evidence, highest), guessing(evidence)
+    return far_lower(compared(evidence), smaller, given=given, level=level)
 
 
 def _holds_given(evidence: Evidence, highest: float | None) -> bool:
@@ -156,15 +157,15 @@ def far_lower(
     smaller: float,
     *,
     given: bool = False,
-    guessing: float | None = None,
+    level: float | None = None,
 ) -> bool:
-    """A smaller rate's late loss `smaller` is far below the run's own: the run missed two fifths of
+    """A smaller rate's late loss `smaller` is far below the run's own: the run missed a third of
     the way down, or climbed back up. A fifth is enough of the rate that the user has `given`, where
-    a schedule had raised it. What `guessing` costs is no part of the way of a classification that
-    began higher, and ended no lower."""
+    a schedule had raised it. What guessing costs, the `level`, is where the way of a classification
+    begins that began higher, and ended no lower."""
     late = late_loss(losses)
-    if guessing is not None and losses[0] > late > guessing:
-        return guessing - smaller >= _SHARE * guessing
+    if level is not None and losses[0] > late > level:
+        return level - smaller >= _SHARE * level
     if given and late - smaller >= _SHARE_OF_GIVEN * (losses[0] - smaller) > 0:
         return True
     if smaller >= losses[0] or late < _LOWER * max(smaller, 0.0):
@@ -173,6 +174,21 @@ def far_lower(
     if lowest is not None and smaller < _LOWER * lowest and late > _LOWER * smaller:
         return True  # it stays where the run itself had been
     return late - smaller >= _SHARE * (losses[0] - smaller)
+
+
+def begins_sure(evidence: Evidence) -> float | None:
+    """What guessing costs, in a run that may be compared and began at twice that and more: its
+    first outputs were too large."""
+    losses, level = evidence.losses, guessing(evidence)
+    if level is None or len(losses) < SHORTEST or not all(map(math.isfinite, losses)):
+        return None
+    return level if losses[0] >= _SURE * level else None
+
+
+def far_below(losses: Sequence[float], other: float, level: float) -> bool:
+    """Another run's late loss `other` is far below the run's own; what comes before the `level` of
+    guessing is no part of the way."""
+    return late_loss(losses) - other >= _SHARE * (level - other) > 0
 
 
 def warmup_length(rates: Sequence[float], given: float | None) -> int | None:

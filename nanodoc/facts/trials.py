@@ -153,7 +153,8 @@ class WrittenWeights:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WideWeights:
-    """First weights that are too wide: with narrower ones the same steps do not diverge."""
+    """First weights that are too wide: with narrower ones the same steps do not diverge, or end far
+    lower."""
 
     name: str
     """Of the widest."""
@@ -228,6 +229,8 @@ class Pattern:
     why: str = ""
     growth: Growth | None = None
     course: RerunFacts | None = None
+    wide: WideWeights | None = None
+    """Of a finite run that ends far lower with narrower ones."""
     slower: RerunFacts | None = None
     """The steps from the first one on with smaller learning rates, in a finite run."""
     scaled: LossScale | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import itertools
 from collections.abc import Iterator
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
@@ -26,7 +27,8 @@ def only_reckons(function: Any, depth: int = _DEEPEST) -> bool:
         return False
     named = _named(getattr(function, "__func__", function))
     owner, called = "", False  # the module that an attribute is taken of, and whether to call it
-    for step in dis.get_instructions(code):
+    steps = list(dis.get_instructions(code))
+    for step, behind in itertools.zip_longest(steps, steps[1:]):
         if step.opname.startswith(("DELETE_", "YIELD_")) or step.opname in _STORES:
             return False
         if step.opname in ("LOAD_METHOD", "LOAD_ATTR"):
@@ -35,7 +37,12 @@ def only_reckons(function: Any, depth: int = _DEEPEST) -> bool:
             owner = ""
         elif step.opname in ("LOAD_GLOBAL", "LOAD_DEREF", "LOAD_NAME"):
             value = named.get(step.argval)
-            if not (_is_harmless(value, depth) if step.argval in named else step.argval in _SURE):
+            read = behind is not None and behind.opname == "LOAD_ATTR" and not _is_method(behind)
+            if not (
+                _is_harmless(value, depth, read=read)
+                if step.argval in named
+                else step.argval in _SURE
+            ):
                 return False
             owner = value.__name__ if isinstance(value, ModuleType) else ""
             called = "NULL" in step.argrepr and not callable(value)
@@ -54,12 +61,12 @@ def _is_method(step: dis.Instruction) -> bool:
     return step.opname == "LOAD_METHOD" or "NULL|self" in str(step.argrepr)
 
 
-def _is_harmless(value: Any, depth: int) -> bool:
-    """To be read, or called."""
+def _is_harmless(value: Any, depth: int, *, read: bool) -> bool:
+    """To be read, or called; `read`: an attribute of it is."""
     if isinstance(value, FunctionType):
         return only_reckons(value, depth - 1)
     if isinstance(value, BuiltinFunctionType):
         return value.__module__ in _MODULES
     plain = isinstance(value, (int, float, str, tuple, list, dict, ModuleType, type(None)))
     # a configuration, whose fields are read: a class of its own may be anything once it is called
-    return plain or not (callable(value) or isinstance(value, Iterator))
+    return plain or read or not (callable(value) or isinstance(value, Iterator))

@@ -130,3 +130,11 @@ def test_what_it_closes_over() -> None:
     assert only_reckons(asking(cosine))
     assert not only_reckons(asking(counting))
     assert not only_reckons(asking(SCHEDULE.get))
+
+
+def test_what_it_reads_of_a_model() -> None:
+    model = torch.nn.Linear(3, 2)
+
+    assert only_reckons(lambda step: model.in_features**-0.5 * step)
+    assert not only_reckons(lambda step: model(step))
+    assert not only_reckons(lambda step: model.forward(step))

@@ -2,6 +2,8 @@
 The first cross entropy against ln C. At twice ln C and above it is reported: as an info, or as a
 warning if it has not come down to ln C by the end of the run. Where the last layer's first weights
 are several times as wide as He's, the line is theirs, and ten times ln C is a warning at once.
+A run that began so is run again from its first step, with the layers that are wider than He's made
+as wide as that; one that ends far lower then is a warning, with their line.
 
 ## Why it matters
 The model begins sure of wrong answers and spends its first steps unlearning them.
@@ -21,12 +23,17 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable
+from dataclasses import replace
 
 from nanodoc.diagnosis.claim import Claim, Scope, Specificity, confidence
+from nanodoc.diagnosis.finding import Culprit, Fix
 from nanodoc.diagnosis.rule import Rule, Threshold, rule
 from nanodoc.facts.calls import CLASSIFICATION, ArgumentFacts, CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.loop import ParameterStats
+from nanodoc.facts.plateau import late_loss
+from nanodoc.facts.rates import compared
+from nanodoc.facts.trials import WideWeights
 from nanodoc.rules.learning.claims import (
     Standing,
     at_call,
@@ -54,6 +61,10 @@ _FROM_ARRAYS = ("from_numpy", "as_tensor")
     preflight="initial loss",
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    shown = evidence.pattern.wide if evidence.pattern is not None else None
+    if shown is not None and shown.line is not None:
+        yield _of_weights(rule, evidence, shown)
+        return
     calls = calls_of(evidence)
     loss = loss_call(calls, CLASSIFICATION) if calls is not None else None
     if (
@@ -98,6 +109,42 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         notes=[("loss at step 0", began), ("ln C", chance), ("loss now", last)],
         fix="smaller weights in the last layer, normalised inputs",
     )
+
+
+def _of_weights(rule: Rule, evidence: Evidence, wide: WideWeights) -> Claim:
+    """The claim on first weights with which the same steps end far higher."""
+    losses = compared(evidence)
+    others = f", and {wide.layers - 1} more layers" if wide.layers > 1 else ""
+    told = (
+        f"the same {len(losses)} steps begin at {wide.first_loss:.3g} and end at "
+        f"{wide.last_loss:.3g} instead of {late_loss(losses):.3g}"
+    )
+    claim = learning_claim(
+        rule,
+        ("init",),
+        standing=Standing(scope=Scope.CAUSE, specificity=Specificity.SPECIAL),
+        title=f"the first weights are too wide: the loss starts at {losses[0]:.3g}",
+        explanation=f"The first values of {wide.name} are {wide.times:.1f} times as wide as "
+        f"sqrt(2 / fan_in){others}. As wide as that, {told}.",
+        culprit=Culprit(
+            kind="parameter",
+            parameter=wide.name,
+            module=wide.name.rpartition(".")[0],
+            location=wide.line,
+        ),
+        severity="warning",
+        step=0,
+        weight=confidence(0.8, 0.6),
+        notes=[
+            ("loss at step 0", losses[0]),
+            ("with narrower ones", wide.first_loss),
+            ("loss of the last quarter", late_loss(losses)),
+            ("with narrower ones, at the end", wide.last_loss),
+        ],
+        fix="",
+    )
+    fix = Fix(title="make the first weights narrower", verified=True, outcome=told)
+    return replace(claim, finding=replace(claim.finding, fixes=(fix,)))
 
 
 def _least(calls: StepCalls, loss: CallFacts, usual: float, at_once: float) -> float:
