@@ -6,7 +6,12 @@ import torch
 
 from nanodoc.facts.source import SourceSpan
 from nanodoc.recipe.build_facts import BuildFacts
+from nanodoc.tensors.plain import is_plain
 
+LAYERS = (
+    *(torch.nn.Linear, torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d),
+    *(torch.nn.ConvTranspose1d, torch.nn.ConvTranspose2d, torch.nn.ConvTranspose3d),
+)
 _MOST_HEAD = 6  # tensors of a head: three linear layers
 _MANY = 2  # tensors; one layer looks like another
 
@@ -30,6 +35,21 @@ def frozen_twice(
             if lines and fresh and frozen and all(line is not None for line in lines):
                 return full[0], full[1], lines[0]
     return None
+
+
+def frozen_at_zero(model: torch.nn.Module, build: BuildFacts) -> tuple[str, ...]:
+    """The weights of layers that are zero in every element, as an adapter's last layer begins, and
+    that a line of the user's froze so: what these layers give is zero for ever."""
+    found = []
+    for path, module in model.named_modules():
+        weight = module._parameters.get("weight")
+        if not isinstance(module, LAYERS) or weight is None or weight.requires_grad:
+            continue
+        name = f"{path}.weight" if path else "weight"
+        known = build.frozen_at(name) is not None and name not in build.loaded
+        if known and is_plain(weight) and not bool(weight.detach().any()):
+            found.append(name)
+    return tuple(found)
 
 
 def _copies(model: torch.nn.Module, head: list[str], body: list[str]) -> bool:

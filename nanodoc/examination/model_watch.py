@@ -93,6 +93,8 @@ class ModelWatch:
         )
         before = self._seen.get(name)
         undone = self._build.eval_undone(module) if module.training else None
+        if before is not None and before.training and before.eval_at is None:
+            undone = None  # frozen for one of its calls only, as a generator is
         self._seen[name] = ModeFacts(
             module=name,
             module_type=type(module).__name__,

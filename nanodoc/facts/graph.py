@@ -246,6 +246,8 @@ class FrozenFacts:
     twice: tuple[str, str, SourceSpan | None] | None = None
     """(a name, another name, the line that froze it) of one module that the model holds under two
     names of one owner, frozen at fresh values while other layers train."""
+    zero: tuple[str, ...] = ()
+    """Weights of layers that are zero in every element, and stay so."""
     in_optimizer: bool = False
     ineffective: tuple[tuple[str, str, SourceSpan | None], ...] = ()
     """Modules on which `requires_grad` was set as a plain attribute: (path, type, line)."""

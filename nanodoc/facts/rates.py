@@ -31,6 +31,7 @@ _LOWER = 1.3
 _EXACT = 1e-6  # relative: what float64 leaves of a product of three numbers, and more
 _FAR_ABOVE = 5.0  # times the rate that was given: a schedule on purpose is given what it reaches
 _SHARE_OF_GIVEN = 0.2  # of the way down, with the rate that was given in place of one raised so
+_SHARE_OF_TWICE = 0.2  # of the way down, where the run itself ends twice as high and more
 _SHARE = 1 / 3  # of the way down that the smaller rate goes
 
 
@@ -160,9 +161,9 @@ def far_lower(
     level: float | None = None,
 ) -> bool:
     """A smaller rate's late loss `smaller` is far below the run's own: the run missed a third of
-    the way down, or climbed back up. A fifth is enough of the rate that the user has `given`, where
-    a schedule had raised it. What guessing costs, the `level`, is where the way of a classification
-    begins that began higher, and ended no lower."""
+    the way down, or a fifth and ended twice as high, or climbed back up. A fifth is enough of the
+    rate that the user has `given`, where a schedule had raised it. What guessing costs, the
+    `level`, is where the way of a classification begins that began higher, and ended no lower."""
     late = late_loss(losses)
     if level is not None and losses[0] > late > level:
         return level - smaller >= _SHARE * level
@@ -173,7 +174,8 @@ def far_lower(
     lowest = climbed(losses)
     if lowest is not None and smaller < _LOWER * lowest and late > _LOWER * smaller:
         return True  # it stays where the run itself had been
-    return late - smaller >= _SHARE * (losses[0] - smaller)
+    share = _SHARE_OF_TWICE if late >= 2 * max(smaller, 0.0) else _SHARE
+    return late - smaller >= share * (losses[0] - smaller)
 
 
 def begins_sure(evidence: Evidence) -> float | None:

@@ -149,4 +149,12 @@ PATIENTS: tuple[Patient, ...] = (
         expect="undetached-straight-through",
         line="passed = code + ",
     ),
+    Patient(
+        name="agreeing-glances",
+        file="agreeing_glances",
+        story="a siamese network without negatives whose targets are not detached",
+        expect="missing-stop-gradient",
+        line="F.cosine_similarity(other",
+        severity="warning",
+    ),
 )

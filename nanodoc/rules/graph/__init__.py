@@ -11,6 +11,7 @@ from nanodoc.rules.graph import (
     ineffective_freeze,
     layer_built_in_forward,
     loss_without_grad,
+    missing_stop_gradient,
     no_grad_region,
     parameter_not_in_optimizer,
     repeated_module,
@@ -42,5 +43,6 @@ RULES = tuple(
         layer_built_in_forward,
         ineffective_freeze,
         undetached_straight_through,
+        missing_stop_gradient,
     )
 )

@@ -1,8 +1,9 @@
 """## What it checks
 Models that are frozen as a whole although a training step is run, whose last layer is frozen at
-fresh values while earlier ones train, in which only normalisation layers train, or that hold one
-module under two names (a target network that was to be a copy) and freeze it at fresh values. A
-frozen backbone under a trained head is what freezing is for, and is not reported.
+fresh values while earlier ones train, in which only normalisation layers train, whose adapters are
+frozen at zero, or that hold one module under two names (a target network that was to be a copy) and
+freeze it at fresh values. A frozen backbone under a trained head is what freezing is for, and is
+not reported.
 
 ## Why it matters
 What is frozen by mistake never learns, and nothing says so.
@@ -72,7 +73,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             culprit=Culprit(
                 kind="parameter",
                 module=frozen.head_frozen,
-                parameter=frozen.head_frozen_parameter or frozen.tensors[-1],
+                parameter=frozen.head_frozen_parameter
+                or next(iter(frozen.zero), frozen.tensors[-1]),
                 location=frozen.twice[2] if frozen.twice is not None else frozen.frozen_at,
             ),
             phase="setup",
@@ -112,6 +114,17 @@ def _told(evidence: Evidence, frozen: FrozenFacts) -> tuple[str, str, str] | Non
             f"the last layers ({frozen.head_frozen}) are frozen at their initial values",
             f"{frozen.head_frozen} was never loaded from a checkpoint and requires no gradient, "
             "while layers right before it train and earlier ones don't.",
+        )
+    if frozen.zero:
+        more = f" and {count(len(frozen.zero) - 1, 'more weight')}" if len(frozen.zero) > 1 else ""
+        return (
+            "warning",
+            f"{frozen.zero[0]}{more} are frozen at zero"
+            if more
+            else f"{frozen.zero[0]} is frozen at zero",
+            "All elements are zero, as an adapter's last layer begins, and no gradient is "
+            "required: what the layer gives is zero for ever, and what comes before it learns "
+            "nothing.",
         )
     if frozen.only_norms_train and not frozen.trainable > frozen.frozen:
         return (

@@ -1,9 +1,10 @@
 """## What it checks
 The learning rates of all steps: 0 throughout; below a ten-thousandth of their peak for half the run
-or more (critical where that begins within the first quarter, else a warning), or below a hundredth
-for nine tenths of it; a LambdaLR that leaves less than a fiftieth of the rate throughout; a
-CosineAnnealingLR stepped beyond its T_max, after which it climbs again; a OneCycleLR counted in
-batches and stepped by epochs. A supervised loss that came no lower in 30 steps and more is run
+or more (critical where that begins within the first quarter, else a warning), or at a hundredth
+and below for nine tenths of it (StepLR and its kind: at a tenth, behind the first twentieth); a
+LambdaLR that leaves less than a fiftieth of the rate throughout; a CosineAnnealingLR stepped beyond
+its T_max, after which it climbs again; a OneCycleLR counted in batches and stepped by epochs. A
+supervised loss that came no lower in 30 steps and more is run
 again from step 0 with a tenth of the learning rate, and with a hundredth: where that ends at half
 of it and less, the rate was too high. Where a schedule raises the rate to five times what the
 optimizer was given, and more, it is run again with no more than that, too.
@@ -45,6 +46,12 @@ _EARLY = 0.25
 _LOW = 0.01  # times the peak; most schedules end there, and none stays there for all of a run
 
 _FIRST = 0.1  # of the run
+
+_TENTH = 0.1  # times the peak; where a schedule for epochs has come there, it has come to its end
+
+_AT_ONCE = 0.05  # of the run
+
+_ROUNDED = 1e-6
 
 _BY_EPOCH = ("StepLR", "MultiStepLR", "ExponentialLR", "MultiplicativeLR", "PolynomialLR")
 
@@ -91,7 +98,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if peak == 0:
         yield _zero(rule, evidence, scheduler)
         return
-    low = _low(steps, check.limit(evidence, "gone"))
+    by_epoch = scheduler is not None and scheduler.type in _BY_EPOCH
+    low = _low(steps, check.limit(evidence, "gone"), by_epoch=by_epoch)
     if low is not None and (low[0] <= _EARLY * len(steps) or not evidence.default_length):
         yield _vanished(rule, evidence, scheduler, steps, *low)
         return
@@ -124,11 +132,12 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 return
 
 
-def _low(steps: list[float], gone: float) -> tuple[int, float] | None:
+def _low(steps: list[float], gone: float, *, by_epoch: bool) -> tuple[int, float] | None:
     """(the step from which on every rate is lower, lower than what); None where the rates stay
-    high for long enough."""
-    for times, latest in ((gone, _HALF), (max(gone, _LOW), _FIRST)):
-        least = times * max(steps)
+    high for long enough. `by_epoch`: by a schedule that is usually stepped once per pass."""
+    looks = [(gone, _HALF), (max(gone, _LOW), _FIRST), *([(_TENTH, _AT_ONCE)] if by_epoch else [])]
+    for times, latest in looks:
+        least = times * max(steps) * (1 + _ROUNDED)
         behind = next((i for i in reversed(range(len(steps))) if steps[i] >= least), -1) + 1
         if behind <= latest * len(steps):
             return behind, least

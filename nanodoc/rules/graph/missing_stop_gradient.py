@@ -1,0 +1,129 @@
+"""## What it checks
+A loss that is nothing but distances or similarities between two sides that one network computes
+from the batch, where gradients pass through both sides: with a few layers more on one side
+(SimSiam, BYOL), or with none. No targets, no negatives, no spread of the outputs counts.
+
+## Why it matters
+Both sides can come together at a constant, whatever the input is. The loss is perfect then, and the
+network tells nothing of its inputs.
+
+## Example
+    loss = -F.cosine_similarity(predictor(z1), z2).mean()
+
+## Fix
+    loss = -F.cosine_similarity(predictor(z1), z2.detach()).mean()
+
+## See also
+ND618 collapsed-output; Chen and He 2021, Exploring simple siamese representation learning, section
+4.1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nanodoc.diagnosis.claim import Claim, confidence
+from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.calls import REGRESSION, ArgumentFacts, CallFacts, StepCalls
+from nanodoc.facts.evidence import Evidence
+from nanodoc.rules.base import location_key
+from nanodoc.rules.learning.claims import WIRED, at_call, calls_of, learning_claim
+
+_MEETINGS = ("cosine_similarity", "mul", "sub", "rsub", *REGRESSION)
+"""Where two sides meet."""
+_ARITHMETIC = frozenset(
+    ("mean", "sum", "neg", "add", "radd", "sub", "rsub", "mul", "rmul", "div", "truediv")
+) | {"square", "pow", "norm", "abs", "sqrt", "squeeze", "unsqueeze", "view", "reshape", "flatten"}
+_MOST = 64  # calls between the loss and its distances
+
+
+@rule(
+    "ND519",
+    "missing-stop-gradient",
+    "warning",
+    "both sides of a loss without negatives learn",
+    needs=("inspection",),
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    calls = calls_of(evidence)
+    meetings = _meetings(calls) if calls is not None else []
+    sides = [_sides(calls, meeting) for meeting in meetings] if calls is not None else []
+    if not sides or any(side is None for side in sides):
+        return
+    meeting = meetings[-1]
+    more = max((side for side in sides if side is not None), key=len)
+    apart = (
+        f", but for {sorted(more)[0]}"
+        + (f" and {len(more) - 1} more parameters of one side" if len(more) > 1 else "")
+        if more
+        else ""
+    )
+    yield learning_claim(
+        rule,
+        location_key(meeting.site) or ("stop-gradient",),
+        title="both sides of the only loss learn, and nothing keeps them from being a constant",
+        explanation=f"{meeting.name} compares two outputs of the same layers{apart}. Gradients "
+        "pass through both, and the loss holds no targets and no negatives: an output that is the "
+        "same for every input makes it perfect.",
+        culprit=at_call(meeting, evidence),
+        step=len(evidence.losses) - 1,
+        weight=confidence(0.75, 0.4 if more else 0.0),
+        notes=[("distances", len(meetings)), ("loss", evidence.losses[-1])],
+        fix="detach() the side that has no predictor",
+        standing=WIRED,
+    )
+
+
+def _meetings(calls: StepCalls) -> list[CallFacts]:
+    """The calls that the losses are only sums, means and multiples of, each of two sides; empty
+    where there is anything else."""
+    found: dict[int, CallFacts] = {}
+    waiting, seen = [calls.calls[index] for index in calls.losses], set[int]()
+    while waiting:
+        call = waiting.pop()
+        if call.index in seen:
+            continue
+        seen.add(call.index)
+        learning = [argument for argument in call.arguments if argument.requires_grad]
+        if _is_meeting(call):
+            found[call.index] = call
+            continue
+        made = [calls.maker(argument) for argument in learning]
+        others = [argument for argument in call.arguments if not argument.requires_grad]
+        plain = call.name in _ARITHMETIC or call.view
+        if not plain or len(seen) > _MOST or not made or any(side.shape for side in others):
+            return []
+        if any(one is None for one in made):
+            return []
+        waiting += [one for one in made if one is not None]
+    return [found[index] for index in sorted(found)]
+
+
+def _is_meeting(call: CallFacts) -> bool:
+    """Of two sides that have dimensions."""
+    sides = call.arguments[:2]
+    return call.name in _MEETINGS and len(sides) == 2 and all(len(s.shape) > 1 for s in sides)
+
+
+def _sides(calls: StepCalls, meeting: CallFacts) -> set[str] | None:
+    """The parameters that only one side is computed with, where both learn, and the other one is
+    computed with no others; None for any other pair."""
+    one, other = meeting.arguments[:2]
+    if not (one.requires_grad and other.requires_grad):
+        return None
+    (first, of_batch), (second, of_batch_too) = _behind(calls, one), _behind(calls, other)
+    if not (first and second and of_batch and of_batch_too):
+        return None
+    # the very same output on both sides: a length, no distance
+    if calls.origin(one, elementwise=True) == calls.origin(other, elementwise=True):
+        return None
+    if not (first <= second or second <= first):
+        return None
+    return first ^ second
+
+
+def _behind(calls: StepCalls, side: ArgumentFacts) -> tuple[set[str], bool]:
+    """(the parameters that a side is computed with, whether it is computed from the batch)"""
+    _, leaves = calls.behind(side)
+    names = {leaf.parameter for leaf in leaves if leaf.parameter is not None}
+    return names, any(leaf.of_batch or leaf.leaf is None for leaf in leaves)
