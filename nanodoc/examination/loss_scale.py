@@ -3,6 +3,7 @@ sum, a factor, or micro-batches whose losses are not divided by their number."""
 
 from __future__ import annotations
 
+import ast
 import os
 import sys
 from typing import Any
@@ -15,7 +16,8 @@ from nanodoc.facts.source import SourceSpan
 from nanodoc.facts.trials import LossScale
 from nanodoc.trace.call_options import options_of
 from nanodoc.trace.calls import plain_name
-from nanodoc.trace.files import LIBRARY, USER, frame_kind
+from nanodoc.trace.files import LIBRARY, USER, frame_kind, line_span
+from nanodoc.trace.parsed import function_around, nodes_of
 from nanodoc.trace.returned import lines_calling
 from nanodoc.trace.spans import Place, calling_places, resolved
 
@@ -106,7 +108,9 @@ class LossScaleLook(TorchFunctionMode):
         count, places = len(marks), {at for _, at in self._backwards}
         if factor >= _FEWEST and how:
             at = resolved(place)
-            return LossScale(times=factor, how=how, line=_made_at(kind, at) or at)
+            theirs = at is not None and frame_kind(os.path.abspath(at.file)) != USER
+            line = _made_at(kind, at) or (_told_to_sum() if theirs else at)
+            return LossScale(times=factor, how=how, line=line)
         if count >= _FEWEST and len(places) == 1 and 0.99 < factor < 1.01:
             return LossScale(times=float(count), how="micro-batches", line=resolved(places.pop()))
         return None
@@ -138,6 +142,25 @@ def _criterion() -> str:
             return kind
         frame = frame.f_back  # type: ignore[assignment]  # typeshed: the loop's end is None
     return ""
+
+
+def _told_to_sum() -> SourceSpan | None:
+    """The only line of the script that gives a library the reduction of its loss:
+    `Net(criterion__reduction="sum")`."""
+    main = os.path.abspath(getattr(sys.modules.get("__main__"), "__file__", None) or "")
+    if not os.path.isfile(main) or frame_kind(main) != USER:
+        return None
+    nodes = nodes_of(main)
+    lines = {
+        word.value.lineno
+        for word in nodes
+        if isinstance(word, ast.keyword)
+        and (word.arg or "").endswith("reduction")
+        and isinstance(word.value, ast.Constant)
+        and word.value.value == "sum"
+    }
+    line = lines.pop() if len(lines) == 1 else None
+    return line_span(main, line, function_around(nodes, line)) if line is not None else None
 
 
 def _made_at(kind: str, at: SourceSpan | None) -> SourceSpan | None:

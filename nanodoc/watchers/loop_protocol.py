@@ -29,7 +29,7 @@ from nanodoc.facts.loop import (
 )
 from nanodoc.trace.spans import Place, left_loop, resolved
 from nanodoc.watchers.loop_records import Count, Schedule
-from nanodoc.watchers.noted_gradient import NotedGradient, have_moved, is_zero
+from nanodoc.watchers.noted_gradient import NotedGradient, have_moved, is_zero, lost
 
 _PARTS = 8  # backward passes for one step
 _Known = Iterable[tuple[torch.Tensor, NotedGradient]]
@@ -255,12 +255,11 @@ class LoopProtocol:
                 self._count(IN_VAIN, place, self._backwards[-1][0]).parameters = names
         known = [(p, self._known[id(p)]) for p in own if id(p) in self._known]
         self._note_carried(known, place)
-        given = [(p, update) for p, update in known if update.fresh]
-        if given and all(
-            update.cleared and (p.grad is None or not bool(p.grad.any())) for p, update in given
-        ):
-            at = self._cleared_at or place
-            self._count(DISCARDED, at, self._backwards[-1][0] if self._backwards else None)
+        gone, whole = lost(known, self.ever_stepped - 1)
+        if gone:
+            count = self._count(DISCARDED, self._cleared_at or place, gone[0][1].place)
+            if not whole:
+                count.parameters |= dict.fromkeys(self._names.get(id(p), "") for p, _ in gone)
         self._note_dropped(known, place)
         self._rewritten |= (
             any(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -113,3 +114,18 @@ def is_zero(grad: torch.Tensor) -> bool:
     """Of a plain tensor; what is laid out or kept otherwise is not looked at."""
     plain = type(grad) is torch.Tensor and grad.layout is torch.strided
     return plain and not bool(grad.any())
+
+
+def lost(
+    known: Sequence[tuple[torch.nn.Parameter, NotedGradient]], stepped: int
+) -> tuple[list[tuple[torch.nn.Parameter, NotedGradient]], bool]:
+    """(those whose gradients were cleared since a backward gave them, whether that is all). Where
+    other parameters still have theirs, only what was given behind the last of the optimizers'
+    `stepped` steps counts: a step before this one may have left them out."""
+    # in this order: the values are on their device
+    cleared = [(p, u) for p, u in known if (u.cleared if u.fresh else u.dropped)]
+    gone = [(p, u) for p, u in cleared if p.grad is None or not bool(p.grad.any())]
+    fresh = sum(u.fresh for _, u in known)
+    if gone and fresh and sum(u.fresh for _, u in gone) == fresh:
+        return gone, True
+    return [(p, u) for p, u in gone if u.made_at == stepped], False

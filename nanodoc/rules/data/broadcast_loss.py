@@ -1,8 +1,8 @@
 """## What it checks
 A regression loss, or a difference or product on the way to the loss, whose two sides have shapes
-such as (N, 1) and (N,): they broadcast to (N, N). So do two parts of a prediction, where the (N, N)
-that they give is compared with N targets. Seen in the calls of one step, run once more when the run
-is over.
+such as (N, 1) and (N,): they broadcast to (N, N). So do two parts of a prediction or of a target,
+where the (N, N) that they give is compared with N of the other. Seen in the calls of one step, run
+once more when the run is over.
 
 ## Why it matters
 Every prediction is compared with every target. The loss falls to the variance of the targets and
@@ -146,11 +146,11 @@ def _of_one_prediction(
     calls: StepCalls, call: CallFacts, first: ArgumentFacts, second: ArgumentFacts
 ) -> bool:
     """Both sides learn, and what they give, one number for each pair, meets one target for each
-    sample."""
+    sample; or neither does, and one prediction for each sample is compared with what they give."""
     computed = all(isinstance(calls.origin(side), CallFacts) for side in (first, second))
-    if not (first.requires_grad and second.requires_grad and computed):
-        return False
-    if _on_purpose(calls, call):
+    learns = first.requires_grad and second.requires_grad and computed
+    given = not first.requires_grad and not second.requires_grad
+    if not (learns or given) or _on_purpose(calls, call):
         return False
     pairs, samples = {call.index}, math.prod(first.shape)
     for later in calls.calls[call.index + 1 :]:
@@ -161,8 +161,10 @@ def _of_one_prediction(
             continue
         compares = later.name == "sub" or later.name in REGRESSION
         if compares and others and math.prod(others[0].shape) == samples > 1:
-            given = calls.origin(others[0], elementwise=True)
-            return isinstance(given, ArgumentFacts) and given.of_batch
+            if not learns:
+                return others[0].requires_grad
+            target = calls.origin(others[0], elementwise=True)
+            return isinstance(target, ArgumentFacts) and target.of_batch
         if later.shape == call.shape:
             pairs.add(later.index)
     return False
@@ -221,7 +223,9 @@ def _broadcast(rule: Rule, evidence: Evidence, call: CallFacts, *, parts: bool =
     title = f"{call.name} of shapes {tuple(left)} and {tuple(right)} "
     if parts:
         which = "one"
-        title += f"gives {rows}×{rows} predictions for {rows} targets"
+        learning = first.requires_grad or second.requires_grad
+        what, meets = ("predictions", "targets") if learning else ("targets", "predictions")
+        title += f"gives {rows}×{rows} {what} for {rows} {meets}"
     else:
         title += "compares every prediction with every target"
     return Claim(

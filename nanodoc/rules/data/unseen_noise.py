@@ -54,7 +54,9 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             made_of, leaves = calls.behind(side)
             data = [leaf for leaf in leaves if leaf.shape == noise.shape and leaf.of_batch]
             if data and noise.index not in made_of:
-                yield _claim(rule, evidence, call, noise, data[0], used=_is_used(calls, noise))
+                other_draw = _other_draw(calls, made_of, noise)
+                used = _is_used(calls, noise) and other_draw is None
+                yield _claim(rule, evidence, call, noise, data[0], used=used, instead=other_draw)
                 return
 
 
@@ -66,11 +68,13 @@ def _claim(
     data: ArgumentFacts,
     *,
     used: bool,
+    instead: CallFacts | None,
 ) -> Claim:
+    """`instead`: another draw, which the data were mixed with."""
     site = noise.site
     inspection = evidence.inspection
     given = inspection.model_called_at if inspection is not None and used else None
-    culprit = at_call(call if used or site is None else noise, evidence)
+    culprit = at_call(call if used or site is None else instead or noise, evidence)
     if given is not None:
         culprit = replace(culprit, location=given)
     drawn = f"{noise.name} at {site.place}" if site is not None else noise.name
@@ -79,7 +83,8 @@ def _claim(
         location_key(call.site) or ("unseen", call.index),
         title="the model is asked for noise that it is not given",
         explanation=f"The target is {drawn}. The prediction is made of {data.leaf}, of the "
-        "same shape, and nothing that was made of the noise goes into it.",
+        "same shape, and nothing that was made of the noise goes into it."
+        + (f" {instead.name}, another draw, does." if instead is not None else ""),
         # a second draw, where what the data were mixed with is meant
         culprit=culprit,
         step=0,
@@ -96,6 +101,18 @@ def _draw(calls: StepCalls, argument: ArgumentFacts) -> CallFacts | None:
     made = calls.origin(argument)
     drawn = isinstance(made, CallFacts) and made.name.startswith(DRAWS) and len(made.shape) > 1
     return made if drawn and isinstance(made, CallFacts) else None
+
+
+def _other_draw(calls: StepCalls, made_of: set[int], noise: CallFacts) -> CallFacts | None:
+    """Another draw of the same kind and shape among what the prediction is made of."""
+    return next(
+        (
+            calls.calls[index]
+            for index in sorted(made_of)
+            if calls.calls[index].name == noise.name and calls.calls[index].shape == noise.shape
+        ),
+        None,
+    )
 
 
 def _is_used(calls: StepCalls, noise: CallFacts) -> bool:

@@ -41,10 +41,14 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
 
 
 def _is_another_network_s(evidence: Evidence) -> bool:
-    """What gets gradients is in no optimizer, and nothing that the optimizers hold ever gets one: a
-    teacher runs without gradients, and its parameters were handed over by mistake (ND506)."""
+    """What gets gradients is in no optimizer, and nothing that the optimizers hold, or one of them,
+    ever gets one: a teacher runs without gradients, and its parameters were handed over by mistake
+    (ND506)."""
     facts, graph = evidence.ownership, evidence.graph
     if facts is None or graph is None or is_replaced(facts) or not neglected_parameters(facts):
         return False
-    held = [p.name for p in graph.parameters if p.optimizers]
-    return bool(held) and set(held) <= set(evidence.never_got_gradient)
+    never = set(evidence.never_got_gradient)
+    without = [p for p in graph.parameters if p.optimizers and p.name in never]
+    return bool(without) and all(
+        index < len(facts.idle) and facts.idle[index] for p in without for index in p.optimizers
+    )

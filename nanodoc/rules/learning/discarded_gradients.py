@@ -28,6 +28,7 @@ from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.loop import (
     DISCARDED,
     DROPPED,
+    LoopMisuse,
 )
 from nanodoc.rules.learning.loop_claims import loop_misuse, misuse_claim
 
@@ -45,10 +46,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             rule,
             evidence,
             misuse,
-            title="gradients are cleared after backward() and before the step that should use them",
-            explanation="When the optimizer stepped, every gradient that backward() had given its "
-            "parameters was gone: zero_grad() came in between, so the step moves nothing but "
-            "weight decay and momentum.",
+            title=_title(misuse),
+            explanation=_why(misuse),
             fix="call zero_grad() before backward() or after step(), not between them",
         )
     dropped = loop_misuse(evidence, DROPPED)
@@ -65,3 +64,24 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             fix="step after each backward(), or call zero_grad() once a step: before its first "
             "backward(), or after step()",
         )
+
+
+def _title(misuse: LoopMisuse) -> str:
+    if not misuse.parameters:
+        return "gradients are cleared after backward() and before the step that should use them"
+    more = f" and {len(misuse.parameters) - 1} more" if len(misuse.parameters) > 1 else ""
+    return f"all gradients of {misuse.parameters[0]}{more} are cleared before the step"
+
+
+def _why(misuse: LoopMisuse) -> str:
+    if not misuse.parameters:
+        return (
+            "When the optimizer stepped, every gradient that backward() had given its parameters "
+            "was gone: zero_grad() came in between, so the step moves nothing but weight decay "
+            "and momentum."
+        )
+    return (
+        "Of several backward passes in a step, one gives these parameters their gradients, and "
+        "zero_grad() takes them away before the optimizer steps: they never learn, and what else "
+        "that backward gave is lost, too."
+    )

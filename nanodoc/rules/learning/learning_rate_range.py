@@ -174,14 +174,13 @@ def _no_factor(
 def _meant_for_batches(scheduler: SchedulerFacts, evidence: Evidence, steps: int) -> bool:
     """A one-cycle schedule whose length counts batches, and which stepped with every pass over the
     data."""
+    if scheduler.type != "OneCycleLR" or not scheduler.period or scheduler.last_epoch is None:
+        return False
     per_pass = evidence.data.per_pass if evidence.data is not None else None
-    if (
-        scheduler.type != "OneCycleLR"
-        or not scheduler.period
-        or scheduler.last_epoch is None
-        or not per_pass
-        or per_pass < _FEW
-    ):
+    if not per_pass and scheduler.last_epoch:
+        # a trainer's loader is not known; the trainer steps the schedule at the end of each pass
+        per_pass = steps // scheduler.last_epoch
+    if not per_pass or per_pass < _FEW:
         return False
     return (
         scheduler.period % per_pass == 0
