@@ -59,8 +59,10 @@ def is_stateful(value: Any, *, libraries: bool = False) -> bool:
 def attributes(value: Any) -> Restore:
     """What puts the attributes of an object back. Only those that changed are written: another
     thread may write to the others."""
-    before = dict(vars(value))
+    return _attributes(value, dict(vars(value)))
 
+
+def _attributes(value: Any, before: dict[str, Any]) -> Restore:
     def restore() -> None:
         held = vars(value)
         for name in [name for name in held if name not in before]:
@@ -75,8 +77,11 @@ def attributes(value: Any) -> Restore:
 def contents(value: Any) -> Restore:
     """What puts the contents of a container back, or of a class derived from one, whose own methods
     may do anything."""
+    return _contents(value, _copy(value))
+
+
+def _contents(value: Any, before: Any) -> Restore:
     kind = _kind(value)
-    before = _copy(value)
 
     def restore() -> None:
         if _same(_copy(value), before):
@@ -119,9 +124,11 @@ class PlainState:
         return [*kept, *(source for source, _ in self._sources)]
 
     def _visit(self, value: Any, depth: int) -> None:
-        # an object may answer any question by an exception
-        with contextlib.suppress(Exception):
+        # an object may answer any question by an exception; suppress() takes its time
+        try:  # noqa: SIM105
             self._look(value, depth)
+        except Exception:
+            pass
 
     def _look(self, value: Any, depth: int) -> None:
         if isinstance(value, _NOT_LOOKED_INTO) or id(value) in self._seen:
@@ -136,10 +143,12 @@ class PlainState:
         if isinstance(value, CONTAINERS):
             if len(value) > LONGEST:
                 return
-            self._kept.append((value, _copy(value), contents(value)))
+            before = _copy(value)
+            self._kept.append((value, before, _contents(value, before)))
             inside = list(dict.values(value) if isinstance(value, dict) else value)
         elif is_stateful(value, libraries=True) or isinstance(value, LRScheduler):
-            self._kept.append((value, _copy(value), attributes(value)))
+            before = dict(vars(value))
+            self._kept.append((value, before, _attributes(value, before)))
             inside = list(vars(value).values())
         else:
             return

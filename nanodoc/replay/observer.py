@@ -117,7 +117,7 @@ class Observer:
         self._capsule: StepState | None = None
         self._unread: list[torch.Tensor] = []
         self._hook: Any = None
-        self._calls = ExitStack()
+        self._calls: ExitStack | None = None
         self.scratch = Scratch()
         self.shares = Shares()
         self.on_loss: Callable[[torch.Tensor], None] | None = None
@@ -153,7 +153,9 @@ class Observer:
         return self
 
     def __enter__(self) -> Observer:
-        self._calls.enter_context(installed())
+        if not _installs:
+            self._calls = ExitStack()
+            self._calls.enter_context(installed())
         self._hook = register_optimizer_step_pre_hook(self._before_step)
         _open.append(self)
         return self
@@ -161,7 +163,8 @@ class Observer:
     def __exit__(self, *exc: Any) -> None:
         _open.remove(self)
         self._hook.remove()
-        self._calls.close()
+        if self._calls is not None:
+            self._calls.close()
 
     def before_backward(self, loss: torch.Tensor) -> None:
         """A loss is about to be differentiated."""

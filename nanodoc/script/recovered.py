@@ -8,6 +8,7 @@ import io
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from types import CodeType, FrameType
 from typing import Any
 from weakref import ref
@@ -361,19 +362,25 @@ def _is_iterator(value: Any) -> bool:
 
 
 def _autocast_flags() -> AutocastFlags:
+    if not torch._C._is_any_autocast_enabled():
+        return _without_autocast()
     return tuple(
         (kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
         for kind in accelerator.kinds()
     )
 
 
+@cache
+def _without_autocast() -> AutocastFlags:
+    """Asked for once: which devices there are takes its time."""
+    return tuple((kind, False, torch.get_autocast_dtype(kind)) for kind in accelerator.kinds())
+
+
 @contextlib.contextmanager
 def _autocast_as(flags: AutocastFlags) -> Iterator[None]:
     with contextlib.ExitStack() as contexts:
         for kind, enabled, dtype in flags:
-            if (enabled, dtype) != (
-                torch.is_autocast_enabled(kind),
-                torch.get_autocast_dtype(kind),
-            ):
+            now = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+            if (enabled or now[0]) and (enabled, dtype) != now:
                 contexts.enter_context(torch.autocast(kind, dtype=dtype, enabled=enabled))
         yield

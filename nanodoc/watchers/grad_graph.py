@@ -175,7 +175,8 @@ class GraphWatch(Watch):
     def after_backward(self, start: StepState, norms: Mapping[str, float]) -> float:
         began = time.perf_counter()
         self._with_gradient.update(norms)
-        self._nonzero.update(name for name, norm in norms.items() if norm != 0)
+        if not self._nonzero.issuperset(norms):
+            self._nonzero.update(name for name, norm in norms.items() if norm != 0)
         self._steps += 1
         if 1 <= start.step <= _LATEST:
             self._sizes.append(KeptTensors(self._runner.recipe).sizes())

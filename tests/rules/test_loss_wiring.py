@@ -192,6 +192,27 @@ def test_predictions_broadcast_against_targets(loss_fn: Loss) -> None:
     assert "8×8" in found[0].explanation
 
 
+def a_target_of_pairs(model: nn.Module, batch: Any) -> torch.Tensor:
+    with torch.no_grad():
+        wanted = batch[2][:, None]
+        wanted = wanted + 0.9 * batch[2]
+    return F.mse_loss(model(batch[0]).squeeze(1), wanted)
+
+
+def a_target_of_all_pairs(model: nn.Module, batch: Any) -> torch.Tensor:
+    wanted = batch[2][:, None] - batch[2]  # compared with as many predictions
+    made = model(batch[0])
+    return F.mse_loss(made - made.squeeze(1)[None, :], wanted)
+
+
+@pytest.mark.filterwarnings("ignore:Using a target size.*:UserWarning")
+def test_a_target_that_broadcasts_to_pairs() -> None:
+    found = run(a_target_of_pairs, outputs=1)
+    assert serious(found) == ["ND111"]
+    assert found[0].title == "add of shapes (8, 1) and (8,) gives 8×8 targets for 8 predictions"
+    assert "ND111" not in serious(run(a_target_of_all_pairs, outputs=1))
+
+
 def test_the_difference_is_the_line() -> None:
     where = run(column_minus_row, outputs=1)[0].culprit.location
     assert where is not None
@@ -343,6 +364,12 @@ def drawn_twice(model: nn.Module, batch: Any) -> torch.Tensor:
 @pytest.mark.parametrize("loss_fn", [clean_data, drawn_twice], ids=lambda one: one.__name__)
 def test_noise_that_the_model_is_not_given(loss_fn: Loss) -> None:
     assert serious(run(loss_fn, model=Denoiser())) == ["ND123"]
+
+
+def test_the_line_of_another_draw() -> None:
+    found = run(drawn_twice, model=Denoiser())[0]
+    assert found.culprit.location is not None
+    assert "0.6 * torch.randn_like(batch[0])" in found.culprit.location.code
 
 
 def noise_given(model: nn.Module, batch: Any) -> torch.Tensor:

@@ -275,6 +275,42 @@ def test_a_target_network_that_is_the_network_itself(tmp_path: Path) -> None:
     assert "unexpectedly-frozen" not in {f.name for f in found(tmp_path, a_target)}
 
 
+class Adapted(nn.Module):
+    """A layer beside which a low-rank one learns, that begins at zero."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base, self.head = nn.Linear(6, 8), nn.Linear(8, 3)
+        self.down, self.up = nn.Linear(6, 2, bias=False), nn.Linear(2, 8, bias=False)
+        nn.init.zeros_(self.up.weight)
+        self.base.requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.head(torch.relu(self.base(x) + self.up(self.down(x))))
+
+
+def adapters_frozen() -> Any:
+    model = Adapted()
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad = "head" in name  # the adapter, too
+    return recipe(
+        model, torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+    )
+
+
+def adapters_trained() -> Any:
+    model = Adapted()
+    return recipe(
+        model, torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+    )
+
+
+def test_an_adapter_is_frozen_at_zero(tmp_path: Path) -> None:
+    told = one(tmp_path, adapters_frozen, "unexpectedly-frozen", "the adapter, too")
+    assert (told.severity, told.title) == ("warning", "up.weight is frozen at zero")
+    assert "unexpectedly-frozen" not in {f.name for f in found(tmp_path, adapters_trained)}
+
+
 def wrong_end() -> Any:
     model = net()
     for name, parameter in model.named_parameters():

@@ -50,6 +50,8 @@ def run(
         (lambda o: schedules.CosineAnnealingLR(o, 15), "info"),
         (lambda o: schedules.LambdaLR(o, lambda step: float(step // 1000)), "critical"),
         (lambda o: schedules.LambdaLR(o, lambda step: 1.0 if step < 5 else 2e-3), "warning"),
+        (lambda o: schedules.MultiStepLR(o, [4, 5]), "warning"),
+        (lambda o: schedules.MultiStepLR(o, [2]), "warning"),
     ],
 )
 def test_schedules_that_leave_nothing(make: Any, severity: str) -> None:
@@ -132,6 +134,10 @@ train(model, optimizer, schedule, 5)
     told = nanodoc("run", str(script)).stderr
     assert "warning[ND609]: the learning rate is gone after 5 of 100 steps" in told
     assert f"train.py:{line_of(script, 'Cosine(optimizer, length=5')}" in told
+
+
+def test_milestones_that_come_later_in_the_run() -> None:
+    assert run(lambda o: schedules.MultiStepLR(o, [8, 30])) == ()
 
 
 def test_one_cycle_counted_in_batches_and_stepped_by_epochs() -> None:

@@ -188,6 +188,49 @@ def test_the_line_is_that_of_the_clearing() -> None:
     assert where.line == marked(__file__, "cleared early")
 
 
+class TwoTasks(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.first, self.second = nn.Linear(4, 8), nn.Linear(8, 3), nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        shared = torch.tanh(self.body(x))
+        return self.first(shared), self.second(shared)
+
+
+@pytest.mark.parametrize("between", [True, False])
+def test_the_gradients_of_one_of_two_tasks_are_cleared(between: bool) -> None:
+    torch.manual_seed(0)
+    model = TwoTasks()
+
+    def step(model: nn.Module, batch: Any, optimizer: Any) -> torch.Tensor:
+        optimizer.zero_grad()
+        first, second = model(batch[0])
+        one = F.cross_entropy(first, batch[1])
+        one.backward(retain_graph=True)
+        if between:
+            optimizer.zero_grad()  # the first task's
+        other = F.cross_entropy(second, batch[1])
+        other.backward()
+        optimizer.step()
+        return one + other
+
+    recipe = Recipe(
+        model=model,
+        train_step=step,
+        optimizer=torch.optim.Adam(model.parameters(), 1e-2),
+        data=[(torch.randn(8, 4), torch.randint(3, (8,))) for _ in range(8)],
+    )
+    found = [f for f in diagnose(recipe, 16) if f.severity != "info"]
+    assert [f.code for f in found] == (["ND622"] if between else [])
+    if found:
+        assert (
+            found[0].title == "all gradients of first.weight and 1 more are cleared before the step"
+        )
+        assert found[0].culprit.location is not None
+        assert found[0].culprit.location.line == marked(__file__, "the first task's")
+
+
 MICRO = 4
 
 
