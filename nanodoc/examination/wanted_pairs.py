@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from nanodoc.facts.calls import CLASSIFICATION, StepCalls
+import os
+
+from nanodoc.facts.calls import CLASSIFICATION, CallFacts, StepCalls
 from nanodoc.facts.inspection import PairFacts
+from nanodoc.facts.source import SourceSpan
+from nanodoc.trace.files import USER, frame_kind
+from nanodoc.trace.returned import lines_repeating
 
 
 def pairs_of(calls: StepCalls) -> PairFacts | None:
@@ -21,7 +26,16 @@ def pairs_of(calls: StepCalls) -> PairFacts | None:
         wanted=call.notes["pairs_wanted"],
         in_halves=call.notes["pairs_in_halves"],
         side_by_side=call.notes["pairs_side_by_side"],
+        same=bool(call.notes.get("pairs_same")),
+        repeated_at=_repeated_at(call) if call.notes.get("pairs_same") else None,
     )
+
+
+def _repeated_at(call: CallFacts) -> SourceSpan | None:
+    site = call.site
+    file = os.path.abspath(site.file) if site is not None else ""
+    found = lines_repeating(file) if frame_kind(file) == USER and os.path.isfile(file) else []
+    return found[0] if len(found) == 1 else None
 
 
 def away(pairs: PairFacts) -> float:

@@ -200,6 +200,10 @@ class PairFacts:
     """Of samples half a batch apart."""
     side_by_side: float
     """Of the two of neighbours."""
+    same: bool = False
+    """The two of each pair that is wanted are one and the same."""
+    repeated_at: SourceSpan | None = None
+    """The only line of the user's that gives one value several times."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

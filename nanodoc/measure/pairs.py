@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 _FEWEST = 16  # rows: of fewer, nothing can be said
+_ROUNDED = 1e-5  # of the largest score: float32, and sums in another order
 _ALIKE = ("matmul", "mm", "rmatmul", "einsum", "cosine_similarity")
 _APART = ("cdist",)
 
@@ -51,11 +52,24 @@ def _partners(equal: torch.Tensor) -> torch.Tensor | None:
     return others.long().argmax(1)
 
 
+def _are_same(values: torch.Tensor, targets: torch.Tensor) -> bool:
+    """The two of every pair have the same scores with all others, up to rounding, and other samples
+    have other ones."""
+    own = torch.zeros_like(values, dtype=torch.bool)
+    own.fill_diagonal_(True).scatter_(1, targets[:, None], True)
+    others = values.masked_fill(own, 0.0)  # a loss may have masked a sample's score with itself
+    largest = float(others.abs().max())
+    apart = float((others - others[targets]).abs().max())
+    strangers = float((others - others.roll(1, 0)).abs().amax(1).median())
+    return apart <= _ROUNDED * largest and strangers > 100 * _ROUNDED * largest
+
+
 def nearness_of_pairs(scores: torch.Tensor, targets: torch.Tensor) -> dict[str, float]:
     """How near the rows of `scores` (n, n) are to those that `targets` (n,) names: the share of the
     other rows in that one's half of the batch that are farther, the mean over all rows; 0.5 for
     strangers, 1 for the nearest. And the same of the other view of its sample, where views lie in
-    two halves, or side by side. Nothing for targets that do not pair all rows."""
+    two halves, or side by side; `pairs_same` where the two of every pair are one. Nothing for
+    targets that do not pair all rows."""
     rows = len(targets) if targets.dim() == 1 else 0
     if rows < _FEWEST or rows % 2 or scores.shape != (rows, rows) or targets.is_floating_point():
         return {}
@@ -65,7 +79,7 @@ def nearness_of_pairs(scores: torch.Tensor, targets: torch.Tensor) -> dict[str, 
     if not bool((targets[targets] == place).all()) or bool((targets == place).any()):
         return {}
     values = scores.detach().float()
-    found = {}
+    found = {"pairs_same": 1.0} if _are_same(values, targets) else {}
     for name, other in {
         "pairs_wanted": targets,
         "pairs_in_halves": (place + rows // 2) % rows,

@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType, FunctionType, MethodType
-from typing import Any
+from typing import Any, TypeGuard
 
 from nanodoc.facts.source import SourceSpan
 from nanodoc.trace.files import USER, frame_kind, line_span
@@ -73,6 +73,27 @@ def lines_calling(file: str, names: Sequence[str], keyword: str | None = None) -
         and getattr(node.func, "attr", getattr(node.func, "id", "")) in names
         and (keyword is None or node.args or any(given.arg == keyword for given in node.keywords))
     ]
+
+
+def lines_repeating(file: str) -> list[SourceSpan]:
+    """The lines of a file that give one and the same value several times: `return view, view`, or
+    `[view for _ in range(2)]`."""
+    nodes = nodes_of(file)
+    found = [node.lineno for node in nodes if _repeats(node)]
+    return [line_span(file, line, function_around(nodes, line)) for line in dict.fromkeys(found)]
+
+
+def _repeats(node: ast.AST) -> TypeGuard[ast.expr]:
+    if isinstance(node, (ast.Tuple, ast.List)):
+        names = [each.id for each in node.elts if isinstance(each, ast.Name)]
+        loads = isinstance(node.ctx, ast.Load)
+        return loads and 1 < len(node.elts) == len(names) and len(set(names)) == 1
+    if isinstance(node, ast.ListComp) and isinstance(node.elt, ast.Name):
+        bound = {
+            n.id for g in node.generators for n in ast.walk(g.target) if isinstance(n, ast.Name)
+        }
+        return node.elt.id not in bound
+    return False
 
 
 def code_of(function: Any) -> CodeType | None:

@@ -369,4 +369,11 @@ PATIENTS: tuple[Patient, ...] = (
         line="for kept, new in zip(self.module.parameters()",
         severity="warning",
     ),
+    Patient(
+        name="one-glance-twice",
+        file="one_glance",
+        story="a contrastive training that draws one view of each sample and takes it for both",
+        expect="repeated-views",
+        line="return [glance for _ in range(2)]",
+    ),
 )

@@ -35,6 +35,7 @@ from nanodoc.rules.data import (
     reordered_batch,
     repeated_draws,
     repeated_noise,
+    repeated_views,
     rescaled_twice,
     same_states,
     shared_rows,
@@ -112,5 +113,6 @@ RULES = tuple(
         unshifted_edges,
         unasked_end,
         asked_prompts,
+        repeated_views,
     )
 )
