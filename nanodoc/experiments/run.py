@@ -134,9 +134,8 @@ class ExperimentRun:
 
     def _smaller_rates(self, evidence: Evidence, past: Past) -> None:
         """Whether narrower first weights, or smaller steps, would have done far better."""
-        wide = sure_weights(past, self._recipe.model, evidence, self._step.initialised_at)
-        self.pattern = replace(self.pattern, wide=wide)
-        if wide is not None:
+        if wide := sure_weights(past, self._recipe.model, evidence, self._step.initialised_at):
+            self.pattern = replace(self.pattern, wide=wide)
             return
         slower = smaller_rates(evidence, self._recipe.optimizers, past)
         self.pattern = replace(self.pattern, slower=slower)
