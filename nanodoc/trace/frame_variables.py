@@ -54,6 +54,8 @@ def _place() -> int:
     field = _LOCALS.get(sys.version_info[:2])
     if field is None or sys.implementation.name != "cpython":
         return 0
+    if hasattr(sys, "getobjects"):  # a build whose objects have a longer head
+        return 0
     place = field * ctypes.sizeof(ctypes.c_void_p)
     own = locals()
     frame = sys._getframe()

@@ -29,7 +29,8 @@ from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import WIRED, at_call, calls_of, learning_claim
 
-_MEETINGS = ("cosine_similarity", "mul", "sub", "rsub", *REGRESSION)
+_COMPARING = ("cosine_similarity", *REGRESSION)
+_MEETINGS = (*_COMPARING, "mul", "sub", "rsub")
 """Where two sides meet."""
 _ARITHMETIC = frozenset(
     ("mean", "sum", "neg", "add", "radd", "sub", "rsub", "mul", "rmul", "div", "truediv")
@@ -107,7 +108,9 @@ def _is_meeting(call: CallFacts) -> bool:
 
 def _sides(calls: StepCalls, meeting: CallFacts) -> set[str] | None:
     """The parameters that only one side is computed with, where both learn, and the other one is
-    computed with no others; None for any other pair."""
+    computed with no others; None for any other pair. A difference or a product of two outputs of
+    the same layers may be anything, as the residual of an equation is: there a layer more is
+    wanted on one side."""
     one, other = meeting.arguments[:2]
     if not (one.requires_grad and other.requires_grad):
         return None
@@ -117,13 +120,17 @@ def _sides(calls: StepCalls, meeting: CallFacts) -> set[str] | None:
     # the very same output on both sides: a length, no distance
     if calls.origin(one, elementwise=True) == calls.origin(other, elementwise=True):
         return None
-    if not (first <= second or second <= first):
+    if not (first.keys() <= second.keys() or second.keys() <= first.keys()):
         return None
-    return first ^ second
+    apart = {**first, **second}
+    apart = {name: shape for name, shape in apart.items() if (name in first) != (name in second)}
+    a_layer = any(len(shape) > 1 for shape in apart.values())
+    return set(apart) if a_layer or (not apart and meeting.name in _COMPARING) else None
 
 
-def _behind(calls: StepCalls, side: ArgumentFacts) -> tuple[set[str], bool]:
-    """(the parameters that a side is computed with, whether it is computed from the batch)"""
+def _behind(calls: StepCalls, side: ArgumentFacts) -> tuple[dict[str, tuple[int, ...]], bool]:
+    """(the parameters that a side is computed with, and their shapes; whether it is computed from
+    the batch)"""
     _, leaves = calls.behind(side)
-    names = {leaf.parameter for leaf in leaves if leaf.parameter is not None}
+    names = {leaf.parameter: leaf.shape for leaf in leaves if leaf.parameter is not None}
     return names, any(leaf.of_batch or leaf.leaf is None for leaf in leaves)

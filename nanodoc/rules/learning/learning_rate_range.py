@@ -1,10 +1,10 @@
 """## What it checks
 The learning rates of all steps: 0 throughout; below a ten-thousandth of their peak for half the run
 or more (critical where that begins within the first quarter, else a warning), or at a hundredth
-and below for nine tenths of it (StepLR and its kind: at a tenth, behind the first twentieth); a
-LambdaLR that leaves less than a fiftieth of the rate throughout; a CosineAnnealingLR stepped beyond
-its T_max, after which it climbs again; a OneCycleLR counted in batches and stepped by epochs. A
-supervised loss that came no lower in 30 steps and more is run
+and below for nine tenths of it (StepLR and its kind, stepped with every batch: at a tenth, behind
+the first twentieth); a LambdaLR that leaves less than a fiftieth of the rate throughout; a
+CosineAnnealingLR stepped beyond its T_max, after which it climbs again; a OneCycleLR counted in
+batches and stepped by epochs. A supervised loss that came no lower in 30 steps and more is run
 again from step 0 with a tenth of the learning rate, and with a hundredth: where that ends at half
 of it and less, the rate was too high. Where a schedule raises the rate to five times what the
 optimizer was given, and more, it is run again with no more than that, too.
@@ -98,7 +98,11 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if peak == 0:
         yield _zero(rule, evidence, scheduler)
         return
-    by_epoch = scheduler is not None and scheduler.type in _BY_EPOCH
+    by_epoch = (
+        scheduler is not None
+        and scheduler.type in _BY_EPOCH
+        and max(scheduler.steps, scheduler.last_epoch or 0) >= _ALL_OF_IT * len(steps)
+    )
     low = _low(steps, check.limit(evidence, "gone"), by_epoch=by_epoch)
     if low is not None and (low[0] <= _EARLY * len(steps) or not evidence.default_length):
         yield _vanished(rule, evidence, scheduler, steps, *low)
@@ -134,7 +138,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
 
 def _low(steps: list[float], gone: float, *, by_epoch: bool) -> tuple[int, float] | None:
     """(the step from which on every rate is lower, lower than what); None where the rates stay
-    high for long enough. `by_epoch`: by a schedule that is usually stepped once per pass."""
+    high for long enough. `by_epoch`: by a schedule that is usually stepped once per pass, and was
+    stepped with every batch."""
     looks = [(gone, _HALF), (max(gone, _LOW), _FIRST), *([(_TENTH, _AT_ONCE)] if by_epoch else [])]
     for times, latest in looks:
         least = times * max(steps) * (1 + _ROUNDED)
