@@ -1,4 +1,5 @@
-"""Trainings whose parameters are shards: FSDP2, FSDP1 and tensor parallel, on real gloo groups."""
+"""Trainings whose parameters are shards: FSDP2, FSDP1, tensor parallel, and both over meshes of two
+dimensions, on real gloo groups."""
 
 from __future__ import annotations
 
@@ -48,8 +49,14 @@ class Net(nn.Module):
         return self.out(x)
 
 net = Net()
-mesh = init_device_mesh("cpu", (size,))
-if kind == "fsdp2":
+names = ("outer", "inner")
+mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=names) if size == 4 else init_device_mesh("cpu", (size,))
+if kind == "mesh":  # tensor parallel inside, FSDP2 outside
+    for block in net.blocks:
+        parallelize_module(block, mesh["inner"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
+        fully_shard(block, mesh=mesh["outer"])
+    fully_shard(net, mesh=mesh["outer"])
+elif kind in ("fsdp2", "hsdp"):
     for block in net.blocks:
         fully_shard(block, mesh=mesh)
     fully_shard(net, mesh=mesh)
@@ -58,13 +65,14 @@ elif kind == "fsdp1":
 else:
     for block in net.blocks:
         parallelize_module(block, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
-optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2, foreach=kind != "tensor")
-draw = torch.Generator().manual_seed(0 if kind == "tensor" else rank)
+optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2, foreach=kind not in ("tensor", "mesh"))
+share = 0 if kind == "tensor" else mesh["outer"].get_local_rank() if kind == "mesh" else rank
+draw = torch.Generator().manual_seed(share)
 losses = []
 for step in range(10):
     x = torch.randn(16, 8, generator=draw)
     y = x.sum(1, keepdim=True)
-    if "data" in words and rank == 1 and step == 6:
+    if "data" in words and share == 1 and step == 6:
         x[3, 2] = float("nan")
     Block.broken = "op" in words and step == 6
     optimizer.zero_grad()
@@ -86,31 +94,37 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
+RANKS = {"hsdp": 4, "mesh": 4}
+
+
 def run(script: Path, *words: str, options: tuple[str, ...] = ()) -> dict[str, Any]:
+    ranks = RANKS.get(words[0], 2)
     report = script.parent / "report.json"
     shown = ("--output-format", "json", "--output", str(report))
-    done = nanodoc("run", *shown, *options, script.name, "--", *words, cwd=script.parent, ranks=2)
+    words = (script.name, "--", *words)
+    done = nanodoc("run", *shown, *options, *words, cwd=script.parent, ranks=ranks)
     assert report.exists(), done.stderr
     told: dict[str, Any] = json.loads(report.read_text())
     assert "not run again" in told["run"]["step_found"]
     return told
 
 
-@pytest.mark.parametrize("kind", ["fsdp2", "fsdp1", "tensor"])
+@pytest.mark.parametrize("kind", ["fsdp2", "fsdp1", "tensor", "hsdp", "mesh"])
 def test_it_trains_as_without_nanodoc(script: Path, kind: str) -> None:
     report = run(script, kind)
-    watched = [(script.parent / f"losses{rank}.txt").read_text() for rank in range(2)]
+    ranks = RANKS.get(kind, 2)
+    watched = [(script.parent / f"losses{rank}.txt").read_text() for rank in range(ranks)]
     bare(script, kind)
-    assert watched == [(script.parent / f"losses{rank}.txt").read_text() for rank in range(2)]
+    assert watched == [(script.parent / f"losses{rank}.txt").read_text() for rank in range(ranks)]
     assert report["verdict"] == "healthy"
-    assert [one["ended"] for one in report["ranks"]] == ["well", "well"]
+    assert [one["ended"] for one in report["ranks"]] == ["well"] * ranks
     assert report["vitals"]["steps"] == 10
     assert not [row for row in report["not_checked"] if "error of nanodoc" in row["why"]]
 
 
 def bare(script: Path, kind: str) -> None:
     """Under nanodoc's own ranks, with everything that it does left out."""
-    done = nanodoc("python", script.name, kind, cwd=script.parent, ranks=2)
+    done = nanodoc("python", script.name, kind, cwd=script.parent, ranks=RANKS.get(kind, 2))
     assert done.returncode == 0, done.stderr
 
 
@@ -136,3 +150,17 @@ def test_the_rank_and_the_line(script: Path, kind: str, word: str, code: str, li
     assert (found["code"], found["step"]) == (code, 6)
     assert found["culprit"]["location"]["line"] == line_of(script, line)
     assert found["rank"] == (1 if word == "data" else 0)
+
+
+def test_data_of_one_part_of_a_mesh(script: Path) -> None:
+    report = run(script, "mesh", "data", options=("--trace-steps", "6"))
+    assert [one["ended"] for one in report["ranks"]] == ["clean", "clean", "sick", "sick"]
+    found = report["findings"][0]
+    assert (found["code"], found["step"], found["rank"]) == ("ND101", 6, 2)
+    assert found["culprit"]["location"]["line"] == line_of(script, 'x[3, 2] = float("nan")')
+
+
+def test_an_op_of_a_mesh(script: Path) -> None:
+    found = run(script, "mesh", "op", options=("--trace-steps", "6"))["findings"][0]
+    assert (found["code"], found["step"]) == ("ND202", 6)
+    assert found["culprit"]["location"]["line"] == line_of(script, "h = h / (h.sum() * 0)")
