@@ -38,6 +38,11 @@ def written_out(model: Any, x: torch.Tensor) -> torch.Tensor:
     return 2 - 2 * (told * F.normalize(other, dim=-1)).sum(-1).mean()
 
 
+def differences(model: Any, x: torch.Tensor) -> torch.Tensor:
+    one, other = codes(model, x)
+    return (model.predictor(one) - other).pow(2).sum(1).mean()
+
+
 def nothing_but_agreement(model: Any, x: torch.Tensor) -> torch.Tensor:
     return F.mse_loss(*codes(model, x))
 
@@ -74,6 +79,17 @@ def a_product(model: Any, x: torch.Tensor) -> torch.Tensor:
     return (torch.sigmoid(one) * torch.tanh(other)).sum(-1).mean()
 
 
+def at_a_distance(model: Any, x: torch.Tensor) -> torch.Tensor:
+    one, other = codes(model, x)
+    apart = (model.predictor(one) - other).pow(2).sum(1).sqrt()
+    return (apart - 1.0).pow(2).mean()
+
+
+def likelihood_by_hand(model: Any, x: torch.Tensor) -> torch.Tensor:
+    scores = model.out(model(x))
+    return (scores.logsumexp(1, keepdim=True) - scores[:, :1]).mean()
+
+
 def found(loss: Loss) -> list[str]:
     torch.manual_seed(0)
     model = Two()
@@ -86,14 +102,25 @@ def found(loss: Loss) -> list[str]:
     return [one.code for one in diagnose(recipe, 20)]
 
 
-@pytest.mark.parametrize("loss", [written_out, nothing_but_agreement], ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+    "loss", [written_out, differences, nothing_but_agreement], ids=lambda one: one.__name__
+)
 def test_nothing_holds_them_apart(loss: Loss) -> None:
     assert "ND519" in found(loss)
 
 
 @pytest.mark.parametrize(
     "loss",
-    [detached, beside_a_reconstruction, with_a_spread, contrastive, a_residual, a_product],
+    [
+        detached,
+        beside_a_reconstruction,
+        with_a_spread,
+        contrastive,
+        a_residual,
+        a_product,
+        at_a_distance,
+        likelihood_by_hand,
+    ],
     ids=lambda one: one.__name__,
 )
 def test_something_does(loss: Loss) -> None:

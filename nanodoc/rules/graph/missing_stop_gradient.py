@@ -30,11 +30,12 @@ from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import WIRED, at_call, calls_of, learning_claim
 
 _COMPARING = ("cosine_similarity", *REGRESSION)
-_MEETINGS = (*_COMPARING, "mul", "sub", "rsub")
-"""Where two sides meet."""
+_DIFFERENCES = ("sub", "rsub")
+_SIZES = frozenset(("square", "pow", "norm", "abs", "sqrt"))
+_SHIFTS = frozenset(("add", "radd", *_DIFFERENCES))
 _ARITHMETIC = frozenset(
-    ("mean", "sum", "neg", "add", "radd", "sub", "rsub", "mul", "rmul", "div", "truediv")
-) | {"square", "pow", "norm", "abs", "sqrt", "squeeze", "unsqueeze", "view", "reshape", "flatten"}
+    ("mean", "sum", "neg", "mul", "rmul", "div", "truediv", "squeeze", "unsqueeze", "view")
+) | {"reshape", "flatten", *_SHIFTS, *_SIZES}
 _MOST = 64  # calls between the loss and its distances
 
 
@@ -79,31 +80,46 @@ def _meetings(calls: StepCalls) -> list[CallFacts]:
     """The calls that the losses are only sums, means and multiples of, each of two sides; empty
     where there is anything else."""
     found: dict[int, CallFacts] = {}
-    waiting, seen = [calls.calls[index] for index in calls.losses], set[int]()
+    # with each call whether the size of what it gives is taken on the way to the loss
+    waiting, seen = [(calls.calls[index], False) for index in calls.losses], set[int]()
     while waiting:
-        call = waiting.pop()
+        call, sized = waiting.pop()
         if call.index in seen:
             continue
         seen.add(call.index)
-        learning = [argument for argument in call.arguments if argument.requires_grad]
-        if _is_meeting(call):
+        if _is_meeting(call, sized=sized):
             found[call.index] = call
             continue
-        made = [calls.maker(argument) for argument in learning]
-        others = [argument for argument in call.arguments if not argument.requires_grad]
-        plain = call.name in _ARITHMETIC or call.view
-        if not plain or len(seen) > _MOST or not made or any(side.shape for side in others):
+        inner = _inside(calls, call, sized=sized)
+        if not inner or len(seen) > _MOST:
             return []
-        if any(one is None for one in made):
-            return []
-        waiting += [one for one in made if one is not None]
+        waiting += [(made, sized or call.name in _SIZES) for made in inner]
     return [found[index] for index in sorted(found)]
 
 
-def _is_meeting(call: CallFacts) -> bool:
-    """Of two sides that have dimensions."""
+def _inside(calls: StepCalls, call: CallFacts, *, sized: bool) -> list[CallFacts]:
+    """What the call is a sum, a mean or a multiple of; empty where it is something else."""
+    learning = [argument for argument in call.arguments if argument.requires_grad]
+    others = [argument for argument in call.arguments if not argument.requires_grad]
+    if not (call.name in _ARITHMETIC or call.view) or any(side.shape for side in others):
+        return []
+    # a size that is to be another number than zero, as a margin is
+    if sized and call.name in _SHIFTS and len(learning) < 2:
+        return []
+    made = [calls.maker(argument) for argument in learning]
+    return [one for one in made if one is not None] if None not in made else []
+
+
+def _is_meeting(call: CallFacts, *, sized: bool) -> bool:
+    """Of two sides that have dimensions, where they are compared: by a loss, as a product, or as
+    the size of a difference."""
     sides = call.arguments[:2]
-    return call.name in _MEETINGS and len(sides) == 2 and all(len(s.shape) > 1 for s in sides)
+    compares = (
+        call.name in _COMPARING
+        or (call.name == "mul" and not sized)
+        or (call.name in _DIFFERENCES and sized)
+    )
+    return compares and len(sides) == 2 and all(len(side.shape) > 1 for side in sides)
 
 
 def _sides(calls: StepCalls, meeting: CallFacts) -> set[str] | None:
