@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType, FunctionType, MethodType
-from typing import Any, TypeGuard
+from typing import Any
 
 from nanodoc.facts.source import SourceSpan
 from nanodoc.trace.files import USER, frame_kind, line_span
@@ -20,6 +20,7 @@ _DEEPEST = 8
 _SAME = frozenset(
     ("to", "cuda", "cpu", "long", "int", "float", "contiguous", "pin_memory", "clone", "detach")
 ) | {"view", "reshape", "flatten", "requires_grad_", "numpy", "squeeze", "unsqueeze"}
+_JOINING = frozenset(("cat", "concat", "concatenate", "stack"))
 _AROUND = frozenset(("enumerate", "tqdm", "iter", "track"))
 
 
@@ -76,24 +77,39 @@ def lines_calling(file: str, names: Sequence[str], keyword: str | None = None) -
 
 
 def lines_repeating(file: str) -> list[SourceSpan]:
-    """The lines of a file that give one and the same value several times: `return view, view`, or
-    `[view for _ in range(2)]`."""
+    """The lines of a file where a function gives what it has just computed several times:
+    `return view, view`, `[view for _ in range(2)]`, `torch.cat((view, view))`."""
     nodes = nodes_of(file)
-    found = [node.lineno for node in nodes if _repeats(node)]
-    return [line_span(file, line, function_around(nodes, line)) for line in dict.fromkeys(found)]
-
-
-def _repeats(node: ast.AST) -> TypeGuard[ast.expr]:
-    if isinstance(node, (ast.Tuple, ast.List)):
-        names = [each.id for each in node.elts if isinstance(each, ast.Name)]
-        loads = isinstance(node.ctx, ast.Load)
-        return loads and 1 < len(node.elts) == len(names) and len(set(names)) == 1
-    if isinstance(node, ast.ListComp) and isinstance(node.elt, ast.Name):
-        bound = {
-            n.id for g in node.generators for n in ast.walk(g.target) if isinstance(n, ast.Name)
+    found = set[int]()
+    for function in nodes:
+        if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        inside = list(ast.walk(function))
+        computed = {
+            target.id
+            for node in inside
+            if isinstance(node, ast.Assign) and isinstance(node.value, (ast.Call, ast.BinOp))
+            for target in node.targets
+            if isinstance(target, ast.Name)
         }
-        return node.elt.id not in bound
-    return False
+        found |= {getattr(node, "lineno", 0) for node in inside if _repeated(node) in computed}
+    return [line_span(file, line, function_around(nodes, line)) for line in sorted(found)]
+
+
+def _repeated(node: ast.AST) -> str | None:
+    """The name whose value is given several times."""
+    given: ast.AST | None = node.value if isinstance(node, ast.Return) else None
+    if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in _JOINING and node.args:
+        given = node.args[0]
+    if isinstance(given, (ast.Tuple, ast.List)):
+        names = [each.id for each in given.elts if isinstance(each, ast.Name)]
+        alike = 1 < len(given.elts) == len(names) and len(set(names)) == 1
+        return names[0] if alike else None
+    if isinstance(node, ast.ListComp) and isinstance(node.elt, ast.Name):
+        targets = [n for g in node.generators for n in ast.walk(g.target)]
+        bound = {n.id for n in targets if isinstance(n, ast.Name)}
+        return node.elt.id if node.elt.id not in bound else None
+    return None
 
 
 def code_of(function: Any) -> CodeType | None:
