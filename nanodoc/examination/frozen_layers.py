@@ -6,12 +6,9 @@ import torch
 
 from nanodoc.facts.source import SourceSpan
 from nanodoc.recipe.build_facts import BuildFacts
+from nanodoc.tensors.modules import WEIGHING
 from nanodoc.tensors.plain import is_plain
 
-LAYERS = (
-    *(torch.nn.Linear, torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d),
-    *(torch.nn.ConvTranspose1d, torch.nn.ConvTranspose2d, torch.nn.ConvTranspose3d),
-)
 _MOST_HEAD = 6  # tensors of a head: three linear layers
 _MANY = 2  # tensors; one layer looks like another
 
@@ -43,7 +40,7 @@ def frozen_at_zero(model: torch.nn.Module, build: BuildFacts) -> tuple[str, ...]
     found = []
     for path, module in model.named_modules():
         weight = module._parameters.get("weight")
-        if not isinstance(module, LAYERS) or weight is None or weight.requires_grad:
+        if not isinstance(module, WEIGHING) or weight is None or weight.requires_grad:
             continue
         name = f"{path}.weight" if path else "weight"
         known = build.frozen_at(name) is not None and name not in build.loaded

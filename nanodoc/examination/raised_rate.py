@@ -78,11 +78,12 @@ def _rise_again(rates: Sequence[float]) -> bool:
     if not rates:
         return False
     lowest = min(rates)
+    before = rates[: rates.index(lowest)]
     since = rates[len(rates) - rates[::-1].index(lowest) - 1 :]
     return (
-        2 * lowest < max(rates)
+        2 * lowest < max(before, default=0.0)
         and 2 * lowest < rates[-1]
-        and 4 * len(since) > len(rates) > len(since)
+        and 4 * len(since) > len(rates)
         and all(before <= after for before, after in itertools.pairwise(since))
     )
 

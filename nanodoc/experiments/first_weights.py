@@ -16,12 +16,9 @@ from nanodoc.facts.rates import begins_sure, compared, far_below
 from nanodoc.facts.source import SourceSpan
 from nanodoc.facts.trials import WideWeights
 from nanodoc.replay.rerun import Rerun
+from nanodoc.tensors.modules import WEIGHING
 from nanodoc.tensors.sums import width_over_he
 
-_LAYERS = (
-    *(nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d),
-    *(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
-)
 _WIDE = 1.5  # times He's standard deviation
 _LOWER = 0.5  # of the first loss
 _FAR_LOWER = 0.1  # of the first loss: the weights of step 0 alone cost the rest
@@ -38,7 +35,7 @@ def wide_weights(
     steps up to `until` neither fail nor rise with narrower ones and the same learning rate, and
     begin at a tenth of `first_loss` and less; None otherwise. `made_at`: the line that gave a
     parameter its values."""
-    found = _with_narrower(past, model, until, _LAYERS)
+    found = _with_narrower(past, model, until, WEIGHING)
     if found is None:
         return None
     times, course = found
@@ -54,20 +51,20 @@ def sure_weights(
     made_at: Callable[[str], SourceSpan | None],
 ) -> WideWeights | None:
     """Those of a classification that stayed finite and began at twice what guessing costs and more,
-    where the same steps begin lower and end far lower with narrower ones; None otherwise. An
-    embedding counts as a layer: it may be the last one, too."""
+    where the same steps begin lower and end far lower with narrower ones; None otherwise, or where
+    no line of the user's gave them. An embedding counts as a layer: it may be the last one, too."""
     level, losses = begins_sure(evidence), compared(evidence)
     if level is None:
         return None
-    found = _with_narrower(past, model, len(losses) - 1, (*_LAYERS, nn.Embedding))
+    found = _with_narrower(past, model, len(losses) - 1, (*WEIGHING, nn.Embedding))
     if found is None:
         return None
     times, course = found
-    if course.losses[0] > _LOWER * losses[0]:
+    lower = course.losses[0] <= _LOWER * losses[0]
+    if not lower or not far_below(losses, late_loss(course.losses), level):
         return None
-    if not far_below(losses, late_loss(course.losses), level):
-        return None
-    return _told(times, course, made_at)
+    told = _told(times, course, made_at)
+    return told if told.line is not None else None
 
 
 def _with_narrower(

@@ -126,13 +126,13 @@ class ExperimentRun:
             course = self.pattern.course
             cured = course is not None and course.passing()
             if self._past is not None and not cured and evidence.trip is None:
-                self._smaller_rates(evidence, self._past)
+                self._better_start(evidence, self._past)
                 self._larger_updates(evidence)
         except KeyboardInterrupt:
             self._stopped()
         return replace(evidence, pattern=self.pattern)
 
-    def _smaller_rates(self, evidence: Evidence, past: Past) -> None:
+    def _better_start(self, evidence: Evidence, past: Past) -> None:
         """Whether narrower first weights, or smaller steps, would have done far better."""
         if wide := sure_weights(past, self._recipe.model, evidence, self._step.initialised_at):
             self.pattern = replace(self.pattern, wide=wide)

@@ -20,7 +20,7 @@ LONG_ENOUGH = 100
 """Steps: a rate that is merely low shows within as many."""
 _SHORT = 40  # steps: in as many a rate shows that is low by powers of ten
 _KNOWS = 0.7  # of what guessing costs: less is a model that has learnt before
-_SURE = 2.0  # times what guessing costs
+_SURE = 2.0  # times what guessing costs, as ND611 tells
 _RISING = 1.5  # times the median rate
 _SPIKE = 10.0  # times the loss at the start
 _NOT_BACK = 0.5  # of the loss at the start

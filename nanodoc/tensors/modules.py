@@ -1,4 +1,5 @@
-"""Moving a module to a device so that optimizers, hooks and tied parameters hold on to it."""
+"""torch's layers with weights, and moving a module to a device so that optimizers, hooks and tied
+parameters hold on to it."""
 
 from __future__ import annotations
 
@@ -7,6 +8,12 @@ from collections.abc import Sequence
 import torch
 
 from nanodoc.tensors.nested import lies_on
+
+WEIGHING = (
+    *(torch.nn.Linear, torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d),
+    *(torch.nn.ConvTranspose1d, torch.nn.ConvTranspose2d, torch.nn.ConvTranspose3d),
+)
+"""Layers that multiply their input with a weight of two dimensions and more."""
 
 
 def is_spread(module: torch.nn.Module) -> bool:

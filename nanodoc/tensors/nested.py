@@ -91,7 +91,7 @@ def in_own_containers(value: Any) -> Any:
 
 def lies_on(value: Any, device: torch.device) -> bool:
     """Every tensor of `value` is on `device` already."""
-    tensors = value if is_flat(value) else [tensor for _, tensor in tensor_leaves(value)]
+    tensors = tensors_of(value)
     return all(
         tensor.device.type == device.type
         and (device.index is None or tensor.device.index in (None, device.index))

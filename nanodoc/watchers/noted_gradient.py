@@ -125,7 +125,9 @@ def lost(
     # in this order: the values are on their device
     cleared = [(p, u) for p, u in known if (u.cleared if u.fresh else u.dropped)]
     gone = [(p, u) for p, u in cleared if p.grad is None or not bool(p.grad.any())]
+    if not gone:
+        return [], False
     fresh = sum(u.fresh for _, u in known)
-    if gone and fresh and sum(u.fresh for _, u in gone) == fresh:
+    if fresh and sum(u.fresh for _, u in gone) == fresh:
         return gone, True
     return [(p, u) for p, u in gone if u.made_at == stepped], False

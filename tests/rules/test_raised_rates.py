@@ -70,6 +70,36 @@ def test_a_nominal_rate_whose_function_gives_all_of_them() -> None:
     assert found.code == "return 0.02 * max((step + 1) ** -0.5, (step + 1) * 0.01)"
 
 
+FALLING_AND_RISING = [8.0, 1.0, 2.0, 4.0, 4.5]
+
+
+@pytest.mark.parametrize(
+    ("levels", "told"),
+    [
+        (FALLING_AND_RISING, True),
+        ([*FALLING_AND_RISING, 0.5], False),  # a restart, or the end of a wave
+        (sorted(FALLING_AND_RISING), False),
+        (sorted(FALLING_AND_RISING, reverse=True) * 2, False),
+    ],
+)
+def test_a_rate_that_rises_again(levels: list[float], told: bool) -> None:
+    highest = max(levels)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1 * highest)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: levels[min(step // 5, len(levels) - 1)] / highest
+    )
+    rates = []
+    for _ in range(5 * len(levels)):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+    recipe: Any = SimpleNamespace(train_step=None)
+    found = raised_at(recipe, rates, 0.1 * highest, [schedule])
+    assert (found is not None) == told
+    if found is not None:
+        assert "levels[min(step // 5" in found.code
+
+
 def test_what_a_function_returns_and_where() -> None:
     value, line = returned_from(rising, (60,))
     assert value == 0.5

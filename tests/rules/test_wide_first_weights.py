@@ -5,10 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from nanodoc.config import Config
-from nanodoc.examination.raised_rate import _rise_again
 from nanodoc.pipeline.run import run_training
 from nanodoc.report.report import Report
 from tests.helpers import line_of
@@ -60,11 +57,3 @@ def test_all_layers_too_wide(tmp_path: Path) -> None:
 
 def test_a_width_that_costs_nothing(tmp_path: Path) -> None:
     assert "ND611" not in [finding.code for finding in report(tmp_path, 0.15).findings]
-
-
-@pytest.mark.parametrize("rates", [[8.0, 1.0, 2.0, 4.0, 4.5]])
-def test_rates_that_rise_again(rates: list[float]) -> None:
-    assert _rise_again([rate for rate in rates for _ in range(5)])
-    assert not _rise_again([*rates, 0.5])
-    assert not _rise_again(sorted(rates))
-    assert not _rise_again([*sorted(rates, reverse=True), *sorted(rates, reverse=True)])

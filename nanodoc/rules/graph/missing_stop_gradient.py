@@ -36,6 +36,7 @@ _SHIFTS = frozenset(("add", "radd", *_DIFFERENCES))
 _ARITHMETIC = frozenset(
     ("mean", "sum", "neg", "mul", "rmul", "div", "truediv", "squeeze", "unsqueeze", "view")
 ) | {"reshape", "flatten", *_SHIFTS, *_SIZES}
+_ALIKE = 0.1  # of the largest output: between any two samples, it has come to a constant
 _MOST = 64  # calls between the loss and its distances
 
 
@@ -53,6 +54,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if not sides or any(side is None for side in sides):
         return
     meeting = meetings[-1]
+    out = evidence.inspection.output if evidence.inspection is not None else None
+    alike = out is not None and out.inputs_differ and out.spread < _ALIKE
     more = max((side for side in sides if side is not None), key=len)
     apart = (
         f", but for {sorted(more)[0]}"
@@ -69,8 +72,12 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         "same for every input makes it perfect.",
         culprit=at_call(meeting, evidence),
         step=len(evidence.losses) - 1,
-        weight=confidence(0.75, 0.4 if more else 0.0),
-        notes=[("distances", len(meetings)), ("loss", evidence.losses[-1])],
+        weight=confidence(0.65, 0.4 if more else 0.0, 0.5 if alike else 0.0),
+        notes=[
+            ("distances", len(meetings)),
+            ("loss", evidence.losses[-1]),
+            ("outputs of a batch differ by", f"{out.spread:.2g} of their size" if out else None),
+        ],
         fix="detach() the side that has no predictor",
         standing=WIRED,
     )
@@ -138,8 +145,7 @@ def _sides(calls: StepCalls, meeting: CallFacts) -> set[str] | None:
         return None
     if not (first.keys() <= second.keys() or second.keys() <= first.keys()):
         return None
-    apart = {**first, **second}
-    apart = {name: shape for name, shape in apart.items() if (name in first) != (name in second)}
+    apart = {n: shape for n, shape in (first | second).items() if (n in first) != (n in second)}
     a_layer = any(len(shape) > 1 for shape in apart.values())
     return set(apart) if a_layer or (not apart and meeting.name in _COMPARING) else None
 

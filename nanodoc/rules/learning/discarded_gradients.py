@@ -1,7 +1,7 @@
 """## What it checks
 Gradients that backward() made and zero_grad() took away before the optimizer stepped: all of them,
-or those of all micro-batches but the last. The calls of a train_step are watched: which came, in
-which order, on which tensors.
+those of all micro-batches but the last, or those that one of several losses alone gives. The calls
+of a train_step are watched: which came, in which order, on which tensors.
 
 ## Why it matters
 Nothing fails, and nothing is learnt, or a part of the batch only.
@@ -81,7 +81,7 @@ def _why(misuse: LoopMisuse) -> str:
             "and momentum."
         )
     return (
-        "Of several backward passes in a step, one gives these parameters their gradients, and "
-        "zero_grad() takes them away before the optimizer steps: they never learn, and what else "
-        "that backward gave is lost, too."
+        f"In {misuse.steps} of {misuse.watched} steps one of several backward passes gave these "
+        "parameters their gradients, and zero_grad() took them away before the optimizer stepped: "
+        "they learnt nothing there, and what else that backward gave was lost, too."
     )

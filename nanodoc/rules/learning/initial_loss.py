@@ -62,7 +62,7 @@ _FROM_ARRAYS = ("from_numpy", "as_tensor")
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     shown = evidence.pattern.wide if evidence.pattern is not None else None
-    if shown is not None and shown.line is not None:
+    if shown is not None:
         yield _of_weights(rule, evidence, shown)
         return
     calls = calls_of(evidence)
@@ -134,7 +134,8 @@ def _of_weights(rule: Rule, evidence: Evidence, wide: WideWeights) -> Claim:
         ),
         severity="warning",
         step=0,
-        weight=confidence(0.8, 0.6),
+        # the more of the loss narrower ones take away, the less can it be chance
+        weight=confidence(0.6, 0.9 * (1 - wide.last_loss / late_loss(losses))),
         notes=[
             ("loss at step 0", losses[0]),
             ("with narrower ones", wide.first_loss),
