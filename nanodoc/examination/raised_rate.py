@@ -84,7 +84,7 @@ def _rise_again(rates: Sequence[float]) -> bool:
         2 * lowest < max(before, default=0.0)
         and 2 * lowest < rates[-1]
         and 4 * len(since) > len(rates)
-        and all(before <= after for before, after in itertools.pairwise(since))
+        and all(earlier <= later for earlier, later in itertools.pairwise(since))
     )
 
 
