@@ -16,6 +16,7 @@ import torch
 from torch.utils.data import BatchSampler, IterableDataset, default_collate
 
 from nanodoc.errors import UsageError, UserCodeError, is_users
+from nanodoc.examination.sample import as_tensor
 from nanodoc.facts.ops import LeafRoot, Making
 from nanodoc.facts.source import SourceSpan
 from nanodoc.replay.sandbox import state_preserved, warnings_unsaid
@@ -125,8 +126,10 @@ class MakingSearch:
         wanted: list[torch.Tensor] = []
 
         def is_it(value: Any) -> int:
-            alike = isinstance(value, torch.Tensor) and value.shape == wanted[0].shape
-            return int(alike and value.dtype == wanted[0].dtype and torch.equal(value, wanted[0]))
+            held = as_tensor(value)
+            if held is None or held.shape != wanted[0].shape or held.dtype != wanted[0].dtype:
+                return 0
+            return int(torch.equal(held, wanted[0]))
 
         def found(source: Source | None) -> SourceSpan | None:
             if source is None or source.dataset is None:

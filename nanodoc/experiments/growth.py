@@ -13,9 +13,10 @@ import torch
 from nanodoc.accelerator import in_widest
 from nanodoc.examination.lines_that import LineThatWrites
 from nanodoc.experiments.trial import StepTrials
+from nanodoc.facts.course import rise
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.source import SourceSpan
-from nanodoc.facts.trials import Growth, WrittenWeights
+from nanodoc.facts.trials import UNBOUNDED, Growth, WrittenWeights
 from nanodoc.replay.optimizers import rate_of
 from nanodoc.replay.step_state import StepState
 from nanodoc.replay.weight_history import WeightHistory
@@ -26,6 +27,9 @@ _ELSEWHERE = 1.5  # times a rate
 _OUTGREW = 3.0
 """How much further than the weights of the optimizers others must have grown: an average of them
 stays behind."""
+
+_DIVERGED = 10.0  # times the loss at the start: when a finite run is worth being run again
+_LAST_LOSSES = 5
 
 Named = Sequence[tuple[str, torch.Tensor]]
 
@@ -211,3 +215,16 @@ def _times(pairs: Iterable[tuple[str, torch.Tensor, torch.Tensor]]) -> float | N
         before = math.hypot(before, float(in_widest(old).norm()))
         after = math.hypot(after, float(in_widest(tensor.detach()).norm()))
     return _ratio(after, before)
+
+
+def diverging(losses: Sequence[float]) -> str | None:
+    """ "up" where the loss ends well above its start, "down" where it has fallen far below any
+    likelihood."""
+    if rise(losses) is not None:
+        return "up"
+    if len(losses) < 2 * _LAST_LOSSES or not all(map(math.isfinite, losses)):
+        return None
+    start, end = losses[0], statistics.median(losses[-_LAST_LOSSES:])
+    if end < -UNBOUNDED * max(abs(start), 1.0):
+        return "down"
+    return "up" if start > 0 and end > _DIVERGED * start else None

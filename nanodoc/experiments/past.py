@@ -149,13 +149,15 @@ class Past:
         start = self._checkpoints.first
         return start if start is not None and start.step == 0 else None
 
-    def again_from(self, start: StepState, until: int, *, rate: float = 1.0) -> Rerun | None:
+    def again_from(
+        self, start: StepState, until: int, *, rate: float = 1.0, what: str = "other first weights"
+    ) -> Rerun | None:
         """The steps up to `until` with the weights of `start`, and with every learning rate times
-        `rate`; None where they can't be run again."""
+        `rate`; None where they can't be run again. `what` is tried, for those who watch."""
         steps = self._checkpoints.steps_between(start.step, until)
         if not steps or len(steps) > _LONGEST:
             return None
-        what = "other first weights" if rate == 1 else f"learning rate × {rate:.3g}"
+        what = what if rate == 1 else f"learning rate × {rate:.3g}"
         self._say(f"trying {what} up to step {until} …")
         course = self._courses.run(start, steps, self._budget.part(0.25), rate=rate)
         return course if course.reason != "time" else None

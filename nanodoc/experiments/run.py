@@ -3,7 +3,6 @@ Everything happens when the run is over."""
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -12,8 +11,9 @@ from typing import Any
 from nanodoc.diagnosis.finding import Finding
 from nanodoc.diagnosis.remedy import Remedy
 from nanodoc.experiments.experiments import Experiments
+from nanodoc.experiments.far_inputs import better_than_slower, far_inputs
 from nanodoc.experiments.first_weights import sure_weights, wide_weights
-from nanodoc.experiments.growth import growth_until
+from nanodoc.experiments.growth import diverging, growth_until
 from nanodoc.experiments.held_back import HeldBack
 from nanodoc.experiments.loss_scale import loss_scale
 from nanodoc.experiments.overfit import Overfit
@@ -24,12 +24,11 @@ from nanodoc.experiments.smaller_rates import smaller_rates
 from nanodoc.experiments.step import Step
 from nanodoc.experiments.trial import Budget, Say, StepTrials, fails
 from nanodoc.experiments.verdict import read
-from nanodoc.facts.course import rise
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.loop import OverfitFacts
 from nanodoc.facts.plateau import late_loss, stuck_at_chance
 from nanodoc.facts.rates import compared, slow_enough, worth_larger_updates
-from nanodoc.facts.trials import FAILS, PASSES, UNBOUNDED, Experiment, Pattern
+from nanodoc.facts.trials import FAILS, PASSES, Experiment, Pattern, RerunFacts
 from nanodoc.replay.closure_state import ReachedState
 from nanodoc.replay.step import StepRunner
 from nanodoc.replay.step_state import StateKeeper
@@ -38,8 +37,6 @@ from nanodoc.rules.catalogue import can_tell
 from nanodoc.watchers.skipped_steps import at_scale
 
 _MOST_FINDINGS = 3  # whose fixes are tried
-_DIVERGING = 10.0  # times the loss at the start: when a finite run is worth being run again
-_LAST = 5
 _LOWER = 0.7  # times the loss that a run ended at
 _FAR = 1e3  # times the loss at the start: it blew up before, and another batch may pass by chance
 
@@ -121,7 +118,7 @@ class ExperimentRun:
                 self.pattern = replace(self.pattern, experiments=(first,))
             elif stuck_at_chance(evidence) is not None and self._overfit is not None:
                 evidence = replace(evidence, overfit=self._overfit.facts())
-            elif (way := _diverging(evidence.losses)) is not None:
+            elif (way := diverging(evidence.losses)) is not None:
                 self._look_back(evidence, len(evidence.losses) - 1, broke=False, repeat=way == "up")
             course = self.pattern.course
             cured = course is not None and course.passing()
@@ -149,6 +146,8 @@ class ExperimentRun:
             ended = scaled.last_loss if scaled is not None else None
             if ended is not None and ended < _LOWER * late_loss(compared(evidence)):
                 self.pattern = replace(self.pattern, scaled=scaled)
+            elif slower is not None:
+                self._standardised(evidence, past, until, slower)
 
     def _larger_updates(self, evidence: Evidence) -> None:
         """What held back a run that learnt nothing."""
@@ -305,6 +304,14 @@ class ExperimentRun:
             optimizers = list(self._recipe.optimizers)
             scaled = loss_scale(past, self._trials, optimizers, until)
             self.pattern = replace(self.pattern, growth=replace(growth, wide=wide, scaled=scaled))
+            if wide is None:
+                self._standardised(evidence, past, until, course)
+
+    def _standardised(self, evidence: Evidence, past: Past, until: int, course: RerunFacts) -> None:
+        """Whether the run learns with standardised inputs, and no smaller rate does as well."""
+        far = far_inputs(past, self._recipe.model, evidence, until)
+        if far is not None and better_than_slower(far, course):
+            self.pattern = replace(self.pattern, far=far)
 
     # -- after the rules ---------------------------------------------------------------------------
 
@@ -369,19 +376,6 @@ class ExperimentRun:
     def _stopped(self) -> None:
         self.interrupted = True
         self.notes.append(("further experiments", "interrupted"))
-
-
-def _diverging(losses: Sequence[float]) -> str | None:
-    """ "up" where the loss ends well above its start, "down" where it has fallen far below any
-    likelihood."""
-    if rise(losses) is not None:
-        return "up"
-    if len(losses) < 2 * _LAST or not all(map(math.isfinite, losses)):
-        return None
-    start, end = losses[0], statistics.median(losses[-_LAST:])
-    if end < -UNBOUNDED * max(abs(start), 1.0):
-        return "down"
-    return "up" if start > 0 and end > _DIVERGING * start else None
 
 
 def _of_an_exception(finding: Finding) -> bool:

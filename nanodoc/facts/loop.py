@@ -33,6 +33,11 @@ from nanodoc.facts.source import SourceSpan
     "in-vain",
 )
 
+FAR_MEAN = 10.0
+"""|mean| of a sample from which on it is far from what layers are initialised for (DLCheck)."""
+FAR_VALUE = 50.0
+"""Largest |x| of a sample from which on it is (torch-audit)."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoopMisuse:
@@ -213,6 +218,11 @@ class BatchLeaf:
     same_samples: bool = False
     """All samples of all batches are the same."""
 
+    @property
+    def far(self) -> bool:
+        """The median sample is far from mean 0 and deviation 1, as ND107 has it by default."""
+        return abs(self.typical_mean) > FAR_MEAN or self.typical > FAR_VALUE
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CopyFacts:
@@ -249,6 +259,8 @@ class DataFacts:
     machine, delay a few of them."""
     load_seconds: float = 0.0
     """A step's."""
+    far_at: SourceSpan | None = None
+    """The line that makes the values of a sample that are far from mean 0 and deviation 1."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

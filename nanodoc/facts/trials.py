@@ -169,6 +169,21 @@ class WideWeights:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class FarInputs:
+    """Inputs far from mean 0 and deviation 1: standardised, the same steps with the same learning
+    rates do not diverge, or end far lower."""
+
+    path: str
+    """Of the batch's part."""
+    minimum: float
+    maximum: float
+    module: str | None
+    """The layer that takes them first."""
+    last_loss: float
+    """With standardised ones."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Growth:
     """What had grown before a step broke. Ratios; None where they can't be told."""
 
@@ -236,6 +251,7 @@ class Pattern:
     scaled: LossScale | None = None
     """What makes the loss larger than a mean, where a finite run with a mean ends far lower."""
     held_back: HeldBackFacts | None = None
+    far: FarInputs | None = None
 
     def passes(self, key: str) -> bool | None:
         """Whether the step passed with this change; None where it was not run."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from nanodoc.config import Config
 from nanodoc.diagnosis.preflight import preflight
 from nanodoc.errors import said
+from nanodoc.examination.far_line import far_leaf, far_line
 from nanodoc.examination.making import MakingSearch, Source, with_makings
 from nanodoc.examination.stray_edges import edges_of
 from nanodoc.experiments.experiments import Elsewhere
@@ -77,6 +78,9 @@ def reported(
         with kept_going("experiments", not_checked):
             evidence = differential.examine(evidence)
             evidence = differential.overfit(evidence) if config.overfit_batch else evidence
+    if not outcome.interrupted:
+        with kept_going("the making of the data", not_checked):
+            evidence = _with_far_line(run, engine, evidence)
     info = run.info(outcome.steps_run, evidence.reproduced)
     report = report_of(info, evidence, config, _vitals(outcome), artifacts, [], outcome.interrupted)
     findings, interrupted = report.findings, outcome.interrupted
@@ -163,6 +167,22 @@ def _with_items(
     except KeyboardInterrupt:
         not_checked.append(("samples drawn again", "it was interrupted"))
         return evidence
+
+
+def _with_far_line(run: Run, engine: Engine, evidence: Evidence) -> Evidence:
+    """The evidence with the line that makes the values of inputs far from mean 0 and deviation 1.
+    Only where an experiment has shown that they matter is the data set built anew for it."""
+    pattern, data = evidence.pattern, evidence.data
+    far = pattern.far if pattern is not None else None
+    path = far.path if far is not None else far_leaf(evidence)
+    if path is None or data is None:
+        return evidence
+    left = Budget(run.config.budget, engine.course.ended).deadline - time.monotonic()
+    rebuilt = run.rebuilt if far is not None else None
+    search = MakingSearch(
+        engine.runner, engine.keeper, _source(run, engine), rebuilt, seconds=max(left / 2, 1.0)
+    )
+    return replace(evidence, data=replace(data, far_at=far_line(search, data, path)))
 
 
 def _source(run: Run, engine: Engine) -> Source:

@@ -16,6 +16,9 @@ _MOVES = re.compile(r"(?i)rot|flip|affine|crop|zoom|shift|elastic|warp|perspecti
 _WRITES = ("Normalize", "RandomErasing")
 """Transforms of torchvision that write into the picture they are given, by `inplace=True`."""
 
+_SCALES = ("ToTensor", "ConvertImageDtype", "convert_image_dtype", "to_tensor")
+"""Those that make 0 … 1 of a picture's 0 … 255."""
+
 
 def moves_only(part: str, other: str) -> SourceSpan | None:
     """The first transform of dictionaries that moves one part of a sample, `keys="image"`, and not
@@ -42,6 +45,28 @@ def writes_in_place() -> SourceSpan | None:
         )
     ]
     return found[0] if len(found) == 1 else None
+
+
+def leaves_unscaled() -> SourceSpan | None:
+    """The only transform that makes numbers of a picture and leaves them between 0 and 255:
+    torchvision's `ToDtype` of a floating type without `scale=True`, or `PILToTensor` where nothing
+    scales behind it."""
+    calls = list(_calls())
+    scales = any(_name(call) in _SCALES or _is_told_to_scale(call) for _, _, call in calls)
+    found = [
+        line_span(file, call.lineno, function_around(nodes, call.lineno))
+        for file, nodes, call in calls
+        if _name(call) == "ToDtype" or (_name(call) == "PILToTensor" and not scales)
+        if not _is_told_to_scale(call)
+    ]
+    return found[0] if len(set(found)) == 1 else None
+
+
+def _is_told_to_scale(call: ast.Call) -> bool:
+    return any(
+        k.arg == "scale" and isinstance(k.value, ast.Constant) and k.value.value is True
+        for k in call.keywords
+    )
 
 
 def _calls() -> Iterator[tuple[str, Sequence[ast.AST], ast.Call]]:

@@ -1,7 +1,10 @@
 """## What it checks
 Floating parts of the batch that go straight into a linear, convolutional or recurrent layer without
 a normalisation right behind it, and whose median sample has a mean beyond ±10 or a largest |x|
-above 50. The batches that are still there when the run ends are looked at (up to eight).
+above 50. The batches that are still there when the run ends are looked at (up to eight). The line
+is the one that makes the values of a sample, where it shows. Where a smaller learning rate does far
+better, the steps are run again with the same rate and standardised inputs; ND606 does so in a run
+that diverged.
 
 ## Why it matters
 Layers are initialised for inputs around 0 with a deviation of 1. Raw columns saturate activations
@@ -24,13 +27,19 @@ ND606 divergence, ND604 saturated-activations
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
-from nanodoc.diagnosis.claim import Claim, confidence
+from nanodoc.diagnosis.claim import Claim, Specificity, confidence
 from nanodoc.diagnosis.rule import Rule, Threshold, rule
 from nanodoc.facts.calls import CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.loop import FAR_MEAN, FAR_VALUE
+from nanodoc.facts.plateau import late_loss
+from nanodoc.facts.rates import compared
+from nanodoc.facts.trials import FarInputs
 from nanodoc.rules.data.batch_claims import batch_claim, consumers
 from nanodoc.rules.learning.claims import calls_of
+from nanodoc.rules.learning.divergence_report import of_the_inputs, standardise
 
 _STD = 100.0  # RULES, ND107
 
@@ -47,14 +56,19 @@ _NORMS = ("batch_norm", "layer_norm", "group_norm", "instance_norm", "rms_norm")
         "data",
     ),
     thresholds={
-        "mean": Threshold(10.0, "|mean| of the median sample (DLCheck)"),
-        "largest": Threshold(50.0, "largest |x| of the median sample (torch-audit)"),
+        "mean": Threshold(FAR_MEAN, "|mean| of the median sample (DLCheck)"),
+        "largest": Threshold(FAR_VALUE, "largest |x| of the median sample (torch-audit)"),
     },
     preflight="batch",
     trials=("samples",),
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     calls, data = calls_of(evidence), evidence.data
+    pattern = evidence.pattern
+    if pattern is not None and pattern.far is not None:
+        if pattern.slower is not None:  # of a run that diverged ND606 tells
+            yield _shown(rule, evidence, pattern.far)
+        return
     if data is None:
         return
     for leaf in data.leaves:
@@ -69,7 +83,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             continue
         where = used[0]
         place = where.module or "the first layer"
-        yield batch_claim(
+        claim = batch_claim(
             rule,
             evidence,
             leaf.path,
@@ -92,7 +106,40 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             ],
             fix="(x − mean) / std per feature, images as x / 255, or a normalisation layer first",
         )
+        yield _at_its_line(claim, evidence)
         return
+
+
+def _shown(rule: Rule, evidence: Evidence, far: FarInputs) -> Claim:
+    """The claim on inputs that were standardised, with which the same steps end far lower."""
+    late = late_loss(compared(evidence))
+    claim = batch_claim(
+        rule,
+        evidence,
+        far.path,
+        title=f"{far.path} goes unnormalised into {far.module or 'the model'}: the loss ends at "
+        f"{late:.3g} instead of {far.last_loss:.3g}",
+        explanation=of_the_inputs(far),
+        weight=confidence(0.6, 0.9 * (1 - far.last_loss / late)),
+        notes=[
+            ("range", f"{far.minimum:.4g} … {far.maximum:.4g}"),
+            ("loss of the last quarter", late),
+            ("with standardised inputs", far.last_loss),
+        ],
+        fix="",
+        specificity=Specificity.SPECIAL,
+    )
+    return _at_its_line(
+        replace(claim, finding=replace(claim.finding, fixes=(standardise(far),))), evidence
+    )
+
+
+def _at_its_line(claim: Claim, evidence: Evidence) -> Claim:
+    """The claim at the line that makes the values, where that was seen."""
+    made = evidence.data.far_at if evidence.data is not None else None
+    culprit = claim.finding.culprit
+    culprit = replace(culprit, location=made or culprit.location)
+    return replace(claim, finding=replace(claim.finding, culprit=culprit))
 
 
 def _normalised(calls: StepCalls, call: CallFacts) -> bool:

@@ -3,7 +3,9 @@ A run whose loss, gradients or weights had grown out of all proportion before a 
 finite loss ended at twice its start and more (five times in the first thirty steps). The steps
 since an earlier checkpoint are run again on the same batches: as they were, with weights that do
 not move, with smaller and smaller learning rates, with clipped gradients, and with first weights
-that are no wider than sqrt(2 / fan_in) (He et al. 2015). The learning rate is blamed where a
+that are no wider than sqrt(2 / fan_in) (He et al. 2015). Inputs that ND107 would tell of are
+standardised, with the learning rate as it is: where that does far better than a tenth of the rate,
+they are told, at the line that makes them. The learning rate is blamed where a
 smaller one cures, and the batches alone would not have cost as much; not the op that finally
 overflowed. An op that made it of weights that hardly moved is ND204's.
 

@@ -14,7 +14,7 @@ from nanodoc.facts.calls import CallFacts
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.ops import Birth
 from nanodoc.facts.source import SourceSpan
-from nanodoc.facts.trials import Growth, RerunFacts, Stretch
+from nanodoc.facts.trials import FarInputs, Growth, RerunFacts, Stretch
 from nanodoc.rules.base import LARGE_GRADIENTS, count, effects, link, replay_row
 from nanodoc.rules.learning.written_rate import of_the_scale
 from nanodoc.rules.rewrite import number_in_call
@@ -40,6 +40,7 @@ def diverged_claim(
     summed = _summed(evidence, course)
     site, raised = _site(evidence, growth, summed)
     birth = overflow[0] if overflow else next(iter(evidence.births), None)
+    far = evidence.pattern.far if evidence.pattern is not None else None
     step = evidence.trip.step if evidence.trip else evidence.failure_step
     return Claim(
         root=("optimizer", 0),  # however many ops overflowed, the updates are the one root
@@ -62,14 +63,9 @@ def diverged_claim(
                 raised=raised,
                 broken=len(norms) < len(evidence.grad_norms),
             )
-            + _of_the_sum(summed, site),
-            culprit=Culprit(
-                kind="optimizer",
-                op=birth.site.op if birth else None,
-                module=birth.site.module if birth else None,
-                module_type=birth.site.module_type if birth else None,
-                location=site or (birth.site.site if birth else None),
-            ),
+            + _of_the_sum(summed, site)
+            + (f" {of_the_inputs(far)}" if far is not None else ""),
+            culprit=_culprit(birth, far, site),
             phase="optimizer",
             step=step if step is not None else len(evidence.losses) - 1,
             evidence=(
@@ -80,8 +76,26 @@ def diverged_claim(
             chain=tuple(link(op) for op in birth.chain) if birth else (),
             effects=effects(evidence),
             experiments=replay_row(evidence),
-            fixes=tuple(_fixes(growth, course, rate, site, raised=raised, first=first)),
+            fixes=(standardise(far),)
+            if far is not None
+            else tuple(_fixes(growth, course, rate, site, raised=raised, first=first)),
         ),
+    )
+
+
+def _culprit(birth: Birth | None, far: FarInputs | None, site: SourceSpan | None) -> Culprit:
+    """The updates, with the op that finally overflowed; or the inputs that make them too large."""
+    where = birth.site if birth is not None else None
+    place = site or (where.site if where is not None else None)
+    op = where.op if where is not None else None
+    if far is not None:
+        return Culprit(kind="data", batch_path=far.path, op=op, location=place)
+    return Culprit(
+        kind="optimizer",
+        op=op,
+        module=where.module if where is not None else None,
+        module_type=where.module_type if where is not None else None,
+        location=place,
     )
 
 
@@ -175,6 +189,9 @@ def _site(
         return growth.written.line, False
     if growth.wide is not None and growth.wide.line is not None:
         return growth.wide.line, False
+    if evidence.pattern is not None and evidence.pattern.far is not None:
+        made = evidence.data.far_at if evidence.data is not None else None
+        return made or evidence.data_site, False
     if growth.scaled is not None and growth.scaled.line is not None and not growth.raised:
         return growth.scaled.line, False
     if growth.raised and evidence.stats is not None and evidence.stats.raised_at is not None:
@@ -189,6 +206,25 @@ def _site(
     if summed is not None and summed.site is not None and not growth.raised:
         return summed.site, False
     return next((at for at in evidence.rate_sites if at is not None), None), False
+
+
+def of_the_inputs(far: FarInputs) -> str:
+    """What was seen of inputs that are not standardised."""
+    into = f" into {far.module}" if far.module else ""
+    return (
+        f"{far.path} goes unnormalised{into}, with values from {far.minimum:.3g} to "
+        f"{far.maximum:.3g}: standardised, the same steps with the same learning rate end at a "
+        f"loss of {far.last_loss:.3g}."
+    )
+
+
+def standardise(far: FarInputs) -> Fix:
+    """The fix that was tried on the run's steps."""
+    return Fix(
+        title="standardise the inputs: (x - mean) / std per feature, images as x / 255",
+        verified=True,
+        outcome=f"with that the steps end at loss {far.last_loss:.3g}",
+    )
 
 
 def _what_grew(growth: Growth) -> str:
