@@ -8,7 +8,7 @@ from nanodoc.facts.calls import CLASSIFICATION, CallFacts, StepCalls
 from nanodoc.facts.inspection import PairFacts
 from nanodoc.facts.source import SourceSpan
 from nanodoc.trace.files import USER, frame_kind
-from nanodoc.trace.returned import lines_repeating
+from nanodoc.trace.repeating import lines_repeating
 
 
 def pairs_of(calls: StepCalls) -> PairFacts | None:

@@ -239,12 +239,25 @@ class CopyFacts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class PaddedLabels:
+    """Whole numbers that are one and the same wherever a mask of the batch says padding."""
+
+    path: str
+    mask: str
+    """The path of the mask."""
+    value: int
+    share: float
+    """Of all positions: those of padding."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class DataFacts:
     """The batches that are still there when the run has ended."""
 
     batches: int = 0
     leaves: tuple[BatchLeaf, ...] = ()
     copies: tuple[CopyFacts, ...] = ()
+    padded: tuple[PaddedLabels, ...] = ()
     identical: int = 0
     """Pairs of successive batches of one pass that are bitwise the same, though each was made
     anew."""

@@ -12,6 +12,7 @@ import torch
 from nanodoc.accelerator import in_widest
 from nanodoc.facts.loop import BatchLeaf, DataFacts
 from nanodoc.measure.copies import copies
+from nanodoc.measure.padded_labels import padded_labels
 from nanodoc.tensors.nested import tensor_leaves
 
 _MOST_BATCHES = 8
@@ -40,12 +41,13 @@ def data_facts(
                 if _measurable(tensor):
                     leaves.setdefault(path, []).append(tensor)
         found = tuple(_leaf(path, tensors) for path, tensors in leaves.items())
-        copied = copies(leaves)
+        copied, padded = copies(leaves), padded_labels(leaves)
         identical = _identical(chosen)
     return DataFacts(
         batches=len(chosen),
         leaves=found,
         copies=copied,
+        padded=padded,
         identical=identical,
         loader=loader,
         per_pass=per_pass,

@@ -20,7 +20,7 @@ _DEEPEST = 8
 _SAME = frozenset(
     ("to", "cuda", "cpu", "long", "int", "float", "contiguous", "pin_memory", "clone", "detach")
 ) | {"view", "reshape", "flatten", "requires_grad_", "numpy", "squeeze", "unsqueeze"}
-_JOINING = frozenset(("cat", "concat", "concatenate", "stack"))
+_OF_LISTS = frozenset(("tensor", "as_tensor", "LongTensor", "FloatTensor", "array", "stack"))
 _AROUND = frozenset(("enumerate", "tqdm", "iter", "track"))
 
 
@@ -74,42 +74,6 @@ def lines_calling(file: str, names: Sequence[str], keyword: str | None = None) -
         and getattr(node.func, "attr", getattr(node.func, "id", "")) in names
         and (keyword is None or node.args or any(given.arg == keyword for given in node.keywords))
     ]
-
-
-def lines_repeating(file: str) -> list[SourceSpan]:
-    """The lines of a file where a function gives what it has just computed several times:
-    `return view, view`, `[view for _ in range(2)]`, `torch.cat((view, view))`."""
-    nodes = nodes_of(file)
-    found = set[int]()
-    for function in nodes:
-        if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            continue
-        inside = list(ast.walk(function))
-        computed = {
-            target.id
-            for node in inside
-            if isinstance(node, ast.Assign) and isinstance(node.value, (ast.Call, ast.BinOp))
-            for target in node.targets
-            if isinstance(target, ast.Name)
-        }
-        found |= {getattr(node, "lineno", 0) for node in inside if _repeated(node) in computed}
-    return [line_span(file, line, function_around(nodes, line)) for line in sorted(found)]
-
-
-def _repeated(node: ast.AST) -> str | None:
-    """The name whose value is given several times."""
-    given: ast.AST | None = node.value if isinstance(node, ast.Return) else None
-    if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in _JOINING and node.args:
-        given = node.args[0]
-    if isinstance(given, (ast.Tuple, ast.List)):
-        names = [each.id for each in given.elts if isinstance(each, ast.Name)]
-        alike = 1 < len(given.elts) == len(names) and len(set(names)) == 1
-        return names[0] if alike else None
-    if isinstance(node, ast.ListComp) and isinstance(node.elt, ast.Name):
-        targets = [n for g in node.generators for n in ast.walk(g.target)]
-        bound = {n.id for n in targets if isinstance(n, ast.Name)}
-        return node.elt.id if node.elt.id not in bound else None
-    return None
 
 
 def code_of(function: Any) -> CodeType | None:
@@ -174,6 +138,8 @@ def _of_expression(
     if isinstance(value, ast.Call):
         if isinstance(value.func, ast.Attribute) and value.func.attr in _SAME:
             return _of_expression(scope, value.func.value, path, node, depth - 1)
+        if not path and (filled := _filled_at(scope, value, node.lineno)) is not None:
+            return scope.span(filled)
         called = _held(scope, value.func)
         other = _scope_of(called) if called is not None else None
         if other is not None:
@@ -183,6 +149,31 @@ def _of_expression(
         kept = _of_attribute(scope, value.value, path, depth - 1) if whole else None
         return kept or scope.span(node)
     return scope.span(node)
+
+
+def _filled_at(scope: _Scope, call: ast.Call, before: int) -> ast.stmt | None:
+    """Where the list that `torch.tensor(rows)` makes a tensor of gets its items: the last
+    `rows.append(...)`, or the comprehension; None for other calls, and for other lists."""
+    name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+    given = call.args[0] if call.args else None
+    if name not in _OF_LISTS or not isinstance(given, ast.Name):
+        return None
+    found = [
+        node for node in scope.statements() if node.lineno < before and _puts_items(node, given.id)
+    ]
+    return max(found, key=lambda node: node.lineno, default=None)
+
+
+def _puts_items(node: ast.stmt, name: str) -> bool:
+    if isinstance(node, ast.Assign):
+        bound = any(isinstance(t, ast.Name) and t.id == name for t in node.targets)
+        return bound and isinstance(node.value, ast.ListComp)
+    call = node.value if isinstance(node, ast.Expr) else None
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+        return False
+    into = call.func.value
+    made = not call.args or not isinstance(call.args[0], (ast.Name, ast.Attribute, ast.Subscript))
+    return call.func.attr == "append" and made and isinstance(into, ast.Name) and into.id == name
 
 
 def _held(scope: _Scope, value: ast.expr) -> Any:

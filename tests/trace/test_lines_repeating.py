@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nanodoc.trace.returned import lines_repeating
+from nanodoc.trace.repeating import lines_repeating
 
 HEAD = "def views(x, n, hidden):\n    k = n // 2\n    view, other = aug(x), aug(x)\n    view = aug(x)\n"
 

@@ -1,6 +1,8 @@
 """## What it checks
 Token ids whose rows end (or begin) in runs of one token. Critical: that token is more than half of
-the targets that the loss counts. Warning: it is more than half of the ids and nothing masks it.
+the targets that the loss counts. Warning: it is more than half of the ids and nothing masks it; or
+the loss, which ignores nothing, counts labels at positions that a mask in the batch calls padding,
+a tenth of all and more.
 
 ## Why it matters
 The loss falls because padding is easy to predict.
@@ -17,6 +19,7 @@ ND105 all-targets-ignored, ND114 all-ones-mask
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -25,7 +28,7 @@ from nanodoc.diagnosis.finding import Culprit
 from nanodoc.diagnosis.rule import Rule, Threshold, rule
 from nanodoc.facts.calls import CLASSIFICATION, ArgumentFacts, CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
-from nanodoc.facts.loop import BatchLeaf
+from nanodoc.facts.loop import BatchLeaf, DataFacts, PaddedLabels
 from nanodoc.rules.data.batch_claims import batch_claim, id_fields
 from nanodoc.rules.learning.claims import calls_of
 
@@ -41,6 +44,7 @@ _MASKS = (
     "masked_fill",
     "masked_select",
 )
+_PADDED = 0.1  # of the targets
 
 
 @rule(
@@ -86,6 +90,10 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         ):
             yield _counted(rule, evidence, labels, share, loss)
             return
+    padded = _padded(data, loss, labels) if loss is not None and labels is not None else None
+    if padded is not None and labels is not None and loss is not None:
+        yield _at_padding(rule, evidence, labels, padded, loss)
+        return
     for leaf in ids:
         if (
             leaf.top_share <= check.limit(evidence, "share")
@@ -150,6 +158,40 @@ def _counted(
         location=(evidence.inspection.labels_at if evidence.inspection else None) or loss.site,
     )
     return replace(claim, finding=replace(claim.finding, culprit=culprit, phase="forward"))
+
+
+def _padded(data: DataFacts, loss: CallFacts, labels: BatchLeaf) -> PaddedLabels | None:
+    """The labels of positions of padding, where the loss counts every one of them."""
+    if loss.notes["ignored"] or loss.reduction not in ("mean", "sum"):
+        return None
+    # a model that shifts its labels by itself leaves one a row out
+    rows, all_of_them = labels.shape[0], math.prod(labels.shape)
+    if loss.notes["targets"] < all_of_them - rows or loss.options.get("weights"):
+        return None
+    found = (p for p in data.padded if p.path == labels.path and p.share >= _PADDED)
+    return next(found, None)
+
+
+def _at_padding(
+    rule: Rule, evidence: Evidence, labels: BatchLeaf, padded: PaddedLabels, loss: CallFacts
+) -> Claim:
+    claim = batch_claim(
+        rule,
+        evidence,
+        labels.path,
+        root="padding",
+        specificity=Specificity.SPECIAL,
+        title=f"{padded.share:.0%} of {labels.path} are padding with the label {padded.value}, and "
+        "the loss counts them",
+        explanation=f"Where {padded.mask} is 0, every label is {padded.value}, which "
+        f"{loss.name} takes for a class like any other: it ignores nothing.",
+        weight=confidence(0.7, min(padded.share, 0.5)),
+        notes=[("share of the targets", round(padded.share, 3)), ("label", padded.value)],
+        fix="fill the labels with −100 (the ignore_index) where the mask is 0",
+    )
+    made = evidence.inspection.labels_at if evidence.inspection is not None else None
+    culprit = replace(claim.finding.culprit, op=loss.name, location=made or loss.site)
+    return replace(claim, finding=replace(claim.finding, culprit=culprit))
 
 
 def _masked(calls: StepCalls, ids: BatchLeaf, leaves: tuple[BatchLeaf, ...]) -> bool:
