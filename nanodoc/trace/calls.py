@@ -308,6 +308,7 @@ def plain_name(func: Any) -> str:
         "isub": "sub",
         "imul": "mul",
         "iadd": "add",
+        "log_sigmoid": "logsigmoid",  # as torch.nn.functional has it
     }.get(name, name)
 
 

@@ -1,7 +1,8 @@
 """## What it checks
 The output of a softmax or sigmoid that reaches, through nothing but views and copies, a loss that
-applies it itself (cross_entropy, binary_cross_entropy_with_logits), or one that wants logarithms
-(nll_loss, kl_div). log_softmax before cross_entropy is harmless.
+applies it itself (cross_entropy, binary_cross_entropy_with_logits; a loss of overlap that is told
+it gets scores), or one that wants logarithms (nll_loss, kl_div). log_softmax before cross_entropy
+is harmless.
 
 ## Why it matters
 Probabilities as logits differ by 1 at most: with C classes the loss cannot fall below ln(C − 1 + e)
@@ -43,6 +44,9 @@ _APPLIES = {
     "sigmoid_focal_loss": "sigmoid",
 }
 
+_SQUASHES = {"sigmoid": ("sigmoid", "logsigmoid"), "softmax": ("softmax", "log_softmax")}
+"""What must not be applied to what a sigmoid or softmax gave."""
+
 _WANTS_LOGS = ("nll_loss", "kl_div")
 
 
@@ -78,13 +82,17 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         if call.name == "logsumexp" and made.name == "softmax":
             yield _normalised_twice(rule, evidence, call, made, "softmax")
             return
-        if (
-            call.name == "log_softmax"
-            and made.name == "softmax"
-            and call.options.get("dim") == made.options.get("dim")
-        ):
-            yield _normalised_twice(rule, evidence, call, made, "softmax")
+        if call.name in _SQUASHES.get(made.name, ()) and _in_the_same_way(made, call):
+            yield _normalised_twice(rule, evidence, call, made, made.name)
             return
+
+
+def _in_the_same_way(made: CallFacts, call: CallFacts) -> bool:
+    """A softmax over the same dimension."""
+    if made.name == "sigmoid":
+        return True
+    alike = call.name == "log_softmax" or made.shape == call.arguments[0].shape
+    return alike and call.options.get("dim") == made.options.get("dim")
 
 
 def _normalised_twice(
