@@ -122,7 +122,8 @@ class MakingSearch:
         return found
 
     def of_part(self, index: int, part: Callable[[Any], torch.Tensor | None]) -> SourceSpan | None:
-        """The line where a part of a sample first had the values that it has."""
+        """The line where a part of a sample first had the values that it has, or where what the
+        data set holds of all samples had them."""
         wanted: list[torch.Tensor] = []
 
         def is_it(value: Any) -> int:
@@ -131,24 +132,28 @@ class MakingSearch:
                 return 0
             return int(torch.equal(held, wanted[0]))
 
-        def found(source: Source | None) -> SourceSpan | None:
+        def found(source: Source | None, *, held: bool = False) -> SourceSpan | None:
             if source is None or source.dataset is None:
                 return None
-            line = lines.of(part(source.dataset[index]))
+            value = part(source.dataset[index])
+            line = lines.of(_holder(source.dataset, index, value) if held else value)
             return line.line if line is not None else None
 
         with state_preserved(self._runner, self._keeper), warnings_unsaid():
+            whole = None
             with contextlib.suppress(Exception):  # the user's data set, asked once more
                 value = part(self._source.dataset[index])
                 wanted += [] if value is None else [value]
+                whole = as_tensor(_holder(self._source.dataset, index, value))
             if not wanted:
                 return None
             with _following(self._seconds, is_it) as lines:
                 if (line := found(self._source)) is not None:
                     return line
             if self._build is not None:
+                wanted = [wanted[0] if whole is None else whole]
                 with _following(self._seconds, is_it) as lines, self._build() as source:
-                    return found(source)
+                    return found(source, held=whole is not None)
         return None
 
     def _outside(self, leaf: LeafRoot) -> Making | None:
@@ -284,6 +289,18 @@ def _held(lines: FirstLines, dataset: Any, index: int, path: str) -> FirstLine |
             if drawn is not None and _same(row, torch.as_tensor(drawn)):
                 return line
     return found[0] if len(set(found)) == 1 else None
+
+
+def _holder(dataset: Any, index: int, part: torch.Tensor | None) -> Any:
+    """What a data set holds of all samples, such as a tensor of a TensorDataset, of which the part
+    is the row of this sample; None where it does not show."""
+    for held in _holders(dataset):
+        rows = as_tensor(held)
+        if rows is None or part is None or rows.shape[1:] != part.shape or index >= len(rows):
+            continue
+        if rows.dim() and torch.equal(rows[index].to(part.dtype), part):
+            return held
+    return None
 
 
 def _holders(dataset: Any) -> Iterator[Any]:

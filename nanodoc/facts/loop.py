@@ -251,6 +251,18 @@ class PaddedLabels:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class OneOrder:
+    """Of a DistributedSampler that shuffles, and was never told of the epoch."""
+
+    passes: int
+    """Over the data; the last one may not be over."""
+    batches: int
+    """Of a pass."""
+    line: SourceSpan | None
+    """The one that made the sampler."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class DataFacts:
     """The batches that are still there when the run has ended."""
 
@@ -272,6 +284,8 @@ class DataFacts:
     machine, delay a few of them."""
     load_seconds: float = 0.0
     """A step's."""
+    one_order: OneOrder | None = None
+    """All passes over the data have the same order, which was meant to be shuffled."""
     far_at: SourceSpan | None = None
     """The line that makes the values of a sample that are far from mean 0 and deviation 1."""
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from nanodoc.config import Config
 from nanodoc.diagnosis.preflight import preflight
 from nanodoc.errors import said
+from nanodoc.examination.epoch_order import one_order
 from nanodoc.examination.far_line import far_leaf, far_line
 from nanodoc.examination.making import MakingSearch, Source, with_makings
 from nanodoc.examination.stray_edges import edges_of
@@ -152,6 +153,9 @@ def _with_items(
     try:
         source = _source(run, engine)
         items, made_at = item_facts(source, left), engine.build.made_for_loader_at
+        if evidence.data is not None:
+            order = one_order(source, len(evidence.losses), made_at)
+            evidence = replace(evidence, data=replace(evidence.data, one_order=order))
         if items is not None and (overlap := items.overlap) is not None:
             line = made_at(source.validated_on[overlap.number])
             items = replace(items, overlap=replace(overlap, line=line))

@@ -16,7 +16,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.parameter import is_lazy
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.data import DataLoader, Subset, WeightedRandomSampler
+from torch.utils.data import DataLoader, DistributedSampler, Subset, WeightedRandomSampler
 
 from nanodoc.recipe.build_facts import BuildFacts, load_facts
 from nanodoc.recipe.build_order import BuildOrder, KeptAlive
@@ -86,6 +86,7 @@ class BuildWatch(TorchDispatchMode):
         for made, table in (
             (Subset, self._loaders),
             (WeightedRandomSampler, self._loaders),
+            (DistributedSampler, self._loaders),
             (LRScheduler, self._schedulers),
             (ReduceLROnPlateau, self._schedulers),
         ):

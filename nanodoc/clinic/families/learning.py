@@ -22,9 +22,9 @@ PATIENTS: tuple[Patient, ...] = (
     Patient(
         name="house-prices",
         file="house_prices",
-        story="a learning rate that only normalised features bear",
+        story="features that were never normalised, at a learning rate that only such bear",
         expect="divergence",
-        line="torch.optim.SGD",
+        line="features = torch.cat(",
     ),
     Patient(
         name="one-cycle",

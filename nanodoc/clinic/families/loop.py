@@ -100,4 +100,12 @@ PATIENTS: tuple[Patient, ...] = (
         line="model.train()",
         severity="warning",
     ),
+    Patient(
+        name="untold-epochs",
+        file="untold_epochs",
+        story="a rank's share of the data in the same order in every pass",
+        expect="unshuffled-epochs",
+        line="sampler = DistributedSampler(",
+        severity="warning",
+    ),
 )

@@ -6,6 +6,7 @@ from nanodoc.rules.ranks import (
     network,
     rank_local_failure,
     same_batches,
+    unshuffled_epochs,
     unused_in_ddp,
 )
 
@@ -18,5 +19,6 @@ RULES = tuple(
         desynchronised_ranks,
         network,
         same_batches,
+        unshuffled_epochs,
     )
 )
