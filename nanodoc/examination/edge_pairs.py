@@ -18,6 +18,7 @@ from nanodoc.trace.named_numbers import is_reshape_to
 from nanodoc.trace.parsed import FUNCTION, nodes_of
 from nanodoc.trace.row_orders import in_order, own_nodes
 
+_MAKING = {"tensor", "LongTensor", "as_tensor", "from_numpy"}
 _TURNING = ("t", "T", "transpose", "permute", "zip", "unzip")
 
 
@@ -31,8 +32,9 @@ def misread_edges(batches: Iterable[Any]) -> int | None:
 
 
 def reshaped_pairs_at(recipe: Recipe, build: BuildFacts) -> SourceSpan | None:
-    """Where the edges of a graph, which networkx gives as pairs (`graph.edges`), become two rows by
-    a reshape; in functions that made the data or run in the step."""
+    """Where the edges of a graph become two rows by a reshape, which networkx gives as pairs
+    (`graph.edges`), or which a list holds as pairs; in functions that made the data or run in the
+    step."""
     running = build.makers | running_scopes(recipe)
     for file in sorted({file for file, _ in running}):
         for scope in nodes_of(file):
@@ -47,17 +49,50 @@ def reshaped_pairs_at(recipe: Recipe, build: BuildFacts) -> SourceSpan | None:
 
 def _in_scope(scope: ast.FunctionDef | ast.AsyncFunctionDef | ast.Module) -> int | None:
     pairs: set[str] = set()
+    lists = _lists_of_pairs(scope)
     for statement in in_order(scope.body):
+        edges = isinstance(statement, ast.Assign) and "edge" in ast.unparse(statement.targets[0])
         for node in own_nodes(statement):
             if isinstance(node, ast.Call) and is_reshape_to(node, 2):
                 given = node.func.value if isinstance(node.func, ast.Attribute) else None
                 held = isinstance(given, ast.Name) and given.id in pairs
+                if edges and given is not None and _is_tensor_of(given, lists):
+                    return node.lineno
                 if held or (given is not None and _are_pairs(given)):
                     return node.lineno
         if isinstance(statement, ast.Assign):
             names = {target.id for target in statement.targets if isinstance(target, ast.Name)}
             pairs = pairs | names if _are_pairs(statement.value) else pairs - names
     return None
+
+
+def _lists_of_pairs(scope: ast.FunctionDef | ast.AsyncFunctionDef | ast.Module) -> set[str]:
+    """The names of lists that are given nothing but pairs, `pairs.append((i, j))`."""
+    found: set[str] = set()
+    others: set[str] = set()
+    for statement in in_order(scope.body):
+        for node in own_nodes(statement):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+                continue
+            into, given = node.func.value, node.args[0] if node.args else None
+            if node.func.attr not in ("append", "extend", "insert") or not isinstance(
+                into, ast.Name
+            ):
+                continue
+            many = node.func.attr == "extend" and isinstance(given, (ast.List, ast.Tuple))
+            items = given.elts if many and isinstance(given, (ast.List, ast.Tuple)) else [given]
+            pairs = all(isinstance(i, (ast.Tuple, ast.List)) and len(i.elts) == 2 for i in items)
+            (found if pairs else others).add(into.id)
+    return found - others
+
+
+def _is_tensor_of(value: ast.expr, lists: set[str]) -> bool:
+    """`torch.tensor(pairs)`, `torch.from_numpy(np.array(pairs))`, not turned."""
+    names = {node.id for node in ast.walk(value) if isinstance(node, ast.Name)}
+    words = names | {node.attr for node in ast.walk(value) if isinstance(node, ast.Attribute)}
+    made = isinstance(value, ast.Call) and bool(words & _MAKING)
+    plain = not any(isinstance(node, (ast.comprehension, ast.keyword)) for node in _nodes(value))
+    return made and bool(names & lists) and not words & {*_TURNING} and plain
 
 
 def _are_pairs(value: ast.expr) -> bool:

@@ -1,8 +1,9 @@
 """Was it the initialisation? The steps of a run that diverged, or that began sure of wrong answers,
-from step 0, with first weights that are no wider than He's."""
+from step 0, with first weights that are no wider than He's, or than torch's own."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -20,6 +21,7 @@ from nanodoc.tensors.modules import WEIGHING
 from nanodoc.tensors.sums import width_over_he
 
 _WIDE = 1.5  # times He's standard deviation
+_DEFAULT = math.sqrt(6.0)  # times narrower than He's: torch's own first weights of a layer
 _LOWER = 0.5  # of the first loss
 _FAR_LOWER = 0.1  # of the first loss: the weights of step 0 alone cost the rest
 
@@ -33,15 +35,19 @@ def wide_weights(
 ) -> WideWeights | None:
     """The layers whose first weights were wider than sqrt(2 / fan_in) (He et al. 2015), where the
     steps up to `until` neither fail nor rise with narrower ones and the same learning rate, and
-    begin at a tenth of `first_loss` and less; None otherwise. `made_at`: the line that gave a
+    begin at a tenth of `first_loss` and less; None otherwise. Layers that are added to what they
+    are given bear less than He's width: torch's own is tried next. `made_at`: the line that gave a
     parameter its values."""
-    found = _with_narrower(past, model, until, WEIGHING)
-    if found is None:
-        return None
-    times, course = found
-    if abs(course.losses[0]) > _FAR_LOWER * abs(first_loss) or rose(course) or spiked(course, []):
-        return None
-    return _told(times, course, made_at)
+    for narrower in (1.0, _DEFAULT):
+        found = _with_narrower(past, model, until, WEIGHING, narrower)
+        if found is None:
+            return None
+        times, course = found
+        if abs(course.losses[0]) > _FAR_LOWER * abs(first_loss):
+            return None
+        if course.complete and not rose(course) and not spiked(course, []):
+            return _told(times, course, made_at, he=narrower == 1)
+    return None
 
 
 def sure_weights(
@@ -57,7 +63,7 @@ def sure_weights(
     if level is None:
         return None
     found = _with_narrower(past, model, len(losses) - 1, (*WEIGHING, nn.Embedding))
-    if found is None:
+    if found is None or not found[1].complete:
         return None
     times, course = found
     lower = course.losses[0] <= _LOWER * losses[0]
@@ -68,9 +74,14 @@ def sure_weights(
 
 
 def _with_narrower(
-    past: Past, model: nn.Module, until: int, kinds: tuple[type[nn.Module], ...]
+    past: Past,
+    model: nn.Module,
+    until: int,
+    kinds: tuple[type[nn.Module], ...],
+    narrower: float = 1.0,
 ) -> tuple[dict[str, float], Rerun] | None:
-    """(the layers that were too wide, how the steps went without)"""
+    """(the layers that were too wide, how the steps went with He's width, `narrower` times
+    narrower)"""
     start = past.first()
     if start is None or start.weights is None:
         return None
@@ -78,16 +89,20 @@ def _with_narrower(
     times = dict(_times(model, dict(zip(names, start.weights, strict=False)), kinds))
     if not times:
         return None
-    narrower = [
-        old / times[name] if old is not None and name in times else old
+    weights = [
+        old / (times[name] * narrower) if old is not None and name in times else old
         for name, old in zip(names, start.weights, strict=False)
     ]
-    course = past.again_from(replace(start, weights=narrower), until)
-    return (times, course) if course is not None and course.complete and course.losses else None
+    course = past.again_from(replace(start, weights=weights), until)
+    return (times, course) if course is not None and course.losses else None
 
 
 def _told(
-    times: dict[str, float], course: Rerun, made_at: Callable[[str], SourceSpan | None]
+    times: dict[str, float],
+    course: Rerun,
+    made_at: Callable[[str], SourceSpan | None],
+    *,
+    he: bool = True,
 ) -> WideWeights:
     widest = max(times, key=lambda name: times[name])
     return WideWeights(
@@ -97,6 +112,7 @@ def _told(
         first_loss=course.losses[0],
         last_loss=late_loss(course.losses),
         line=made_at(widest),
+        he=he,
     )
 
 

@@ -28,6 +28,7 @@ _PARTS = 10  # of a run
 _NO_FURTHER = 0.95  # of the second quarter's loss
 _LOWER = 1.3
 """Times a smaller rate's loss, and times the run's own lowest level: batches differ by less."""
+_VISIBLE = 0.05  # of the way down: what a loss must have climbed
 _EXACT = 1e-6  # relative: what float64 leaves of a product of three numbers, and more
 _FAR_ABOVE = 5.0  # times the rate that was given: a schedule on purpose is given what it reaches
 _SHARE_OF_GIVEN = 0.2  # of the way down, with the rate that was given in place of one raised so
@@ -66,7 +67,9 @@ def climbed(losses: Sequence[float]) -> float | None:
     if len(losses) < LONG_ENOUGH:
         return None
     lowest, late = _lowest(losses)[0], late_loss(losses)
-    return lowest if 0 < _LOWER * lowest < late < losses[0] else None
+    # a model that has learnt all there is jumps between 0.001 and 0.002
+    visibly = late - lowest > _VISIBLE * (losses[0] - lowest)
+    return lowest if 0 < _LOWER * lowest < late < losses[0] and visibly else None
 
 
 def _lowest(losses: Sequence[float]) -> tuple[float, int]:

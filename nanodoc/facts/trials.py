@@ -166,6 +166,13 @@ class WideWeights:
     """With narrower ones."""
     last_loss: float
     line: SourceSpan | None
+    he: bool = True
+    """They were made as wide as He's; else as torch's own, 1 / sqrt(3 fan_in)."""
+
+    @property
+    def width(self) -> str:
+        """The standard deviation that they were given."""
+        return "sqrt(2 / fan_in)" if self.he else "1 / sqrt(3 fan_in)"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

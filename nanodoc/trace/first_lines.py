@@ -17,13 +17,14 @@ from types import FrameType, TracebackType
 from typing import Any
 
 import torch
+from torch.utils.data import TensorDataset
 
 from nanodoc.facts.source import SourceSpan
 from nanodoc.tensors.plain import is_plain
 from nanodoc.trace.files import USER, frame_kind, line_span, shown_path
 from nanodoc.trace.statements import Statement, statements_of
 
-_CONTAINERS = (list, tuple, dict)
+_CONTAINERS = (list, tuple, dict, TensorDataset)
 _MOST_ITEMS = 32
 _DEPTH = 3
 # elements: a value as large is read again only where a statement may have changed it
@@ -223,6 +224,10 @@ class FirstLines:
 
     def _note(self, value: Any, line: FirstLine) -> None:
         self._lines[id(value)] = (value, line)
+        if isinstance(value, _CONTAINERS):  # what is taken out of it later has the same line
+            for item in _items(value):
+                if self._bad(item, 1) and self.of(item) is None:
+                    self._note(item, line)
         memory = _memory_of(value)
         if memory is not None:
             self._memory.setdefault(memory, line)
@@ -265,6 +270,7 @@ def _is_large(value: Any) -> bool:
 def _items(value: Any) -> list[Any]:
     """Some of what a container holds: the first, and the last."""
     items = list(value.values()) if isinstance(value, dict) else value
+    items = items.tensors if isinstance(items, TensorDataset) else items
     return [*items[:_MOST_ITEMS], *items[_MOST_ITEMS:][-_MOST_ITEMS:]]
 
 

@@ -109,6 +109,32 @@ for features, target in loader:
     optimizer.step()
 """
 
+CHOSEN = """
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def table():
+    x = np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32)
+    y, x[:, 2] = x[:, 0].copy(), 1.0
+    x = (x - x.mean(0)) / x.std(0)
+    rows = np.random.default_rng(1).permutation(64)
+    return {"train": TensorDataset(torch.from_numpy(x[rows[:48]]), torch.from_numpy(y[rows[:48]]))}
+
+
+data = table()
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for features, target in DataLoader(data["train"], 8):
+    loss = F.mse_loss(model(features).squeeze(1), target)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
 
 def first(folder: Path, source: str) -> tuple[str, int]:
     """Of the first finding: its code and its line."""
@@ -127,6 +153,11 @@ def test_samples_of_the_training_are_drawn(tmp_path: Path) -> None:
 def test_a_slice_of_bad_data_has_their_line(tmp_path: Path) -> None:
     code, line = first(tmp_path, SLICED)
     assert (code, line) == ("ND101", line_of(tmp_path / "train.py", "return (x - x.mean(0))"))
+
+
+def test_chosen_rows_of_bad_data_have_their_line(tmp_path: Path) -> None:
+    code, line = first(tmp_path, CHOSEN)
+    assert (code, line) == ("ND101", line_of(tmp_path / "train.py", "x = (x - x.mean(0))"))
 
 
 def test_the_loader_of_the_training_has_a_line(tmp_path: Path) -> None:

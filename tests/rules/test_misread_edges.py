@@ -99,3 +99,39 @@ def test_edges_of_networkx(tmp_path: Path, rows: str, told: bool) -> None:
     found = json.loads((tmp_path / "r.json").read_text())["findings"]
     lines = [f["culprit"]["location"]["line"] for f in found if f["code"] == CODE]
     assert lines == ([line_of(path, "return pairs")] if told else []), done.stderr
+
+
+LISTED = """
+import torch
+from torch import nn
+
+def edges_of():
+    pairs = []
+    for i in range(20):
+        pairs.append((i, (i + 1 + i % 3) % 20))
+    edges = {rows}
+    return edges.unique(dim=1)  # as a library sorts them: the numbers do not tell
+
+torch.manual_seed(0)
+edges = edges_of()
+net, people = nn.Linear(4, 2), torch.randn(20, 4)
+optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+for _ in range(10):
+    sums = torch.zeros_like(people).index_add(0, edges[1], people[edges[0]])
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(net(people + sums), torch.arange(20) % 2).backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [("torch.tensor(pairs).reshape(2, -1)", True), ("torch.tensor(pairs).t()", False)],
+)
+def test_a_list_of_pairs(tmp_path: Path, rows: str, told: bool) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(LISTED.format(rows=rows))
+    done = nanodoc("run", "--output-format", "json", "--output", "r.json", "train.py", cwd=tmp_path)
+    found = json.loads((tmp_path / "r.json").read_text())["findings"]
+    lines = [f["culprit"]["location"]["line"] for f in found if f["code"] == CODE]
+    assert lines == ([line_of(path, "edges = torch")] if told else []), done.stderr

@@ -279,6 +279,7 @@ def test_a_schedule_that_overwrites_the_rate_has_the_line(tmp_path: Path) -> Non
         ([4.0, 0.5] * 60, False),  # batches that differ
         ([4.0 * 0.95**n for n in range(30)] + [2.0] * 30, False),  # too short
         ([1.0] * 60 + [5.0] * 60, False),  # above its start: a divergence
+        ([0.9 * 0.9**n for n in range(70)] + [0.002] * 50, False),  # it knows all there is
     ],
 )
 def test_a_loss_that_climbs_again(losses: list[float], level: bool) -> None:

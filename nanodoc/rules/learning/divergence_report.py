@@ -265,7 +265,7 @@ def _explanation(
     if (wide := growth.wide) is not None:
         parts.append(
             f"The first weights of {count(wide.layers, 'layer')} are wider than sqrt(2 / fan_in), "
-            f"{wide.name} {wide.times:.3g} times: with that width the same steps begin at a loss "
+            f"{wide.name} {wide.times:.3g} times: at {wide.width} the same steps begin at a loss "
             f"of {wide.first_loss:.3g} and do not diverge."
         )
     if growth.scaled is not None and growth.scaled.line is not None and not raised:
@@ -333,8 +333,9 @@ def _of_what_is_written(growth: Growth) -> Fix | None:
         )
     if growth.wide is not None:
         return Fix(
-            title="initialise these layers with a standard deviation of sqrt(2 / fan_in), where "
-            "fan_in counts each place of a kernel: nn.init.kaiming_normal_",
+            title=f"initialise these layers with a standard deviation of {growth.wide.width}, "
+            "where fan_in counts each place of a kernel: "
+            + ("nn.init.kaiming_normal_" if growth.wide.he else "torch's own first weights"),
             verified=True,
             outcome=f"with that width the steps end at loss {growth.wide.last_loss:.3g}",
         )
