@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import re
+
 import torch
 
+from nanodoc.examination.labels import user_files
 from nanodoc.facts.source import SourceSpan
 from nanodoc.recipe.build_facts import BuildFacts
 from nanodoc.tensors.modules import WEIGHING
 from nanodoc.tensors.plain import is_plain
+from nanodoc.trace.returned import lines_calling
 
 _MOST_HEAD = 6  # tensors of a head: three linear layers
+_ADAPTED = re.compile(r"peft\.tuners\.")
+_CLASSIFIER = re.compile(r"For(Sequence|Token|Image|Audio|Video)Classification$")
+_PUTS_ADAPTERS = ("get_peft_model", "add_adapter", "inject_adapter_in_model")
 _MANY = 2  # tensors; one layer looks like another
 
 
@@ -92,3 +99,32 @@ def frozen_head(model: torch.nn.Module, build: BuildFacts) -> list[str]:
     by_hand = all(build.frozen_at(name) is not None for name in head)
     found = small and fresh and by_hand and len(head) <= _MOST_HEAD
     return head if found and not (len(head) > _MANY and _copies(model, head, body)) else []
+
+
+def head_beside_adapters(model: torch.nn.Module, build: BuildFacts) -> list[str]:
+    """The parameters of the last layer of a classifier of transformers, where adapters of peft
+    train and this new layer is frozen with what was there before: peft trains it where it is told
+    the task."""
+    if not any(_ADAPTED.match(type(m).__module__) for m in model.modules()):
+        return []
+    classifiers = [
+        (path, m)
+        for path, m in model.named_modules()
+        if _CLASSIFIER.search(type(m).__name__) and type(m).__module__.startswith("transformers.")
+    ]
+    if len(classifiers) != 1:
+        return []
+    path, classifier = classifiers[0]
+    owners = [p for p, m in classifier.named_modules() if isinstance(m, WEIGHING) and "." not in p]
+    if not owners:  # a head of several layers, or one that has an adapter
+        return []
+    prefix = f"{path}.{owners[-1]}." if path else f"{owners[-1]}."
+    head = [(name, p) for name, p in model.named_parameters() if name.startswith(prefix)]
+    fresh = not any(name in build.loaded for name, _ in head)
+    return [name for name, _ in head] if fresh and not any(p.requires_grad for _, p in head) else []
+
+
+def adapters_at() -> SourceSpan | None:
+    """The only line of the script that puts peft's adapters into a model."""
+    found = [line for file in user_files(()) for line in lines_calling(file, _PUTS_ADAPTERS)]
+    return found[0] if len(found) == 1 else None

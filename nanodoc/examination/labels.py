@@ -86,7 +86,22 @@ def _made_at(recipe: Recipe, origin: CallFacts | ArgumentFacts) -> SourceSpan | 
     if isinstance(origin, CallFacts):
         return origin.site
     found = line_of_leaf(recipe, origin.leaf) if origin.leaf is not None else None
-    return found or _column_at(recipe, origin.leaf)
+    return found or _column_at(recipe, origin.leaf) or _example_at(recipe)
+
+
+def _example_at(recipe: Recipe) -> SourceSpan | None:
+    """The only line of the script that makes the samples of a list, objects of a library that are
+    told of a label: `InputExample(texts=[...], label=score)`."""
+    loader = getattr(recipe.train_step, "loader", None) or recipe.data
+    dataset = getattr(loader, "dataset", None)
+    main = getattr(sys.modules.get("__main__"), "__file__", None)
+    if not isinstance(dataset, list) or not dataset or main is None:
+        return None
+    kind = type(dataset[0])
+    if kind.__module__ in ("builtins", "__main__") or not hasattr(dataset[0], "label"):
+        return None
+    found = lines_calling(os.path.abspath(main), (kind.__name__,), keyword="label")
+    return found[0] if len(found) == 1 else None
 
 
 def _column_at(recipe: Recipe, leaf: str | None) -> SourceSpan | None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -125,7 +125,8 @@ def find_leak(
     finally:
         rewind()
     leaves = [_state(a, b) for a, b in zip(first, second, strict=False)]
-    if MIXED not in leaves:
+    unread = bool(leaves) and set(leaves) == {UNCHANGED}
+    if MIXED not in leaves and not unread:
         return None, None
     for called, other in zip(before, after, strict=False):
         if called.name != other.name:
@@ -136,7 +137,10 @@ def find_leak(
             affected = max(
                 len(_rows(a, b)) for a, b in zip(called.outputs, other.outputs, strict=False)
             )
-            return _facts(model, called, affected, size, independent), None
+            facts = _facts(model, called, affected, size, independent)
+            # a model may read nothing of a sample, and no layer reads others in its place
+            told = not unread or facts.kind in ("recurrent", "attention")
+            return (replace(facts, unread=unread) if told else None), None
     return None, None
 
 

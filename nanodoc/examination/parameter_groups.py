@@ -10,7 +10,13 @@ from typing import Any
 
 import torch
 
-from nanodoc.examination.frozen_layers import frozen_at_zero, frozen_head, frozen_twice
+from nanodoc.examination.frozen_layers import (
+    adapters_at,
+    frozen_at_zero,
+    frozen_head,
+    frozen_twice,
+    head_beside_adapters,
+)
 from nanodoc.examination.step_gradients import StepGradients, norm_of
 from nanodoc.facts.graph import (
     FrozenFacts,
@@ -280,7 +286,8 @@ class Ownership:
         trainable = [name for name, p in named if p.requires_grad]
         modules = dict(self._model.named_modules())
         kinds = {type(modules[name.rpartition(".")[0]]).__name__ for name in trainable}
-        head = frozen_head(self._model, self._build)
+        beside = head_beside_adapters(self._model, self._build)
+        head = frozen_head(self._model, self._build) or beside
         zero = frozen_at_zero(self._model, self._build) if trainable else ()
         lines = [line for name, _ in frozen if (line := self._build.frozen_at(name)) is not None]
         return FrozenFacts(
@@ -288,11 +295,13 @@ class Ownership:
             trainable=len(trainable),
             tensors=tuple(name for name, _ in frozen),
             frozen_at=next(map(self._build.frozen_at, [*head[-1:], *zero[:1]]), None)
+            or (adapters_at() if beside else None)
             or (lines[-1] if lines else None),
             only_norms_train=bool(trainable)
             and all(any(word in kind for word in _NORMS) for kind in kinds),
             head_frozen=_common_path(head) if head else None,
             head_frozen_parameter=head[-1] if head else None,
+            beside_adapters=bool(beside),
             zero=zero,
             twice=frozen_twice(self._model, self._build) if trainable else None,
             in_optimizer=any(id(p) in held for _, p in frozen),

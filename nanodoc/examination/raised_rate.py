@@ -152,11 +152,21 @@ def _of_loop(recipe: Recipe) -> Iterator[Callable[..., Any]]:
         for node in assigned
         if any(isinstance(target, ast.Name) and target.id in named for target in node.targets)
     ]
-    for call in given:
+    for call in map(_chosen, given):
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and len(call.args) == 1:
             function = names.get(call.func.id)
             if not call.keywords and callable(function) and code_of(function) is not None:
                 yield function
+
+
+def _chosen(value: ast.expr) -> ast.expr:
+    """The call of `rate_of(iteration) if decays else fixed`."""
+    calls = [part for part in _branches(value) if isinstance(part, ast.Call)]
+    return calls[0] if len(calls) == 1 else value
+
+
+def _branches(value: ast.expr) -> tuple[ast.expr, ...]:
+    return (value.body, value.orelse) if isinstance(value, ast.IfExp) else (value,)
 
 
 def _is_rate(target: ast.expr) -> bool:

@@ -243,6 +243,8 @@ class FrozenFacts:
     """The module that holds the last layers, where those are frozen, few and freshly initialised
     behind a larger part that trains."""
     head_frozen_parameter: str | None = None
+    beside_adapters: bool = False
+    """It is frozen with the whole model, for the adapters that peft has put in."""
     twice: tuple[str, str, SourceSpan | None] | None = None
     """(a name, another name, the line that froze it) of one module that the model holds under two
     names of one owner, frozen at fresh values while other layers train."""
@@ -287,6 +289,8 @@ class LeakFacts:
     layer_type: str | None = None
     independent: bool = False
     """The samples come from a data set one by one, so they are known to be independent."""
+    unread: bool = False
+    """No output of the model changed, not even that of the sample; the samples mix inside."""
 
 
 # What torch says when a step fails for its graph, and the family of the failure.

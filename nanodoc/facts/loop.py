@@ -251,6 +251,21 @@ class PaddedLabels:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class PairDistances:
+    """How far apart the two inputs of a pair are, by its label."""
+
+    path: str
+    """Of the labels: 0 and 1, or −1 and 1."""
+    inputs: tuple[str, str]
+    low: float
+    """The mean distance of the pairs with the lower label."""
+    high: float
+    apart: float
+    """Standard errors from the lower label's mean to the higher one's (Welch's t)."""
+    pairs: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class OneOrder:
     """Of a DistributedSampler that shuffles, and was never told of the epoch."""
 
@@ -270,6 +285,7 @@ class DataFacts:
     leaves: tuple[BatchLeaf, ...] = ()
     copies: tuple[CopyFacts, ...] = ()
     padded: tuple[PaddedLabels, ...] = ()
+    pairs: tuple[PairDistances, ...] = ()
     identical: int = 0
     """Pairs of successive batches of one pass that are bitwise the same, though each was made
     anew."""

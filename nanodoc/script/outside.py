@@ -16,7 +16,7 @@ import time
 import types
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from types import FrameType
 from typing import Any
@@ -81,6 +81,7 @@ class Outside:
         self._depth = 0
         self._thread = threading.get_ident()
         self._simulators: set[int] = set()
+        self._looked_at: set[tuple[str, int]] = set()
         self._seconds = 0.0
         self.sinks: list[Drawings] = []
         """Where a value that is drawn now is kept."""
@@ -317,6 +318,14 @@ class Outside:
             except StopIteration:
                 return
             yield value
+
+    def simulators_of(self, namespace: Mapping[str, Any], loop: tuple[str, int]) -> None:
+        """Keeps what the environments among the globals of a file answer, before the first
+        iteration of a loop."""
+        if loop not in self._looked_at:
+            self._looked_at.add(loop)
+            for value in list(namespace.values()):
+                self.simulator(value)
 
     def simulator(self, value: Any) -> None:
         """Keeps what an environment's `step` and `reset` answer."""

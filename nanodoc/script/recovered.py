@@ -288,6 +288,8 @@ def start_of(
     looked_into = [value for value in values if type(value) not in HOLDS_NOTHING]
     for value in looked_into:
         outside.simulator(value)
+    # functions that the body calls may reach others
+    outside.simulators_of(namespace, (loop.file, loop.number))
     undo = PlainState(looked_into, changing.known if changing is not None else None)
     batch = _batch_of(loop, variables)
     versions, copied = _versions(batch), changing is None or changing.writes

@@ -120,11 +120,14 @@ def factor_of(name: str, args: Any, *, in_place: bool) -> dict[str, float]:
     return {}
 
 
-def offset_of(name: str, args: Any) -> dict[str, float]:
-    """What an addition or subtraction of a number adds."""
+def offset_of(name: str, args: Any, *, turned: bool) -> dict[str, float]:
+    """What an addition or subtraction of a number adds; of one that is `turned`, 1 - x, the number
+    that x is taken from."""
     number = args[1] if len(args) > 1 else None
     if name not in _ADDING or not isinstance(number, (int, float)) or isinstance(number, bool):
         return {}
+    if turned:
+        return {"taken_from": float(number)}
     return {"offset": float(number) if "add" in name else -float(number)}
 
 

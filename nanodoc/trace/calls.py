@@ -124,7 +124,9 @@ class CallLog(TorchFunctionMode):
         index = len(self._calls)
         in_place = any(made[0] is argument for argument in given)
         notes |= {"written": written} if in_place else {}
-        notes |= factor_of(name, args, in_place=in_place) | offset_of(name, args)
+        notes |= factor_of(name, args, in_place=in_place) | offset_of(
+            name, args, turned=_is_turned(func)
+        )
         notes |= seed_of_draw(generator)
         view = bool(given) and not in_place and _shares(made[0], given[0])
         self._calls.append(
@@ -295,6 +297,11 @@ class CallLog(TorchFunctionMode):
                 )
             )
         return StepCalls(calls=tuple(calls), losses=tuple(self._losses))
+
+
+def _is_turned(func: Any) -> bool:
+    """`1 - x`, which is a method of x."""
+    return "rsub" in str(getattr(func, "__name__", ""))
 
 
 def plain_name(func: Any) -> str:

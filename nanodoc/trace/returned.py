@@ -33,8 +33,11 @@ class _Scope:
     body: tuple[ast.stmt, ...]
     names: Mapping[str, Any]
 
-    def span(self, node: ast.stmt) -> SourceSpan:
-        return line_span(self.file, node.lineno, self.function)
+    def span(self, node: ast.stmt, part: ast.expr | None = None) -> SourceSpan:
+        """Of a statement; of one over several lines that of the `part` of what it gives back."""
+        if part is None or part is getattr(node, "value", None):
+            return line_span(self.file, node.lineno, self.function)
+        return line_span(self.file, part.lineno, self.function)
 
     def statements(self) -> Iterator[ast.stmt]:
         return statements_of(self.body)
@@ -128,9 +131,9 @@ def _of_expression(
 ) -> SourceSpan | None:
     """The line that makes the part at `path` of an expression of the statement `node`."""
     if depth == 0:
-        return scope.span(node)
+        return scope.span(node, value)
     if isinstance(value, ast.Name):
-        return _of_name(scope, value.id, path, node.lineno, depth - 1) or scope.span(node)
+        return _of_name(scope, value.id, path, node.lineno, depth - 1) or scope.span(node, value)
     if path:
         inner = _part(value, path[0])
         if inner is not None:
@@ -143,12 +146,12 @@ def _of_expression(
         called = _held(scope, value.func)
         other = _scope_of(called) if called is not None else None
         if other is not None:
-            return _of_function(other, path, depth - 1) or scope.span(node)
+            return _of_function(other, path, depth - 1) or scope.span(node, value)
     if isinstance(value, ast.Subscript) and isinstance(value.value, ast.Attribute):
         whole = isinstance(value.slice, ast.Name)  # `[index + 1]` may be what is wrong
         kept = _of_attribute(scope, value.value, path, depth - 1) if whole else None
-        return kept or scope.span(node)
-    return scope.span(node)
+        return kept or scope.span(node, value)
+    return scope.span(node, value)
 
 
 def _filled_at(scope: _Scope, call: ast.Call, before: int) -> ast.stmt | None:

@@ -419,3 +419,53 @@ def test_a_layer_that_is_put_in_behind_the_optimizer(tmp_path: Path) -> None:
         tmp_path, adapters_behind_the_optimizer, "parameter-not-in-optimizer", "too early"
     )
     assert "made after the optimizer" in finding.explanation
+
+
+class _LoraLinear(nn.Module):
+    """As peft puts one around a layer."""
+
+    __module__ = "peft.tuners.lora.layer"
+
+    def __init__(self, base: nn.Linear) -> None:
+        super().__init__()
+        self.base_layer = base.requires_grad_(False)
+        self.down = nn.Linear(base.in_features, 2, bias=False)
+        self.up = nn.Linear(2, base.out_features, bias=False)
+        nn.init.zeros_(self.up.weight)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.base_layer(x) + self.up(self.down(x))
+
+
+class ToyForSequenceClassification(nn.Module):
+    __module__ = "transformers.models.toy"
+
+    def __init__(self, *, head_trains: bool) -> None:
+        super().__init__()
+        self.encoder = nn.ModuleDict({"query": _LoraLinear(nn.Linear(6, 8))})
+        self.classifier = nn.Linear(8, 3).requires_grad_(head_trains)  # the head
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.classifier(torch.relu(self.encoder["query"](x)))
+
+
+def adapters_beside(*, head_trains: bool) -> Any:
+    model = ToyForSequenceClassification(head_trains=head_trains)
+    return recipe(model, torch.optim.Adam(p for p in model.parameters() if p.requires_grad))
+
+
+def head_forgotten() -> Any:
+    return adapters_beside(head_trains=False)
+
+
+def head_trained() -> Any:
+    return adapters_beside(head_trains=True)
+
+
+def test_a_new_head_beside_adapters_is_frozen(tmp_path: Path) -> None:
+    told = one(tmp_path, head_forgotten, "unexpectedly-frozen", "the head")
+    assert "task_type" in told.explanation
+
+
+def test_a_new_head_beside_adapters_trains(tmp_path: Path) -> None:
+    assert found(tmp_path, head_trained) == ()

@@ -376,4 +376,11 @@ PATIENTS: tuple[Patient, ...] = (
         expect="repeated-views",
         line="return [glance for _ in range(2)]",
     ),
+    Patient(
+        name="reversed-pairs",
+        file="reversed_pairs",
+        story="a contrastive loss whose pairs have the other one's labels",
+        expect="reversed-pairs",
+        line="return torch.mean((1 - label) * distance.pow(2)",
+    ),
 )

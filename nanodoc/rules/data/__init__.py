@@ -37,6 +37,7 @@ from nanodoc.rules.data import (
     repeated_noise,
     repeated_views,
     rescaled_twice,
+    reversed_pairs,
     same_states,
     shared_rows,
     shuffled_apart,
@@ -114,5 +115,6 @@ RULES = tuple(
         unasked_end,
         asked_prompts,
         repeated_views,
+        reversed_pairs,
     )
 )

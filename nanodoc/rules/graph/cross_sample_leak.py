@@ -2,7 +2,8 @@
 When the run is over, the model is called again on its first input, and once more with sample 0
 changed (without a graph, with BatchNorm on its running statistics). If the output of other samples
 changes, the first call that mixed them is named: a recurrent or attention layer that takes the
-batch for time, a softmax over the batch, a view that regroups elements.
+batch for time, a softmax over the batch, a view that regroups elements. Critical where no output
+changes, not even that of sample 0, and a recurrent or attention layer mixes the samples.
 
 ## Why it matters
 Nothing fails and the loss falls, but the model sees other samples' answers in training and none of
@@ -39,6 +40,8 @@ _HOW = {
     "softmax": "It normalises over the batch dimension",
     "reshape": "It regroups elements of different samples",
 }
+
+_UNREAD = "no output of the model changed, not even its own; what this layer gives"
 
 
 @rule(
@@ -78,10 +81,12 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         specificity=Specificity.SPECIAL,
         stage=Stage.WIRING,
         finding=rule.finding(
+            severity="critical" if leak.unread else "warning",
             confidence=confidence(0.7, 0.4 if layered else 0.1, 0.4 if leak.independent else 0.0),
             title=f"samples of one batch influence each other through {layer}",
-            explanation=f"{_HOW[leak.kind]}: when sample {leak.sample} alone was changed, the "
-            f"model's output changed for {count(leak.affected, 'other sample')} of "
+            explanation=f"{_HOW[leak.kind]}: when sample {leak.sample} alone was changed, "
+            + (_UNREAD if leak.unread else "the model's output")
+            + f" changed for {count(leak.affected, 'other sample')} of "
             f"{leak.batch_size - 1} too, first behind this call, whose input is {list(first)} "
             f"with the batch of {leak.batch_size} in the wrong place.",
             culprit=Culprit(
@@ -97,7 +102,9 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             experiments=(
                 {
                     "name": f"sample {leak.sample} changed",
-                    "outcome": f"{leak.affected} other outputs change",
+                    "outcome": "no output of the model changes"
+                    if leak.unread
+                    else f"{leak.affected} other outputs change",
                     "loss": None,
                 },
             ),

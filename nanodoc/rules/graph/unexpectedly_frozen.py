@@ -1,8 +1,9 @@
 """## What it checks
 Models that are frozen as a whole although a training step is run, whose last layer is frozen at
-fresh values while earlier ones train, in which only normalisation layers train, whose adapters are
-frozen at zero, or that hold one module under two names (a target network that was to be a copy) and
-freeze it at fresh values. A frozen backbone under a trained head is what freezing is for, and is
+fresh values while earlier ones train (of a classifier of transformers also beside adapters of
+peft), in which only normalisation layers train, whose adapters are frozen at zero, or that hold one
+module under two names (a target network that was to be a copy) and freeze it at fresh values. A
+frozen backbone under a trained head is what freezing is for, and is
 not reported.
 
 ## Why it matters
@@ -113,7 +114,12 @@ def _told(evidence: Evidence, frozen: FrozenFacts) -> tuple[str, str, str] | Non
             "warning",
             f"the last layers ({frozen.head_frozen}) are frozen at their initial values",
             f"{frozen.head_frozen} was never loaded from a checkpoint and requires no gradient, "
-            "while layers right before it train and earlier ones don't.",
+            + (
+                "while adapters train: peft trains a new last layer where it is told the task "
+                "(task_type) or the layer (modules_to_save)."
+                if frozen.beside_adapters
+                else "while layers right before it train and earlier ones don't."
+            ),
         )
     if frozen.zero:
         more = f" and {count(len(frozen.zero) - 1, 'more weight')}" if len(frozen.zero) > 1 else ""

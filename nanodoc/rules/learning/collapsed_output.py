@@ -45,6 +45,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     inspection = evidence.inspection
     if inspection is None or inspection.output is None or len(evidence.losses) < SHORTEST:
         return
+    if evidence.leak is not None and evidence.leak.unread:
+        return  # ND513 names the layer where the samples are lost
     out = inspection.output
     if out.batch_size < 4 or not out.inputs_differ or out.spread > check.limit(evidence, "spread"):
         return

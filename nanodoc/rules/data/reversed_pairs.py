@@ -1,0 +1,154 @@
+"""## What it checks
+A contrastive loss of pairs: a distance of two outputs, weighed by the label or by 1 − label, and
+what is left of a margin, weighed by the other; or cosine_embedding_loss and hinge_embedding_loss,
+which pull together the pairs with label 1. The pairs that it pulls together are compared with those
+that it pushes apart, by the Euclidean distance of their inputs in the last batches: they are
+farther apart, by six standard errors and more (Welch's t).
+
+## Why it matters
+Pairs that belong together look alike. Where the data set gives them the other of the two labels,
+the network learns to tell like from unlike the wrong way round, and the loss falls as it should.
+
+## Example
+    same = labels[i] == labels[j]
+    return images[i], images[j], float(same)      # the loss pulls together the pairs with 0
+
+## Fix
+    return images[i], images[j], float(not same)
+
+## See also
+ND154 swapped-pairs, ND141 misplaced-positives
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nanodoc.diagnosis.claim import Claim, confidence
+from nanodoc.diagnosis.rule import Rule, Threshold, rule
+from nanodoc.facts.calls import LAYERS, ArgumentFacts, CallFacts, StepCalls
+from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.loop import PairDistances
+from nanodoc.rules.base import location_key
+from nanodoc.rules.learning.claims import WIRED, at_call, calls_into_the_loss, learning_claim
+
+_PULLS_ONES = ("cosine_embedding_loss", "hinge_embedding_loss")
+_RECTIFIES = ("clamp", "clamp_min", "clip", "relu", "max", "maximum", "threshold")
+_DISTANCES = ("pairwise_distance", "norm", "vector_norm", "linalg_vector_norm", "linalg_norm")
+_SIMILARITIES = ("cosine_similarity", "mm", "matmul", "bmm", "einsum")
+_PRODUCTS = ("mul", "multiply")
+
+
+@rule(
+    "ND156",
+    "reversed-pairs",
+    "critical",
+    "a contrastive loss that pulls together the pairs that are farther apart",
+    needs=("inspection", "data"),
+    thresholds={"apart": Threshold(6.0, "standard errors between the two means")},
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    measured = {pairs.path: pairs for pairs in (evidence.data.pairs if evidence.data else ())}
+    if not measured:
+        return
+    pushed: dict[str, tuple[bool, CallFacts]] = {}
+    pulled: dict[str, bool] = {}
+    for calls, call in calls_into_the_loss(evidence):
+        if call.name in _PULLS_ONES:
+            path = calls.leaf(call.arguments[-1])
+            if path in measured and _is_wrong(check.limit(evidence, "apart"), measured[path], True):
+                yield _claim(rule, evidence, call, measured[path], ones=True)
+                return
+        weighed = _weighed(calls, call) if call.name in _PRODUCTS else None
+        if weighed is None:
+            continue
+        path, ones, term = weighed
+        kind = _kind(calls, term)
+        if kind == "push":
+            pushed[path] = ones, call
+        elif kind == "pull":
+            pulled[path] = ones
+    for path, (ones, call) in pushed.items():
+        if path not in measured or pulled.get(path, ones) == ones:
+            continue
+        if _is_wrong(check.limit(evidence, "apart"), measured[path], not ones):
+            yield _claim(rule, evidence, call, measured[path], ones=not ones)
+            return
+
+
+def _is_wrong(least: float, pairs: PairDistances, ones: bool) -> bool:
+    """The pairs that are pulled together, those with the label 1 or the others, are farther
+    apart."""
+    return (pairs.apart if ones else -pairs.apart) >= least
+
+
+def _weighed(calls: StepCalls, call: CallFacts) -> tuple[str, bool, ArgumentFacts] | None:
+    """(the label's part of the batch, whether the product keeps the pairs with label 1, what is
+    weighed) of a product with a label, or with 1 − label."""
+    if len(call.arguments) != 2:
+        return None
+    term = next((argument for argument in call.arguments if argument.requires_grad), None)
+    label = next((argument for argument in call.arguments if not argument.requires_grad), None)
+    if term is None or label is None:
+        return None
+    made = calls.origin(label)
+    if isinstance(made, ArgumentFacts):
+        return (made.leaf, True, term) if made.leaf is not None else None
+    if made.notes.get("taken_from") != 1 or not made.arguments:
+        return None
+    path = calls.leaf(made.arguments[0])
+    return (path, False, term) if path is not None else None
+
+
+def _kind(calls: StepCalls, term: ArgumentFacts) -> str | None:
+    """ "pull" of a distance, "push" of what is left of a margin; None of anything else."""
+    made = calls.maker(term)
+    if made is None:
+        return None
+    behind, _ = calls.behind(made, stop=LAYERS)
+    steps = [calls.calls[index] for index in behind]
+    names = {step.name for step in steps}
+    if not names & {*_DISTANCES} or names & {*_SIMILARITIES}:
+        return None
+    margin = any(step.notes.get("taken_from", 0) > 0 and step.requires_grad for step in steps)
+    rectified = bool(names & {*_RECTIFIES} - _inside(calls, steps))
+    if margin and rectified:
+        return "push"
+    return None if margin or rectified else "pull"
+
+
+def _inside(calls: StepCalls, steps: list[CallFacts]) -> set[str]:
+    """Rectifiers between the layers and the distance: activations of the network."""
+    distances = [step for step in steps if step.name in _DISTANCES]
+    behind = {index for step in distances for index in calls.behind(step, stop=LAYERS)[0]}
+    inside = {step.name for step in steps if step.index in behind}
+    outside = {step.name for step in steps if step.index not in behind}
+    return inside - outside
+
+
+def _claim(
+    rule: Rule, evidence: Evidence, call: CallFacts, pairs: PairDistances, *, ones: bool
+) -> Claim:
+    near, far = (pairs.high, pairs.low) if ones else (pairs.low, pairs.high)
+    first, second = pairs.inputs
+    return learning_claim(
+        rule,
+        location_key(call.site) or ("pairs", pairs.path),
+        title=f"the loss pulls together the pairs with {'label 1' if ones else 'label 0'}, "
+        "which are farther apart than the others",
+        explanation=f"The distance between {first} and {second} is {near:.3g} on average in the "
+        f"pairs that the loss pulls together, and {far:.3g} in those that it pushes apart, over "
+        f"{pairs.pairs} pairs: {pairs.path} has the two labels the other way round than the loss.",
+        culprit=at_call(call, evidence),
+        step=len(evidence.losses) - 1,
+        weight=confidence(
+            0.7, 0.6 if abs(pairs.apart) > 2 * check.limit(evidence, "apart") else 0.3
+        ),
+        notes=[
+            ("distance of those pulled together", near),
+            ("of those pushed apart", far),
+            ("standard errors between them", abs(pairs.apart)),
+        ],
+        fix="give the pairs that belong together the label that the loss pulls together",
+        standing=WIRED,
+    )
