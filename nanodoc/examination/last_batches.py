@@ -105,7 +105,6 @@ class Inspector:
         chosen = [*_spread(others, _MOST_BATCHES - 1)]
         looked = 0
         averages = stale_averages(self._runner.recipe, first)
-        averages = stale_averages(self._runner.recipe, first)
         labels: list[LabelFacts | None] = []
         drawn: list[Seeds] = []
         with state_preserved(self._runner, self._keeper), warnings_unsaid(), run_eagerly():
@@ -113,9 +112,10 @@ class Inspector:
                 if time.perf_counter() - began > _SECONDS:
                     break
                 try:
-                    seen = self._run(
-                        replace(last, batches=state.batches, rng=state.rng), probe, None
+                    start = replace(
+                        last, batches=state.batches, rng=state.rng, numbers=state.numbers
                     )
+                    seen = self._run(start, probe, None)
                     labels.append(class_labels(state.step, state.batches, seen))
                     drawn.append(seeds_of(seen))
                     looked += 1

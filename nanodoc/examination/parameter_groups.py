@@ -87,6 +87,10 @@ class Ownership:
                 all(p.grad is None for group in optimizer.param_groups for p in group["params"])
                 for optimizer in ordered
             ),
+            shared=tuple(
+                any(held_by(one) <= held_by(other) for other in ordered if other is not one)
+                for one in ordered
+            ),
             missing=missing,
             stale=tuple(self._stale(optimizers)),
             numbers=self._numbers(optimizers),
@@ -111,12 +115,7 @@ class Ownership:
     def _missing(self) -> list[tuple[str, torch.nn.Parameter]]:
         """Trainable parameters, of the model or of modules the loss function uses, that no
         optimizer holds."""
-        held = {
-            id(p)
-            for optimizer in self._optimizers()
-            for group in optimizer.param_groups
-            for p in group["params"]
-        }
+        held = held_by(*self._optimizers())
         named = [*self._model.named_parameters(), *self._beside_the_model()]
         return [
             (n, p)
@@ -213,12 +212,7 @@ class Ownership:
     def _unregistered(
         self, optimizers: list[torch.optim.Optimizer]
     ) -> Iterator[UnregisteredModule]:
-        held = {
-            id(p)
-            for optimizer in optimizers
-            for group in optimizer.param_groups
-            for p in group["params"]
-        }
+        held = held_by(*optimizers)
         groups: dict[tuple[str, str], list[_Item]] = {}
         owners: dict[str, torch.nn.Module] = {}
         known = {id(p) for p in self._model.parameters()}
@@ -277,12 +271,7 @@ class Ownership:
         ineffective = tuple(self._ineffective())
         if not frozen and not ineffective:
             return None
-        held = {
-            id(p)
-            for optimizer in optimizers
-            for group in optimizer.param_groups
-            for p in group["params"]
-        }
+        held = held_by(*optimizers)
         trainable = [name for name, p in named if p.requires_grad]
         modules = dict(self._model.named_modules())
         kinds = {type(modules[name.rpartition(".")[0]]).__name__ for name in trainable}
@@ -350,6 +339,12 @@ def _inside(value: Any, depth: int = _DEPTH) -> Iterator[_Item]:
         for item in list(vars(value).values())[:_MOST_ITEMS]:
             # ever fewer levels: objects may refer to each other in a circle
             yield from _inside(item, min(depth - 1, 1))
+
+
+def held_by(*optimizers: torch.optim.Optimizer) -> set[int]:
+    """The ids of the parameters that the optimizers hold."""
+    groups = (group for optimizer in optimizers for group in optimizer.param_groups)
+    return {id(parameter) for group in groups for parameter in group["params"]}
 
 
 def _modules_of(function: Any) -> Iterator[tuple[str, torch.nn.Module]]:

@@ -263,6 +263,8 @@ class OwnershipFacts:
     optimizers: tuple[SourceSpan | None, ...]
     idle: tuple[bool, ...] = ()
     """Of each of them: no parameter that it holds got a gradient."""
+    shared: tuple[bool, ...] = ()
+    """Of each of them: another optimizer holds all of its parameters, too."""
     missing: tuple[OwnedParameter, ...] = ()
     stale: tuple[OwnedParameter, ...] = ()
     numbers: int = 0
@@ -271,6 +273,17 @@ class OwnershipFacts:
     unregistered: tuple[UnregisteredModule, ...] = ()
     repeated: tuple[RepeatedModule, ...] = ()
     frozen: FrozenFacts | None = None
+
+    @property
+    def neglected(self) -> list[OwnedParameter]:
+        """Trainable parameters that receive gradients and that nothing updates."""
+        return [p for p in self.missing if p.gradient and not p.moved]
+
+    @property
+    def twice_held(self) -> bool:
+        """One of several optimizers was given the parameters of another, and the network that it
+        was for is in none."""
+        return any(self.shared) and bool(self.neglected)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -136,6 +136,9 @@ class AugmentedApart:
     """In which something was turned, as far as that can be told."""
     apart: int
     """Where the mask does not lie as its image."""
+    drawn: bool = False
+    """Not seen by comparing pictures: one module drew for the images and anew for the masks, and
+    moved so many masks."""
     image_at: SourceSpan | None
     mask_at: SourceSpan | None
 

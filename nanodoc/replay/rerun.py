@@ -150,6 +150,8 @@ class Rerunner:
                 parameter.grad = None
         if past.drawn is not None:
             self._runner.recipe.train_step.recorded = past.drawn  # type: ignore[union-attr]  # a script's step
+        if past.numbers is not None:
+            self._runner.recipe.train_step.numbers = past.numbers  # type: ignore[union-attr]  # likewise
         for number, optimizer in enumerate(self._runner.recipe.optimizers):
             rates, known_options = past.rates[number], past.options[number] if past.options else []
             for index, (group, known) in enumerate(

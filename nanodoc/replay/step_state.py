@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,6 +55,8 @@ class StepState:
     """Copies of the parameters, only where the loop has already stepped past them."""
     optimizers: list[dict[str, Any]] = field(default_factory=list)
     more_scalers: list[tuple[Any, dict[str, Any] | None]] = field(default_factory=list)
+    numbers: Mapping[str, Any] | None = None
+    """The numbers that a script's loop counts by, by the names of its variables."""
     outside: KeptState | None = None
     own: list[Any] | None = None
     """The training's own batches, until it has run the step with them; `batches` are the same
@@ -110,6 +112,7 @@ class StateKeeper:
             batch_versions=_versions(batches),
             trainable=[parameter.requires_grad for parameter in self._parameters],
             grad_enabled=torch.is_grad_enabled(),
+            numbers=getattr(self._recipe.train_step, "numbers", None),
         )
 
     def complete(self, capsule: StepState) -> None:
@@ -176,6 +179,8 @@ class StateKeeper:
                 _restore_scaler(scaler, kept)
         if capsule.outside is not None:
             capsule.outside.restore()
+        if capsule.numbers is not None:
+            self._recipe.train_step.numbers = capsule.numbers  # type: ignore[union-attr]  # a script's step
         capsule.rng.restore(self._device)
         torch.set_grad_enabled(capsule.grad_enabled)
 

@@ -70,6 +70,8 @@ class PastStep:
     drawn: deque[Any] | None = None
     """What a script's step draws from outside of it, such as its batch by `next`; complete when the
     next step begins."""
+    numbers: Mapping[str, Any] | None = None
+    """As `StepState.numbers`."""
     cleared: bool = False
     """No gradient was left when the step began: a loop may clear them behind its optimizer's step,
     where a step that is run again has ended."""
@@ -193,6 +195,7 @@ class WeightHistory:
             [_some_bytes(t) for t in leaves[:_SAMPLED]],
             held,
             drawn=getattr(self._runner.recipe.train_step, "recorded", None),
+            numbers=capsule.numbers,
             cleared=not any(g is not None and bool(g.any()) for g in capsule.grads or ()),
         )
         self.past.append(past)

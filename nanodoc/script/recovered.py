@@ -28,6 +28,7 @@ from nanodoc.script.outside import Drawings, Outside, StopReplay
 from nanodoc.tensors.nested import map_tensors, tensors_of
 from nanodoc.trace.frame_variables import variables_of_frame
 
+_NUMBERS = (int, float)
 _TRAINED = (torch.nn.Module, torch.optim.Optimizer)
 _LEARNT_FROM = 3  # iterations
 AutocastFlags = tuple[tuple[str, bool, torch.dtype], ...]
@@ -63,6 +64,7 @@ class RecoveredStep:
         self.trained: dict[str, ref[Any]] = {}
         self.suspended: dict[str, ref[Any]] = {}
         self.recorded = Drawings()
+        self.numbers: Mapping[str, Any] = {}
         self.undo: PlainState | None = None
         self.writes = False
         self.left = LeftLoop()
@@ -75,7 +77,7 @@ class RecoveredStep:
         self.loop, self.code, self.namespace = start.loop, start.code, start.namespace
         self.variables, self.undo, self.flags = start.variables, start.undo, start.flags
         self.recorded, self.trained = start.recorded, start.trained
-        self.suspended = start.suspended
+        self.suspended, self.numbers = start.suspended, start.numbers
         self.writes = start.batch_is_copy
 
     def __call__(self, model: torch.nn.Module, batch: Any) -> Any:
@@ -89,7 +91,7 @@ class RecoveredStep:
         # copies, so that a body that writes into its batch finds it as it was the next time
         given = _copied(batch) if self.writes else batch
         suspended = {**_gone(self.suspended), **_alive(self.suspended)}
-        variables = {**self.variables, **suspended, **self._named(given)}
+        variables = {**self.variables, **self.numbers, **suspended, **self._named(given)}
         drawn = deque(self.recorded)
         try:
             outside.given = drawn
@@ -234,6 +236,8 @@ class IterationStart:
     """The networks and optimizers among the global variables: a script may load its best model into
     the variable when the loop is over. Not held: a script may let go of one."""
     recorded: Drawings = field(default_factory=Drawings)
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+    """Those that the loop binds or counts by: other steps have others."""
     suspended: dict[str, ref[Any]] = field(default_factory=dict)
     """Generators and coroutines among the variables, which are not held."""
     own_batch: Any = None
@@ -305,6 +309,7 @@ def start_of(
         versions,
         {n: ref(v) for n, v in list(namespace.items()) if issubclass(type(v), _TRAINED)},
         Drawings(code),
+        {n: v for n in (*loop.targets, *loop.carried) if type(v := variables.get(n)) in _NUMBERS},
         suspended,
         batch,
     )

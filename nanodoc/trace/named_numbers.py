@@ -68,15 +68,33 @@ def reshaped_at(files: Iterable[str], rows: int) -> SourceSpan | None:
 
 
 def keys_written_at(file: str, key: str) -> list[SourceSpan]:
-    """The lines that give something that key in a dictionary that is written out."""
+    """The lines that give something that key in a dictionary that is written out; of a list that
+    is empty there, those that put something into it: `rows["score"].append(score)`."""
     nodes = nodes_of(file)
-    return [
-        line_span(file, named.lineno, function_around(nodes, named.lineno))
+    pairs = [
+        (named, value)
         for node in nodes
         if isinstance(node, ast.Dict)
-        for named in node.keys
+        for named, value in zip(node.keys, node.values, strict=True)
         if isinstance(named, ast.Constant) and named.value == key
     ]
+    empty = [isinstance(value, ast.List) and not value.elts for _, value in pairs]
+    places: list[ast.expr] = [named for named, _ in pairs if named is not None]
+    if pairs and all(empty):
+        places = [node for node in nodes if _fills(node, key)] or places  # type: ignore[misc]  # calls
+    return [line_span(file, at.lineno, function_around(nodes, at.lineno)) for at in places]
+
+
+def _fills(node: ast.AST, key: str) -> bool:
+    """`rows["score"].append(score)`"""
+    if not isinstance(node, ast.Call) or getattr(node.func, "attr", "") not in ("append", "extend"):
+        return False
+    into = node.func.value if isinstance(node.func, ast.Attribute) else None
+    return (
+        isinstance(into, ast.Subscript)
+        and isinstance(into.slice, ast.Constant)
+        and into.slice.value == key
+    )
 
 
 def is_reshape_to(call: ast.Call, rows: int) -> bool:

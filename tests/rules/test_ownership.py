@@ -469,3 +469,34 @@ def test_a_new_head_beside_adapters_is_frozen(tmp_path: Path) -> None:
 
 def test_a_new_head_beside_adapters_trains(tmp_path: Path) -> None:
     assert found(tmp_path, head_trained) == ()
+
+
+def given_the_others() -> Any:
+    generator, critic = nn.Linear(2, 4), nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+    optimizer_c = torch.optim.Adam(critic.parameters(), 1e-3)
+    optimizer_g = torch.optim.Adam(critic.parameters(), 1e-3)  # copied
+
+    def step(model: Any, batch: Any, optimizers: Any) -> Any:
+        model.zero_grad()
+        made = generator(torch.randn(len(batch[0]), 2))
+        wrong = F.softplus(model(made.detach())).mean() + F.softplus(-model(batch[0][:, :4])).mean()
+        wrong.backward()
+        optimizer_c.step()
+        generator.zero_grad()
+        right = F.softplus(-model(made)).mean()
+        right.backward()
+        optimizer_g.step()
+        return right
+
+    return {
+        "model": critic,
+        "train_step": step,
+        "data": data(),
+        "optimizer": [optimizer_c, optimizer_g],
+    }
+
+
+def test_an_optimizer_that_was_given_another_ones_parameters(tmp_path: Path) -> None:
+    told = one(tmp_path, given_the_others, "parameter-not-in-optimizer", "copied")
+    assert "Two optimizers hold the same parameters instead" in told.explanation
+    assert "accumulating-gradients" not in {f.name for f in found(tmp_path, given_the_others)}

@@ -69,3 +69,57 @@ def test_what_the_step_mirrors(how: str, found: bool) -> None:
         place = claims[0].culprit.location
         assert place is not None
         assert "# masks" in place.code
+
+
+class Shift(nn.Module):
+    """Moves each sample by a part of a pixel and more, with interpolation: no mirror is seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.by = torch.zeros(0)
+
+    def forward(self, pictures: torch.Tensor, again: bool = False) -> torch.Tensor:
+        if not again:
+            self.by = torch.rand(len(pictures), 2) - 0.5
+        same = torch.eye(2, 3).repeat(len(pictures), 1, 1)
+        grid = F.affine_grid(same, list(pictures.shape), align_corners=False)
+        moved = grid + self.by[:, None, None]
+        return F.grid_sample(pictures, moved, align_corners=False)
+
+
+class Noise(nn.Module):
+    def forward(self, pictures: torch.Tensor, again: bool = False) -> torch.Tensor:
+        return pictures + 0.1 * torch.randn_like(pictures)
+
+
+@pytest.mark.parametrize(
+    ("module", "again", "found"),
+    [(Shift, False, True), (Shift, True, False), (Noise, False, False)],
+)
+def test_a_module_that_draws_for_both(module: type[nn.Module], again: bool, found: bool) -> None:
+    torch.manual_seed(0)
+    model, augment = nn.Conv2d(1, 1, 3, padding=1), module()
+
+    def loss_fn(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        images = augment(batch[0])
+        masks = augment(batch[1], again=again)  # masks
+        return F.binary_cross_entropy_with_logits(model(images), (masks > 0.5).float())
+
+    data = []
+    for _ in range(10):
+        masks = torch.zeros(16, 1, 16, 16)
+        masks[:, :, 4:9, 5:11] = 1.0
+        data.append((masks + 0.3 * torch.randn(16, 1, 16, 16), masks))
+    recipe = Recipe(
+        model=model,
+        optimizer=torch.optim.Adam(model.parameters(), lr=1e-3),
+        loss_fn=loss_fn,
+        data=data,
+    )
+    claims = [f for f in diagnose(recipe, 10) if f.code == "ND120"]
+    assert bool(claims) == found
+    if found:
+        place = claims[0].culprit.location
+        assert place is not None
+        assert "# masks" in place.code
+        assert "drew random numbers for each" in claims[0].explanation

@@ -137,9 +137,10 @@ print(loss.item())
 """
 
 
-def test_a_rate_that_a_script_sets_by_a_function_of_its_own(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rate", ["rate_of(step)", "rate_of(step) if True else 0.01"])
+def test_a_rate_that_a_script_sets_by_a_function_of_its_own(tmp_path: Path, rate: str) -> None:
     script = tmp_path / "train.py"
-    script.write_text(SCRIPT)
+    script.write_text(SCRIPT.replace("rate = rate_of(step)", f"rate = {rate}"))
     done = nanodoc("run", "train.py", cwd=tmp_path)
     assert done.stdout == python("train.py", cwd=tmp_path).stdout
     assert "ND606" in done.stderr or "ND609" in done.stderr

@@ -91,12 +91,18 @@ def _in_the_step(rule: Rule, evidence: Evidence, seen: AugmentedApart) -> Claim:
         rule,
         location_key(seen.mask_at) or ("augmented",),
         title="images and masks of a batch are mirrored or turned by different draws",
-        explanation=f"In the last step, {seen.apart} of {seen.samples} masks in which something "
-        "was turned do not lie as their images.",
+        explanation="In the last step one module was given the images and then the masks, drew "
+        f"random numbers for each, and moved at least {seen.apart} of the masks."
+        if seen.drawn
+        else f"In the last step, {seen.apart} of {seen.samples} masks in which something was "
+        "turned do not lie as their images.",
         culprit=Culprit(kind="data", location=seen.mask_at),
         step=len(evidence.losses) - 1,
         weight=confidence(0.7, 1 - 0.8**seen.apart),
-        notes=[("the images at", first), ("masks that lie otherwise", seen.apart)],
+        notes=[
+            ("the images at", first),
+            ("masks moved" if seen.drawn else "masks that lie otherwise", seen.apart),
+        ],
         fix="draw once, and do the same to both",
         standing=WIRED,
     )

@@ -32,6 +32,7 @@ from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
 from nanodoc.diagnosis.finding import Culprit, Fix
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.graph import LeakFacts
 from nanodoc.rules.base import count, location_key
 
 _HOW = {
@@ -84,11 +85,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             severity="critical" if leak.unread else "warning",
             confidence=confidence(0.7, 0.4 if layered else 0.1, 0.4 if leak.independent else 0.0),
             title=f"samples of one batch influence each other through {layer}",
-            explanation=f"{_HOW[leak.kind]}: when sample {leak.sample} alone was changed, "
-            + (_UNREAD if leak.unread else "the model's output")
-            + f" changed for {count(leak.affected, 'other sample')} of "
-            f"{leak.batch_size - 1} too, first behind this call, whose input is {list(first)} "
-            f"with the batch of {leak.batch_size} in the wrong place.",
+            explanation=_explanation(leak, first),
             culprit=Culprit(
                 kind="op",
                 op=leak.op.op,
@@ -110,4 +107,14 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             ),
             fixes=(Fix(title=fix, confidence="likely"),),
         ),
+    )
+
+
+def _explanation(leak: LeakFacts, first: tuple[int, ...]) -> str:
+    changed = _UNREAD if leak.unread else "the model's output"
+    return (
+        f"{_HOW[leak.kind]}: when sample {leak.sample} alone was changed, {changed} changed for "
+        f"{count(leak.affected, 'other sample')} of {leak.batch_size - 1} too, first behind this "
+        f"call, whose input is {list(first)} with the batch of {leak.batch_size} in the wrong "
+        "place."
     )

@@ -25,7 +25,7 @@ from nanodoc.diagnosis.claim import Claim
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.graph.cut_claims import cut_graph
-from nanodoc.rules.graph.owners import is_replaced, neglected_parameters
+from nanodoc.rules.graph.owners import is_replaced
 
 
 @rule(
@@ -45,7 +45,7 @@ def _is_another_network_s(evidence: Evidence) -> bool:
     ever gets one: a teacher runs without gradients, and its parameters were handed over by mistake
     (ND506)."""
     facts, graph = evidence.ownership, evidence.graph
-    if facts is None or graph is None or is_replaced(facts) or not neglected_parameters(facts):
+    if facts is None or graph is None or is_replaced(facts) or not facts.neglected:
         return False
     never = set(evidence.never_got_gradient)
     without = [p for p in graph.parameters if p.optimizers and p.name in never]

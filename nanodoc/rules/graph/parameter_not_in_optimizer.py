@@ -34,7 +34,10 @@ from nanodoc.facts.graph import OwnershipFacts
 from nanodoc.facts.source import SourceSpan
 from nanodoc.rules.base import count, effects
 from nanodoc.rules.graph.cut_claims import names
-from nanodoc.rules.graph.owners import is_replaced, neglected_parameters
+from nanodoc.rules.graph.owners import (
+    is_replaced,
+    meant_for,
+)
 
 
 @rule(
@@ -49,13 +52,20 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     facts = evidence.ownership
     if facts is None or not facts.optimizers or is_replaced(facts):
         return
-    missing = neglected_parameters(facts)
+    missing = facts.neglected
     if not missing:
         yield from _of_no_module(rule, evidence, facts)
         return
     first = missing[0]
     before = first.optimizer_before if all(p.optimizer_before for p in missing) else None
-    where = before or _wrong_optimizer(facts) or first.registered_at or facts.optimizers[0]
+    given_twice = facts.twice_held
+    where = (
+        before
+        or (meant_for(facts) if given_twice else None)
+        or _wrong_optimizer(facts)
+        or first.registered_at
+        or facts.optimizers[0]
+    )
     # a backbone from a checkpoint that the optimizer was not given is a common way to fine-tune the
     # rest
     loaded = all(p.loaded for p in missing)
@@ -73,7 +83,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             explanation=f"They get gradients (norm {first.gradient:.3g} for {first.name}) and "
             f"nothing updates them, so {names(tops)} stay{'s' if len(tops) == 1 else ''} at "
             f"{_where_they_stay(len(tops), loaded=loaded)}."
-            + (" They were made after the optimizer." if before else ""),
+            + (" They were made after the optimizer." if before else "")
+            + (" Two optimizers hold the same parameters instead." if given_twice else ""),
             culprit=Culprit(
                 kind="parameter",
                 module=first.module or None,

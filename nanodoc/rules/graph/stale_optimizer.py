@@ -27,7 +27,7 @@ from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import count, effects
 from nanodoc.rules.graph.cut_claims import names
-from nanodoc.rules.graph.owners import is_replaced, neglected_parameters
+from nanodoc.rules.graph.owners import is_replaced
 
 
 @rule(
@@ -42,7 +42,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     facts = evidence.ownership
     if facts is None or not is_replaced(facts):
         return
-    missing = neglected_parameters(facts)
+    missing = facts.neglected
     if not missing:
         return
     first = missing[0]

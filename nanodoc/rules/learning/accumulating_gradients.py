@@ -47,6 +47,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     misuse = loop_misuse(evidence, CARRIED)
     if misuse is None:
         return
+    if evidence.ownership is not None and evidence.ownership.twice_held:
+        return  # ND506: this optimizer was given another one's parameters
     norms = [norm for norm in evidence.grad_norms if norm - norm == 0]
     growth = (("gradient norm", f"{norms[0]:.3g} → {norms[-1]:.3g}"),) if len(norms) > 1 else ()
     shown = misuse.parameters
