@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 
-from nanodoc.clinic.families import amp, backward, crash, data, forward, graph, learning, loop, own
+from nanodoc.clinic.families import (
+    amp,
+    backward,
+    crash,
+    data,
+    forward,
+    graph,
+    learning,
+    loop,
+    options,
+    own,
+)
 from nanodoc.clinic.patient import Patient
 from nanodoc.errors import UsageError
 
 FAMILIES: tuple[tuple[Patient, ...], ...] = tuple(
-    family.PATIENTS for family in (data, forward, backward, amp, graph, learning, loop, crash, own)
+    family.PATIENTS
+    for family in (data, forward, backward, amp, graph, learning, loop, options, crash, own)
 )
 PATIENTS: tuple[Patient, ...] = tuple(patient for family in FAMILIES for patient in family)
 

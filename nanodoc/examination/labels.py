@@ -186,6 +186,17 @@ def weights_at(calls: StepCalls) -> SourceSpan | None:
     return found[0] if len(found) == 1 else None
 
 
+def ignoring_at(calls: StepCalls) -> SourceSpan | None:
+    """Where the criterion was told which label to ignore, in the file that calls it; None where no
+    label was, or several places make such a criterion."""
+    call = next((call for call in calls.calls if call.options.get("ignore_index", -1) >= 0), None)
+    if call is None or call.site is None:
+        return None
+    file = os.path.abspath(call.site.file)
+    found = lines_calling(file, _WEIGHTED, keyword="ignore_index")
+    return found[0] if len(found) == 1 else None
+
+
 def criterion_at(calls: StepCalls) -> SourceSpan | None:
     """Where the user makes the object of a library whose method computes the loss; None where the
     loss is computed by the user's own code or torch, or the user's files make several of them."""

@@ -151,7 +151,7 @@ class _Clips:
 
     @property
     def norm(self) -> float:
-        """The median norm before clipping."""
+        """The median norm, or largest value, before clipping."""
         return statistics.median(self._norms)
 
     @property
@@ -165,16 +165,27 @@ class _Clips:
 
 @contextlib.contextmanager
 def _unclipped() -> Iterator[_Clips]:
-    """Inside, torch's clipping by norm measures, and changes nothing."""
+    """Inside, torch's clipping by norm and by value measures, and changes nothing."""
     clips, original = _Clips(), clip_grad._clip_grads_with_norm_
+    by_value = [(holder, holder.clip_grad_value_) for holder in (torch.nn.utils, clip_grad)]
 
     def measured(
         parameters: Any, limit: float, norm: torch.Tensor, *more: Any, **named: Any
     ) -> None:
         clips.note(limit, norm)
 
+    def largest(parameters: Any, limit: float, *more: Any, **named: Any) -> None:
+        given = [parameters] if isinstance(parameters, torch.Tensor) else parameters
+        sizes = [p.grad.abs().max() for p in given if p.grad is not None and p.grad.numel()]
+        if sizes:
+            clips.note(limit, torch.stack(sizes).max())
+
     clip_grad._clip_grads_with_norm_ = measured  # type: ignore[assignment]  # put back below
+    for holder, _ in by_value:
+        setattr(holder, "clip_grad_value_", largest)  # noqa: B010  # put back below
     try:
         yield clips
     finally:
         clip_grad._clip_grads_with_norm_ = original
+        for holder, function in by_value:
+            setattr(holder, "clip_grad_value_", function)  # noqa: B010

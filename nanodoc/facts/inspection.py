@@ -87,6 +87,8 @@ class InspectionFacts:
     """The line that makes the criterion with class weights."""
     criterion_at: SourceSpan | None = None
     """The line that makes the object of a library that computes the loss."""
+    ignoring_at: SourceSpan | None = None
+    """Where the criterion was told which label to ignore."""
     edges_at: SourceSpan | None = None
     """The only line of the user's that reshapes to two rows, of a step with misread edges."""
     misread_edges: int | None = None

@@ -90,6 +90,8 @@ class SchedulerFacts:
     """It stepped before any optimizer had."""
     steps: int = 0
     """How often it stepped during the run."""
+    mode: str | None = None
+    """`min` or `max`, of a ReduceLROnPlateau."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -266,6 +268,19 @@ class PairDistances:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class TripletDistances:
+    """How far two of the three inputs of a triplet are from the third."""
+
+    anchor: str
+    others: tuple[str, str]
+    means: tuple[float, float]
+    """Their mean distances from it."""
+    apart: float
+    """Standard errors of the mean of (distance of the first - distance of the second)."""
+    triplets: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class OneOrder:
     """Of a DistributedSampler that shuffles, and was never told of the epoch."""
 
@@ -286,6 +301,7 @@ class DataFacts:
     copies: tuple[CopyFacts, ...] = ()
     padded: tuple[PaddedLabels, ...] = ()
     pairs: tuple[PairDistances, ...] = ()
+    triplets: tuple[TripletDistances, ...] = ()
     identical: int = 0
     """Pairs of successive batches of one pass that are bitwise the same, though each was made
     anew."""
@@ -326,6 +342,8 @@ class RunStatistics:
     gone_at: SourceSpan | None = None
     """The line that gives the last rate, where that is next to nothing and a function of the user's
     gives it."""
+    betas: tuple[tuple[float, float] | None, ...] = ()
+    """Of each optimizer that has two."""
     raised_at: SourceSpan | None = None
     """The line that gives the highest rate, where a function of the user's raises it above the one
     that the optimizer was given."""

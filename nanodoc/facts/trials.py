@@ -103,7 +103,7 @@ class HeldBackFacts:
     site: SourceSpan | None = None
     """The call that clips."""
     norm: float | None = None
-    """The median gradient norm before it was clipped."""
+    """The median gradient norm before it was clipped; the largest value, where values are."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,7 +13,7 @@ from nanodoc.accelerator import in_widest
 from nanodoc.facts.loop import BatchLeaf, DataFacts
 from nanodoc.measure.copies import copies
 from nanodoc.measure.padded_labels import padded_labels
-from nanodoc.measure.pair_distances import pair_distances
+from nanodoc.measure.pair_distances import pair_distances, triplet_distances
 from nanodoc.tensors.nested import tensor_leaves
 
 _MOST_BATCHES = 8
@@ -42,7 +42,8 @@ def data_facts(
                 if _measurable(tensor):
                     leaves.setdefault(path, []).append(tensor)
         found = tuple(_leaf(path, tensors) for path, tensors in leaves.items())
-        copied, padded, pairs = copies(leaves), padded_labels(leaves), pair_distances(leaves)
+        copied, padded = copies(leaves), padded_labels(leaves)
+        pairs, triplets = pair_distances(leaves), triplet_distances(leaves)
         identical = _identical(chosen)
     return DataFacts(
         batches=len(chosen),
@@ -50,6 +51,7 @@ def data_facts(
         copies=copied,
         padded=padded,
         pairs=pairs,
+        triplets=triplets,
         identical=identical,
         loader=loader,
         per_pass=per_pass,

@@ -1,13 +1,14 @@
-"""How far apart the two inputs of a pair are, by the label of the pair."""
+"""How far apart the two inputs of a pair are, by its label, and the three of a triplet."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 
 import torch
 
-from nanodoc.facts.loop import PairDistances
+from nanodoc.facts.loop import PairDistances, TripletDistances
 
 _FEWEST = 16  # pairs of each label
 _FEWEST_NUMBERS = 4  # of a sample
@@ -46,6 +47,35 @@ def pair_distances(leaves: Mapping[str, Sequence[torch.Tensor]]) -> tuple[PairDi
                     pairs=len(labels),
                 )
             )
+    return tuple(found)
+
+
+def triplet_distances(
+    leaves: Mapping[str, Sequence[torch.Tensor]],
+) -> tuple[TripletDistances, ...]:
+    """Of the only three parts of the batches that are alike in shape and floating, with each of
+    them as the anchor. The distances are Euclidean; `apart` is the t of paired differences."""
+    alike = [path for path, tensors in leaves.items() if _is_input(tensors)]
+    if len(alike) != 3:
+        return ()
+    rows = {path: _rows(leaves[path]) for path in alike}
+    if len({values.shape for values in rows.values()}) != 1 or len(rows[alike[0]]) < _FEWEST:
+        return ()
+    found = []
+    for anchor in alike:
+        for one, other in itertools.combinations([path for path in alike if path != anchor], 2):
+            first, second = ((rows[anchor] - rows[path]).norm(dim=1) for path in (one, other))
+            error = float((first - second).std()) / math.sqrt(len(first))
+            if error > 0 and math.isfinite(error):
+                found.append(
+                    TripletDistances(
+                        anchor=anchor,
+                        others=(one, other),
+                        means=(float(first.mean()), float(second.mean())),
+                        apart=float((first - second).mean()) / error,
+                        triplets=len(first),
+                    )
+                )
     return tuple(found)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType, FunctionType, MethodType
@@ -76,6 +77,20 @@ def lines_calling(file: str, names: Sequence[str], keyword: str | None = None) -
         if isinstance(node, ast.Call)
         and getattr(node.func, "attr", getattr(node.func, "id", "")) in names
         and (keyword is None or node.args or any(given.arg == keyword for given in node.keywords))
+    ]
+
+
+def lines_stepping(file: str) -> list[SourceSpan]:
+    """The lines of a file that call a method `step` of a variable with one argument, which is no
+    closure: `scheduler.step(accuracy)`."""
+    nodes = nodes_of(file)
+    return [
+        line_span(file, node.lineno, function_around(nodes, node.lineno))
+        for node in nodes
+        if isinstance(node, ast.Call)
+        and getattr(node.func, "attr", "") == "step"
+        and len(node.args) == 1
+        and re.search(r"(?i)sched|plateau", ast.unparse(node.func))
     ]
 
 

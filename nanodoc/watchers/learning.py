@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from nanodoc.examination.last_batches import Inspector
 from nanodoc.examination.raised_rate import gone_at, raised_at
@@ -42,6 +42,7 @@ from nanodoc.replay.step_state import StateKeeper, StepState
 from nanodoc.replay.weight_history import WeightHistory
 from nanodoc.trace.bindings import named_without_call
 from nanodoc.trace.named_numbers import warmup_at
+from nanodoc.trace.returned import lines_stepping
 from nanodoc.trace.spans import resolved
 from nanodoc.watchers.loop_protocol import LoopProtocol
 from nanodoc.watchers.other_schedules import other_schedules
@@ -242,6 +243,7 @@ class LearningWatch(Watch):
         return replace(
             stats,
             given_rates=given,
+            betas=tuple(map(_betas, self._recipe.optimizers)),
             warmup_at=warmup_at(self._files(), length) if length is not None else None,
             gone_at=gone_at(self._recipe, first, self._known()),
             raised_at=raised_at(self._recipe, first, given[0] if given else None, self._known()),
@@ -272,8 +274,20 @@ class LearningWatch(Watch):
             *self._recipe.schedulers,
             *(value for value in reachable(self._recipe) if isinstance(value, LRScheduler)),
             *(schedule.scheduler for schedule in self._loop_protocol.schedules),
+            *self._between_passes(),
         ]
         return list({id(scheduler): scheduler for scheduler in known}.values())
+
+    def _between_passes(self) -> Iterator[ReduceLROnPlateau]:
+        """Those among a script's variables that steps between two passes over the data, where no
+        iteration reaches them."""
+        step: Any = self._recipe.train_step
+        if getattr(step, "of_script", False):
+            held = [*step.namespace.values(), *step.variables.values()]
+            for value in held:
+                own = isinstance(value, ReduceLROnPlateau)
+                if own and any(value.optimizer is o for o in self._recipe.optimizers):
+                    yield value
 
     def _schedulers(self) -> Iterator[SchedulerFacts]:
         watched = {id(schedule.scheduler): schedule for schedule in self._loop_protocol.schedules}
@@ -287,13 +301,22 @@ class LearningWatch(Watch):
                 last_epoch=last if isinstance(last, int) else None,
                 period=period if isinstance(period, int) else None,
                 base=_highest(getattr(scheduler, "base_lrs", None)),
-                stepped_at=resolved(seen.place) if seen is not None else None,
+                stepped_at=resolved(seen.place) if seen is not None else self._told_at(scheduler),
                 stepped_first=seen is not None
                 and seen.first
                 and self._loop_protocol.ever_stepped > 0,
                 steps=seen.steps if seen is not None else 0,
+                mode=scheduler.mode if isinstance(scheduler, ReduceLROnPlateau) else None,
             )
         yield from other_schedules(reachable(self._recipe), self._recipe.optimizers, self._files())
+
+    def _told_at(self, scheduler: Any) -> SourceSpan | None:
+        """The only line of the user's that tells a ReduceLROnPlateau how the training goes: it
+        stands between two passes over the data."""
+        if not isinstance(scheduler, ReduceLROnPlateau):
+            return None
+        found = [line for file in dict.fromkeys(self._files()) for line in lines_stepping(file)]
+        return found[0] if len(found) == 1 else None
 
     def _mode_changes(self) -> Iterator[ModeChange]:
         names = {id(module): name for name, module in self._recipe.model.named_modules()}
@@ -317,6 +340,12 @@ def _highest(rates: Any) -> float | None:
     """Of plain numbers: some schedules keep tensors."""
     plain = [rate for rate in rates or () if isinstance(rate, float)]
     return max(plain, default=None)
+
+
+def _betas(optimizer: Any) -> tuple[float, float] | None:
+    given = optimizer.defaults.get("betas")
+    two = isinstance(given, (tuple, list)) and len(given) == 2
+    return (given[0], given[1]) if two and all(isinstance(b, float) for b in given) else None
 
 
 def per_pass(data: Any) -> int | None:

@@ -14,6 +14,7 @@ from nanodoc.rules.data import (
     constant_positions,
     edge_index_out_of_range,
     empty_reduction,
+    ignored_class,
     index_out_of_range,
     interpolated_mask,
     inverted_class_weights,
@@ -116,5 +117,6 @@ RULES = tuple(
         asked_prompts,
         repeated_views,
         reversed_pairs,
+        ignored_class,
     )
 )

@@ -1,7 +1,8 @@
 """## What it checks
 A contrastive loss of pairs: a distance of two outputs, weighed by the label or by 1 − label, and
 what is left of a margin, weighed by the other; or cosine_embedding_loss and hinge_embedding_loss,
-which pull together the pairs with label 1. The pairs that it pulls together are compared with those
+which pull together the pairs with label 1. Or triplet_margin_loss, which pulls its second input
+to the first. The pairs that it pulls together are compared with those
 that it pushes apart, by the Euclidean distance of their inputs in the last batches: they are
 farther apart, by six standard errors and more (Welch's t).
 
@@ -33,6 +34,7 @@ from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import WIRED, at_call, calls_into_the_loss, learning_claim
 
 _PULLS_ONES = ("cosine_embedding_loss", "hinge_embedding_loss")
+_OF_TRIPLETS = ("triplet_margin_loss", "triplet_margin_with_distance_loss")
 _RECTIFIES = ("clamp", "clamp_min", "clip", "relu", "max", "maximum", "threshold")
 _DISTANCES = ("pairwise_distance", "norm", "vector_norm", "linalg_vector_norm", "linalg_norm")
 _SIMILARITIES = ("cosine_similarity", "mm", "matmul", "bmm", "einsum")
@@ -49,6 +51,8 @@ _PRODUCTS = ("mul", "multiply")
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     measured = {pairs.path: pairs for pairs in (evidence.data.pairs if evidence.data else ())}
+    if evidence.data is not None and evidence.data.triplets:
+        yield from _of_triplets(rule, evidence, check.limit(evidence, "apart"))
     if not measured:
         return
     pushed: dict[str, tuple[bool, CallFacts]] = {}
@@ -74,6 +78,47 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         if _is_wrong(check.limit(evidence, "apart"), measured[path], not ones):
             yield _claim(rule, evidence, call, measured[path], ones=not ones)
             return
+
+
+def _of_triplets(rule: Rule, evidence: Evidence, least: float) -> Iterable[Claim]:
+    """A triplet loss whose positive is farther from the anchor than its negative."""
+    for calls, call in calls_into_the_loss(evidence):
+        if call.name not in _OF_TRIPLETS or len(call.arguments) < 3:
+            continue
+        anchor, positive, negative = (_input_of(calls, a) for a in call.arguments[:3])
+        for seen in evidence.data.triplets if evidence.data is not None else ():
+            turned = seen.others == (negative, positive)
+            if seen.anchor != anchor or not (turned or seen.others == (positive, negative)):
+                continue
+            apart, means = (-1 if turned else 1) * seen.apart, seen.means[:: -1 if turned else 1]
+            if apart < least:
+                continue
+            yield learning_claim(
+                rule,
+                location_key(call.site) or ("triplets", call.index),
+                title="the triplet loss pulls the input that is farther away to the anchor",
+                explanation=f"Over {seen.triplets} triplets the positive, {positive}, is "
+                f"{means[0]:.3g} away from the anchor {anchor} on average, and the negative, "
+                f"{negative}, {means[1]:.3g}: the two stand in each other's place.",
+                culprit=at_call(call, evidence),
+                step=len(evidence.losses) - 1,
+                weight=confidence(0.7, 0.6 if apart > 2 * least else 0.3),
+                notes=[
+                    ("distance of the positives", means[0]),
+                    ("of the negatives", means[1]),
+                    ("standard errors between them", apart),
+                ],
+                fix="anchor, positive, negative",
+                standing=WIRED,
+            )
+            return
+
+
+def _input_of(calls: StepCalls, argument: ArgumentFacts) -> str | None:
+    """The only part of the batch that it is made of."""
+    made = calls.origin(argument)
+    found = {leaf.leaf for leaf in calls.behind(made)[1] if leaf.of_batch}
+    return found.pop() if len(found) == 1 else None
 
 
 def _is_wrong(least: float, pairs: PairDistances, ones: bool) -> bool:

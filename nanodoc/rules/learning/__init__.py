@@ -24,6 +24,7 @@ from nanodoc.rules.learning import (
     loss_not_decreasing,
     loss_spike,
     maximised_loss,
+    minimised_overlap,
     minimised_return,
     misordered_returns,
     misplaced_softmax,
@@ -35,6 +36,7 @@ from nanodoc.rules.learning import (
     optimizer_made_nan,
     optimizer_state_lost,
     penalty_per_pixel,
+    plateau_mode,
     poor_initialisation,
     raw_overlap,
     repeated_rescaling,
@@ -46,6 +48,7 @@ from nanodoc.rules.learning import (
     spoiled_logits,
     stale_average,
     sum_reduction,
+    swapped_betas,
     unbalanced_terms,
     undone_eval,
     unfinished_warmup,
@@ -120,5 +123,8 @@ RULES = tuple(
         stale_average,
         misweighed_data,
         averaged_weights_kept,
+        swapped_betas,
+        minimised_overlap,
+        plateau_mode,
     )
 )

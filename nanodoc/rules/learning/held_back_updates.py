@@ -66,7 +66,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         weight=confidence(0.6, 0.7 * (1 - held.without / held.loss)),
         notes=[
             (held.kind, held.value),
-            ("gradient norm before the clip", held.norm),
+            (f"{_size(held)} before the clip", held.norm),
             ("late loss", held.loss),
             (f"late loss {change}", held.without),
         ],
@@ -79,8 +79,8 @@ def _words(held: HeldBackFacts) -> tuple[str, str]:
     """(the title, what was changed)"""
     if held.kind == CLIPPING:
         return (
-            f"gradients are clipped to {held.value:.3g} where their norm is {held.norm:.3g}: the "
-            "loss does not fall",
+            f"gradients are clipped to {held.value:.3g} where their {_size(held)} is "
+            f"{held.norm:.3g}: the loss does not fall",
             "without the clip",
         )
     if held.kind == RATE:
@@ -91,6 +91,11 @@ def _words(held: HeldBackFacts) -> tuple[str, str]:
         )
     decay = f" of {held.value:.3g}" if held.value is not None else ""
     return f"the weight decay{decay} leaves nothing to learn", "without weight decay"
+
+
+def _size(held: HeldBackFacts) -> str:
+    by_value = held.site is not None and "clip_grad_value_" in held.site.code
+    return "largest value" if by_value else "norm"
 
 
 def _fix(evidence: Evidence, held: HeldBackFacts, site: SourceSpan | None, told: str) -> Fix:

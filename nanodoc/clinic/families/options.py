@@ -1,0 +1,39 @@
+"""Patients with an option, or a sign, that means something else than their training."""
+
+from __future__ import annotations
+
+from nanodoc.clinic.patient import Patient
+
+PATIENTS: tuple[Patient, ...] = (
+    Patient(
+        name="ignored-class",
+        file="ignored_class",
+        story="an ignore_index that is one of the classes",
+        expect="ignored-class",
+        line="nn.CrossEntropyLoss(ignore_index=0)",
+        severity="warning",
+    ),
+    Patient(
+        name="swapped-betas",
+        file="swapped_betas",
+        story="Adam's two betas in each other's place",
+        expect="swapped-betas",
+        line="torch.optim.Adam(",
+        severity="warning",
+    ),
+    Patient(
+        name="plateau-mode",
+        file="plateau_mode",
+        story="a ReduceLROnPlateau that is given an accuracy and waits for the lowest",
+        expect="plateau-mode",
+        line="ReduceLROnPlateau(optimizer",
+        severity="warning",
+    ),
+    Patient(
+        name="minimised-overlap",
+        file="minimised_overlap",
+        story="a loss that is the overlap itself",
+        expect="minimised-overlap",
+        line="dice = (2 * both + 1) /",
+    ),
+)

@@ -1,0 +1,71 @@
+"""## What it checks
+A cross entropy of one label for each sample whose `ignore_index` is one of the classes, where some
+labels have that number. Labels of positions, of which padding has a number of its own, are left
+alone.
+
+## Why it matters
+The class is never learnt: its samples are left out of the loss, and the others are never told from
+it.
+
+## Example
+    nn.CrossEntropyLoss(ignore_index=0)       # class 0 is "cat"
+
+## Fix
+    nn.CrossEntropyLoss()
+
+## See also
+ND105 all-targets-ignored, ND110 padding-dominated
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from nanodoc.diagnosis.claim import Claim, confidence
+from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.calls import CLASSIFICATION, ArgumentFacts
+from nanodoc.facts.evidence import Evidence
+from nanodoc.rules.base import location_key
+from nanodoc.rules.learning.claims import WIRED, at_call, calls_into_the_loss, learning_claim
+
+
+@rule(
+    "ND157",
+    "ignored-class",
+    "warning",
+    "an ignore_index that is one of the classes",
+    needs=("inspection", "data"),
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    shapes = {leaf.path: leaf.shape for leaf in (evidence.data.leaves if evidence.data else ())}
+    for calls, call in calls_into_the_loss(evidence):
+        index, classes = call.options.get("ignore_index"), call.notes.get("classes", 0)
+        if call.name not in CLASSIFICATION or not isinstance(index, int):
+            continue
+        ignored, targets = call.notes.get("ignored", 0), call.notes.get("targets", 0)
+        if not 0 <= index < classes or not 0 < ignored < targets or len(call.arguments) < 2:
+            continue
+        made = calls.origin(call.arguments[1])
+        leaf = made.leaf if isinstance(made, ArgumentFacts) else None
+        scores = calls.calls[call.index].arguments[0].shape
+        # one label for each sample, as they lie in the batch
+        if len(shapes.get(leaf or "", ())) != 1 or len(scores) != 2:
+            continue
+        inspection, culprit = evidence.inspection, at_call(call, evidence)
+        if inspection is not None and inspection.ignoring_at is not None:
+            culprit = replace(culprit, location=inspection.ignoring_at)
+        yield learning_claim(
+            rule,
+            location_key(culprit.location) or ("ignored", index),
+            title=f"class {index} is left out of the loss: ignore_index={index}",
+            explanation=f"{ignored:.0f} of {targets:.0f} labels of the last batch are {index}, one "
+            f"of the {classes:.0f} classes, and are ignored.",
+            culprit=culprit,
+            step=len(evidence.losses) - 1,
+            weight=confidence(0.7, 0.5),
+            notes=[("ignored", ignored), ("labels", targets)],
+            fix="leave ignore_index at −100, or give what is to be ignored a number of its own",
+            standing=WIRED,
+        )
+        return

@@ -1,0 +1,129 @@
+"""## What it checks
+A loss that is made of an overlap (Dice, IoU): the product of a network's scores with a mask of
+zeros and ones, summed, and divided by sums of both. Followed from the quotient to the loss, through
+means, sums and weights, its sign is never turned: no `1 - dice`, no minus.
+
+## Why it matters
+The training then makes the overlap as small as it can. The loss falls as it should.
+
+## Example
+    dice = 2 * (p * mask).sum() / (p.sum() + mask.sum())
+    return dice
+
+## Fix
+    return 1 - dice
+
+## See also
+ND655 raw-overlap, ND641 maximised-loss
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nanodoc.diagnosis.claim import Claim, confidence
+from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.calls import LAYERS, CallFacts, StepCalls
+from nanodoc.facts.evidence import Evidence
+from nanodoc.rules.base import location_key
+from nanodoc.rules.learning.claims import WIRED, at_call, calls_into_the_loss, learning_claim
+
+_DIVISIONS = ("div", "truediv")
+_PRODUCTS = ("mul", "multiply", "einsum")
+_KEEPING = ("mean", "sum", "clamp", "clamp_min", "clamp_max", "stack", "cat", "squeeze")
+_BEYOND = 0.05  # of 0 and of 1: a share lies between them
+
+
+@rule(
+    "ND659",
+    "minimised-overlap",
+    "critical",
+    "a loss that falls as the overlap does",
+    needs=("inspection",),
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    for calls, call in calls_into_the_loss(evidence):
+        if call.name not in _DIVISIONS or not call.requires_grad or not _is_overlap(calls, call):
+            continue
+        if not _reaches_unturned(calls, call):
+            continue
+        yield learning_claim(
+            rule,
+            location_key(call.site) or ("overlap", call.index),
+            title="the loss is the overlap itself, and is minimised",
+            explanation="What this line divides is the overlap of the scores with the mask, and "
+            "nothing turns its sign on the way to the loss: the smaller the overlap, the lower the "
+            "loss.",
+            culprit=at_call(call, evidence),
+            step=len(evidence.losses) - 1,
+            weight=confidence(0.8, 0.5),
+            notes=[("loss at the start", evidence.losses[0] if evidence.losses else None)],
+            fix="1 - the overlap",
+            standing=WIRED,
+        )
+        return
+
+
+def _is_overlap(calls: StepCalls, quotient: CallFacts) -> bool:
+    """A sum of scores times mask, over sums that both go into."""
+    if len(quotient.arguments) < 2:
+        return False
+    above, below = (calls.maker(argument) for argument in quotient.arguments[:2])
+    if above is None or below is None or not quotient.arguments[1].requires_grad:
+        return False
+    over, _ = calls.behind(above, stop=LAYERS)
+    under, _ = calls.behind(below, stop=LAYERS)
+    product = next((p for i in over if _is_masked(calls, p := calls.calls[i])), None)
+    summed = any(calls.calls[i].name == "sum" for i in over)
+    # the rest of a mask, 1 - p and 1 - mask, may be looked at as well (Tversky)
+    others = {calls.calls[i].name for i in over} & {"pow", "square", "abs", "log", "exp"}
+    return product is not None and summed and not others and _shares(calls, product, under)
+
+
+def _is_masked(calls: StepCalls, call: CallFacts) -> bool:
+    """Scores between 0 and 1 times a mask of zeros and ones, which is not what a mask leaves."""
+    low, high = call.notes.get("masked_min"), call.notes.get("masked_max")
+    if call.name not in _PRODUCTS or low is None or high is None:
+        return False
+    masks = [calls.maker(argument) for argument in call.arguments if not argument.requires_grad]
+    rest = any(mask is not None and "taken_from" in mask.notes for mask in masks)
+    return low >= -_BEYOND and high <= 1 + _BEYOND and not rest
+
+
+def _shares(calls: StepCalls, product: CallFacts, under: set[int]) -> bool:
+    """What is multiplied with the mask is summed below the line, too."""
+    scores = next((a for a in product.arguments if a.requires_grad), None)
+    made = calls.maker(scores) if scores is not None else None
+    return made is not None and made.index in under
+
+
+def _reaches_unturned(calls: StepCalls, call: CallFacts) -> bool:
+    """Every way from the call to the loss keeps its sign."""
+    losses, waiting, seen = set(calls.losses), [call.index], set[int]()
+    reached = False
+    while waiting:
+        index = waiting.pop()
+        if index in losses:
+            reached = True
+            continue
+        for later in calls.calls[index + 1 :]:
+            takes = [n for n, argument in enumerate(later.arguments) if argument.made_by == index]
+            if not takes or later.index in seen:
+                continue
+            seen.add(later.index)
+            if not _keeps_sign(later, takes):
+                return False
+            waiting.append(later.index)
+    return reached
+
+
+def _keeps_sign(later: CallFacts, takes: list[int]) -> bool:
+    if later.same_values or later.name in _KEEPING:
+        return True
+    if later.name == "add":
+        return True
+    if later.name == "sub":  # x - something; 1 - x and something - x turn it
+        return takes == [0] and "taken_from" not in later.notes
+    if later.name in ("mul", *_DIVISIONS):
+        return takes == [0] and later.notes.get("factor", 0.0) > 0
+    return False

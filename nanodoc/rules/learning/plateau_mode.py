@@ -1,0 +1,77 @@
+"""## What it checks
+A ReduceLROnPlateau that waits for the lowest value (`mode="min"`, the default) and is given what is
+named an accuracy, an F1, an AUC or an IoU; or that waits for the highest and is given a loss, an
+error or a perplexity. A warning once it has lowered a rate.
+
+## Why it matters
+Every epoch that gets better counts as one that does not, and the learning rate falls until nothing
+moves.
+
+## Example
+    scheduler = ReduceLROnPlateau(optimizer)
+    scheduler.step(accuracy)
+
+## Fix
+    scheduler = ReduceLROnPlateau(optimizer, mode="max")
+
+## See also
+ND609 learning-rate-range, ND613 wrong-mode
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
+from nanodoc.diagnosis.finding import Culprit
+from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.evidence import Evidence
+from nanodoc.rules.learning.claims import Standing, learning_claim
+
+_RISE = re.compile(
+    r"(?i)(?<![a-z])(acc|accuracy|f1|auc|auroc|iou|miou|recall|precision|bleu)(?![a-z])"
+)
+_FALL = re.compile(r"(?i)(?<![a-z])(loss|error|err|mse|mae|rmse|perplexity|ppl|nll)(?![a-z])")
+_GIVEN = re.compile(r"\.step\((.*)\)")
+
+
+@rule(
+    "ND660",
+    "plateau-mode",
+    "warning",
+    "a ReduceLROnPlateau that waits for the wrong end of what it is given",
+    needs=("loop", "stats"),
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    for scheduler in evidence.loop.schedulers if evidence.loop is not None else ():
+        at = scheduler.stepped_at
+        given = _GIVEN.search(at.code) if at is not None else None
+        if scheduler.mode is None or given is None or at is None:
+            continue
+        rises, falls = (bool(words.search(given[1])) for words in (_RISE, _FALL))
+        if rises == falls or rises == (scheduler.mode == "max"):
+            continue
+        rates = [max(step) for step in (evidence.stats.rates if evidence.stats else ()) if step]
+        lowered = bool(rates) and rates[-1] < max(rates)
+        other = "max" if rises else "min"
+        course = f": the rate has come from {max(rates):.3g} to {rates[-1]:.3g}" if lowered else ""
+        yield learning_claim(
+            rule,
+            ("rate",),
+            severity="warning" if lowered else "info",
+            standing=Standing(stage=Stage.SCHEDULE, specificity=Specificity.SPECIAL),
+            title=f'ReduceLROnPlateau waits for the {_END[scheduler.mode]} value (mode="'
+            f'{scheduler.mode}") and is given {given[1].strip()}',
+            explanation=f"What it is given at {at.place} gets better as it "
+            f"{'rises' if rises else 'falls'}, which counts as no progress{course}.",
+            culprit=Culprit(kind="optimizer", location=scheduler.built_at or at),
+            phase="optimizer",
+            weight=confidence(0.7, 0.5 if lowered else 0.0),
+            notes=[("stepped at", at.place), ("mode", scheduler.mode)],
+            fix=f'mode="{other}"',
+        )
+        return
+
+
+_END = {"min": "lowest", "max": "highest"}
