@@ -116,7 +116,8 @@ def head_beside_adapters(model: torch.nn.Module, build: BuildFacts) -> list[str]
         return []
     path, classifier = classifiers[0]
     owners = [p for p, m in classifier.named_modules() if isinstance(m, WEIGHING) and "." not in p]
-    if not owners:  # a head of several layers, or one that has an adapter
+    told = any(type(m).__name__ == "ModulesToSaveWrapper" for m in classifier.modules())
+    if not owners or told:  # a head of several layers, or one that has an adapter
         return []
     prefix = f"{path}.{owners[-1]}." if path else f"{owners[-1]}."
     head = [(name, p) for name, p in model.named_parameters() if name.startswith(prefix)]

@@ -65,6 +65,15 @@ def test_where_nothing_tells() -> None:
     assert CODE not in codes(reshaped, number=5)
 
 
+TRAINING = """
+net, people = nn.Linear(4, 2), torch.randn(20, 4)
+optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+for _ in range(10):
+    sums = torch.zeros_like(people).index_add(0, edges[1], people[edges[0]])
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(net(people + sums), torch.arange(20) % 2).backward()
+    optimizer.step()
+"""
 NETWORKX = """
 import torch
 from torch import nn
@@ -78,14 +87,13 @@ def edges_of(graph):
 
 torch.manual_seed(0)
 edges = edges_of(Graph())
-net, people = nn.Linear(4, 2), torch.randn(20, 4)
-optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
-for _ in range(10):
-    sums = torch.zeros_like(people).index_add(0, edges[1], people[edges[0]])
-    optimizer.zero_grad()
-    nn.functional.cross_entropy(net(people + sums), torch.arange(20) % 2).backward()
-    optimizer.step()
 """
+
+
+def lines_told(script: Path) -> list[int]:
+    nanodoc("run", "--output-format", "json", "--output", "r.json", script.name, cwd=script.parent)
+    found = json.loads((script.parent / "r.json").read_text())["findings"]
+    return [f["culprit"]["location"]["line"] for f in found if f["code"] == CODE]
 
 
 @pytest.mark.parametrize(
@@ -94,11 +102,8 @@ for _ in range(10):
 def test_edges_of_networkx(tmp_path: Path, rows: str, told: bool) -> None:
     """Each edge stands there once: the numbers do not tell, and the source does."""
     path = tmp_path / "train.py"
-    path.write_text(NETWORKX.format(rows=rows))
-    done = nanodoc("run", "--output-format", "json", "--output", "r.json", "train.py", cwd=tmp_path)
-    found = json.loads((tmp_path / "r.json").read_text())["findings"]
-    lines = [f["culprit"]["location"]["line"] for f in found if f["code"] == CODE]
-    assert lines == ([line_of(path, "return pairs")] if told else []), done.stderr
+    path.write_text(NETWORKX.format(rows=rows) + TRAINING)
+    assert lines_told(path) == ([line_of(path, "return pairs")] if told else [])
 
 
 LISTED = """
@@ -114,13 +119,6 @@ def edges_of():
 
 torch.manual_seed(0)
 edges = edges_of()
-net, people = nn.Linear(4, 2), torch.randn(20, 4)
-optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
-for _ in range(10):
-    sums = torch.zeros_like(people).index_add(0, edges[1], people[edges[0]])
-    optimizer.zero_grad()
-    nn.functional.cross_entropy(net(people + sums), torch.arange(20) % 2).backward()
-    optimizer.step()
 """
 
 
@@ -130,8 +128,5 @@ for _ in range(10):
 )
 def test_a_list_of_pairs(tmp_path: Path, rows: str, told: bool) -> None:
     path = tmp_path / "train.py"
-    path.write_text(LISTED.format(rows=rows))
-    done = nanodoc("run", "--output-format", "json", "--output", "r.json", "train.py", cwd=tmp_path)
-    found = json.loads((tmp_path / "r.json").read_text())["findings"]
-    lines = [f["culprit"]["location"]["line"] for f in found if f["code"] == CODE]
-    assert lines == ([line_of(path, "edges = torch")] if told else []), done.stderr
+    path.write_text(LISTED.format(rows=rows) + TRAINING)
+    assert lines_told(path) == ([line_of(path, "edges = torch")] if told else [])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from nanodoc import Recipe
+from nanodoc.diagnosis.finding import Finding
 from tests.helpers import diagnose
 
 
@@ -34,6 +37,17 @@ class Augmentation(nn.Module):
         return self.mirror(images), self.mirror(masks)  # masks, too
 
 
+def told(model: nn.Module, loss_fn: Any, data: list[Any]) -> list[Finding]:
+    """The claims on augmentations; each at the line of the masks."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    recipe = Recipe(model=model, optimizer=optimizer, loss_fn=loss_fn, data=data)
+    claims = [f for f in diagnose(recipe, 10) if f.code == "ND120"]
+    for claim in claims:
+        assert claim.culprit.location is not None
+        assert "# masks" in claim.culprit.location.code
+    return claims
+
+
 @pytest.mark.parametrize(
     ("how", "found"),
     [("two draws", True), ("one draw", False), ("images only", False), ("a module", True)],
@@ -57,18 +71,8 @@ def test_what_the_step_mirrors(how: str, found: bool) -> None:
         images = torch.randn(16, 1, 16, 16)
         masks = (F.avg_pool2d(images, 5, 1, 2) > 0.05).float()
         data.append((images, masks))
-    recipe = Recipe(
-        model=model,
-        optimizer=torch.optim.Adam(model.parameters(), lr=1e-3),
-        loss_fn=loss_fn,
-        data=data,
-    )
-    claims = [f for f in diagnose(recipe, 10) if f.code == "ND120"]
+    claims = told(model, loss_fn, data)
     assert bool(claims) == found
-    if found:
-        place = claims[0].culprit.location
-        assert place is not None
-        assert "# masks" in place.code
 
 
 class Shift(nn.Module):
@@ -110,16 +114,7 @@ def test_a_module_that_draws_for_both(module: type[nn.Module], again: bool, foun
         masks = torch.zeros(16, 1, 16, 16)
         masks[:, :, 4:9, 5:11] = 1.0
         data.append((masks + 0.3 * torch.randn(16, 1, 16, 16), masks))
-    recipe = Recipe(
-        model=model,
-        optimizer=torch.optim.Adam(model.parameters(), lr=1e-3),
-        loss_fn=loss_fn,
-        data=data,
-    )
-    claims = [f for f in diagnose(recipe, 10) if f.code == "ND120"]
+    claims = told(model, loss_fn, data)
     assert bool(claims) == found
     if found:
-        place = claims[0].culprit.location
-        assert place is not None
-        assert "# masks" in place.code
         assert "drew random numbers for each" in claims[0].explanation
