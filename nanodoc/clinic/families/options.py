@@ -1,4 +1,4 @@
-"""Patients with an option, or a sign, that means something else than their training."""
+"""Patients with an option, a sign or a state that means something else than their training."""
 
 from __future__ import annotations
 
@@ -35,5 +35,19 @@ PATIENTS: tuple[Patient, ...] = (
         story="a loss that is the overlap itself",
         expect="minimised-overlap",
         line="dice = (2 * both + 1) /",
+    ),
+    Patient(
+        name="lost-state",
+        file="lost_state",
+        story="a recurrent cell that begins anew at every place",
+        expect="lost-state",
+        line="state = self.cell(x[:, place], state)",
+    ),
+    Patient(
+        name="inverted-ratio",
+        file="inverted_ratio",
+        story="PPO's ratio of probabilities, upside down",
+        expect="inverted-ratio",
+        line="moved = before - now",
     ),
 )

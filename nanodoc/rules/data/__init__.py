@@ -23,6 +23,7 @@ from nanodoc.rules.data import (
     inverted_sampler,
     label_out_of_range,
     leaked_target,
+    lost_state,
     misaligned_targets,
     misplaced_positives,
     misread_edges,
@@ -118,5 +119,6 @@ RULES = tuple(
         repeated_views,
         reversed_pairs,
         ignored_class,
+        lost_state,
     )
 )

@@ -20,6 +20,7 @@ from nanodoc.rules.learning import (
     held_back_updates,
     incessant_dropout,
     initial_loss,
+    inverted_ratio,
     learning_rate_range,
     loss_not_decreasing,
     loss_spike,
@@ -126,5 +127,6 @@ RULES = tuple(
         swapped_betas,
         minimised_overlap,
         plateau_mode,
+        inverted_ratio,
     )
 )

@@ -1,0 +1,75 @@
+"""## What it checks
+A recurrent cell (GRUCell, LSTMCell, RNNCell) that is called four times and more in a step, and
+whose results but the last one are used by nothing: not by the next call, and not by the loss.
+
+## Why it matters
+The state is not carried from place to place: the network reads the last place of the sequence only.
+
+## Example
+    for t in range(x.size(1)):
+        h = torch.zeros(x.size(0), 32)
+        h = self.cell(x[:, t], h)
+
+## Fix
+    h = torch.zeros(x.size(0), 32)
+    for t in range(x.size(1)):
+        h = self.cell(x[:, t], h)
+
+## See also
+ND513 cross-sample-leak
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nanodoc.diagnosis.claim import Claim, confidence
+from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.calls import CallFacts
+from nanodoc.facts.evidence import Evidence
+from nanodoc.rules.base import location_key
+from nanodoc.rules.learning.claims import WIRED, at_call, calls_of, learning_claim
+
+_CELLS = ("gru_cell", "lstm_cell", "rnn_tanh_cell", "rnn_relu_cell")
+_FEWEST = 4
+_FRESH = ("zeros_like", "new_zeros", "ones_like", "randn_like")
+"""What is made in the shape of something, and of nothing else that it holds."""
+
+
+@rule(
+    "ND158",
+    "lost-state",
+    "critical",
+    "a recurrent cell whose state is not carried on",
+    needs=("inspection",),
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    calls = calls_of(evidence)
+    if calls is None:
+        return
+    reaching = set[int]()
+    for loss in calls.losses:
+        reaching |= calls.behind(calls.calls[loss], stop=_FRESH)[0]
+    cells: dict[tuple[str, str | None], list[CallFacts]] = {}
+    for call in calls.calls:
+        if call.name in _CELLS and call.requires_grad:
+            cells.setdefault((call.name, call.module), []).append(call)
+    for (name, module), made in cells.items():
+        used = [call for call in made if call.index in reaching]
+        # of two cells in one another's place, and of padding, more than one is used
+        if len(made) < _FEWEST or used != made[-1:]:
+            continue
+        yield learning_claim(
+            rule,
+            location_key(made[-1].site) or ("state", module),
+            title=f"{module or name} is called {len(made)} times, and only the last result is used",
+            explanation="Neither the next call nor the loss is made of the others: what the cell "
+            "knew of the places before the last one is lost.",
+            culprit=at_call(made[-1], evidence),
+            step=len(evidence.losses) - 1,
+            weight=confidence(0.8, 0.5 if len(made) > 2 * _FEWEST else 0.2),
+            notes=[("calls", len(made)), ("used", len(used))],
+            fix="make the first state before the loop, and give each call the state of the last",
+            standing=WIRED,
+        )
+        return

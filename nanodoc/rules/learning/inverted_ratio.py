@@ -1,0 +1,77 @@
+"""## What it checks
+The ratio of PPO: exp of a difference of log-probabilities that is multiplied with advantages, and
+clamped beside that. The one that learns is taken away from the one that was kept: old - new.
+
+## Why it matters
+The ratio then falls where an action becomes more probable, and the policy learns to avoid what paid
+off.
+
+## Example
+    ratio = torch.exp(old_logprob - new_logprob)
+
+## Fix
+    ratio = torch.exp(new_logprob - old_logprob)
+
+## See also
+ND636 minimised-return, ND643 rewarded-penalty
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nanodoc.diagnosis.claim import Claim, confidence
+from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.calls import CallFacts, StepCalls
+from nanodoc.facts.evidence import Evidence
+from nanodoc.rules.base import location_key
+from nanodoc.rules.learning.claims import WIRED, at_call, calls_into_the_loss, learning_claim
+
+_CLAMPS = ("clamp", "clip")
+
+
+@rule(
+    "ND661",
+    "inverted-ratio",
+    "critical",
+    "PPO's ratio of probabilities, upside down",
+    needs=("inspection",),
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    for calls, call in calls_into_the_loss(evidence):
+        taken = calls.maker(call.arguments[0]) if call.name == "exp" else None
+        if taken is None or taken.name != "sub" or len(taken.arguments) != 2:
+            continue
+        kept, learns = taken.arguments
+        if kept.requires_grad or not learns.requires_grad or not _is_a_ratio(calls, call):
+            continue
+        yield learning_claim(
+            rule,
+            location_key(taken.site) or ("ratio", call.index),
+            title="PPO's ratio is old over new: it falls where an action becomes more probable",
+            explanation="The log-probability that learns is taken away from the one that was kept. "
+            "Weighed with the advantages, the ratio makes the actions that paid off less probable.",
+            culprit=at_call(taken, evidence),
+            step=len(evidence.losses) - 1,
+            weight=confidence(0.8, 0.5),
+            notes=[("ratio at", call.site.place if call.site is not None else None)],
+            fix="exp(new - old)",
+            standing=WIRED,
+        )
+        return
+
+
+def _is_a_ratio(calls: StepCalls, ratio: CallFacts) -> bool:
+    """It is clamped, and multiplied with something of its shape that does not learn."""
+    users = [
+        later
+        for later in calls.calls[ratio.index + 1 :]
+        if any(argument.made_by == ratio.index for argument in later.arguments)
+    ]
+    clamped = any(later.name in _CLAMPS for later in users)
+    weighed = any(
+        later.name == "mul"
+        and any(a.made_by != ratio.index and not a.requires_grad for a in later.arguments)
+        for later in users
+    )
+    return clamped and weighed
