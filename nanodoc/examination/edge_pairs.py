@@ -6,6 +6,8 @@ import ast
 from collections.abc import Iterable
 from typing import Any
 
+import torch
+
 from nanodoc.examination.running import running_scopes, scope_of
 from nanodoc.facts.source import SourceSpan
 from nanodoc.measure.edges import is_misread
@@ -110,3 +112,16 @@ def _are_pairs(value: ast.expr) -> bool:
 def _nodes(value: ast.expr) -> list[ast.AST]:
     """Those that could make something else of the pairs: a dtype does not."""
     return [n for n in ast.walk(value) if not (isinstance(n, ast.keyword) and n.arg == "dtype")]
+
+
+def trained_nodes(values: Iterable[Any]) -> tuple[int, int] | None:
+    """(nodes that the `train_mask` of the only graph marks, all of its nodes); None where it marks
+    all of them, or there is none, or more than one graph."""
+    whole = [*values]
+    known = [v for v in whole if isinstance(v, dict) and "train_mask" in v] or graphs_among(whole)
+    masks = [graph["train_mask"] for graph in known if "train_mask" in graph]
+    mask = masks[0] if len(masks) == 1 else None
+    if not isinstance(mask, torch.Tensor) or mask.dtype is not torch.bool or mask.dim() != 1:
+        return None
+    marked = int(mask.sum())
+    return (marked, mask.numel()) if 0 < marked < mask.numel() else None

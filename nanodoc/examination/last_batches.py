@@ -16,7 +16,7 @@ from nanodoc.errors import UsageError, UserCodeError
 from nanodoc.examination.aliases import alias_at
 from nanodoc.examination.averages import stale_averages
 from nanodoc.examination.discarded import discarded, lost_updates
-from nanodoc.examination.edge_pairs import misread_edges, reshaped_pairs_at
+from nanodoc.examination.edge_pairs import misread_edges, reshaped_pairs_at, trained_nodes
 from nanodoc.examination.labels import (
     brought_at,
     class_labels,
@@ -167,7 +167,8 @@ class Inspector:
     def _of_the_source(self, last: StepState, calls: StepCalls) -> dict[str, Any]:
         """What the source of the calls' lines tells."""
         recipe = self._runner.recipe
-        misread = misread_edges(self._known_batches(last.batches))
+        known = self._known_batches(last.batches)
+        misread = misread_edges(known)
         return {
             "alias_at": alias_at(recipe, calls),
             "discarded": discarded(calls),
@@ -180,6 +181,7 @@ class Inspector:
             "swapped_flags": swapped_flags(recipe, calls),
             "remembered_at": remembered_at(calls),
             "misread_edges": misread,
+            "trained_nodes": trained_nodes(known),
             "edges_at": edges_at(calls, misread=misread is not None),
             "reshaped_pairs_at": reshaped_pairs_at(recipe, self._build),
             "criterion_at": criterion_at(calls),

@@ -110,6 +110,8 @@ class InspectionFacts:
     """The only line that gives the model a further name, which the step reads."""
     remembered_at: SourceSpan | None = None
     """The only line that gives a memory the states before and behind a step of an environment."""
+    trained_nodes: tuple[int, int] | None = None
+    """How many nodes the `train_mask` of the step's only graph marks, and of how many."""
     augmented: AugmentedApart | None = None
     redrawn: tuple[int, ...] = ()
     """Positions of the random draws that follow the same seed in all steps that were looked at."""

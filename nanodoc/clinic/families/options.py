@@ -50,4 +50,11 @@ PATIENTS: tuple[Patient, ...] = (
         expect="inverted-ratio",
         line="moved = before - now",
     ),
+    Patient(
+        name="unmasked-nodes",
+        file="unmasked_nodes",
+        story="a loss over the nodes of the test, too",
+        expect="unmasked-nodes",
+        line="return F.cross_entropy(scores, graph.y)",
+    ),
 )

@@ -49,6 +49,7 @@ from nanodoc.rules.data import (
     swapped_pairs,
     unasked_end,
     uniform_noise,
+    unmasked_nodes,
     unmoved_target,
     unnormalised_input,
     unpaired_transform,
@@ -120,5 +121,6 @@ RULES = tuple(
         reversed_pairs,
         ignored_class,
         lost_state,
+        unmasked_nodes,
     )
 )
