@@ -1,4 +1,4 @@
-"""Healthy trainings of ten kinds run for 200 steps without a warning."""
+"""Healthy trainings of ten kinds run for 300 steps without a warning."""
 
 from __future__ import annotations
 
@@ -26,4 +26,4 @@ def test_a_healthy_training_gets_no_warning(
         (one.severity, one.code, one.title) for one in report.findings if one.severity != "info"
     ]
     assert not said
-    assert report.vitals.steps == 200
+    assert report.vitals.steps == 300

@@ -57,7 +57,7 @@ def convnet() -> dict[str, Any]:
         "data": DataLoader(Augmented(images, labels), batch_size=32, shuffle=True),
         "scheduler": torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=200),
         "scheduler_interval": "step",
-        "max_steps": 200,
+        "max_steps": 300,
     }
 
 
@@ -107,7 +107,7 @@ def vit() -> dict[str, Any]:
         "model": model,
         "train_step": train_step,
         "optimizer": optimizer,
-        "max_steps": 200,
+        "max_steps": 300,
         "data": DataLoader(TensorDataset(images, labels), batch_size=32, shuffle=True),
     }
 
@@ -153,7 +153,7 @@ def gpt() -> dict[str, Any]:
     return {
         "model": model,
         "optimizer": optimizer,
-        "max_steps": 200,
+        "max_steps": 300,
         "clip_grad_norm": 1.0,
         "accumulate": 2,
         "loss_fn": lambda model, batch: F.cross_entropy(
@@ -193,7 +193,7 @@ def lstm() -> dict[str, Any]:
     return {
         "model": model,
         "optimizer": torch.optim.Adam(model.parameters(), lr=5e-3),
-        "max_steps": 200,
+        "max_steps": 300,
         "loss_fn": lambda model, batch: F.cross_entropy(
             model(batch[0], batch[1]).transpose(1, 2), batch[2]
         ),
@@ -237,7 +237,7 @@ def gan() -> dict[str, Any]:
         "model": model,
         "train_step": train_step,
         "optimizer": [for_generator, for_critic],
-        "max_steps": 200,
+        "max_steps": 300,
         "data": DataLoader(TensorDataset(real), batch_size=32, shuffle=True, drop_last=True),
     }
 
@@ -274,7 +274,7 @@ def vae() -> dict[str, Any]:
         "model": model,
         "loss_fn": loss_fn,
         "optimizer": torch.optim.Adam(model.parameters(), lr=2e-3),
-        "max_steps": 200,
+        "max_steps": 300,
         "data": DataLoader(TensorDataset(x), batch_size=32, shuffle=True),
     }
 
@@ -296,7 +296,7 @@ def contrastive() -> dict[str, Any]:
         "model": model,
         "loss_fn": loss_fn,
         "optimizer": torch.optim.Adam(model.parameters(), lr=1e-3),
-        "max_steps": 200,
+        "max_steps": 300,
         "data": DataLoader(TensorDataset(x), batch_size=64, shuffle=True, drop_last=True),
     }
 
@@ -313,7 +313,7 @@ def regression() -> dict[str, Any]:
         "model": model,
         "criterion": nn.SmoothL1Loss(),
         "optimizer": optimizer,
-        "max_steps": 200,
+        "max_steps": 300,
         "scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 10, 0.5),
         "data": DataLoader(TensorDataset(x, y), batch_size=40, shuffle=True),
     }
@@ -358,7 +358,7 @@ def fine_tuning() -> dict[str, Any]:
     return {
         "model": model,
         "criterion": nn.CrossEntropyLoss(),
-        "max_steps": 200,
+        "max_steps": 300,
         "optimizer": torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=3e-3),
         "data": DataLoader(TensorDataset(images, labels), batch_size=32, shuffle=True),
     }
@@ -408,7 +408,7 @@ def policy_gradient() -> dict[str, Any]:
         "train_step": train_step,
         "optimizer": optimizer,
         "data": [0] * 10,
-        "max_steps": 200,
+        "max_steps": 300,
     }
 
 
