@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ import torch
 from nanodoc.examination.making import MakingSearch
 from nanodoc.examination.sample import parts_of
 from nanodoc.facts.evidence import Evidence
-from nanodoc.facts.loop import FAR_MEAN, FAR_VALUE, DataFacts
+from nanodoc.facts.loop import FAR_MEAN, FAR_VALUE, TINY_VALUE, DataFacts
 from nanodoc.facts.source import SourceSpan
 from nanodoc.trace.made_with import leaves_unscaled
 
@@ -25,19 +26,23 @@ def far_leaf(evidence: Evidence) -> str | None:
 def far_line(search: MakingSearch, data: DataFacts, path: str) -> SourceSpan | None:
     """Of pictures, the transform that leaves them between 0 and 255; else the line where a part of
     a sample first had its values; None where neither was seen."""
-    shape = next((leaf.shape for leaf in data.leaves if leaf.path == path), ())
-    if len(shape) == _PICTURE and (line := leaves_unscaled()) is not None:
+    leaf = next((leaf for leaf in data.leaves if leaf.path == path), None)
+    if leaf is None:
+        return None
+    if len(leaf.shape) == _PICTURE and not leaf.tiny and (line := leaves_unscaled()) is not None:
         return line
-    return search.of_part(0, _far_part)
+    return search.of_part(0, lambda sample: _part_of(sample, _is_tiny if leaf.tiny else _is_far))
 
 
-def _far_part(sample: Any) -> torch.Tensor | None:
-    """The first part of a sample with large values."""
-    return next(
-        (part for _, part in parts_of(sample) if part.is_floating_point() and _is_far(part)),
-        None,
-    )
+def _part_of(sample: Any, wanted: Callable[[torch.Tensor], bool]) -> torch.Tensor | None:
+    """The first part of a sample of that kind."""
+    parts = (part for _, part in parts_of(sample))
+    return next((part for part in parts if part.is_floating_point() and wanted(part)), None)
 
 
 def _is_far(part: torch.Tensor) -> bool:
     return float(part.abs().max()) > FAR_VALUE or abs(float(part.mean())) > FAR_MEAN
+
+
+def _is_tiny(part: torch.Tensor) -> bool:
+    return 0 < float(part.abs().max()) < TINY_VALUE

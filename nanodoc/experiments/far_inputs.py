@@ -12,23 +12,28 @@ from torch import nn
 from nanodoc.accelerator import in_widest
 from nanodoc.experiments.past import Past, rose, spiked
 from nanodoc.facts.evidence import Evidence
-from nanodoc.facts.loop import FAR_MEAN, FAR_VALUE, BatchLeaf
+from nanodoc.facts.loop import FAR_MEAN, FAR_VALUE, TINY_VALUE, BatchLeaf
 from nanodoc.facts.plateau import late_loss
+from nanodoc.facts.rates import compared, far_lower
 from nanodoc.facts.trials import FarInputs, RerunFacts
 from nanodoc.replay.rerun import Rerun
 from nanodoc.tensors.modules import WEIGHING
 from nanodoc.trace.eager import run_eagerly
 
 _LOWER = 0.7  # times the loss that a tenth of the learning rate ends at
+_LEAST = 0.1  # of the largest value of the batches: other values of the step are other inputs
 _SAME = 1.01  # a batch that is still there may hold a little less than the first one
 _TAKING = (*WEIGHING, nn.RNNBase)
 
 
-def far_inputs(past: Past, model: nn.Module, evidence: Evidence, until: int) -> FarInputs | None:
+def far_inputs(
+    past: Past, model: nn.Module, evidence: Evidence, until: int, *, tiny: bool = False
+) -> FarInputs | None:
     """The part of the batch that goes into the model with values far from those that layers are
-    initialised for, where the steps up to `until` learn with it standardised and the rates as they
-    are; None otherwise."""
-    leaves = [leaf for leaf in (evidence.data.leaves if evidence.data else ()) if leaf.far]
+    initialised for, or with next to nothing (`tiny`), where the steps up to `until` learn with it
+    standardised and the rates as they are; None otherwise."""
+    known = evidence.data.leaves if evidence.data is not None else ()
+    leaves = [leaf for leaf in known if (leaf.tiny if tiny else leaf.far)]
     start = past.first()
     if not leaves or start is None:
         return None
@@ -44,6 +49,14 @@ def far_inputs(past: Past, model: nn.Module, evidence: Evidence, until: int) -> 
         module=look.module,
         last_loss=late_loss(course.losses),
     )
+
+
+def tiny_inputs(past: Past, model: nn.Module, evidence: Evidence) -> FarInputs | None:
+    """The same of a run that learnt nothing from next to nothing, and learns far more from it
+    standardised."""
+    own = compared(evidence)
+    found = far_inputs(past, model, evidence, len(own) - 1, tiny=True)
+    return found if found is not None and far_lower(own, found.last_loss) else None
 
 
 def better_than_slower(far: FarInputs, course: RerunFacts | None) -> bool:
@@ -108,7 +121,8 @@ class _Standardised:
             return None
         rows = in_widest(value.detach()).flatten(1)
         largest, mean = rows.abs().amax(1).median(), rows.mean(1).median()
-        if float(largest) <= FAR_VALUE and abs(float(mean)) <= FAR_MEAN:
+        near = TINY_VALUE <= float(largest) <= FAR_VALUE and abs(float(mean)) <= FAR_MEAN
+        if near or not float(largest):
             return None
         leaf = next((leaf for leaf in self._leaves if _holds(leaf, float(rows.abs().max()))), None)
         if leaf is None:
@@ -123,4 +137,5 @@ class _Standardised:
 
 
 def _holds(leaf: BatchLeaf, largest: float) -> bool:
-    return largest <= _SAME * max(abs(leaf.minimum), abs(leaf.maximum)) and largest > FAR_MEAN
+    most = max(abs(leaf.minimum), abs(leaf.maximum))
+    return _LEAST * most < largest <= _SAME * most

@@ -11,7 +11,7 @@ from typing import Any
 from nanodoc.diagnosis.finding import Finding
 from nanodoc.diagnosis.remedy import Remedy
 from nanodoc.experiments.experiments import Experiments
-from nanodoc.experiments.far_inputs import better_than_slower, far_inputs
+from nanodoc.experiments.far_inputs import better_than_slower, far_inputs, tiny_inputs
 from nanodoc.experiments.first_weights import sure_weights, wide_weights
 from nanodoc.experiments.growth import diverging, growth_until
 from nanodoc.experiments.held_back import HeldBack
@@ -153,6 +153,10 @@ class ExperimentRun:
         """What held back a run that learnt nothing."""
         checkpoints, lower = self._step.checkpoints, slow_enough(evidence, self.pattern.slower)
         if checkpoints is None or lower is not None or not worth_larger_updates(evidence):
+            return
+        past, model = self._past, self._recipe.model
+        if past is not None and (tiny := tiny_inputs(past, model, evidence)) is not None:
+            self.pattern = replace(self.pattern, far=tiny)
             return
         held = HeldBack(self._trials, checkpoints, self._say).facts(evidence.losses)
         self.pattern = replace(self.pattern, held_back=held)
@@ -311,7 +315,8 @@ class ExperimentRun:
         """Whether the run learns with standardised inputs, and no smaller rate does as well."""
         far = far_inputs(past, self._recipe.model, evidence, until)
         if far is not None and better_than_slower(far, course):
-            self.pattern = replace(self.pattern, far=far)
+            diverged = course is self.pattern.course
+            self.pattern = replace(self.pattern, far=replace(far, diverged=diverged))
 
     # -- after the rules ---------------------------------------------------------------------------
 

@@ -37,6 +37,9 @@ FAR_MEAN = 10.0
 """|mean| of a sample from which on it is far from what layers are initialised for (DLCheck)."""
 FAR_VALUE = 50.0
 """Largest |x| of a sample from which on it is (torch-audit)."""
+TINY_VALUE = 0.01
+"""Largest |x| of a sample below which it is: pictures of 0 … 255 that were divided by 255 twice end
+at 0.004."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -224,6 +227,11 @@ class BatchLeaf:
     def far(self) -> bool:
         """The median sample is far from mean 0 and deviation 1, as ND107 has it by default."""
         return abs(self.typical_mean) > FAR_MEAN or self.typical > FAR_VALUE
+
+    @property
+    def tiny(self) -> bool:
+        """Nothing in the median sample is far enough from 0."""
+        return 0 < self.typical < TINY_VALUE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -188,6 +188,8 @@ class FarInputs:
     """The layer that takes them first."""
     last_loss: float
     """With standardised ones."""
+    diverged: bool = False
+    """The run had; else it ends far above, or has learnt nothing."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

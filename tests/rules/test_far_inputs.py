@@ -119,3 +119,48 @@ def test_standardised_inputs_are_not_told_of(tmp_path: Path) -> None:
     recipe = tmp_path / "train.py"
     recipe.write_text(ROWS.format(**NEAR, rate=0.05))
     assert run_training(f"{recipe}:build", Config(snapshot_dir=str(tmp_path))).findings == ()
+
+
+TWICE = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+
+class Pictures(Dataset):
+    def __init__(self):
+        generator = torch.Generator().manual_seed(0)
+        self.labels = torch.randint(0, 4, (256,), generator=generator)
+        self.pictures = 255 * torch.rand(256, 16, generator=generator)
+        for number, label in enumerate(self.labels):
+            self.pictures[number, label] += 200
+
+    def __len__(self):
+        return 256
+
+    def __getitem__(self, number):
+        picture = self.pictures[number] / 255
+        picture = picture / {by}
+        return picture, self.labels[number]
+
+
+def build():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
+    return dict(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.2),
+                loss_fn=lambda model, batch: F.cross_entropy(model(batch[0]), batch[1]),
+                data=DataLoader(Pictures(), batch_size=32, shuffle=True), max_steps=64)
+"""
+
+
+def test_pictures_that_were_divided_twice(tmp_path: Path) -> None:
+    recipe = tmp_path / "train.py"
+    recipe.write_text(TWICE.format(by=255))
+    found = run_training(f"{recipe}:build", Config(snapshot_dir=str(tmp_path))).findings[0]
+    assert found.code == "ND107"
+    assert found.culprit.location is not None
+    assert found.culprit.location.line == line_of(recipe, "picture = picture / 255")
+    assert found.fixes[0].verified
+    recipe.write_text(TWICE.format(by=1))
+    assert run_training(f"{recipe}:build", Config(snapshot_dir=str(tmp_path))).findings == ()

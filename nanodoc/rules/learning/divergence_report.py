@@ -16,6 +16,7 @@ from nanodoc.facts.ops import Birth
 from nanodoc.facts.source import SourceSpan
 from nanodoc.facts.trials import FarInputs, Growth, RerunFacts, Stretch
 from nanodoc.rules.base import LARGE_GRADIENTS, count, effects, link, replay_row
+from nanodoc.rules.learning.input_scale import inputs_to_blame, of_the_inputs, standardise
 from nanodoc.rules.learning.written_rate import of_the_scale
 from nanodoc.rules.rewrite import number_in_call
 
@@ -40,7 +41,7 @@ def diverged_claim(
     summed = _summed(evidence, course)
     site, raised = _site(evidence, growth, summed)
     birth = overflow[0] if overflow else next(iter(evidence.births), None)
-    far = evidence.pattern.far if evidence.pattern is not None else None
+    far = inputs_to_blame(evidence)
     step = evidence.trip.step if evidence.trip else evidence.failure_step
     return Claim(
         root=("optimizer", 0),  # however many ops overflowed, the updates are the one root
@@ -189,7 +190,7 @@ def _site(
         return growth.written.line, False
     if growth.wide is not None and growth.wide.line is not None:
         return growth.wide.line, False
-    if evidence.pattern is not None and evidence.pattern.far is not None:
+    if inputs_to_blame(evidence) is not None:
         made = evidence.data.far_at if evidence.data is not None else None
         return made or evidence.data_site, False
     if growth.scaled is not None and growth.scaled.line is not None and not growth.raised:
@@ -206,25 +207,6 @@ def _site(
     if summed is not None and summed.site is not None and not growth.raised:
         return summed.site, False
     return next((at for at in evidence.rate_sites if at is not None), None), False
-
-
-def of_the_inputs(far: FarInputs) -> str:
-    """What was seen of inputs that are not standardised."""
-    into = f" into {far.module}" if far.module else ""
-    return (
-        f"{far.path} goes unnormalised{into}, with values from {far.minimum:.3g} to "
-        f"{far.maximum:.3g}: standardised, the same steps with the same learning rate end at a "
-        f"loss of {far.last_loss:.3g}."
-    )
-
-
-def standardise(far: FarInputs) -> Fix:
-    """The fix that was tried on the run's steps."""
-    return Fix(
-        title="standardise the inputs: (x - mean) / std per feature, images as x / 255",
-        verified=True,
-        outcome=f"with that the steps end at loss {far.last_loss:.3g}",
-    )
 
 
 def _what_grew(growth: Growth) -> str:
