@@ -1,4 +1,4 @@
-"""How ND107 and ND606 tell of inputs that were standardised, with which the same steps do better."""
+"""How ND107 and ND606 tell of inputs that were standardised, with which a run does better."""
 
 from __future__ import annotations
 
