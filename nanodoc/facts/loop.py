@@ -96,6 +96,11 @@ class SchedulerFacts:
     mode: str | None = None
     """`min` or `max`, of a ReduceLROnPlateau."""
 
+    @property
+    def idle(self) -> bool:
+        """It has never stepped, since it was made."""
+        return self.steps == 0 and self.last_epoch == 0 and self.mode is None
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WarningFacts:

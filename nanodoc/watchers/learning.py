@@ -278,15 +278,18 @@ class LearningWatch(Watch):
         ]
         return list({id(scheduler): scheduler for scheduler in known}.values())
 
-    def _between_passes(self) -> Iterator[ReduceLROnPlateau]:
-        """Those among a script's variables that steps between two passes over the data, where no
-        iteration reaches them."""
+    def _between_passes(self) -> Iterator[LRScheduler]:
+        """Those among a script's variables that step between two passes over the data, where no
+        iteration reaches them (a ReduceLROnPlateau), or that have never stepped."""
         step: Any = self._recipe.train_step
         if getattr(step, "of_script", False):
             held = [*step.namespace.values(), *step.variables.values()]
             for value in held:
-                own = isinstance(value, ReduceLROnPlateau)
-                if own and any(value.optimizer is o for o in self._recipe.optimizers):
+                if (
+                    isinstance(value, LRScheduler)
+                    and (isinstance(value, ReduceLROnPlateau) or value.last_epoch == 0)
+                    and any(value.optimizer is o for o in self._recipe.optimizers)
+                ):
                     yield value
 
     def _schedulers(self) -> Iterator[SchedulerFacts]:

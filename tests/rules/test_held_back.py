@@ -3,12 +3,14 @@ it."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from nanodoc.config import Config
 from nanodoc.pipeline.run import run_training
+from tests.helpers import line_of, nanodoc
 
 MAKE = """
 import torch
@@ -112,3 +114,35 @@ def test_what_holds_it_back_is_named(tmp_path: Path, name: str, at: str) -> None
 )
 def test_nothing_is_said_of_what_is_not_held_back(tmp_path: Path, name: str) -> None:
     assert "ND630" not in [code for code, _, _ in lines(tmp_path, name)]
+
+
+IDLE = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+torch.manual_seed(0)
+x = torch.randn(512, 8)
+y = x[:, :4].argmax(1)
+model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
+scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.0001, total_iters=20)
+for epoch in range(8):
+    for a, b in zip(x.split(32), y.split(32)):
+        loss = F.cross_entropy(model(a), b)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    {step}
+"""
+
+
+@pytest.mark.parametrize(("step", "told"), [("pass", True), ("scheduler.step()", False)])
+def test_a_warm_up_that_never_steps(tmp_path: Path, step: str, told: bool) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(IDLE.format(step=step))
+    nanodoc("run", "--output-format", "json", "--output", "r.json", "train.py", cwd=tmp_path)
+    found = json.loads((tmp_path / "r.json").read_text())["findings"]
+    at = line_of(script, "scheduler = torch")
+    idle = [f for f in found if "has never stepped" in f["explanation"]]
+    assert [f["culprit"]["location"]["line"] for f in idle] == ([at] if told else [])

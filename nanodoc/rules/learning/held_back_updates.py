@@ -5,6 +5,8 @@ than a tenth of the gradient through, without weight decay, and with 10 to a mil
 learning rate. Where one of them ends far lower on the same batches, that held the run back. In 40
 steps and more only a rate is tried that is a million times as high.
 
+The line is that of a schedule which has never stepped, where it had begun a warm-up.
+
 ## Why it matters
 Nothing fails. The loss is a flat line, and so it is with a broken model.
 
@@ -27,6 +29,7 @@ from nanodoc.diagnosis.claim import Claim, Scope, confidence
 from nanodoc.diagnosis.finding import Culprit, Fix
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.loop import SchedulerFacts
 from nanodoc.facts.source import SourceSpan
 from nanodoc.facts.trials import CLIPPING, RATE, HeldBackFacts
 from nanodoc.rules.learning.claims import Standing, learning_claim
@@ -46,6 +49,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         return
     built = next((site for site in evidence.optimizer_sites if site is not None), None)
     site = held.site or built if held.kind == CLIPPING else built
+    idle = _idle_schedule(evidence) if held.kind == RATE else None
+    site = idle.built_at if idle is not None else site
     title, change = _words(held)
     told = (
         f"{change}, the first {held.steps} steps end at a loss of {held.without:.3g} instead of "
@@ -58,7 +63,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         standing=Standing(scope=Scope.LAYERS if held.kind == RATE else Scope.CAUSE, position=1),
         title=title,
         explanation=f"The loss went from {evidence.losses[0]:.3g} to {held.loss:.3g} and no "
-        f"further. {told[0].upper()}{told[1:]}.",
+        f"further. {told[0].upper()}{told[1:]}."
+        + (f" {idle.type} was to change the rate, and has never stepped." if idle else ""),
         culprit=Culprit(kind="optimizer", location=site),
         phase="optimizer",
         step=len(evidence.losses) - 1,
@@ -73,6 +79,16 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         fix="",
     )
     yield replace(claim, finding=replace(claim.finding, fixes=(_fix(evidence, held, site, told),)))
+
+
+def _idle_schedule(evidence: Evidence) -> SchedulerFacts | None:
+    """The only schedule, where it has never stepped and the rate stayed below the one that the
+    optimizer was given: what begins a warm-up."""
+    schedulers = evidence.loop.schedulers if evidence.loop is not None else ()
+    rates = {max(step) for step in (evidence.stats.rates if evidence.stats else ()) if step}
+    only = schedulers[0] if len(schedulers) == 1 else None
+    idle = only is not None and only.idle and only.built_at is not None and only.base is not None
+    return only if only is not None and idle and max(rates, default=0) < (only.base or 0) else None
 
 
 def _words(held: HeldBackFacts) -> tuple[str, str]:
