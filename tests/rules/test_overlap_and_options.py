@@ -52,6 +52,8 @@ def test_an_overlap_that_is_minimised(loss: Loss) -> None:
     [
         lambda s, m: 1 - dice(s, m),
         lambda s, m: -iou(s, m),
+        lambda s, m: -1 * dice(s, m),
+        lambda s, m: 3.0 + dice(s, m) / -2,
         lambda s, m: -torch.log(dice(s, m)),
         lambda s, m: 1.0 - iou(s, m) + F.binary_cross_entropy_with_logits(s, m),
         lambda s, m: dice(s, 1 - m) - dice(s, m),
@@ -82,3 +84,31 @@ def test_a_padding_that_is_left_out() -> None:
         optimizer=torch.optim.Adam(model.parameters(), lr=1e-2),
     )
     assert "ND157" not in {f.code for f in diagnose(recipe, 12)}
+
+
+class Cells(nn.Module):
+    def __init__(self, *, carried: bool) -> None:
+        super().__init__()
+        self.carried = carried
+        self.cell, self.out = nn.LSTMCell(4, 8), nn.Linear(8, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        state = None
+        for place in range(x.shape[1]):
+            state = self.cell(x[:, place], state if self.carried else None)
+        assert state is not None
+        return self.out(state[0])  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("carried", [True, False])
+def test_the_state_of_a_cell(carried: bool) -> None:
+    torch.manual_seed(0)
+    model = Cells(carried=carried)
+    x = torch.randn(64, 6, 4)
+    recipe = Recipe(
+        model=model,
+        loss_fn=lambda m, b: F.cross_entropy(m(b[0]), b[1]),
+        data=[(a, (a[:, 0, 0] > 0).long()) for a in x.split(16)],
+        optimizer=torch.optim.Adam(model.parameters(), lr=1e-2),
+    )
+    assert ("ND158" in {f.code for f in diagnose(recipe, 12)}) != carried

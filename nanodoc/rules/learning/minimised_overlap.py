@@ -99,11 +99,15 @@ def _shares(calls: StepCalls, product: CallFacts, under: set[int]) -> bool:
 
 def _reaches_unturned(calls: StepCalls, call: CallFacts) -> bool:
     """Every way from the call to the loss keeps its sign."""
-    losses, waiting, seen = set(calls.losses), [call.index], set[int]()
+    waiting, seen = [call.index], set[int]()
     reached = False
     while waiting:
         index = waiting.pop()
-        if index in losses:
+        # what the loss does where this number grows
+        slope = calls.calls[index].notes.get("slope")
+        if slope is not None:
+            if slope <= 0:
+                return False
             reached = True
             continue
         for later in calls.calls[index + 1 :]:
@@ -118,12 +122,8 @@ def _reaches_unturned(calls: StepCalls, call: CallFacts) -> bool:
 
 
 def _keeps_sign(later: CallFacts, takes: list[int]) -> bool:
-    if later.same_values or later.name in _KEEPING:
+    """Of one number for each sample; a factor may turn it."""
+    if later.same_values or later.name in (*_KEEPING, "add"):
         return True
-    if later.name == "add":
-        return True
-    if later.name == "sub":  # x - something; 1 - x and something - x turn it
-        return takes == [0] and "taken_from" not in later.notes
-    if later.name in ("mul", *_DIVISIONS):
-        return takes == [0] and later.notes.get("factor", 0.0) > 0
-    return False
+    # x - something; 1 - x and something - x turn it
+    return later.name == "sub" and takes == [0] and "taken_from" not in later.notes
