@@ -64,7 +64,7 @@ class RecoveredStep:
         self.trained: dict[str, ref[Any]] = {}
         self.suspended: dict[str, ref[Any]] = {}
         self.recorded = Drawings()
-        self.numbers: Mapping[str, Any] = {}
+        self.numbers: dict[str, Any] = {}
         self.undo: PlainState | None = None
         self.writes = False
         self.left = LeftLoop()
@@ -236,7 +236,7 @@ class IterationStart:
     """The networks and optimizers among the global variables: a script may load its best model into
     the variable when the loop is over. Not held: a script may let go of one."""
     recorded: Drawings = field(default_factory=Drawings)
-    numbers: Mapping[str, Any] = field(default_factory=dict)
+    numbers: dict[str, Any] = field(default_factory=dict)
     """Those that the loop binds or counts by: other steps have others."""
     suspended: dict[str, ref[Any]] = field(default_factory=dict)
     """Generators and coroutines among the variables, which are not held."""

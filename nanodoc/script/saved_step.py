@@ -70,6 +70,8 @@ def put_back(step: RecoveredStep, content: Mapping[str, Any]) -> None:
     step.variables.update(
         {n: like(v, step.variables.get(n)) for n, v in saved["variables"].items()}
     )
+    # in place: the step's capsule holds the same numbers
+    step.numbers.update({n: step.variables[n] for n in step.numbers if n in step.variables})
     known = {tuple(path): value for path, value in _objects(_reached(step))}
     for path, numbers in saved["state"]:
         if tuple(path) in known:
