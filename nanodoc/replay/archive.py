@@ -24,6 +24,7 @@ _DEPTH = 64
 # How often a part of the file may be met again: lists that hold a list twice, views of a storage.
 # An expanded mask is larger in memory than on disk, hence the room beside the multiple.
 _AGAIN = 16
+_TIMES = 2  # values a byte of the pickle: none is shorter than a byte, and few are shared
 _VALUES = 10_000
 _ROOM = 4 * 2**30
 _LEAVES = (
@@ -97,7 +98,7 @@ class Measure:
     def __init__(self, path: Path, described: int) -> None:
         """`described`: the bytes of the file besides the tensors' values."""
         self._path = path
-        self._most = _AGAIN * described + _VALUES
+        self._most = _TIMES * described + _VALUES
         self._most_bytes = _AGAIN * path.stat().st_size + _ROOM
         self._known: dict[int, int] = {}
         self._around: set[int] = set()

@@ -224,6 +224,8 @@ def _is_rng(value: object) -> bool:
         and len(python) == 3
         and isinstance(python[1], (tuple, list))
         and all(type(w) is int for w in python[1])
+        # the spare normal deviate, which `setstate` takes as it is
+        and isinstance(python[2], (float, type(None)))
     )
     arrays = numpy is None or (
         isinstance(numpy, (tuple, list)) and len(numpy) == 5 and isinstance(numpy[1], torch.Tensor)
@@ -261,7 +263,8 @@ def _is_script(value: object) -> bool:
     assert isinstance(value, dict)
     target, arguments, drawn = value.get("target"), value.get("arguments"), value.get("drawn")
     return (
-        (target is None or (isinstance(target, str) and "\0" not in target))
+        "target" in value
+        and (target is None or (isinstance(target, str) and "\0" not in target))
         and isinstance(value.get("module"), bool)
         and isinstance(arguments, list)
         and all(isinstance(a, str) and "\0" not in a for a in arguments)

@@ -1,0 +1,69 @@
+"""Found by scripts/fuzz over thousands of files: a script's step without its target, a tensor as the spare normal deviate
+of Python's generator (which `random.setstate` takes), and lists that hold each other 65 536 times passed the checks. The
+first two ended in an internal error, the last one took seven seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nanodoc.errors import UsageError
+from nanodoc.replay.snapshot import read_snapshot
+from tests.helpers import nanodoc
+
+SCRIPT = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(3):
+    x = torch.zeros(8, 4)
+    loss = torch.log(torch.relu(model(x) * 0)).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def without_target(content: dict[str, Any]) -> None:
+    del content["script"]["target"]
+
+
+def deviate(content: dict[str, Any]) -> None:
+    version, words, _ = content["rng"]["python"]
+    content["rng"]["python"] = (version, words, torch.zeros(2))
+
+
+def in_each_other(content: dict[str, Any]) -> None:
+    inner: list[Any] = [1]
+    for _ in range(16):
+        inner = [inner, inner]
+    content["script"]["variables"]["x"] = inner
+
+
+@pytest.fixture(scope="module")
+def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("script")
+    (folder / "train.py").write_text(SCRIPT)
+    nanodoc("run", "--quiet", "train.py", cwd=folder)
+    return next(folder.glob("nanodoc-step*.pt"))
+
+
+@pytest.mark.parametrize("broken", [without_target, deviate, in_each_other])
+def test_it_is_refused_in_one_line(
+    snapshot: Path, tmp_path: Path, broken: Callable[[dict[str, Any]], None]
+) -> None:
+    read_snapshot(snapshot)  # the sound one is taken
+    content = torch.load(snapshot, weights_only=True)
+    broken(content)
+    path = tmp_path / "broken.pt"
+    torch.save(content, path)
+    with pytest.raises(UsageError) as refused:
+        read_snapshot(path)
+    assert "\n" not in str(refused.value)
