@@ -63,7 +63,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             f"of the {classes:.0f} classes, and are ignored.",
             culprit=culprit,
             step=len(evidence.losses) - 1,
-            weight=confidence(0.7, 0.5),
+            # as many as a class has by chance, and more
+            weight=confidence(0.6, min(ignored / targets * classes, 1.0) * 0.7),
             notes=[("ignored", ignored), ("labels", targets)],
             fix="leave ignore_index at −100, or give what is to be ignored a number of its own",
             standing=WIRED,

@@ -52,7 +52,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             explanation="Those of the validation and of the test are learnt with their labels.",
             culprit=at_call(call, evidence),
             step=len(evidence.losses) - 1,
-            weight=confidence(0.8, 0.5),
+            # the fewer are marked, the less can it be meant
+            weight=confidence(0.7, 0.9 * (1 - marked / nodes)),
             notes=[("nodes", nodes), ("marked by train_mask", marked)],
             fix="index the outputs and the labels by train_mask before the loss",
             standing=WIRED,

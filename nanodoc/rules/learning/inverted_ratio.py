@@ -28,6 +28,7 @@ from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import WIRED, at_call, calls_into_the_loss, learning_claim
 
 _CLAMPS = ("clamp", "clip")
+_CHOOSING = ("min", "max", "minimum", "maximum", "stack")
 
 
 @rule(
@@ -43,7 +44,10 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         if taken is None or taken.name != "sub" or len(taken.arguments) != 2:
             continue
         kept, learns = taken.arguments
-        if kept.requires_grad or not learns.requires_grad or not _is_a_ratio(calls, call):
+        if kept.requires_grad or not learns.requires_grad:
+            continue
+        sure = _sure_of_ratio(calls, call)
+        if sure is None:
             continue
         yield learning_claim(
             rule,
@@ -53,7 +57,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             "Weighed with the advantages, the ratio makes the actions that paid off less probable.",
             culprit=at_call(taken, evidence),
             step=len(evidence.losses) - 1,
-            weight=confidence(0.8, 0.5),
+            weight=confidence(0.7, sure),
             notes=[("ratio at", call.site.place if call.site is not None else None)],
             fix="exp(new - old)",
             standing=WIRED,
@@ -61,17 +65,26 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         return
 
 
-def _is_a_ratio(calls: StepCalls, ratio: CallFacts) -> bool:
-    """It is clamped, and multiplied with something of its shape that does not learn."""
-    users = [
+def _sure_of_ratio(calls: StepCalls, ratio: CallFacts) -> float | None:
+    """How much speaks for a ratio of PPO: it is clamped, and multiplied with something of its shape
+    that does not learn; the smaller, or larger, of both is taken. None where it is not one."""
+    users = _users(calls, ratio)
+    clamped = [later for later in users if later.name in _CLAMPS]
+    weighed = [
         later
-        for later in calls.calls[ratio.index + 1 :]
-        if any(argument.made_by == ratio.index for argument in later.arguments)
-    ]
-    clamped = any(later.name in _CLAMPS for later in users)
-    weighed = any(
-        later.name == "mul"
-        and any(a.made_by != ratio.index and not a.requires_grad for a in later.arguments)
         for later in users
-    )
-    return clamped and weighed
+        if later.name == "mul"
+        and any(a.made_by != ratio.index and not a.requires_grad for a in later.arguments)
+    ]
+    if not clamped or not weighed:
+        return None
+    chosen = any(later.name in _CHOOSING for later in _users(calls, weighed[0]))
+    return 0.7 if chosen else 0.3
+
+
+def _users(calls: StepCalls, made: CallFacts) -> list[CallFacts]:
+    return [
+        later
+        for later in calls.calls[made.index + 1 :]
+        if any(argument.made_by == made.index for argument in later.arguments)
+    ]

@@ -25,6 +25,7 @@ from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.calls import LAYERS, CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.plateau import SHORTEST, late_loss
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import WIRED, at_call, calls_into_the_loss, learning_claim
 
@@ -56,12 +57,20 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             "loss.",
             culprit=at_call(call, evidence),
             step=len(evidence.losses) - 1,
-            weight=confidence(0.8, 0.5),
+            weight=confidence(0.7, _fell(evidence)),
             notes=[("loss at the start", evidence.losses[0] if evidence.losses else None)],
             fix="1 - the overlap",
             standing=WIRED,
         )
         return
+
+
+def _fell(evidence: Evidence) -> float:
+    """The share of the overlap that the run has lost."""
+    losses = evidence.losses
+    if len(losses) < SHORTEST or losses[0] <= 0:
+        return 0.0
+    return min(max(1 - late_loss(losses) / losses[0], 0.0), 0.9)
 
 
 def _is_overlap(calls: StepCalls, quotient: CallFacts) -> bool:

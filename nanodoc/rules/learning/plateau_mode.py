@@ -68,7 +68,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             f"{'rises' if rises else 'falls'}, which counts as no progress{course}.",
             culprit=Culprit(kind="optimizer", location=scheduler.built_at or at),
             phase="optimizer",
-            weight=confidence(0.7, 0.5 if lowered else 0.0),
+            # the more of the rate is gone, the less can the mode be meant
+            weight=confidence(0.6, 0.8 * (1 - rates[-1] / max(rates)) if lowered else 0.0),
             notes=[("stepped at", at.place), ("mode", scheduler.mode)],
             fix=f'mode="{other}"',
         )

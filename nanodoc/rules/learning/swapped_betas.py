@@ -50,7 +50,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             f"that of their squares {1 / (1 - second):.0f}. It is meant the other way round.",
             culprit=Culprit(kind="optimizer", location=sites[number] if sites[number:] else None),
             phase="optimizer",
-            weight=confidence(0.8, 0.4),
+            weight=confidence(0.7, min(10 * (first - second), 0.8)),
             notes=[("betas", f"{first:g}, {second:g}")],
             fix=f"betas=({second:g}, {first:g})",
             standing=WIRED,
