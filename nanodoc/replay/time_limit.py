@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import math
 import signal
 import threading
@@ -65,9 +66,13 @@ def _can_end_in(frame: FrameType | None) -> bool:
     if frame_kind(frame.f_code.co_filename) not in (USER, LIBRARY):
         # a model made of torch's layers alone, which the step calls
         return layers > 0 and frame.f_code.co_filename == _STEP
+    # an exception in what the garbage collector calls is printed, and lost
+    collecting = {getattr(callback, "__code__", None) for callback in gc.callbacks}
     while frame is not None and frame_kind(frame.f_code.co_filename) != STOP:
         code = frame.f_code
         if code.co_name in _PUTTING_BACK or code.co_filename == contextlib.__file__:
+            return False
+        if code in collecting:
             return False
         frame = frame.f_back
     # elsewhere nanodoc has called it: to flush a stdout of the script's own, to copy an object

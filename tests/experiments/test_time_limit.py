@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import gc
 import io
 import math
 import os
@@ -124,3 +125,23 @@ def test_nothing_that_is_put_back_is_left_half_done(monkeypatch: pytest.MonkeyPa
         assert (builtins.open, sys.stdout, os.open) == before
         assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
     assert broken_off == 80
+
+
+def test_what_the_garbage_collector_calls_ends_first() -> None:
+    """An exception there would be printed, and the step would go on."""
+    ended = []
+
+    def collected(phase: str, info: dict[str, int]) -> None:
+        until = time.monotonic() + 0.3
+        while time.monotonic() < until:
+            pass
+        ended.append(phase)
+
+    gc.callbacks.append(collected)
+    try:
+        with pytest.raises(OutOfTime), broken_off_at(time.monotonic() + 0.1):
+            gc.collect()
+            time.sleep(60)
+    finally:
+        gc.callbacks.remove(collected)
+    assert ended[:2] == ["start", "stop"]
