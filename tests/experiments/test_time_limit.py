@@ -137,11 +137,14 @@ def test_what_the_garbage_collector_calls_ends_first() -> None:
             pass
         ended.append(phase)
 
+    def step() -> None:
+        gc.collect()
+        time.sleep(60)
+
     gc.callbacks.append(collected)
     try:
         with pytest.raises(OutOfTime), broken_off_at(time.monotonic() + 0.1):
-            gc.collect()
-            time.sleep(60)
+            step()
     finally:
         gc.callbacks.remove(collected)
     assert ended[:2] == ["start", "stop"]
