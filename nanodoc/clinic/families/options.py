@@ -55,6 +55,6 @@ PATIENTS: tuple[Patient, ...] = (
         file="unmasked_nodes",
         story="a loss over the nodes of the test, too",
         expect="unmasked-nodes",
-        line="return F.cross_entropy(scores, graph.y)",
+        line="return F.cross_entropy(scores, wanted)",
     ),
 )

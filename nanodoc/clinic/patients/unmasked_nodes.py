@@ -34,10 +34,12 @@ def recipe(masked):
     model = Layers()
 
     def loss_fn(model, batch):
-        scores = model(graph.x, graph.edges)
+        device = model.first.weight.device
+        scores, wanted = model(graph.x.to(device), graph.edges.to(device)), graph.y.to(device)
         if masked:
-            return F.cross_entropy(scores[graph.train_mask], graph.y[graph.train_mask])
-        return F.cross_entropy(scores, graph.y)
+            mask = graph.train_mask.to(device)
+            return F.cross_entropy(scores[mask], wanted[mask])
+        return F.cross_entropy(scores, wanted)
 
     return {
         "model": model,
