@@ -23,14 +23,14 @@ def copies(leaves: Mapping[str, Sequence[torch.Tensor]]) -> tuple[CopyFacts, ...
     first dimension counts samples."""
     widths = {path: _width(tensors) for path, tensors in leaves.items()}
     small = [path for path, width in widths.items() if 0 < width <= _MOST_TARGETS]
-    targets = {path: _rows(leaves[path]) for path in small}
+    targets = {path: rows_of(leaves[path]) for path in small}
     found = []
     for inside, width in widths.items():
         first = leaves[inside][0]
         fits = [p for p in small if p != inside and 2 * widths[p] <= width and _varied(targets[p])]
         if not fits or not first.is_floating_point() or width > _MOST_INPUTS:
             continue
-        given = _rows(leaves[inside])
+        given = rows_of(leaves[inside])
         if not bool(torch.isfinite(given).all()):
             continue
         columns = _standardised(given)
@@ -60,7 +60,7 @@ def _width(tensors: Sequence[torch.Tensor]) -> int:
     return first[0].numel() if samples >= _FEWEST and len(first) else 0
 
 
-def _rows(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+def rows_of(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """(samples, numbers) of the batches, up to `_MOST` samples."""
     rows: list[torch.Tensor] = []
     left = _MOST

@@ -22,7 +22,8 @@ def padded_labels(leaves: Mapping[str, Sequence[torch.Tensor]]) -> tuple[PaddedL
                 or [t.shape for t in tensors] != [t.shape for t in zeros]
             ):
                 continue
-            padded = torch.cat([t[z == 0] for t, z in zip(tensors, zeros, strict=True)])
+            pairs = zip(tensors, zeros, strict=True)
+            padded = torch.cat([t[(z == 0).to(t.device)].cpu() for t, z in pairs])
             values = padded.unique()
             if len(values) == 1 and int(values[0]) >= 0:
                 share = len(padded) / sum(t.numel() for t in tensors)

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from nanodoc.facts.loop import PairDistances, TripletDistances
+from nanodoc.measure.copies import rows_of
 
 _FEWEST = 16  # pairs of each label
 _FEWEST_NUMBERS = 4  # of a sample
@@ -21,15 +22,17 @@ def pair_distances(leaves: Mapping[str, Sequence[torch.Tensor]]) -> tuple[PairDi
     alike = [path for path, tensors in leaves.items() if _is_input(tensors)]
     if len(alike) != 2 or leaves[alike[0]][0].shape[1:] != leaves[alike[1]][0].shape[1:]:
         return ()
-    first, second = (_rows(leaves[path]) for path in alike)
+    first, second = (rows_of(leaves[path]) for path in alike)
     if first.shape != second.shape:
         return ()
     distances = (first - second).norm(dim=1)
     found = []
     for path, tensors in leaves.items():
-        labels = torch.cat([t.detach().cpu().double().flatten() for t in tensors])
+        if path in alike or any(t.dim() == 0 or t.numel() != len(t) for t in tensors):
+            continue
+        labels = rows_of(tensors).flatten()
         values = labels.unique().tolist() if len(labels) == len(distances) else []
-        if path in alike or values not in ([0.0, 1.0], [-1.0, 1.0]):
+        if values not in ([0.0, 1.0], [-1.0, 1.0]):
             continue
         low, high = distances[labels == values[0]], distances[labels == values[1]]
         if min(len(low), len(high)) < _FEWEST:
@@ -58,7 +61,7 @@ def triplet_distances(
     alike = [path for path, tensors in leaves.items() if _is_input(tensors)]
     if len(alike) != 3:
         return ()
-    rows = {path: _rows(leaves[path]) for path in alike}
+    rows = {path: rows_of(leaves[path]) for path in alike}
     if len({values.shape for values in rows.values()}) != 1 or len(rows[alike[0]]) < _FEWEST:
         return ()
     found = []
@@ -84,7 +87,3 @@ def _is_input(tensors: Sequence[torch.Tensor]) -> bool:
     floating = first.is_floating_point() and first.dim() > 1
     alike = all(t.shape[1:] == first.shape[1:] for t in tensors)
     return floating and alike and first[:1].numel() >= _FEWEST_NUMBERS
-
-
-def _rows(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    return torch.cat([t.detach().cpu().double().flatten(1) for t in tensors])

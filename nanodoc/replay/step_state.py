@@ -112,7 +112,7 @@ class StateKeeper:
             batch_versions=_versions(batches),
             trainable=[parameter.requires_grad for parameter in self._parameters],
             grad_enabled=torch.is_grad_enabled(),
-            numbers=getattr(self._recipe.train_step, "numbers", None),
+            numbers=_counted_by(self._recipe.train_step),
         )
 
     def complete(self, capsule: StepState) -> None:
@@ -214,6 +214,12 @@ class StateKeeper:
             for m in self._buffered
             for n, b in m._buffers.items()
         ]
+
+
+def _counted_by(step: Any) -> Mapping[str, Any] | None:
+    """The numbers of a script's loop; an attribute of that name of a recipe's own train_step is
+    the user's."""
+    return step.numbers if getattr(step, "of_script", False) else None
 
 
 def _owners(recipe: Recipe) -> list[Any]:
