@@ -1,115 +1,23 @@
-"""The engine: runs the steps, reads their vital signs, and has looked into what ends the run."""
+"""The engine of a recipe: runs its steps, watched."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
-from typing import Any
-
-import torch
 
 from nanodoc.errors import UserCodeError, chosen_end
-from nanodoc.examination.exception import FailureLook
-from nanodoc.examination.non_finite import Examiner
-from nanodoc.facts.calls import RangeFacts
 from nanodoc.facts.failure_kinds import is_told_anywhere
-from nanodoc.facts.ops import ParameterFacts
 from nanodoc.heartbeat.trail import here
-from nanodoc.loop.driven_step import DrivenStep
-from nanodoc.loop.guarded_watch import is_own, own_error, telling
-from nanodoc.loop.history import History
-from nanodoc.loop.interrupts import Interrupts
-from nanodoc.loop.observed_step import ObservedStep
-from nanodoc.loop.outcome import Outcome, RunMetrics, gather, live_metrics, without_device
-from nanodoc.loop.step_reading import StepReading
-from nanodoc.loop.stop import Stop, StopExaminer
-from nanodoc.loop.watches import Watches, WatchOptions
-from nanodoc.progress import LiveMetrics
-from nanodoc.recipe.build_facts import BuildFacts
-from nanodoc.recipe.recipe import Recipe
-from nanodoc.replay.batch_source import BatchSource
-from nanodoc.replay.local_collectives import LocalCollectives
-from nanodoc.replay.observer import Observer
-from nanodoc.replay.rng import RandomState
-from nanodoc.replay.sandbox import state_preserved
-from nanodoc.replay.step import StepResult, StepRunner, run_step
-from nanodoc.replay.step_state import StateKeeper, StepState, copy_weights
-from nanodoc.replay.traced_replay import Replayer
-from nanodoc.replay.weight_history import WeightHistory
-from nanodoc.tensors.modules import move_module
+from nanodoc.loop.guarded_watch import is_own, own_error
+from nanodoc.loop.outcome import Outcome
+from nanodoc.loop.stop import Stop
+from nanodoc.loop.watched_run import END, WatchedRun
+from nanodoc.replay.step_state import StepState
 from nanodoc.tensors.nested import in_own_containers
-from nanodoc.trace.functions import READS_ANYTHING
-from nanodoc.watchers.requested_steps import LookOptions
-from nanodoc.watchers.watch import RunEnd
-
-_SCHEDULE_OVER = "Tried to step"  # as OneCycleLR says
-_END = "end"
 
 
-class Engine:
-    """Runs one recipe on one device for a number of steps, watching it."""
-
-    moved_elsewhere: bool = False  # optimizers have moved weights behind the last step, unwatched
-
-    def __init__(  # noqa: PLR0913 - one keyword per option of a run, as whoever runs one has them
-        self,
-        recipe: Recipe,
-        device: torch.device,
-        amp_dtype: torch.dtype | None,
-        *,
-        steps: int,
-        history: History | None = None,
-        build_facts: BuildFacts | None = None,
-        looks: LookOptions | None = None,
-        leak_check: bool = True,
-        range_check: bool = True,
-        checkpoints: bool = True,
-        checkpoint_every: int | None = None,
-        samples: bool = True,
-        sample_every: int | None = None,
-        open_ended: bool = False,
-        progress: Callable[[int, float], None] | None = None,
-    ) -> None:
-        move_module(recipe.model, device, recipe.optimizers)
-        build = self.build = build_facts or BuildFacts()
-        self.recipe = recipe
-        self.runner = runner = StepRunner(recipe, device, amp_dtype)
-        self.keeper = keeper = StateKeeper(recipe, device)
-        self.replayer = replayer = Replayer(runner, keeper)
-        self.examiner = Examiner(replayer)
-        self.checkpoints = WeightHistory(
-            runner, keeper, every=checkpoint_every, enabled=checkpoints
-        )
-        self._named = list(recipe.model.named_parameters())
-        self._steps = steps
-        self._progress = progress
-        self._open_ended = open_ended  # nobody said how many steps to run
-        self._feed = BatchSource(recipe.data)
-        self.alone = LocalCollectives(recipe)
-        self.course = RunMetrics(runner, history)
-        self._interrupts = Interrupts()
-        self._notes: list[tuple[str, str]] = []
-        self._indices: list[int] | None = None
-        self._last: StepState | None = None
-        self._micro_batches = 1 if runner.observing else recipe.accumulate
-        options = WatchOptions(
-            looks=looks or LookOptions(),
-            leak_check=leak_check,
-            range_check=range_check,
-            samples=samples,
-            sample_every=sample_every,
-        )
-        watches = Watches(runner, keeper, replayer, build, self.checkpoints, options)
-        self._graph, self._probes, self.amp = watches.graph, watches.probes, watches.amp
-        self.requested, self.sampler = watches.requested, watches.sampler
-        self.learning = watches.learning
-        self.watches, self._hearing = watches.in_order, watches.hearing
-        driver = ObservedStep if runner.observing else DrivenStep
-        self._driver = driver(runner, self._named, self.watches, self.amp, self._probes)
-        failures = FailureLook(runner, keeper, build, self._feed)
-        self._stops = StopExaminer(runner, keeper, build, self.examiner, failures, self._graph)
+class Engine(WatchedRun):
+    """Runs one recipe on one device for a number of steps."""
 
     def run(self) -> Outcome:
         """Runs until the steps are done, the data ends, something is found, or the user
@@ -126,43 +34,16 @@ class Engine:
                     continue
                 if isinstance(ended, Stop):
                     trouble = ended
-                    step += trouble.failure is None
+                    # a step before the last one may be what was sick
+                    step = trouble.trip.step + 1 if trouble.trip is not None else step
                 break
         return self.conclude(trouble, step, tuple(sick))
-
-    def conclude(self, trouble: Stop, steps: int, sick: tuple[ParameterFacts, ...]) -> Outcome:
-        """The run is over after so many steps. Takes the looks that waited for its end. `sick` are
-        the parameters that were sick before it began."""
-        self._over()
-        if trouble.failure is None:
-            late = self._stops.late(max(steps - 1, 0), self._last, self._indices)
-            trouble = late or trouble
-        if trouble.without_device:
-            asked, ranges = self._interrupts.asked, self._graph.ranges
-            return without_device(self.course, trouble, steps, ranges, interrupted=asked)
-        if any(parameter.facts.nonfinite for parameter in sick) and not steps:
-            # the first step's start, of a run that would be no use
-            unseen = self._feed.unseen(self._micro_batches)
-            self._last = self._capsule(0, unseen) if unseen else None
-        return self._outcome(self._end(trouble, steps), sick, steps)
-
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """What the watchers keep open around the run."""
-        with ExitStack() as around:
-            for watch in self.watches:
-                around.enter_context(watch.around_run())
-            yield
-
-    def now(self) -> LiveMetrics:
-        """The vital signs so far."""
-        return live_metrics(self.course, self.learning, self.sampler)
 
     def _is_over(self) -> bool:
         return self._interrupts.asked or any(watch.hopeless for watch in self.watches)
 
     def _step(self, step: int) -> Stop | str | None:
-        """One step; None to go on, a trouble, or `_END` when the data has run out."""
+        """One step; None to go on, a trouble, or `END` when the data has run out."""
         try:
             return self._watched_step(step)
         except Exception as error:
@@ -173,7 +54,7 @@ class Engine:
                 raise
             self._last = None  # nobody knows how far the step came
             self._notes.append((f"the steps from {step} on", own_error(error)))
-            return _END
+            return END
 
     def _watched_step(self, step: int) -> Stop | str | None:
         trail, before = here(), self._last
@@ -188,42 +69,10 @@ class Engine:
         if capsule is None:
             passes = f"the data ended after {step} steps, and begins no further pass"
             self._notes.append(("further steps", passes))
-            return _END
+            return END
+        if self.checkpoints.found_sick and (sick := self.sick_unnoticed(step)) is not None:
+            return sick
         return self._begun(capsule, began, before)
-
-    def _begun(
-        self, capsule: StepState, began: float, before: StepState | None
-    ) -> Stop | str | None:
-        """The step whose start is `capsule`; `before` is the start of the one before it."""
-        step = capsule.step
-        try:
-            with ExitStack() as around:
-                for watch in self._hearing["around_step"]:
-                    around.enter_context(watch.around_step(capsule))
-                trouble = self._run_step(capsule, began)
-        except UserCodeError as error:
-            if self._open_ended and _SCHEDULE_OVER in str(error.cause):
-                over = f"the learning rate's schedule ended after {step} steps"
-                self._notes.append(("further steps", f"{over}, and nobody asked for more"))
-                return _END
-            if chosen_end(error):
-                self._last = before  # a step that leaves is no step to be looked at
-                return self._left(step)
-            self._over()
-            return self._stops.failure(capsule, error, self._indices)
-        self._finished(step, time.perf_counter() - began, healthy=trouble is None)
-        return trouble
-
-    def _finished(self, step: int, seconds: float, *, healthy: bool) -> None:
-        """A step has ended; it took `seconds`."""
-        loss = self.course.losses[-1]
-        if healthy:
-            self.course.looked(self.sampler.inside, self.sampler.behind)
-            self.sampler.elapsed(seconds - self.sampler.inside - self.sampler.behind)
-            self.checkpoints.after_step(loss, seconds, self._driver.rates)
-        here().finished(step, loss, self.course.grad_norms[-1])
-        if self._progress is not None:
-            self._progress(step, loss)
 
     def _begin(self, step: int) -> tuple[StepState | None, float]:
         """(the step's start, when it began); no start where the data has ended."""
@@ -236,165 +85,28 @@ class Engine:
             return None, began
         if self.recipe.scheduler_interval == "epoch" and self._feed.passes > passes:
             self.runner.schedule()
-        capsule = self._capsule(step, [in_own_containers(batch) for batch in batches])
+        contained = [in_own_containers(batch) for batch in batches]
+        briefly = self.brief.wants(step)
+        capsule = (self.keeper.take_briefly if briefly else self._capsule)(step, contained)
         capsule.own = batches
         self._tell_begun(capsule)
         return capsule, began
 
-    def _tell_begun(self, capsule: StepState) -> None:
-        told: list[Any] = [*self._hearing["before_step"], self.checkpoints]
-        self.course.own_seconds += sum(watch.before_step(capsule) for watch in told)
-        self._last = capsule
-
-    def _left(self, step: int) -> str:
-        self._notes.append(("further steps", f"the training left by sys.exit in step {step}"))
-        return _END
-
     def _run_step(self, capsule: StepState, began: float) -> Stop | None:
-        return self._judged(capsule, self._driver.run(capsule, self._compute), began)
+        return (
+            self._run_briefly(capsule, began)
+            if capsule.brief
+            else super()._run_step(capsule, began)
+        )
 
-    def _judged(self, capsule: StepState, reading: StepReading, began: float) -> Stop | None:
-        """What comes of a step as it was read; a healthy one is finished."""
-        if reading.tripped is not None:
-            self._over()
-            self.course.tripped(capsule, reading.tripped)
-            return self._stops.trip(capsule, reading, self._indices, self._probes.seen())
-        self.course.own_seconds += reading.own_seconds
-        told = self._hearing["after_backward"]
-        began += sum(watch.after_backward(capsule, reading.norms) for watch in told)
+    def _run_briefly(self, start: StepState, began: float) -> Stop | None:
+        """A loss function's step that is watched by its loss alone."""
+        losses = self._compute(start, None).losses
+        loss = sum(map(float, losses)) / len(losses)
+        if not math.isfinite(loss):
+            return self._sick_briefly(start, loss)
         self._driver.finish()
         if self.recipe.scheduler_interval == "step":
             self.runner.schedule()
-        seconds = time.perf_counter() - began
-        for watch in self._hearing["after_step"]:
-            watch.after_step(capsule, reading.vitals, seconds)
-        line = {k: v for watch in self._hearing["line"] for k, v in watch.line().items()}
-        self.course.step(
-            capsule, reading.vitals, reading.scaler, seconds, left_out=reading.left_out, extra=line
-        )
+        self.course.brief_step(start, loss, time.perf_counter() - began)
         return None
-
-    def _compute(self, capsule: StepState, observer: Observer | None) -> StepResult:
-        """Forward and backward, or the user's train_step, on the training's own batches."""
-        self.runner.own, capsule.own = capsule.own or [], None
-        try:
-            return self._computed(capsule, self.runner.own or capsule.batches, observer)
-        finally:
-            self.runner.own = []
-
-    def _computed(
-        self, capsule: StepState, batches: list[Any], observer: Observer | None
-    ) -> StepResult:
-        followed = None if self.requested.wants(capsule.step) else self._graph.follow(capsule)
-        calls = self.amp.calls.at(capsule.step) if observer is not None else nullcontext()
-        if followed is None:
-            with calls:
-                return run_step(self.runner, batches, observer=observer)
-        with followed.watching(live=True), calls:
-            result = run_step(
-                self.runner,
-                batches,
-                on_loss=followed.on_loss,
-                on_gradients=followed.note_gradients if observer is not None else None,
-                observer=observer,
-            )
-        followed.note_gradients()
-        return result
-
-    def _end(self, trouble: Stop, steps: int) -> Stop:
-        """Tells the watchers that the run is over. Returns what ended it, maybe a skipped step."""
-        clean = trouble.trip is None and trouble.failure is None and steps > 0
-        if clean and not self.moved_elsewhere:
-            trouble.optimizers = self._stops.hurt_by_optimizer()
-        end = RunEnd(
-            last=self._last,
-            steps=steps,
-            step_seconds=self.course.step_seconds,
-            clean=clean,
-            whole=False,
-        )
-        for watch in self.watches:
-            end.failed = trouble.capsule
-            end.growth = trouble.growth
-            end.whole = clean and trouble.trip is None and not trouble.optimizers
-            watch.at_end(end)
-            if end.sick_skip is not None and trouble.trip is None:
-                trouble = self._stops.skip(end.sick_skip)
-        return trouble
-
-    def _capsule(self, step: int, batches: list[Any]) -> StepState:
-        at = time.perf_counter()
-        capsule = self.keeper.take(step, batches)
-        if self._driver.keeps_gradients and any(p.grad is not None for _, p in self._named):
-            capsule.grads = [
-                None if p.grad is None else p.grad.detach().clone() for _, p in self._named
-            ]
-        if self.runner.observing and not self.recipe.optimizers:
-            # nothing tells when the weights are about to move
-            capsule.weights = copy_weights(self._named)
-        self.course.own_seconds += time.perf_counter() - at
-        return capsule
-
-    def another(self, capsule: StepState) -> tuple[str, list[Any], RandomState | None] | None:
-        """A batch other than the capsule's: that of the last good step before it, else the next one
-        of the data. Only when the run is over."""
-        for past in reversed(self.checkpoints.past):
-            if (
-                past.step < capsule.step
-                and past.intact
-                and math.isfinite(self.course.losses[past.step])
-            ):
-                return f"that of step {past.step}", past.batches, past.rng
-        with state_preserved(self.runner, self.keeper):
-            unseen = self._feed.unseen(self._micro_batches)
-        return ("the next one", unseen, None) if unseen else None
-
-    def end(self) -> None:
-        """When nothing is run again any more: other ranks are heard, a loader's workers go."""
-        self.alone.end()
-        self._feed.close()
-
-    def _over(self) -> None:
-        """No further step is the training's: those that follow are run again, without a word to
-        other ranks."""
-        here().examining()
-        self.course.ended = self.course.ended or time.monotonic()
-        self.alone.begin()
-
-    def _ranges(self, trouble: Stop, steps: int) -> tuple[RangeFacts, ...]:
-        """Every index out of range raises, but for devices that read whatever is there: where the
-        step went on, the code had caught it."""
-        raised = trouble.failure is not None and steps == 0
-        if raised or self.runner.device.type in READS_ANYTHING:
-            return self._graph.ranges or trouble.ranges
-        return trouble.ranges
-
-    def _outcome(self, trouble: Stop, sick: tuple[ParameterFacts, ...], steps: int) -> Outcome:
-        course = self.course
-        facts: dict[str, Any] = {"ranges": self._ranges(trouble, steps)}
-        if not (trouble.trip or sick):
-            with telling("what the optimizers hold", self._notes):
-                facts["ownership"] = self._graph.ownership.facts(len(course.losses))
-        for watch in self.watches:
-            facts |= watch.facts()
-        told = (self._notes, self._stops.notes, *(watch.notes for watch in self.watches))
-        tripped = trouble.capsule is not None and trouble.capsule is self._last
-        skipped = next((kept.capsule for kept in self.amp.skips.kept()), None)
-        return Outcome(
-            evidence=gather(self.runner, course, trouble, sick, steps, self.build, facts),
-            steps_run=steps,
-            losses=course.losses,
-            grad_norms=course.grad_norms,
-            skipped=course.skipped,
-            interrupted=self._interrupts.asked,
-            capsule=trouble.capsule,
-            start=trouble.capsule or skipped or self._last,
-            overhead=course.overhead,
-            samples_per_second=course.samples_per_second,
-            checkpoints=self.checkpoints,
-            indices=self._indices if tripped else None,
-            notes=[note for notes in told for note in notes],
-            trace_files=self.requested.files,
-            frames=self.requested.tables,
-            magnitudes=self.requested.magnitudes,
-        )

@@ -121,6 +121,25 @@ class RunMetrics:
         )
         self.own_seconds += time.perf_counter() - at
 
+    def brief_step(self, start: StepState, loss: float, seconds: float) -> None:
+        """A step that went well, watched by its loss alone; its gradient norm counts as that of the
+        step before."""
+        self.step_seconds += seconds
+        size = sum(leading_size(batch) for batch in start.batches)
+        if size and seconds > 0:
+            self._throughputs.append(size / seconds)
+        self.losses.append(loss)
+        self.grad_norms.append(self.grad_norms[-1])
+        if self._history is not None:
+            at = time.perf_counter()
+            self._history.step(step=start.step, loss=loss, seconds=seconds)
+            self.own_seconds += time.perf_counter() - at
+
+    def back_to(self, step: int) -> None:
+        """That step was the last that went well or the first that did not: those behind it do not
+        count."""
+        del self.losses[step:], self.grad_norms[step:]
+
     def tripped(self, capsule: StepState, vitals: Vitals) -> None:
         """The step that ended the run."""
         self.losses.append(vitals.loss)

@@ -21,10 +21,10 @@ from nanodoc.facts.evidence import Trip
 from nanodoc.facts.ops import ParameterFacts
 from nanodoc.heartbeat.last_words import note_failure
 from nanodoc.heartbeat.trail import here
-from nanodoc.loop.engine import Engine
 from nanodoc.loop.observed_step import ObservedStep, ObservedVitals
 from nanodoc.loop.step_reading import StepReading
 from nanodoc.loop.stop import Stop
+from nanodoc.loop.watched_run import WatchedRun
 from nanodoc.replay.observer import Observer
 from nanodoc.replay.step_state import StepState
 from nanodoc.tensors.plain import is_sharded, local_of
@@ -39,7 +39,7 @@ _BROUGHT_TOGETHER = (
 )
 
 
-class ScriptEngine(Engine):
+class ScriptEngine(WatchedRun):
     """Its recipe's train_step is a recovered step."""
 
     sick: tuple[ParameterFacts, ...] = ()

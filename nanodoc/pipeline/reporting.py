@@ -22,8 +22,8 @@ from nanodoc.experiments.trial import Budget
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.failure_kinds import device_is_lost
 from nanodoc.facts.ranks import RankAtStart
-from nanodoc.loop.engine import Engine
 from nanodoc.loop.outcome import Outcome
+from nanodoc.loop.watched_run import WatchedRun
 from nanodoc.pipeline.common import (
     kept_going,
     report_of,
@@ -54,7 +54,7 @@ def unwatched(
 
 def reported(
     run: Run,
-    engine: Engine,
+    engine: WatchedRun,
     outcome: Outcome,
     progress: Progress,
     before: RankAtStart | None,
@@ -111,7 +111,7 @@ def reported(
     return write_patch(report, run.folder) if config.fix else report
 
 
-def _with_length(run: Run, engine: Engine, outcome: Outcome) -> Evidence:
+def _with_length(run: Run, engine: WatchedRun, outcome: Outcome) -> Evidence:
     """The outcome's evidence, with who said how many steps there were."""
     config, recipe = run.config, engine.recipe
     own = run.script or recipe.max_steps is not None
@@ -127,7 +127,7 @@ def _with_length(run: Run, engine: Engine, outcome: Outcome) -> Evidence:
 
 def _with_makings(
     run: Run,
-    engine: Engine,
+    engine: WatchedRun,
     evidence: Evidence,
     progress: Progress,
     not_checked: list[tuple[str, str]],
@@ -146,7 +146,7 @@ def _with_makings(
 
 
 def _with_items(
-    run: Run, engine: Engine, evidence: Evidence, not_checked: list[tuple[str, str]]
+    run: Run, engine: WatchedRun, evidence: Evidence, not_checked: list[tuple[str, str]]
 ) -> Evidence:
     """The evidence with what single samples show. Ctrl-C ends the look."""
     left = Budget(run.config.budget, engine.course.ended).deadline - time.monotonic()
@@ -173,7 +173,7 @@ def _with_items(
         return evidence
 
 
-def _with_far_line(run: Run, engine: Engine, evidence: Evidence) -> Evidence:
+def _with_far_line(run: Run, engine: WatchedRun, evidence: Evidence) -> Evidence:
     """The evidence with the line that makes the values of inputs far from mean 0 and deviation 1.
     Only where an experiment has shown that they matter is the data set built anew for it."""
     pattern, data = evidence.pattern, evidence.data
@@ -189,7 +189,7 @@ def _with_far_line(run: Run, engine: Engine, evidence: Evidence) -> Evidence:
     return replace(evidence, data=replace(data, far_at=far_line(search, data, path)))
 
 
-def _source(run: Run, engine: Engine) -> Source:
+def _source(run: Run, engine: WatchedRun) -> Source:
     """What the batches come from."""
     source = run.data() if run.data is not None else None
     if source is None:
@@ -229,7 +229,7 @@ def without_device_report(run: Run, outcome: Outcome) -> Report:
 
 
 def _snapshot(
-    run: Run, engine: Engine, outcome: Outcome, not_checked: list[tuple[str, str]]
+    run: Run, engine: WatchedRun, outcome: Outcome, not_checked: list[tuple[str, str]]
 ) -> None:
     """Writes the step that tripped to disk."""
     trip, capsule, recipe = outcome.evidence.trip, outcome.capsule, engine.recipe
@@ -268,7 +268,7 @@ def _snapshot(
 
 
 def _differential(
-    engine: Engine, outcome: Outcome, config: Config, progress: Progress
+    engine: WatchedRun, outcome: Outcome, config: Config, progress: Progress
 ) -> ExperimentRun | None:
     """What experiments need; None where there is no step to make them on, or the user has
     interrupted."""

@@ -27,7 +27,7 @@ from nanodoc.replay.optimizers import copy_optimizer
 from nanodoc.replay.step_state import StepState, copy_weights
 from nanodoc.trace.optimizer_steps import Closure, around_closure
 
-_open: list[Observer] = []
+_open: list[Observer | LossObserver] = []
 """Those that observe now, the innermost last."""
 _installs = 0
 
@@ -103,6 +103,41 @@ class Shares:
             among = set(own)
             known = self._known[id(optimizer)] = own, [n for n in named if id(n[1]) in among]
         return known[1]
+
+
+class LossObserver:
+    """Sees no more of a train_step than its losses. A context manager, too; only where the calls
+    are watched already (see `installed`)."""
+
+    on_scaler_step = None
+
+    def __init__(self) -> None:
+        self.losses: list[torch.Tensor] = []
+        self.optimizer_steps = 0
+        self.rates: dict[int, list[float | None]] = {}
+        """As `Observer.rates`."""
+
+    def __enter__(self) -> LossObserver:
+        _open.append(self)
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        _open.remove(self)
+
+    def before_backward(self, loss: torch.Tensor) -> None:
+        if loss.numel() == 1:
+            self.losses.append(loss.detach())
+
+    def stepping(self, optimizer: torch.optim.Optimizer) -> bool:
+        """An optimizer is about to step. False where one of the losses is not finite."""
+        self.optimizer_steps += 1
+        note_rates(optimizer, self.rates)
+        return math.isfinite(self.loss)
+
+    @property
+    def loss(self) -> float:
+        """The mean of the losses so far, as `packed_vitals` has it."""
+        return sum(map(float, self.losses)) / len(self.losses) if self.losses else 0.0
 
 
 class Observer:
@@ -195,12 +230,6 @@ class Observer:
             self._gradients_complete(optimizer)
         return changed
 
-    def _note_rates(self, optimizer: torch.optim.Optimizer) -> None:
-        rates = [group.get("lr") for group in optimizer.param_groups]
-        known = [float(rate) if isinstance(rate, (int, float)) else None for rate in rates]
-        if self.rates.setdefault(id(optimizer), known) != known:
-            self.rates[id(optimizer)] = [None] * len(known)
-
     def _evaluated_again(self, optimizer: torch.optim.Optimizer) -> None:
         """The optimizer has moved the weights and asked for the loss once more."""
         if self._capsule is None or self.tripped is not None:
@@ -226,7 +255,7 @@ class Observer:
             self.on_gradients()
         if self._capsule is None:
             return
-        self._note_rates(optimizer)
+        note_rates(optimizer, self.rates)
         named = self._of(optimizer)
         vitals = packed_vitals(self._unread, named, self.extras(), self.scratch)
         whole = len(named) == len(self._named) and len(vitals.names) > 0
@@ -266,6 +295,14 @@ class Observer:
                 self._capsule.outside = kept_state(self._recipe)
         if self.tripped is not None:
             self.on_trip()
+
+
+def note_rates(optimizer: torch.optim.Optimizer, known: dict[int, list[float | None]]) -> None:
+    """Adds the rates that the optimizer steps with to `known`, as in `Observer.rates`."""
+    rates = [group.get("lr") for group in optimizer.param_groups]
+    now = [float(rate) if isinstance(rate, (int, float)) else None for rate in rates]
+    if known.setdefault(id(optimizer), now) != now:
+        known[id(optimizer)] = [None] * len(now)
 
 
 def _found_inf(optimizer: torch.optim.Optimizer) -> bool:

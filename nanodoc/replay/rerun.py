@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -144,27 +144,7 @@ class Rerunner:
             self._runner.until = before
 
     def _set(self, past: PastStep, options: dict[str, Any]) -> None:
-        past.rng.restore(self._runner.device)
-        if past.cleared:
-            for _, parameter in self._named:
-                parameter.grad = None
-        if past.drawn is not None:
-            self._runner.recipe.train_step.recorded = past.drawn  # type: ignore[union-attr]  # a script's step
-        if past.numbers is not None:
-            self._runner.recipe.train_step.numbers = past.numbers  # type: ignore[union-attr]  # likewise
-        for number, optimizer in enumerate(self._runner.recipe.optimizers):
-            rates, known_options = past.rates[number], past.options[number] if past.options else []
-            for index, (group, known) in enumerate(
-                zip(optimizer.param_groups, rates, strict=False)
-            ):
-                group.update(known_options[index] if index < len(known_options) else {})
-                group.update(options)
-                if known is None:
-                    continue
-                if isinstance(group["lr"], torch.Tensor):
-                    group["lr"].fill_(known)
-                else:
-                    group["lr"] = float(known)
+        begin_past(self._runner, self._named, past, options)
 
     @contextlib.contextmanager
     def _clipping(self, limit: float | None) -> Iterator[None]:
@@ -209,3 +189,33 @@ class Rerunner:
             return vitals.loss, vitals.grad_norm, True
         self._runner.update()
         return vitals.loss, vitals.grad_norm, False
+
+
+def begin_past(
+    runner: StepRunner,
+    named: Sequence[tuple[str, torch.nn.Parameter]],
+    past: PastStep,
+    options: Mapping[str, Any],
+) -> None:
+    """Puts back what a step of the past began with, but for weights and optimizer states, which the
+    steps before it have made; `options` of the optimizers are other ones than then."""
+    recipe: Any = runner.recipe
+    past.rng.restore(runner.device)
+    if past.cleared:
+        for _, parameter in named:
+            parameter.grad = None
+    if past.drawn is not None:
+        recipe.train_step.recorded = past.drawn
+    if past.numbers is not None:
+        recipe.train_step.numbers = past.numbers
+    for number, optimizer in enumerate(recipe.optimizers):
+        rates, known_options = past.rates[number], past.options[number] if past.options else []
+        for index, (group, known) in enumerate(zip(optimizer.param_groups, rates, strict=False)):
+            group.update(known_options[index] if index < len(known_options) else {})
+            group.update(options)
+            if known is None:
+                continue
+            if isinstance(group["lr"], torch.Tensor):
+                group["lr"].fill_(known)
+            else:
+                group["lr"] = float(known)

@@ -58,10 +58,15 @@ class StepState:
     numbers: Mapping[str, Any] | None = None
     """The numbers that a script's loop counts by, by the names of its variables."""
     outside: KeptState | None = None
+    """The state that the recipe's functions reach by name; only of a step that is run again."""
     own: list[Any] | None = None
     """The training's own batches, until it has run the step with them; `batches` are the same
     tensors in containers that it does not write into."""
-    """The state that the recipe's functions reach by name; only of a step that is run again."""
+    drawn: Any = None
+    """What a script's step draws from outside of it; complete when the next step begins."""
+    brief: bool = False
+    """Only the random states and the batches are known: it can be run again from an earlier step's
+    weights, and not by itself."""
 
     @property
     def batch_was_mutated(self) -> bool:
@@ -113,6 +118,23 @@ class StateKeeper:
             trainable=[parameter.requires_grad for parameter in self._parameters],
             grad_enabled=torch.is_grad_enabled(),
             numbers=_counted_by(self._recipe.train_step),
+            drawn=_drawn_by(self._recipe.train_step),
+        )
+
+    def take_briefly(self, step: int, batches: list[Any]) -> StepState:
+        """What it takes to run the step again after those before it."""
+        return StepState(
+            step=step,
+            batches=batches,
+            rng=self._random.take(),
+            buffers=[],
+            attributes=[],
+            training=[],
+            scaler=None,
+            batch_versions=_versions(batches),
+            trainable=[],
+            grad_enabled=True,
+            brief=True,
         )
 
     def complete(self, capsule: StepState) -> None:
@@ -220,6 +242,11 @@ def _counted_by(step: Any) -> Mapping[str, Any] | None:
     """The numbers of a script's loop; an attribute of that name of a recipe's own train_step is
     the user's."""
     return step.numbers if getattr(step, "of_script", False) else None
+
+
+def _drawn_by(step: Any) -> Any:
+    """What a script's step draws from outside of it."""
+    return step.recorded if getattr(step, "of_script", False) else None
 
 
 def _owners(recipe: Recipe) -> list[Any]:

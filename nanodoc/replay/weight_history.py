@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from nanodoc.measure.gradients import nonfinite_tensors
 from nanodoc.replay.optimizers import copy_optimizer, rate_of, state_bytes
 from nanodoc.replay.rng import RandomState
 from nanodoc.replay.step import StepRunner
@@ -41,6 +42,7 @@ _MOST_SHARED = 64  # tensors of loader workers: each holds a file descriptor ope
 _SAMPLED = 3  # tensors of a batch whose memory is compared
 _FEW_BYTES = 32
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_CHEAP = 0.025  # seconds of a copy: the steps between two copies take 200 times as long
 _GREW = 2.0  # RULES: a loss of twice its start is growing
 
 
@@ -72,6 +74,8 @@ class PastStep:
     next step begins."""
     numbers: Mapping[str, Any] | None = None
     """As `StepState.numbers`."""
+    indices: list[int] | None = None
+    """Those of its samples in the data set, where they are known."""
     cleared: bool = False
     """No gradient was left when the step began: a loop may clear them behind its optimizer's step,
     where a step that is run again has ended."""
@@ -106,6 +110,10 @@ class WeightHistory:
         self._elapsed = 0.0
         self._spent = 0.0
         self._cost = 0.0
+        self._wanted = False
+        self._briefly: int | None = None
+        self.found_sick = False
+        """Weights that were to be kept were not finite."""
         self._memory: float | None = None  # bytes that may be taken
         self.enabled = enabled
         self.note = "" if enabled else "switched off"
@@ -120,14 +128,16 @@ class WeightHistory:
         self._past_on_device = 0
         self._past_shared = 0
 
-    def before_step(self, capsule: StepState) -> float:
-        """Keeps the step's batches, and at times its weights. Returns the seconds it took. Nothing
-        raised here may end a healthy run."""
+    def before_step(self, capsule: StepState, indices: list[int] | None = None) -> float:
+        """Keeps the step's batches, and at times its weights. `indices`: those of its samples in
+        the data set. Returns the seconds it took. Nothing raised here may end a healthy run."""
         if not self.enabled:
             return 0.0
         began = time.perf_counter()
         try:
-            self._remember(capsule)
+            self._remember(capsule, indices)
+            if capsule.brief:
+                self._briefly = capsule.step
             if self._due(capsule.step):
                 self._take(capsule)
         except (RuntimeError, ValueError, TypeError, AttributeError, NotImplementedError) as error:
@@ -148,6 +158,44 @@ class WeightHistory:
         if self._first_loss is None:
             self._first_loss = abs(loss)
         self._growing = not math.isfinite(loss) or abs(loss) > _GREW * self._first_loss + 1e-6
+
+    def abandon(self, step: int) -> None:
+        """The step that began last was none."""
+        if self.past and self.past[-1].step == step:
+            self._weigh(self.past.pop(), -1)
+
+    def keep_next(self) -> None:
+        """The weights that the next step begins with are to be kept."""
+        self._wanted = True
+
+    @property
+    def growing(self) -> bool:
+        """The last loss was far above the first."""
+        return self._growing
+
+    @property
+    def anchor(self) -> StepState | None:
+        """The latest weights that are known to be finite."""
+        return self.good or self.first
+
+    @property
+    def reaches_back(self) -> bool:
+        """Every step since the latest weights that are kept can be run again from them, in no more
+        than a few seconds."""
+        anchor = self.anchor
+        return (
+            self.enabled
+            and anchor is not None
+            and self._cost <= _CHEAP
+            and bool(self.past)
+            and self.past[0].step <= anchor.step
+        )
+
+    @property
+    def briefly(self) -> bool:
+        """Some steps since the latest weights that are kept were watched by their losses alone."""
+        anchor = self.anchor
+        return self._briefly is not None and anchor is not None and self._briefly >= anchor.step
 
     def forget(self, why: str) -> None:
         """What is past can't be run again any more."""
@@ -178,7 +226,7 @@ class WeightHistory:
 
     # -- keeping -----------------------------------------------------------------------------------
 
-    def _remember(self, capsule: StepState) -> None:
+    def _remember(self, capsule: StepState, indices: list[int] | None) -> None:
         self._weigh_drawn()
         leaves = tensors_in(capsule.batches)
         held = list(map(_held, leaves))
@@ -194,8 +242,9 @@ class WeightHistory:
             [[_options(group) for group in optimizer.param_groups] for optimizer in optimizers],
             [_some_bytes(t) for t in leaves[:_SAMPLED]],
             held,
-            drawn=getattr(self._runner.recipe.train_step, "recorded", None),
+            drawn=capsule.drawn,
             numbers=capsule.numbers,
+            indices=indices,
             cleared=not any(g is not None and bool(g.any()) for g in capsule.grads or ()),
         )
         self.past.append(past)
@@ -256,6 +305,8 @@ class WeightHistory:
             return not any(without_values(p) for p in self._parameters)
         if self._growing:
             return False
+        if self._wanted:
+            return True
         if self._every is not None:
             return step % self._every == 0
         return self._spent + self._cost <= _SHARE_OF_TIME * self._elapsed
@@ -267,7 +318,10 @@ class WeightHistory:
             return
         if self.first is not None and kept == 1:
             return
-        began = time.perf_counter()
+        began, self._wanted = time.perf_counter(), False
+        if self.briefly and nonfinite_tensors(self._named):
+            self.found_sick = True
+            return
         taken = replace(
             self._keeper.take(capsule.step, capsule.batches, apart=True),
             grads=capsule.grads,

@@ -18,6 +18,7 @@ from nanodoc.heartbeat.trail import here
 from nanodoc.loop.outcome import Outcome
 from nanodoc.loop.script_engine import ScriptEngine
 from nanodoc.loop.stop import Stop
+from nanodoc.replay.local_collectives import several_ranks
 from nanodoc.script.fingerprint import Fingerprint
 from nanodoc.script.first_step import run_again
 from nanodoc.script.loops import Loop, Loops
@@ -122,7 +123,7 @@ class ScriptSession(SearchSession):
         # its name is taken back where it comes to be watched
         self.unseen.add(f"{unseen.file}:{unseen.line}")
         found = self._succession.stepped_elsewhere(frame, self.steps)
-        if found is not None and self._most_successors and not _of_several_ranks():
+        if found is not None and self._most_successors and not several_ranks():
             self._pending = found
 
     def _succeed(self, found: Successor) -> None:
@@ -266,7 +267,7 @@ class ScriptSession(SearchSession):
         if (
             self._succession.of_another_model
             and self._make_successor is not None
-            and not _of_several_ranks()
+            and not several_ranks()
         ):
             engine.abandon()
             del engine  # what it holds must be gone when the next training is looked for
@@ -363,9 +364,3 @@ class ScriptSession(SearchSession):
         except ENDED:  # it raises the same when it is run again
             return True
         return False
-
-
-def _of_several_ranks() -> bool:
-    """Ranks would have to look at their last steps together in the middle of the script."""
-    parallel = torch.distributed
-    return parallel.is_available() and parallel.is_initialized() and parallel.get_world_size() > 1

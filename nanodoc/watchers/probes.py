@@ -36,6 +36,8 @@ class ProbeWatch(Watch):
     def __init__(self) -> None:
         super().__init__()
         self._calls: list[_Call] = []
+        self.heard = False
+        """There was one."""
 
     @contextlib.contextmanager
     def around_run(self) -> Iterator[None]:
@@ -61,6 +63,7 @@ class ProbeWatch(Watch):
             or not tensor.numel()
         ):
             return
+        self.heard = True
         own, caller = calling_places(3)
         with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
             values = tensor.detach()

@@ -1,0 +1,251 @@
+"""Steps that are watched by their losses alone.
+
+What a step's full watching costs, some tenths of a millisecond, is much for a step of a few
+milliseconds. So of a training of small steps that has gone well for a while, one step in some is
+watched in full, and the others are only written down: batch, random states, rates. Where one of
+them turns out to be sick, all steps since the latest weights that were kept are run again, now
+watched in full; each has to come to the loss that it had, bit by bit, up to the first that is sick.
+That one is then examined as any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+
+import torch
+
+from nanodoc.examination.non_finite import Examined
+from nanodoc.facts.evidence import Trip
+from nanodoc.loop.outcome import RunMetrics
+from nanodoc.loop.step_reading import StepDriver, StepReading
+from nanodoc.loop.stop import Stop
+from nanodoc.measure.gradients import nonfinite_tensors
+from nanodoc.replay.local_collectives import several_ranks
+from nanodoc.replay.observer import Observer
+from nanodoc.replay.optimizers import copy_optimizer, scaled_rates
+from nanodoc.replay.rerun import begin_past
+from nanodoc.replay.step import StepResult, StepRunner, run_step
+from nanodoc.replay.step_state import StateKeeper, StepState, copy_weights
+from nanodoc.replay.weight_history import WeightHistory
+from nanodoc.watchers.learning import LearningWatch
+
+FULL_AT_FIRST = 48
+"""Steps that are watched in full whatever they take: what is wrong from the start shows there."""
+_SMALL_STEP = 0.05  # seconds: of longer ones, watching in full is a few hundredths at most
+_SHOWN_BY = 4
+"""Steps of a script that are run again before any is brief."""
+_UNSEEN = (
+    "The steps before it were watched by their losses alone, and do not come to the same when they "
+    "are run again. With --trace-steps {step} every step is watched in full, and this one traced."
+)
+_GOLDEN = (5**0.5 - 1) / 2
+_SHARE = 1 / 16
+
+
+def is_full(step: int) -> bool:
+    """One in sixteen. Multiples of the golden ratio lie as evenly as can be, and never fall in step
+    with what a loop does every few iterations."""
+    return step < FULL_AT_FIRST or step * _GOLDEN % 1 < _SHARE
+
+
+@dataclass(slots=True)
+class Again:
+    """A step that was run again, and what it was seen to do."""
+
+    start: StepState
+    reading: StepReading
+    indices: list[int] | None
+
+
+def unseen(step: int, loss: float) -> Stop:
+    """A step that was watched briefly is sick, and does not come to the same when it is run
+    again."""
+    trip = Trip(step=step, phase="forward", loss=loss, grad_norm=None, gradients_finite=True)
+    return Stop(trip=trip, examined=Examined((), (), "not_run", _UNSEEN.format(step=step)))
+
+
+class BriefSteps:
+    """Decides which steps are watched in full, keeps what the others need to be run again, and does
+    so."""
+
+    def __init__(
+        self,
+        runner: StepRunner,
+        keeper: StateKeeper,
+        checkpoints: WeightHistory,
+        course: RunMetrics,
+        learning: LearningWatch,
+        *,
+        enabled: bool,
+    ) -> None:
+        self._runner = runner
+        self._keeper = keeper
+        self._checkpoints = checkpoints
+        self._course = course
+        self._learning = learning
+        self._named = list(runner.recipe.model.named_parameters())
+        self.enabled = enabled
+        # of a script, that its steps come to the same has to be shown first
+        self.shown = not runner.observing
+        self._ready = False
+        self._came_to = -1  # the last step that was run again with what it had come to
+
+    def wants(self, step: int) -> bool:
+        """The step that begins is watched by its losses alone."""
+        return (
+            self._ready
+            and self.shown
+            and not is_full(step)
+            and self._checkpoints.reaches_back
+            and not self._checkpoints.growing
+        )
+
+    @property
+    def to_be_shown(self) -> bool:
+        """Steps could be brief from now on if those since the last copy of the weights, run again,
+        come to what they came to."""
+        past, anchor = self._checkpoints.past, self._checkpoints.anchor
+        return (
+            self._ready
+            and not self.shown
+            and anchor is not None
+            and anchor.step > 0
+            and bool(past)
+            and past[-1].step >= anchor.step + _SHOWN_BY - 1
+            and self._checkpoints.reaches_back
+        )
+
+    def full_step(self, step: int, *, plain: bool) -> None:
+        """A step that was watched in full went well. `plain`: it cleared its gradients, stepped
+        once with them, and has no loss scale and no probes."""
+        if not self.enabled or step < FULL_AT_FIRST - 1 - _SHOWN_BY:
+            return
+        steps = len(self._course.losses)
+        seconds = (self._course.step_seconds - self._course.own_seconds) / max(steps, 1)
+        keeper, recipe = self._keeper, self._runner.recipe
+        self._ready = (
+            plain
+            and seconds < _SMALL_STEP
+            and bool(recipe.optimizers)
+            and keeper.scaler is None
+            and not keeper.more_scalers
+            and not several_ranks()  # they would have to run steps again together
+        )
+        if self._ready and not self.shown and step == FULL_AT_FIRST - 1 - _SHOWN_BY:
+            self._checkpoints.keep_next()
+
+    def give_up(self) -> None:
+        """From now on every step is watched in full."""
+        self.enabled = self._ready = False
+
+    def begin(self, start: StepState, indices: list[int] | None) -> None:
+        """A step begins that is watched by its losses alone."""
+        own = self._learning.before_step(start)
+        self._course.own_seconds += own + self._checkpoints.before_step(start, indices)
+
+    # -- run again ---------------------------------------------------------------------------------
+
+    def are_sick(self) -> bool:
+        """The weights are not finite, and some of the last steps were watched by their losses
+        alone."""
+        return self._checkpoints.briefly and bool(nonfinite_tensors(self._named))
+
+    def first_sick(self, until: int, driver: StepDriver) -> Again | None:
+        """The first sick step among those since the weights that were kept last, up to `until`.
+        None where all are well, or do not come to what they came to. Everything is afterwards as
+        when that step began; of None, as where the steps that were run again ended."""
+        for again in self._again(until, driver):
+            if again.reading.tripped is not None:
+                self._keeper.restore(again.start)
+                return again
+            if again.start.step < len(self._course.grad_norms):
+                self._course.grad_norms[again.start.step] = again.reading.vitals.grad_norm
+        return None
+
+    def before_trip(self, start: StepState, driver: StepDriver) -> Again | None:
+        """A step before one that was watched in full and is not well, if that was sick and told
+        nobody."""
+        again = self.first_sick(start.step, driver) if self.are_sick() else None
+        return again if again is not None and again.start.step < start.step else None
+
+    def before_failure(self, start: StepState, driver: StepDriver) -> Again | StepState | None:
+        """A step before one that raised, if that was sick and told nobody; else its own start,
+        where `start` is a brief one."""
+        if not start.brief:
+            return self.before_trip(start, driver)
+        now = self._now(start)
+        again = self.first_sick(start.step - 1, driver)
+        if again is not None:
+            return again
+        if self._came_to != start.step - 1:
+            self._keeper.restore(now)
+            return now
+        begin_past(self._runner, self._named, self._checkpoints.past[-1], {})
+        return self._keeper.take(start.step, start.batches)
+
+    def sick(self, start: StepState, driver: StepDriver) -> Again | None:
+        """What a brief step that is not well comes to, or one before it that told nobody; None
+        where it comes to nothing of the kind when it is run again."""
+        finite = not nonfinite_tensors(self._named)
+        now = self._now(start) if finite else None
+        again = self.first_sick(start.step, driver)
+        if again is not None or now is None:
+            return again
+        # from the weights that there are: the steps before it could not be run again
+        self._keeper.restore(now)
+        reading = driver.run(now, self._compute)
+        self._keeper.restore(now)
+        return Again(now, reading, self._checkpoints.past[-1].indices) if reading.tripped else None
+
+    def come_to_the_same(self, driver: StepDriver) -> bool:
+        """The steps since the last copy of the weights, run again, come to the losses that they
+        had and to the weights that there are. Leaves everything where they end."""
+        last = self._checkpoints.past[-1].step
+        weights = [parameter.detach().clone() for _, parameter in self._named]
+        for _ in self._again(last, driver):
+            pass
+        return self._came_to == last and all(
+            torch.equal(parameter, known)
+            for (_, parameter), known in zip(self._named, weights, strict=True)
+        )
+
+    def _again(self, until: int, driver: StepDriver) -> Iterator[Again]:
+        """One after the other, before its optimizer steps where nanodoc lets it step; ends where
+        one does not come to what it came to."""
+        checkpoints, losses = self._checkpoints, self._course.losses
+        anchor, self._came_to = checkpoints.anchor, -1
+        steps = checkpoints.steps_between(anchor.step, until) if anchor is not None else None
+        if anchor is None or not steps:
+            return
+        self._keeper.restore(anchor)
+        for past in steps:
+            begin_past(self._runner, self._named, past, {})
+            start = self._keeper.take(past.step, past.batches)
+            with scaled_rates(1.0, None, past.used) if past.used else nullcontext():
+                reading = driver.run(start, self._compute)
+            known = losses[past.step] if past.step < len(losses) else None
+            if reading.tripped is None and known is not None and known != reading.vitals.loss:
+                return
+            yield Again(start, reading, past.indices)
+            driver.finish()
+            self._came_to = past.step
+
+    def _now(self, start: StepState) -> StepState:
+        """The start of a brief step that has not moved the weights, as far as it can be told by
+        now."""
+        now = self._keeper.take(start.step, start.batches, apart=True)
+        weights = copy_weights(self._named)
+        optimizers = [copy_optimizer(optimizer) for optimizer in self._runner.recipe.optimizers]
+        return replace(
+            now,
+            rng=start.rng,
+            numbers=start.numbers,
+            drawn=start.drawn,
+            weights=weights,
+            optimizers=optimizers,
+        )
+
+    def _compute(self, start: StepState, observer: Observer | None) -> StepResult:
+        return run_step(self._runner, start.batches, observer=observer)
