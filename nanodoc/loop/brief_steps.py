@@ -88,7 +88,7 @@ class BriefSteps:
         self._named = list(runner.recipe.model.named_parameters())
         self.enabled = enabled
         # of a script, that its steps come to the same has to be shown first
-        self.shown = not runner.observing
+        self.shown: bool | None = None if runner.observing else True
         self._ready = False
         self._came_to = -1  # the last step that was run again with what it had come to
 
@@ -96,7 +96,7 @@ class BriefSteps:
         """The step that begins is watched by its losses alone."""
         return (
             self._ready
-            and self.shown
+            and bool(self.shown)
             and not is_full(step)
             and self._checkpoints.reaches_back
             and not self._checkpoints.growing
@@ -109,7 +109,7 @@ class BriefSteps:
         past, anchor = self._checkpoints.past, self._checkpoints.anchor
         return (
             self._ready
-            and not self.shown
+            and self.shown is None
             and anchor is not None
             and anchor.step > 0
             and bool(past)
@@ -125,15 +125,18 @@ class BriefSteps:
         steps = len(self._course.losses)
         seconds = (self._course.step_seconds - self._course.own_seconds) / max(steps, 1)
         keeper, recipe = self._keeper, self._runner.recipe
+        if step == FULL_AT_FIRST - 1 and nonfinite_tensors(self._named):
+            self.give_up()
         self._ready = (
-            plain
+            self.enabled
+            and plain
             and seconds < _SMALL_STEP
             and bool(recipe.optimizers)
             and keeper.scaler is None
             and not keeper.more_scalers
             and not several_ranks()  # they would have to run steps again together
         )
-        if self._ready and not self.shown and step == FULL_AT_FIRST - 1 - _SHOWN_BY:
+        if self._ready and self.shown is None and step == FULL_AT_FIRST - 1 - _SHOWN_BY:
             self._checkpoints.keep_next()
 
     def give_up(self) -> None:
@@ -175,7 +178,8 @@ class BriefSteps:
         where `start` is a brief one."""
         if not start.brief:
             return self.before_trip(start, driver)
-        now = self._now(start)
+        now, step = self._now(start), self._runner.recipe.train_step
+        own = dict(vars(step)) if getattr(step, "of_script", False) else None
         again = self.first_sick(start.step - 1, driver)
         if again is not None:
             return again
@@ -183,6 +187,8 @@ class BriefSteps:
             self._keeper.restore(now)
             return now
         begin_past(self._runner, self._named, self._checkpoints.past[-1], {})
+        if own is not None:
+            vars(self._runner.recipe.train_step).update(own)
         return self._keeper.take(start.step, start.batches)
 
     def sick(self, start: StepState, driver: StepDriver) -> Again | None:

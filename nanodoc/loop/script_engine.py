@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -25,7 +25,7 @@ from nanodoc.loop.observed_step import ObservedStep, ObservedVitals
 from nanodoc.loop.step_reading import StepReading
 from nanodoc.loop.stop import Stop
 from nanodoc.loop.watched_run import WatchedRun
-from nanodoc.replay.observer import Observer
+from nanodoc.replay.observer import LossObserver, Observer
 from nanodoc.replay.step_state import StepState
 from nanodoc.tensors.plain import is_sharded, local_of
 
@@ -56,6 +56,10 @@ class ScriptEngine(WatchedRun):
     """What was seen of the step that is over."""
     _before: StepState | None = None
     """The start of the step before the open one."""
+    _glance: LossObserver | None = None
+    """What is seen of the open step, where that is watched by its losses alone."""
+    _brief: StepState | None = None
+    """Its start."""
 
     def first(
         self, capsule: StepState, indices: list[int] | None, *, trained: bool = False
@@ -103,8 +107,9 @@ class ScriptEngine(WatchedRun):
         waited: float,
         on_trip: Callable[[], None],
     ) -> None:
-        """The script begins a step. `waited`: seconds that it waited for its data; `on_trip` is
-        called where its vital signs are not healthy, before the optimizer has stepped."""
+        """The script begins a step that is watched in full. `waited`: seconds that it waited for
+        its data; `on_trip` is called where its vital signs are not healthy, before the optimizer
+        has stepped."""
         here().at(step, "forward")
         self.requested.closely = not self.replays
         assert isinstance(self._driver, ObservedStep)
@@ -122,26 +127,61 @@ class ScriptEngine(WatchedRun):
         self._within.enter_context(observed.observer)
         self._began = time.perf_counter()
 
+    def open_briefly(
+        self,
+        step: int,
+        batch: Any,
+        indices: list[int] | None,
+        waited: float,
+        numbers: Mapping[str, Any],
+        drawn: Any,
+    ) -> None:
+        """The script begins a step that is watched by its losses alone. `numbers` and `drawn` as
+        those of its `StepState`."""
+        here().at(step, "forward")
+        self._indices = indices
+        self.learning.loaded(waited)
+        start = self.keeper.take_briefly(step, [batch])
+        start.numbers, start.drawn = numbers, drawn
+        self._tell_begun(start)
+        self._brief, self._glance = start, LossObserver()
+        self._within = ExitStack()
+        self._within.enter_context(self._glance)
+        self._began = time.perf_counter()
+
+    def stepping(self, optimizer: torch.optim.Optimizer) -> bool:
+        """An optimizer is about to step. True where the step is watched briefly and is sick."""
+        return self._glance is not None and not self._glance.stepping(optimizer)
+
+    @property
+    def is_brief(self) -> bool:
+        """The open step is watched by its losses alone."""
+        return self._glance is not None
+
     @property
     def is_open(self) -> bool:
         """A step has begun and is not over."""
-        return self._observed is not None
+        return self._observed is not None or self._glance is not None
+
+    @property
+    def _seen(self) -> Observer | LossObserver | None:
+        return self._observed.observer if self._observed is not None else self._glance
 
     @property
     def optimizer_steps(self) -> int:
         """How many the open step has made."""
-        return self._observed.observer.optimizer_steps if self._observed is not None else 0
+        return self._seen.optimizer_steps if self._seen is not None else 0
 
     @property
     def trained(self) -> bool:
         """The open step has differentiated a loss, or an optimizer has stepped."""
-        observed = self._observed
-        return observed is not None and bool(
-            observed.observer.losses or observed.observer.optimizer_steps
-        )
+        seen = self._seen
+        return seen is not None and bool(seen.losses or seen.optimizer_steps)
 
     def close(self) -> Stop | None:
         """The step is over."""
+        if self._glance is not None:
+            return self._close_briefly()
         observed, capsule = self._left_alone()
         self._judging = observed
         assert isinstance(self._driver, ObservedStep)
@@ -151,12 +191,36 @@ class ScriptEngine(WatchedRun):
         self._finished(capsule.step, time.perf_counter() - self._began, healthy=trouble is None)
         return trouble
 
+    def _close_briefly(self) -> Stop | None:
+        glance, start = self._left_brief()
+        loss, stepped = glance.loss, glance.optimizer_steps
+        if not math.isfinite(loss) and stepped:
+            return self._sick_briefly(start, loss)
+        if not (stepped and glance.losses):  # the loop left a bad batch out, or does something else
+            self.brief.give_up()
+        seconds = time.perf_counter() - self._began
+        self.course.brief_step(start, loss, seconds)
+        self._driver.rates = glance.rates
+        self._finished(start.step, seconds, healthy=True)
+        return None
+
     def abandon(self) -> None:
         """The open step was none, or nothing is watched any more: an error of nanodoc's own."""
-        if self.is_open:
-            self._left_alone()
-            self._around.close()
-            self._last = self._before
+        if not self.is_open:
+            return
+        if self._glance is not None:
+            self.checkpoints.abandon(self._left_brief()[1].step)
+            return
+        self.checkpoints.abandon(self._left_alone()[1].step)
+        self._around.close()
+        self._last = self._before
+
+    def come_to_the_same(self) -> bool:
+        """As `BriefSteps`, of the last few steps."""
+        try:
+            return self.brief.come_to_the_same(self._driver)
+        except UserCodeError:  # run again, one of them raised
+            return False
 
     def ask_to_end(self) -> None:
         """The run is cut short: its report is to come at once."""
@@ -164,6 +228,8 @@ class ScriptEngine(WatchedRun):
 
     def failed(self, error: UserCodeError) -> Stop:
         """The step raised."""
+        if self._glance is not None:
+            return self._failed(self._left_brief()[1], error)
         observed, capsule = self._left_alone()
         stop = None
         if not self.replays:
@@ -173,13 +239,11 @@ class ScriptEngine(WatchedRun):
             stop = Stop(failure=failure, examined=examined)
         self._around.close()
         self._over()
-        return stop or self._stops.failure(capsule, error, self._indices)
+        return stop or self._failed(capsule, error)
 
     def failed_between(self, error: UserCodeError, step: int) -> Stop:
         """Something raised that is no step: the loader, or what is outside of the training."""
-        if self.is_open:
-            self._left_alone()
-            self._around.close()
+        self.abandon()
         self._over()
         if error.phase == "data":
             return self._stops.batch(error, step)
@@ -234,6 +298,14 @@ class ScriptEngine(WatchedRun):
 
     def _end(self, trouble: Stop, steps: int) -> Stop:
         return super()._end(trouble, steps) if self.replays and not self.unproven else trouble
+
+    def _left_brief(self) -> tuple[LossObserver, StepState]:
+        glance, start = self._glance, self._brief
+        assert glance is not None
+        assert start is not None
+        self._glance = self._brief = None
+        self._within.close()
+        return glance, start
 
     def _left_alone(self) -> tuple[ObservedVitals, StepState]:
         """Nothing of the open step is watched any more."""

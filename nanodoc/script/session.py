@@ -20,7 +20,7 @@ from nanodoc.loop.script_engine import ScriptEngine
 from nanodoc.loop.stop import Stop
 from nanodoc.replay.local_collectives import several_ranks
 from nanodoc.script.fingerprint import Fingerprint
-from nanodoc.script.first_step import run_again
+from nanodoc.script.first_step import run_again, steps_come_to_the_same
 from nanodoc.script.loops import Loop, Loops
 from nanodoc.script.outside import Outside
 from nanodoc.script.recovered import (
@@ -113,6 +113,10 @@ class ScriptSession(SearchSession):
         assert engine is not None
         if engine.is_open:
             recipe = engine.recipe
+            if engine.stepping(optimizer) and not self._succession.of_another_model:
+                assert self._start is not None
+                self._recovered.begin(self._start)
+                self._close_step()
             if self._succession.stepped_inside(optimizer, recipe.optimizers, recipe.model):
                 engine.checkpoints.forget("another optimizer has taken over since")
             return
@@ -211,18 +215,23 @@ class ScriptSession(SearchSession):
         assert engine is not None
         if self._most is not None and self.steps >= self._most:
             self._end(Stop())
+        if self.same and engine.brief.to_be_shown:
+            engine.brief.shown = steps_come_to_the_same(engine, self._recovered)
         start = start_of(frame, loop, self._outside, self._changing, bound)
         self._outside.begin_step()
-        self._recovered.begin(start)
         self._start = start
         self._outside.sinks = [start.recorded]
-        engine.open(
-            self.steps,
-            start.batch,
-            self._outside.indices_of([start.own_batch]),
-            self._outside.waited(),
-            self._tripped,
-        )
+        indices, waited = self._outside.indices_of([start.own_batch]), self._outside.waited()
+        if engine.brief.wants(self.steps):
+            engine.open_briefly(
+                self.steps, start.batch, indices, waited, start.numbers, start.recorded
+            )
+        else:
+            self._recovered.begin(start)
+            engine.open(self.steps, start.batch, indices, waited, self._tripped)
+        if engine.checkpoints.found_sick:
+            engine.abandon()
+            self._end(engine.sick_unnoticed(self.steps) or Stop())
 
     def leave(self, number: int, frame: FrameType | None = None) -> None:
         """The mark behind a loop, in `frame`. Where an exception leaves the loop, it is not known
@@ -273,9 +282,12 @@ class ScriptSession(SearchSession):
             del engine  # what it holds must be gone when the next training is looked for
             self._succeed(Successor())
             return
-        self._recovered.limits.optimizer_steps = max(1, engine.optimizer_steps)
+        if not engine.is_brief:
+            self._recovered.limits.optimizer_steps = max(1, engine.optimizer_steps)
+            self._changing.learn(self._start)
+        elif engine.optimizer_steps != self._recovered.limits.optimizer_steps:
+            engine.brief.give_up()
         self._outside.sinks = []
-        self._changing.learn(self._start)
         trouble = engine.close()
         if trouble is not None:
             self._end(trouble)
@@ -299,7 +311,8 @@ class ScriptSession(SearchSession):
         engine = self.engine
         self.state = State.OVER
         if engine is not None:
-            steps = self.steps + (trouble.trip is not None)
+            # a step before the last one may be what was sick
+            steps = self.steps if trouble.trip is None else trouble.trip.step + 1
             outcome = engine.conclude(trouble, steps, engine.sick)
             return self._conclude(engine, outcome)
         return ScriptEnded()
@@ -348,6 +361,8 @@ class ScriptSession(SearchSession):
         if self.state is State.WATCHING and engine is not None:
             phase = engine.runner.phase_of(error)
             if in_step and engine.is_open:
+                if engine.is_brief and self._start is not None:
+                    self._recovered.begin(self._start)
                 self._recovered.limits.optimizer_steps = max(1, engine.optimizer_steps + 1)
                 self.over(engine.failed(UserCodeError(error, phase)))
             else:
