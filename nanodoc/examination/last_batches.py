@@ -60,11 +60,11 @@ from nanodoc.facts.policy import ReturnFacts
 from nanodoc.facts.source import SourceSpan
 from nanodoc.measure.values import SQUASHERS, Units, ValueProbe
 from nanodoc.recipe.build_facts import BuildFacts
+from nanodoc.replay.past_step import PastStep
 from nanodoc.replay.sandbox import state_preserved, warnings_unsaid
 from nanodoc.replay.step import StepRunner, run_step
 from nanodoc.replay.step_state import StateKeeper, StepState
 from nanodoc.replay.traced_replay import leaves_of
-from nanodoc.replay.weight_history import PastStep
 from nanodoc.tensors.nested import batches_among, graphs_among, tensor_leaves
 from nanodoc.trace.calls import CallLog
 from nanodoc.trace.eager import run_eagerly

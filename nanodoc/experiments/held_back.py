@@ -16,9 +16,10 @@ from nanodoc.facts.plateau import late_loss
 from nanodoc.facts.rates import COMPARED, LONG_ENOUGH, far_lower
 from nanodoc.facts.source import SourceSpan
 from nanodoc.facts.trials import CLIPPING, RATE, WEIGHT_DECAY, HeldBackFacts
+from nanodoc.replay.past_step import PastStep
 from nanodoc.replay.rerun import Rerunner
 from nanodoc.replay.step_state import StepState
-from nanodoc.replay.weight_history import PastStep, WeightHistory
+from nanodoc.replay.weight_history import WeightHistory
 from nanodoc.trace.spans import Place, calling_places, resolved
 
 _FACTORS = (100.0, 1000.0, 1e4, 10.0, 1e6)

@@ -15,8 +15,9 @@ from nanodoc.experiments.trial import Say, StepTrials
 from nanodoc.facts.calls import ArgumentFacts, StepCalls
 from nanodoc.facts.inspection import InspectionFacts
 from nanodoc.facts.loop import OverfitFacts
+from nanodoc.replay.past_step import PastStep
 from nanodoc.replay.rerun import Rerun, Rerunner
-from nanodoc.replay.weight_history import PastStep, WeightHistory
+from nanodoc.replay.weight_history import WeightHistory
 from nanodoc.tensors.nested import map_tensors, tensor_leaves
 
 _STEPS = 60

@@ -12,9 +12,10 @@ from nanodoc.experiments.trial import Say, StepTrials
 from nanodoc.facts.course import rise
 from nanodoc.facts.plateau import late_loss
 from nanodoc.facts.trials import RerunFacts, Stretch
+from nanodoc.replay.past_step import PastStep
 from nanodoc.replay.rerun import Rerun, Rerunner
 from nanodoc.replay.step_state import StepState
-from nanodoc.replay.weight_history import PastStep, WeightHistory
+from nanodoc.replay.weight_history import WeightHistory
 
 _LAST = 3  # steps before the one that broke
 _FIRST = 5

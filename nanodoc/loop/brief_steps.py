@@ -10,7 +10,8 @@ That one is then examined as any other.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
@@ -27,7 +28,7 @@ from nanodoc.replay.observer import Observer
 from nanodoc.replay.optimizers import copy_optimizer, scaled_rates
 from nanodoc.replay.rerun import begin_past
 from nanodoc.replay.step import StepResult, StepRunner, run_step
-from nanodoc.replay.step_state import StateKeeper, StepState, copy_weights
+from nanodoc.replay.step_state import BriefStep, StateKeeper, StepState, copy_weights
 from nanodoc.replay.weight_history import WeightHistory
 from nanodoc.watchers.learning import LearningWatch
 
@@ -40,6 +41,7 @@ _UNSEEN = (
     "The steps before it were watched by their losses alone, and do not come to the same when they "
     "are run again. With --trace-steps {step} every step is watched in full, and this one traced."
 )
+_MOST_OPEN = 32
 _GOLDEN = (5**0.5 - 1) / 2
 _SHARE = 1 / 16
 
@@ -90,6 +92,7 @@ class BriefSteps:
         # of a script, that its steps come to the same has to be shown first
         self.shown: bool | None = None if runner.observing else True
         self._ready = False
+        self._open: list[BriefStep] = []
         self._came_to = -1  # the last step that was run again with what it had come to
 
     def wants(self, step: int) -> bool:
@@ -132,6 +135,9 @@ class BriefSteps:
             and plain
             and seconds < _SMALL_STEP
             and bool(recipe.optimizers)
+            and all(
+                isinstance(g.get("lr"), float) for o in recipe.optimizers for g in o.param_groups
+            )
             and keeper.scaler is None
             and not keeper.more_scalers
             and not several_ranks()  # they would have to run steps again together
@@ -143,10 +149,35 @@ class BriefSteps:
         """From now on every step is watched in full."""
         self.enabled = self._ready = False
 
-    def begin(self, start: StepState, indices: list[int] | None) -> None:
-        """A step begins that is watched by its losses alone."""
-        own = self._learning.before_step(start)
-        self._course.own_seconds += own + self._checkpoints.before_step(start, indices)
+    def begin(self, step: BriefStep) -> BriefStep:
+        """It begins. What takes time is done for some of them at once (`write_down`)."""
+        if len(self._open) >= _MOST_OPEN:
+            self.write_down()
+        self._open.append(step)
+        self._learning.warnings.step = step.step
+        return step
+
+    def abandon(self) -> None:
+        """The one that began last was none."""
+        self._open.pop()
+
+    def end(self, step: BriefStep, loss: float, seconds: float) -> None:
+        """It went well."""
+        step.loss, step.seconds = loss, seconds
+        self._course.brief_step(loss, seconds)
+
+    def write_down(self) -> None:
+        """Everything that is to be known of the steps that began so far."""
+        if not self._open:
+            return
+        began = time.perf_counter()
+        steps, self._open = self._open, []
+        self._checkpoints.brief_steps(steps)
+        for step in steps:
+            self._learning.brief_step(step)
+            if step.loss is not None:
+                self._course.written_down(step)
+        self._course.own_seconds += time.perf_counter() - began
 
     # -- run again ---------------------------------------------------------------------------------
 
@@ -173,10 +204,12 @@ class BriefSteps:
         again = self.first_sick(start.step, driver) if self.are_sick() else None
         return again if again is not None and again.start.step < start.step else None
 
-    def before_failure(self, start: StepState, driver: StepDriver) -> Again | StepState | None:
+    def before_failure(
+        self, start: StepState | BriefStep, driver: StepDriver
+    ) -> Again | StepState | None:
         """A step before one that raised, if that was sick and told nobody; else its own start,
         where `start` is a brief one."""
-        if not start.brief:
+        if isinstance(start, StepState):
             return self.before_trip(start, driver)
         now, step = self._now(start), self._runner.recipe.train_step
         own = dict(vars(step)) if getattr(step, "of_script", False) else None
@@ -191,7 +224,7 @@ class BriefSteps:
             vars(self._runner.recipe.train_step).update(own)
         return self._keeper.take(start.step, start.batches)
 
-    def sick(self, start: StepState, driver: StepDriver) -> Again | None:
+    def sick(self, start: BriefStep, driver: StepDriver) -> Again | None:
         """What a brief step that is not well comes to, or one before it that told nobody; None
         where it comes to nothing of the kind when it is run again."""
         finite = not nonfinite_tensors(self._named)
@@ -238,7 +271,7 @@ class BriefSteps:
             driver.finish()
             self._came_to = past.step
 
-    def _now(self, start: StepState) -> StepState:
+    def _now(self, start: BriefStep) -> StepState:
         """The start of a brief step that has not moved the weights, as far as it can be told by
         now."""
         now = self._keeper.take(start.step, start.batches, apart=True)
@@ -255,3 +288,9 @@ class BriefSteps:
 
     def _compute(self, start: StepState, observer: Observer | None) -> StepResult:
         return run_step(self._runner, start.batches, observer=observer)
+
+
+def _rates_are_numbers(optimizers: Sequence[torch.optim.Optimizer]) -> bool:
+    """No optimizer keeps a rate in a tensor, which is written to."""
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    return all(isinstance(group.get("lr"), float) for group in groups)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from typing import Any
 
 from nanodoc.errors import UserCodeError, chosen_end
 from nanodoc.facts.failure_kinds import is_told_anywhere
@@ -12,7 +13,7 @@ from nanodoc.loop.guarded_watch import is_own, own_error
 from nanodoc.loop.outcome import Outcome
 from nanodoc.loop.stop import Stop
 from nanodoc.loop.watched_run import END, WatchedRun
-from nanodoc.replay.step_state import StepState
+from nanodoc.replay.step import run_step
 from nanodoc.tensors.nested import in_own_containers
 
 
@@ -60,22 +61,28 @@ class Engine(WatchedRun):
         trail, before = here(), self._last
         trail.at(step, "data")
         try:
-            capsule, began = self._begin(step)
+            batches, began = self._drawn()
         except UserCodeError as error:
             if chosen_end(error):
                 return self._left(step)
             self._over()
             return self._stops.batch(error, step)
-        if capsule is None:
+        if batches is None:
             passes = f"the data ended after {step} steps, and begins no further pass"
             self._notes.append(("further steps", passes))
             return END
+        contained = [in_own_containers(batch) for batch in batches]
+        if self.brief.wants(step):
+            return self._brief_step(step, contained, batches)
+        capsule = self._capsule(step, contained)
+        capsule.own = batches
+        self._tell_begun(capsule)
         if self.checkpoints.found_sick and (sick := self.sick_unnoticed(step)) is not None:
             return sick
         return self._begun(capsule, began, before)
 
-    def _begin(self, step: int) -> tuple[StepState | None, float]:
-        """(the step's start, when it began); no start where the data has ended."""
+    def _drawn(self) -> tuple[list[Any] | None, float]:
+        """(the step's batches, when they were there); no batches where the data has ended."""
         passes = self._feed.passes
         at = time.perf_counter()
         batches, self._indices = self._feed.step(self._micro_batches)
@@ -85,28 +92,26 @@ class Engine(WatchedRun):
             return None, began
         if self.recipe.scheduler_interval == "epoch" and self._feed.passes > passes:
             self.runner.schedule()
-        contained = [in_own_containers(batch) for batch in batches]
-        briefly = self.brief.wants(step)
-        capsule = (self.keeper.take_briefly if briefly else self._capsule)(step, contained)
-        capsule.own = batches
-        self._tell_begun(capsule)
-        return capsule, began
+        return batches, began
 
-    def _run_step(self, capsule: StepState, began: float) -> Stop | None:
-        return (
-            self._run_briefly(capsule, began)
-            if capsule.brief
-            else super()._run_step(capsule, began)
-        )
-
-    def _run_briefly(self, start: StepState, began: float) -> Stop | None:
-        """A loss function's step that is watched by its loss alone."""
-        losses = self._compute(start, None).losses
-        loss = sum(map(float, losses)) / len(losses)
-        if not math.isfinite(loss):
-            return self._sick_briefly(start, loss)
-        self._driver.finish()
-        if self.recipe.scheduler_interval == "step":
-            self.runner.schedule()
-        self.course.brief_step(start, loss, time.perf_counter() - began)
+    def _brief_step(self, step: int, contained: list[Any], batches: list[Any]) -> Stop | str | None:
+        """A loss function's step that is watched by its loss alone. `contained` are the batches in
+        containers of ours."""
+        start = self.brief.begin(self.keeper.take_briefly(step, contained))
+        start.indices = self._indices
+        began = time.perf_counter()
+        self.runner.own = batches
+        try:
+            losses = run_step(self.runner, batches).losses
+            loss = sum(map(float, losses)) / len(losses)
+            if not math.isfinite(loss):
+                return self._sick_briefly(start, loss)
+            self._driver.finish()
+            if self.recipe.scheduler_interval == "step":
+                self.runner.schedule()
+        except UserCodeError as error:
+            return self._raised(start, error, self._last)
+        finally:
+            self.runner.own = []
+        self._finished_briefly(start, loss, time.perf_counter() - began)
         return None

@@ -27,7 +27,7 @@ from nanodoc.recipe.data_loader import loader_of
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.replay.optimizers import rate_of
 from nanodoc.replay.step import StepRunner
-from nanodoc.replay.step_state import StepState
+from nanodoc.replay.step_state import BriefStep, StepState
 from nanodoc.replay.weight_history import WeightHistory
 from nanodoc.tensors.nested import leading_size
 from nanodoc.trace.rate_names import rate_named_at
@@ -121,19 +121,21 @@ class RunMetrics:
         )
         self.own_seconds += time.perf_counter() - at
 
-    def brief_step(self, start: StepState, loss: float, seconds: float) -> None:
+    def brief_step(self, loss: float, seconds: float) -> None:
         """A step that went well, watched by its loss alone; its gradient norm counts as that of the
-        step before."""
+        step before. `written_down` follows."""
         self.step_seconds += seconds
-        size = sum(leading_size(batch) for batch in start.batches)
-        if size and seconds > 0:
-            self._throughputs.append(size / seconds)
         self.losses.append(loss)
         self.grad_norms.append(self.grad_norms[-1])
+
+    def written_down(self, step: BriefStep) -> None:
+        """Such a step, in the history."""
+        size = sum(leading_size(batch) for batch in step.batches)
+        if size and step.seconds > 0:
+            self._throughputs.append(size / step.seconds)
         if self._history is not None:
-            at = time.perf_counter()
-            self._history.step(step=start.step, loss=loss, seconds=seconds)
-            self.own_seconds += time.perf_counter() - at
+            rate = rate_of(step.groups[0][0]) if step.groups else None
+            self._history.step(step=step.step, loss=step.loss, lr=rate, seconds=step.seconds)
 
     def back_to(self, step: int) -> None:
         """That step was the last that went well or the first that did not: those behind it do not

@@ -26,7 +26,7 @@ from nanodoc.loop.step_reading import StepReading
 from nanodoc.loop.stop import Stop
 from nanodoc.loop.watched_run import WatchedRun
 from nanodoc.replay.observer import LossObserver, Observer
-from nanodoc.replay.step_state import StepState
+from nanodoc.replay.step_state import BriefStep, StepState
 from nanodoc.tensors.plain import is_sharded, local_of
 
 _TRACE_IT = (
@@ -58,7 +58,7 @@ class ScriptEngine(WatchedRun):
     """The start of the step before the open one."""
     _glance: LossObserver | None = None
     """What is seen of the open step, where that is watched by its losses alone."""
-    _brief: StepState | None = None
+    _brief: BriefStep | None = None
     """Its start."""
 
     def first(
@@ -141,9 +141,8 @@ class ScriptEngine(WatchedRun):
         here().at(step, "forward")
         self._indices = indices
         self.learning.loaded(waited)
-        start = self.keeper.take_briefly(step, [batch])
-        start.numbers, start.drawn = numbers, drawn
-        self._tell_begun(start)
+        start = self.brief.begin(self.keeper.take_briefly(step, [batch]))
+        start.indices, start.numbers, start.drawn = indices, numbers, drawn
         self._brief, self._glance = start, LossObserver()
         self._within = ExitStack()
         self._within.enter_context(self._glance)
@@ -199,9 +198,8 @@ class ScriptEngine(WatchedRun):
         if not (stepped and glance.losses):  # the loop left a bad batch out, or does something else
             self.brief.give_up()
         seconds = time.perf_counter() - self._began
-        self.course.brief_step(start, loss, seconds)
-        self._driver.rates = glance.rates
-        self._finished(start.step, seconds, healthy=True)
+        start.rates = glance.rates
+        self._finished_briefly(start, loss, seconds)
         return None
 
     def abandon(self) -> None:
@@ -209,11 +207,12 @@ class ScriptEngine(WatchedRun):
         if not self.is_open:
             return
         if self._glance is not None:
-            self.checkpoints.abandon(self._left_brief()[1].step)
-            return
-        self.checkpoints.abandon(self._left_alone()[1].step)
-        self._around.close()
-        self._last = self._before
+            self._left_brief()
+            self.brief.abandon()
+        else:
+            self.checkpoints.abandon(self._left_alone()[1].step)
+            self._around.close()
+            self._last = self._before
 
     def come_to_the_same(self) -> bool:
         """As `BriefSteps`, of the last few steps."""
@@ -299,7 +298,7 @@ class ScriptEngine(WatchedRun):
     def _end(self, trouble: Stop, steps: int) -> Stop:
         return super()._end(trouble, steps) if self.replays and not self.unproven else trouble
 
-    def _left_brief(self) -> tuple[LossObserver, StepState]:
+    def _left_brief(self) -> tuple[LossObserver, BriefStep]:
         glance, start = self._glance, self._brief
         assert glance is not None
         assert start is not None

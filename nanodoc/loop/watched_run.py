@@ -36,7 +36,7 @@ from nanodoc.replay.observer import Observer
 from nanodoc.replay.rng import RandomState
 from nanodoc.replay.sandbox import state_preserved
 from nanodoc.replay.step import StepResult, StepRunner, run_step
-from nanodoc.replay.step_state import StateKeeper, StepState, copy_weights
+from nanodoc.replay.step_state import BriefStep, StateKeeper, StepState, copy_weights
 from nanodoc.replay.traced_replay import Replayer
 from nanodoc.replay.weight_history import WeightHistory
 from nanodoc.tensors.modules import move_module
@@ -160,29 +160,36 @@ class WatchedRun:
         step = capsule.step
         try:
             with ExitStack() as around:
-                for watch in () if capsule.brief else self._hearing["around_step"]:
+                for watch in self._hearing["around_step"]:
                     around.enter_context(watch.around_step(capsule))
                 trouble = self._run_step(capsule, began)
         except UserCodeError as error:
-            if self._open_ended and _SCHEDULE_OVER in str(error.cause):
-                over = f"the learning rate's schedule ended after {step} steps"
-                self._notes.append(("further steps", f"{over}, and nobody asked for more"))
-                return END
-            if chosen_end(error):
-                self._last = before  # a step that leaves is no step to be looked at
-                return self._left(step)
-            return self._failed(capsule, error)
+            return self._raised(capsule, error, before)
         self._finished(step, time.perf_counter() - began, healthy=trouble is None)
         return trouble
 
-    def _failed(self, capsule: StepState, error: UserCodeError) -> Stop:
-        """The step that began with `capsule` raised."""
+    def _raised(
+        self, start: StepState | BriefStep, error: UserCodeError, before: StepState | None
+    ) -> Stop | str:
+        """The step that began with `start` raised: a failure, or an end that it chose."""
+        if self._open_ended and _SCHEDULE_OVER in str(error.cause):
+            over = f"the learning rate's schedule ended after {start.step} steps"
+            self._notes.append(("further steps", f"{over}, and nobody asked for more"))
+            return END
+        if chosen_end(error):
+            self._last = before  # a step that leaves is no step to be looked at
+            return self._left(start.step)
+        return self._failed(start, error)
+
+    def _failed(self, start: StepState | BriefStep, error: UserCodeError) -> Stop:
         self._over()
-        again = self.brief.before_failure(capsule, self._driver)
+        again = self.brief.before_failure(start, self._driver)
         if isinstance(again, Again):  # a step before it was sick, and told nobody
             return self._tripped(*self._back_to(again))
         if again is not None:
-            self._last = capsule = again
+            self._last = again
+        capsule = again or start
+        assert isinstance(capsule, StepState)
         return self._stops.failure(capsule, error, self._indices)
 
     def _back_to(self, again: Again) -> tuple[StepState, StepReading]:
@@ -191,7 +198,7 @@ class WatchedRun:
         self.course.back_to(again.start.step)
         return again.start, again.reading
 
-    def _sick_briefly(self, start: StepState, loss: float) -> Stop:
+    def _sick_briefly(self, start: BriefStep, loss: float) -> Stop:
         """A step that was watched by its losses alone is sick."""
         self._over()
         again = self.brief.sick(start, self._driver)
@@ -218,20 +225,25 @@ class WatchedRun:
         if healthy:
             self.course.looked(self.sampler.inside, self.sampler.behind)
             self.sampler.elapsed(seconds - self.sampler.inside - self.sampler.behind)
-            self.sampler.inside = self.sampler.behind = 0.0
             self.checkpoints.after_step(loss, seconds, self._driver.rates)
+        self._told(step, loss)
+
+    def _finished_briefly(self, step: BriefStep, loss: float, seconds: float) -> None:
+        self.brief.end(step, loss, seconds)
+        self.sampler.elapsed(seconds)
+        self._told(step.step, loss)
+
+    def _told(self, step: int, loss: float) -> None:
         here().finished(step, loss, self.course.grad_norms[-1])
         if self._progress is not None:
             self._progress(step, loss)
 
     def _tell_begun(self, capsule: StepState) -> None:
-        if capsule.brief:
-            return self.brief.begin(capsule, self._indices)
+        self.brief.write_down()
         told: list[Any] = self._hearing["before_step"]
         self.course.own_seconds += sum(watch.before_step(capsule) for watch in told)
         self.course.own_seconds += self.checkpoints.before_step(capsule, self._indices)
         self._last = capsule
-        return None
 
     def _left(self, step: int) -> str:
         self._notes.append(("further steps", f"the training left by sys.exit in step {step}"))
@@ -332,13 +344,9 @@ class WatchedRun:
     def another(self, capsule: StepState) -> tuple[str, list[Any], RandomState | None] | None:
         """A batch other than the capsule's: that of the last good step before it, else the next one
         of the data. Only when the run is over."""
-        for past in reversed(self.checkpoints.past):
-            if (
-                past.step < capsule.step
-                and past.intact
-                and math.isfinite(self.course.losses[past.step])
-            ):
-                return f"that of step {past.step}", past.batches, past.rng
+        past = self.checkpoints.good_before(capsule.step, self.course.losses)
+        if past is not None:
+            return f"that of step {past.step}", past.batches, past.rng
         with state_preserved(self.runner, self.keeper):
             unseen = self._feed.unseen(self._micro_batches)
         return ("the next one", unseen, None) if unseen else None
@@ -351,6 +359,7 @@ class WatchedRun:
     def _over(self) -> None:
         """No further step is the training's: those that follow are run again, without a word to
         other ranks."""
+        self.brief.write_down()
         here().examining()
         self.course.ended = self.course.ended or time.monotonic()
         self.alone.begin()

@@ -36,13 +36,13 @@ from nanodoc.pipeline.snapshot_content import (
 from nanodoc.progress import Progress
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.replay.optimizers import copy_optimizer, rate_of
+from nanodoc.replay.past_step import PastStep
 from nanodoc.replay.rerun import Rerunner
 from nanodoc.replay.rng import RandomState
 from nanodoc.replay.snapshot import differences, minimal, restore_into, save
 from nanodoc.replay.step import StepRunner
 from nanodoc.replay.step_state import StateKeeper, copy_weights
 from nanodoc.replay.traced_replay import Replay, Replayer
-from nanodoc.replay.weight_history import PastStep
 from nanodoc.report.report import Report, VitalSigns
 from nanodoc.script.trained import Several
 from nanodoc.tensors.modules import move_module

@@ -15,11 +15,11 @@ import torch
 from nanodoc.errors import UsageError, UserCodeError
 from nanodoc.measure.gradients import packed_vitals, really_nonfinite
 from nanodoc.replay.optimizers import scaled_rates
+from nanodoc.replay.past_step import PastStep
 from nanodoc.replay.sandbox import state_preserved, warnings_unsaid
 from nanodoc.replay.step import StepResult, StepRunner, run_step
 from nanodoc.replay.step_state import StateKeeper, StepState
 from nanodoc.replay.time_limit import OutOfTime
-from nanodoc.replay.weight_history import PastStep
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,14 +64,35 @@ class StepState:
     tensors in containers that it does not write into."""
     drawn: Any = None
     """What a script's step draws from outside of it; complete when the next step begins."""
-    brief: bool = False
-    """Only the random states and the batches are known: it can be run again from an earlier step's
-    weights, and not by itself."""
 
     @property
     def batch_was_mutated(self) -> bool:
         """True if the step wrote into the batch itself, which then can't be given again."""
         return self.batch_versions != _versions(self.batches)
+
+
+@dataclass(slots=True)
+class BriefStep:
+    """A step that is watched by its losses alone: what it takes to run it again after those before
+    it, and what it came to. The names are those of `StepState`."""
+
+    step: int
+    batches: list[Any]
+    rng: RandomState
+    batch_versions: list[int]
+    groups: list[list[dict[str, Any]]]
+    """The parameter groups of each optimizer when it began."""
+    training: bool
+    """The model's flag."""
+    indices: list[int] | None = None
+    """Those of its samples in the data set, where they are known."""
+    numbers: Mapping[str, Any] | None = None
+    drawn: Any = None
+    loss: float | None = None
+    """None of a step that is not over."""
+    seconds: float = 0.0
+    rates: Mapping[int, list[float | None]] = field(default_factory=dict)
+    """As `Observer.rates`."""
 
 
 class StateKeeper:
@@ -121,20 +142,16 @@ class StateKeeper:
             drawn=_drawn_by(self._recipe.train_step),
         )
 
-    def take_briefly(self, step: int, batches: list[Any]) -> StepState:
+    def take_briefly(self, step: int, batches: list[Any]) -> BriefStep:
         """What it takes to run the step again after those before it."""
-        return StepState(
-            step=step,
-            batches=batches,
-            rng=self._random.take(),
-            buffers=[],
-            attributes=[],
-            training=[],
-            scaler=None,
-            batch_versions=_versions(batches),
-            trainable=[],
-            grad_enabled=True,
-            brief=True,
+        recipe = self._recipe
+        return BriefStep(
+            step,
+            batches,
+            self._random.take(),
+            _versions(batches),
+            [[group.copy() for group in optimizer.param_groups] for optimizer in recipe.optimizers],
+            recipe.model.training,
         )
 
     def complete(self, capsule: StepState) -> None:

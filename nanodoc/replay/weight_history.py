@@ -8,21 +8,29 @@ never more than a quarter of the free host memory.
 
 from __future__ import annotations
 
-import ctypes
+import contextlib
 import math
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from nanodoc.measure.gradients import nonfinite_tensors
-from nanodoc.replay.optimizers import copy_optimizer, rate_of, state_bytes
-from nanodoc.replay.rng import RandomState
+from nanodoc.replay.optimizers import copy_optimizer, state_bytes
+from nanodoc.replay.past_step import (
+    SAMPLED,
+    Held,
+    PastStep,
+    held,
+    past_of,
+    past_of_brief,
+    some_bytes,
+)
 from nanodoc.replay.step import StepRunner
-from nanodoc.replay.step_state import StateKeeper, StepState, copy_weights
+from nanodoc.replay.step_state import BriefStep, StateKeeper, StepState, copy_weights
 from nanodoc.tensors.host_memory import free_host_memory
 from nanodoc.tensors.nested import (
     holds_only_tensors,
@@ -39,53 +47,9 @@ _MOST_STEPS = 512  # whose batches are kept
 _MOST_BATCH_BYTES = 1 << 29
 _MOST_DEVICE_BYTES = 1 << 26  # of batches that live on a device: its memory is the user's
 _MOST_SHARED = 64  # tensors of loader workers: each holds a file descriptor open
-_SAMPLED = 3  # tensors of a batch whose memory is compared
-_FEW_BYTES = 32
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _CHEAP = 0.025  # seconds of a copy: the steps between two copies take 200 times as long
 _GREW = 2.0  # RULES: a loss of twice its start is growing
-
-
-Held = tuple[int, int, int, bool]
-"""(address, bytes, a batch's own bytes on a device, shared with a loader's worker) of a piece of
-memory: a slice keeps the whole, which on a device the training holds anyway."""
-
-
-@dataclass(frozen=True, slots=True)
-class PastStep:
-    """What running one step of the past again needs, besides the weights."""
-
-    step: int
-    batches: list[Any]
-    versions: list[int]
-    rng: RandomState
-    rates: list[list[float | torch.Tensor | None]]
-    """Learning rates when the step began, by optimizer and group."""
-    options: list[list[dict[str, Any]]] = field(default_factory=list)
-    """The groups' other options: some schedules move the momentum, too."""
-    samples: list[bytes] = field(default_factory=list)
-    """A few bytes of the batch's tensors, since memory that NumPy writes to counts no versions."""
-    held: list[Held] = field(default_factory=list)
-    """Every piece of memory that the batches keep alive."""
-    used: dict[int, list[float | None]] = field(default_factory=dict)
-    """As `Observer.rates`: a loop may set them while the step runs."""
-    drawn: deque[Any] | None = None
-    """What a script's step draws from outside of it, such as its batch by `next`; complete when the
-    next step begins."""
-    numbers: Mapping[str, Any] | None = None
-    """As `StepState.numbers`."""
-    indices: list[int] | None = None
-    """Those of its samples in the data set, where they are known."""
-    cleared: bool = False
-    """No gradient was left when the step began: a loop may clear them behind its optimizer's step,
-    where a step that is run again has ended."""
-
-    @property
-    def intact(self) -> bool:
-        """Nobody has written into the batches since, as far as can be told."""
-        leaves = tensors_in(self.batches)
-        same = self.versions == [0 if t.is_inference() else t._version for t in leaves]
-        return same and self.samples == [_some_bytes(t) for t in leaves[:_SAMPLED]]
 
 
 class WeightHistory:
@@ -134,19 +98,22 @@ class WeightHistory:
         if not self.enabled:
             return 0.0
         began = time.perf_counter()
-        try:
-            self._remember(capsule, indices)
-            if capsule.brief:
-                self._briefly = capsule.step
+        with self._guarded():
+            self._remember(past_of(capsule, self.optimizers, indices))
             if self._due(capsule.step):
                 self._take(capsule)
+        return time.perf_counter() - began
+
+    @contextlib.contextmanager
+    def _guarded(self) -> Iterator[None]:
+        try:
+            yield
         except (RuntimeError, ValueError, TypeError, AttributeError, NotImplementedError) as error:
             self.enabled = False
             self.note = (
                 f"the step's start could not be kept: {type(error).__name__}: "
                 f"{' '.join(str(error).split())[:100]}"
             )
-        return time.perf_counter() - began
 
     def after_step(
         self, loss: float, seconds: float, rates: Mapping[int, list[float | None]]
@@ -158,6 +125,18 @@ class WeightHistory:
         if self._first_loss is None:
             self._first_loss = abs(loss)
         self._growing = not math.isfinite(loss) or abs(loss) > _GREW * self._first_loss + 1e-6
+
+    def brief_steps(self, steps: Sequence[BriefStep]) -> None:
+        """Keeps the batches of steps that were watched by their losses alone."""
+        if not self.enabled:
+            return
+        with self._guarded():
+            for step in steps:
+                self._remember(past_of_brief(step))
+                self._briefly = step.step
+        for step in steps:
+            if step.loss is not None:
+                self.after_step(step.loss, step.seconds, step.rates)
 
     def abandon(self, step: int) -> None:
         """The step that began last was none."""
@@ -224,29 +203,26 @@ class WeightHistory:
         whole = len(steps) == last - first + 1
         return steps if whole and all(step.intact for step in steps) else None
 
+    def good_before(self, step: int, losses: Sequence[float]) -> PastStep | None:
+        """The last step before `step` whose loss was finite, and whose batch is as it was."""
+        return next(
+            (
+                past
+                for past in reversed(self.past)
+                if past.step < step and past.intact and math.isfinite(losses[past.step])
+            ),
+            None,
+        )
+
     # -- keeping -----------------------------------------------------------------------------------
 
-    def _remember(self, capsule: StepState, indices: list[int] | None) -> None:
+    def _remember(self, past: PastStep) -> None:
         self._weigh_drawn()
-        leaves = tensors_in(capsule.batches)
-        held = list(map(_held, leaves))
-        if not all(map(holds_only_tensors, capsule.batches)):
-            held += self._held_by_others(capsule.batches)
-        optimizers = self._runner.recipe.optimizers
-        past = PastStep(
-            capsule.step,
-            capsule.batches,
-            capsule.batch_versions,
-            capsule.rng,
-            [[_rate(group) for group in optimizer.param_groups] for optimizer in optimizers],
-            [[_options(group) for group in optimizer.param_groups] for optimizer in optimizers],
-            [_some_bytes(t) for t in leaves[:_SAMPLED]],
-            held,
-            drawn=capsule.drawn,
-            numbers=capsule.numbers,
-            indices=indices,
-            cleared=not any(g is not None and bool(g.any()) for g in capsule.grads or ()),
-        )
+        leaves = tensors_in(past.batches)
+        past.samples = [some_bytes(t) for t in leaves[:SAMPLED]]
+        past.held = list(map(held, leaves))
+        if not all(map(holds_only_tensors, past.batches)):
+            past.held += self._held_by_others(past.batches)
         self.past.append(past)
         self._weigh(past, 1)
         while len(self.past) > 2 and (
@@ -275,7 +251,7 @@ class WeightHistory:
             return
         leaves = [tensor for _, tensor in tensor_leaves([value for _, value, _ in last.drawn])]
         self._weigh(last, -1)
-        self.past[-1] = last = replace(last, held=[*last.held, *map(_held, leaves)])
+        last.held += map(held, leaves)
         self._weigh(last, 1)
 
     def _weigh(self, past: PastStep, sign: int) -> None:
@@ -347,50 +323,3 @@ class WeightHistory:
                 f"each) an eighth of the free memory holds {fitting}"
             )
         return fitting
-
-
-def _options(group: dict[str, Any]) -> dict[str, Any]:
-    return {
-        key: value
-        for key, value in group.items()
-        if type(value) in (int, float, bool, tuple) and key != "lr"
-    }
-
-
-def _rate(group: dict[str, Any]) -> float | torch.Tensor | None:
-    """A learning rate as it is now; one on a device stays there, since reading it would wait for
-    the device."""
-    rate = group.get("lr")
-    return (
-        rate.detach().clone()
-        if isinstance(rate, torch.Tensor) and rate.device.type != "cpu"
-        else rate_of(group)
-    )
-
-
-def _held(tensor: torch.Tensor) -> Held:
-    """What a tensor keeps alive."""
-    on_device = 0 if tensor.is_cpu else tensor.numel() * tensor.element_size()
-    try:
-        storage = tensor.untyped_storage()
-        shared = tensor.is_cpu and storage.is_shared()
-        return storage.data_ptr() or id(tensor), storage.nbytes(), on_device, shared
-    except (NotImplementedError, RuntimeError):  # sparse layouts have no storage of their own
-        return id(tensor), tensor.numel() * tensor.element_size(), on_device, False
-
-
-def _some_bytes(tensor: torch.Tensor) -> bytes:
-    """The first and the last few bytes; b"" for what is not plain host memory in one piece."""
-    plain = (
-        tensor.is_cpu and tensor.layout is torch.strided and not tensor.is_nested and tensor.numel()
-    )
-    if not plain or not tensor.is_contiguous():
-        return b""
-    try:
-        start, size = tensor.data_ptr(), tensor.numel() * tensor.element_size()
-    except RuntimeError:  # no memory of its own
-        return b""
-    few = min(size, _FEW_BYTES)
-    return (
-        ctypes.string_at(start, few) + ctypes.string_at(start + size - few, few) if start else b""
-    )

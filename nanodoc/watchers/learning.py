@@ -38,7 +38,7 @@ from nanodoc.recipe.variables import code_of
 from nanodoc.replay.closure_state import reachable
 from nanodoc.replay.optimizers import given_rates, rate_of
 from nanodoc.replay.step import StepRunner
-from nanodoc.replay.step_state import StateKeeper, StepState
+from nanodoc.replay.step_state import BriefStep, StateKeeper, StepState
 from nanodoc.replay.weight_history import WeightHistory
 from nanodoc.trace.bindings import named_without_call
 from nanodoc.trace.named_numbers import warmup_at
@@ -105,6 +105,15 @@ class LearningWatch(Watch):
         if not self._training or self._training[-1][1] != training:
             self._training.append((start.step, training))
         return 0.0
+
+    def brief_step(self, step: BriefStep) -> None:
+        """A step that was watched by its losses alone."""
+        rates = [rate_of(group) for groups in step.groups for group in groups]
+        self._rates.append(
+            tuple(rate for rate in rates if rate is not None) if None not in rates else ()
+        )
+        if self._training[-1][1] != step.training:
+            self._training.append((step.step, step.training))
 
     def around_step(self, start: StepState) -> contextlib.AbstractContextManager[None]:
         if self._begun:
