@@ -109,16 +109,18 @@ class BriefSteps:
     def to_be_shown(self) -> bool:
         """Steps could be brief from now on if those since the last copy of the weights, run again,
         come to what they came to."""
-        past, anchor = self._checkpoints.past, self._checkpoints.anchor
         return (
             self._ready
             and self.shown is None
-            and anchor is not None
-            and anchor.step > 0
-            and bool(past)
-            and past[-1].step >= anchor.step + _SHOWN_BY - 1
+            and _SHOWN_BY <= self._since_anchor < 2 * _SHOWN_BY
             and self._checkpoints.reaches_back
         )
+
+    @property
+    def _since_anchor(self) -> int:
+        """Steps since the latest weights that were kept."""
+        past, anchor = self._checkpoints.past, self._checkpoints.anchor
+        return past[-1].step - anchor.step + 1 if past and anchor is not None else 0
 
     def full_step(self, step: int, *, plain: bool) -> None:
         """A step that was watched in full went well. `plain`: it cleared its gradients, stepped
@@ -142,7 +144,7 @@ class BriefSteps:
             and not keeper.more_scalers
             and not several_ranks()  # they would have to run steps again together
         )
-        if self._ready and self.shown is None and step == FULL_AT_FIRST - 1 - _SHOWN_BY:
+        if self._ready and self.shown is None and self._since_anchor >= 2 * _SHOWN_BY:
             self._checkpoints.keep_next()
 
     def give_up(self) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import io
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from types import CodeType, FrameType
@@ -249,8 +249,8 @@ class IterationStart:
         return _versions(self.own_batch) != self.versions
 
 
-def _batch_of(loop: Loop, variables: Mapping[str, Any]) -> Any:
-    names = batch_names(loop, variables)
+def batch_of(names: Sequence[str], variables: Mapping[str, Any]) -> Any:
+    """The values of these variables; of several by name."""
     if len(names) == 1:
         return variables[names[0]]
     return ScriptBatch({name: variables[name] for name in names})
@@ -295,7 +295,7 @@ def start_of(
     # functions that the body calls may reach others
     outside.simulators_of(namespace, (loop.file, loop.number))
     undo = PlainState(looked_into, changing.known if changing is not None else None)
-    batch = _batch_of(loop, variables)
+    batch = batch_of(batch_names(loop, variables), variables)
     versions, copied = _versions(batch), changing is None or changing.writes
     return IterationStart(
         loop,

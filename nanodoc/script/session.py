@@ -21,6 +21,7 @@ from nanodoc.loop.stop import Stop
 from nanodoc.replay.local_collectives import several_ranks
 from nanodoc.script.fingerprint import Fingerprint
 from nanodoc.script.first_step import run_again, steps_come_to_the_same
+from nanodoc.script.glance import Glance, glance_at, start_at
 from nanodoc.script.loops import Loop, Loops
 from nanodoc.script.outside import Outside
 from nanodoc.script.recovered import (
@@ -67,6 +68,7 @@ class ScriptSession(SearchSession):
         self._successor: ScriptSession | None = None
         self._changing = Changing()
         self._start: IterationStart | None = None
+        self._glance: Glance | None = None
         self._leaving: int | None = None
         self.engine: ScriptEngine | None = None
         self.same: bool | None = None  # the first step, run again; None where it was not
@@ -114,8 +116,7 @@ class ScriptSession(SearchSession):
         if engine.is_open:
             recipe = engine.recipe
             if engine.stepping(optimizer) and not self._succession.of_another_model:
-                assert self._start is not None
-                self._recovered.begin(self._start)
+                self._look_whole()
                 self._close_step()
             if self._succession.stepped_inside(optimizer, recipe.optimizers, recipe.model):
                 engine.checkpoints.forget("another optimizer has taken over since")
@@ -149,7 +150,7 @@ class ScriptSession(SearchSession):
         if self._make_successor is not None and self._most_successors:
             self._successor = self._make_successor(found)
             # the optimizer of a training that is over must not be taken for one of the next
-            self.engine = self._start = None
+            self.engine = self._start = self._glance = None
             self._recovered = RecoveredStep(self._outside)
             self._changing = Changing()
             del engine
@@ -217,18 +218,20 @@ class ScriptSession(SearchSession):
             self._end(Stop())
         if self.same and engine.brief.to_be_shown:
             engine.brief.shown = steps_come_to_the_same(engine, self._recovered)
-        start = start_of(frame, loop, self._outside, self._changing, bound)
+        brief = engine.brief.wants(self.steps)
+        glance = self._glance = glance_at(frame, self._start, bound) if brief else None
+        start = glance or start_of(frame, loop, self._outside, self._changing, bound)
         self._outside.begin_step()
-        self._start = start
         self._outside.sinks = [start.recorded]
         indices, waited = self._outside.indices_of([start.own_batch]), self._outside.waited()
-        if engine.brief.wants(self.steps):
-            engine.open_briefly(
-                self.steps, start.batch, indices, waited, start.numbers, start.recorded
-            )
-        else:
+        if isinstance(start, IterationStart):
+            self._start = start
             self._recovered.begin(start)
             engine.open(self.steps, start.batch, indices, waited, self._tripped)
+        else:
+            engine.open_briefly(
+                self.steps, start.own_batch, indices, waited, start.numbers, start.recorded
+            )
         if engine.checkpoints.found_sick:
             engine.abandon()
             self._end(engine.sick_unnoticed(self.steps) or Stop())
@@ -292,6 +295,13 @@ class ScriptSession(SearchSession):
         if trouble is not None:
             self._end(trouble)
         self.steps += 1
+
+    def _look_whole(self) -> None:
+        """The open step, watched by its losses alone, is about to be run again."""
+        if self._glance is not None and self._start is not None:
+            self._recovered.begin(
+                start_at(self._glance, self._start, self._outside, self._changing)
+            )
 
     def _tripped(self) -> None:
         """The step is sick, and its optimizer has not moved the weights yet."""
@@ -361,8 +371,7 @@ class ScriptSession(SearchSession):
         if self.state is State.WATCHING and engine is not None:
             phase = engine.runner.phase_of(error)
             if in_step and engine.is_open:
-                if engine.is_brief and self._start is not None:
-                    self._recovered.begin(self._start)
+                self._look_whole()
                 self._recovered.limits.optimizer_steps = max(1, engine.optimizer_steps + 1)
                 self.over(engine.failed(UserCodeError(error, phase)))
             else:

@@ -1,0 +1,65 @@
+"""What is kept of an iteration whose step is watched by its losses alone; the rest is as in the
+last iteration that was watched in full."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import FrameType
+from typing import Any
+
+from nanodoc.script.outside import Drawings, Outside
+from nanodoc.script.recovered import Changing, IterationStart, batch_names, batch_of, start_of
+from nanodoc.trace.frame_variables import variables_of_frame
+
+
+@dataclass(slots=True)
+class Glance:
+    """The names are those of `IterationStart`."""
+
+    frame: FrameType
+    own_batch: Any
+    numbers: dict[str, Any]
+    recorded: Drawings = field(default_factory=Drawings)
+
+
+def glance_at(
+    frame: FrameType, full: IterationStart | None, bound: Mapping[str, Any] | None
+) -> Glance | None:
+    """Of the iteration that `frame` is about to run. `full`: the last one that was watched in full;
+    None where this one looks otherwise."""
+    if full is None or full.batch_is_copy or frame.f_code is not full.code:
+        return None
+    if frame.f_code.co_name == "<module>":
+        variables: Mapping[str, Any] = frame.f_globals
+    else:
+        variables = variables_of_frame(frame)
+    if bound:
+        variables = {**variables, **bound}
+    loop, known = full.loop, full.variables
+    numbers = {}
+    for name, value in full.numbers.items():
+        now = variables.get(name)
+        if type(now) is not type(value):
+            return None
+        numbers[name] = now
+    names = batch_names(loop, known)
+    if any(type(variables.get(name)) is not type(known[name]) for name in names):
+        return None
+    return Glance(frame, batch_of(names, variables), numbers, Drawings(full.code))
+
+
+def start_at(
+    glance: Glance, full: IterationStart, outside: Outside, changing: Changing
+) -> IterationStart:
+    """The start of such an iteration while it runs, as far as it can be told by now."""
+    start = full
+    if glance.frame.f_code is full.code:
+        start = start_of(glance.frame, full.loop, outside, changing)
+    return replace(
+        start,
+        batch=glance.own_batch,
+        own_batch=glance.own_batch,
+        numbers=glance.numbers,
+        recorded=glance.recorded,
+    )
