@@ -159,9 +159,12 @@ class BriefSteps:
         self._learning.warnings.step = step.step
         return step
 
-    def abandon(self) -> None:
+    def abandon(self, step: BriefStep) -> None:
         """The one that began last was none."""
-        self._open.pop()
+        if self._open and self._open[-1] is step:
+            self._open.pop()
+        else:
+            self._checkpoints.abandon(step.step)
 
     def end(self, step: BriefStep, loss: float, seconds: float) -> None:
         """It went well."""

@@ -144,6 +144,7 @@ class ScriptEngine(WatchedRun):
         start = self.brief.begin(self.keeper.take_briefly(step, [batch]))
         start.indices, start.numbers, start.drawn = indices, numbers, drawn
         self._brief, self._glance = start, LossObserver()
+        self.amp.calls.begin_briefly()
         self._within = ExitStack()
         self._within.enter_context(self._glance)
         self._began = time.perf_counter()
@@ -207,8 +208,7 @@ class ScriptEngine(WatchedRun):
         if not self.is_open:
             return
         if self._glance is not None:
-            self._left_brief()
-            self.brief.abandon()
+            self.brief.abandon(self._left_brief()[1])
         else:
             self.checkpoints.abandon(self._left_alone()[1].step)
             self._around.close()
@@ -304,6 +304,7 @@ class ScriptEngine(WatchedRun):
         assert start is not None
         self._glance = self._brief = None
         self._within.close()
+        self.amp.calls.end_briefly(glance.optimizer_steps)
         return glance, start
 
     def _left_alone(self) -> tuple[ObservedVitals, StepState]:

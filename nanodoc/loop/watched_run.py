@@ -44,14 +44,13 @@ from nanodoc.trace.functions import READS_ANYTHING
 from nanodoc.watchers.requested_steps import LookOptions
 from nanodoc.watchers.watch import RunEnd
 
-_SCHEDULE_OVER = "Tried to step"  # as OneCycleLR says
-END = "end"
+_SCHEDULE_OVER, END = "Tried to step", "end"  # the first as OneCycleLR says
 
 
 class WatchedRun:
     """One recipe on one device. `Engine` runs its steps; a script runs its own (`ScriptEngine`)."""
 
-    moved_elsewhere: bool = False  # optimizers have moved weights behind the last step, unwatched
+    moved_elsewhere = False  # optimizers have moved weights behind the last step, unwatched
 
     def __init__(  # noqa: PLR0913 - one keyword per option of a run, as whoever runs one has them
         self,
@@ -367,8 +366,7 @@ class WatchedRun:
     def _ranges(self, trouble: Stop, steps: int) -> tuple[RangeFacts, ...]:
         """Every index out of range raises, but for devices that read whatever is there: where the
         step went on, the code had caught it."""
-        raised = trouble.failure is not None and steps == 0
-        if raised or self.runner.device.type in READS_ANYTHING:
+        if (trouble.failure and not steps) or self.runner.device.type in READS_ANYTHING:
             return self._graph.ranges or trouble.ranges
         return trouble.ranges
 
@@ -380,8 +378,7 @@ class WatchedRun:
                 facts["ownership"] = self._graph.ownership.facts(len(course.losses))
         for watch in self.watches:
             facts |= watch.facts()
-        told = (self._notes, self._stops.notes, *(watch.notes for watch in self.watches))
-        tripped = trouble.capsule is not None and trouble.capsule is self._last
+        told = [self._notes, self._stops.notes, *(watch.notes for watch in self.watches)]
         skipped = next((kept.capsule for kept in self.amp.skips.kept()), None)
         return Outcome(
             evidence=gather(self.runner, course, trouble, sick, steps, self.build, facts),
@@ -395,7 +392,7 @@ class WatchedRun:
             overhead=course.overhead,
             samples_per_second=course.samples_per_second,
             checkpoints=self.checkpoints,
-            indices=self._indices if tripped else None,
+            indices=self._indices if self._last and trouble.capsule is self._last else None,
             notes=[note for notes in told for note in notes],
             trace_files=self.requested.files,
             frames=self.requested.tables,

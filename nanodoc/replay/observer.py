@@ -113,6 +113,7 @@ class LossObserver:
 
     def __init__(self) -> None:
         self.losses: list[torch.Tensor] = []
+        self._read: list[float] = []
         self.optimizer_steps = 0
         self.rates: dict[int, list[float | None]] = {}
         """As `Observer.rates`."""
@@ -137,7 +138,10 @@ class LossObserver:
     @property
     def loss(self) -> float:
         """The mean of the losses so far, as `packed_vitals` has it."""
-        return sum(map(float, self.losses)) / len(self.losses) if self.losses else 0.0
+        unread = self.losses[len(self._read) :]
+        if unread:
+            self._read += packed_vitals([], [], unread).extras  # one copy from a device
+        return sum(self._read) / len(self._read) if self._read else 0.0
 
 
 class Observer:

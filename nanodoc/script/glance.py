@@ -3,7 +3,7 @@ last iteration that was watched in full."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any
@@ -17,7 +17,6 @@ from nanodoc.trace.frame_variables import variables_of_frame
 class Glance:
     """The names are those of `IterationStart`."""
 
-    frame: FrameType
     own_batch: Any
     numbers: dict[str, Any]
     recorded: Drawings = field(default_factory=Drawings)
@@ -46,16 +45,20 @@ def glance_at(
     names = batch_names(loop, known)
     if any(type(variables.get(name)) is not type(known[name]) for name in names):
         return None
-    return Glance(frame, batch_of(names, variables), numbers, Drawings(full.code))
+    return Glance(batch_of(names, variables), numbers, Drawings(full.code))
 
 
 def start_at(
-    glance: Glance, full: IterationStart, outside: Outside, changing: Changing
+    glance: Glance,
+    full: IterationStart,
+    running: Iterable[FrameType],
+    outside: Outside,
+    changing: Changing,
 ) -> IterationStart:
-    """The start of such an iteration while it runs, as far as it can be told by now."""
-    start = full
-    if glance.frame.f_code is full.code:
-        start = start_of(glance.frame, full.loop, outside, changing)
+    """The start of such an iteration while it runs, as far as it can be told by now. `running` are
+    the frames of which one is the iteration's."""
+    frame = next((frame for frame in running if frame.f_code is full.code), None)
+    start = full if frame is None else start_of(frame, full.loop, outside, changing)
     return replace(
         start,
         batch=glance.own_batch,

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
+from traceback import walk_stack, walk_tb
 from types import FrameType
 from typing import Any
 
@@ -116,7 +117,7 @@ class ScriptSession(SearchSession):
         if engine.is_open:
             recipe = engine.recipe
             if engine.stepping(optimizer) and not self._succession.of_another_model:
-                self._look_whole()
+                self._look_whole(each for each, _ in walk_stack(frame))
                 self._close_step()
             if self._succession.stepped_inside(optimizer, recipe.optimizers, recipe.model):
                 engine.checkpoints.forget("another optimizer has taken over since")
@@ -296,12 +297,13 @@ class ScriptSession(SearchSession):
             self._end(trouble)
         self.steps += 1
 
-    def _look_whole(self) -> None:
-        """The open step, watched by its losses alone, is about to be run again."""
-        if self._glance is not None and self._start is not None:
-            self._recovered.begin(
-                start_at(self._glance, self._start, self._outside, self._changing)
-            )
+    def _look_whole(self, running: Iterable[FrameType]) -> None:
+        """The open step, watched by its losses alone in one of these frames, is about to be run
+        again."""
+        glance, full = self._glance, self._start
+        if glance is not None and full is not None:
+            start = start_at(glance, full, running, self._outside, self._changing)
+            self._recovered.begin(start)
 
     def _tripped(self) -> None:
         """The step is sick, and its optimizer has not moved the weights yet."""
@@ -371,7 +373,7 @@ class ScriptSession(SearchSession):
         if self.state is State.WATCHING and engine is not None:
             phase = engine.runner.phase_of(error)
             if in_step and engine.is_open:
-                self._look_whole()
+                self._look_whole(each for each, _ in walk_tb(error.__traceback__))
                 self._recovered.limits.optimizer_steps = max(1, engine.optimizer_steps + 1)
                 self.over(engine.failed(UserCodeError(error, phase)))
             else:

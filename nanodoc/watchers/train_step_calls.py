@@ -47,7 +47,7 @@ class CallWatch:
         self.loop_protocol = LoopProtocol(named or [])
         self._originals: list[tuple[Any, str, Any]] = []
         self._hooks: list[Any] = []
-        self._active = False
+        self._active = self._counting = False
         """A train_step of the run is being called; outside of it (a replay) the wrappers only pass
         through."""
         self._only_now = False
@@ -78,16 +78,20 @@ class CallWatch:
         finally:
             self._uninstall()
 
+    def begin_briefly(self) -> None:
+        """A step runs that is watched by its losses alone: schedules that step are counted."""
+        self._counting = True
+
+    def end_briefly(self, optimizer_steps: int) -> None:
+        """It is over, and made so many optimizer steps."""
+        self._counting = False
+        self.loop_protocol.ever_stepped += optimizer_steps
+
     def __enter__(self) -> CallWatch:
         self.order.begin(self._step)
         self.loop_protocol.begin(self._step)
-        self.taken, self.left_out, self.unscaled, self.before_update, self._made_at = (
-            [],
-            [],
-            [],
-            None,
-            None,
-        )
+        self.taken, self.left_out, self.unscaled = [], [], []
+        self.before_update = self._made_at = None
         self._only_now = not self._originals
         if self._only_now:
             self._install()
@@ -115,7 +119,7 @@ class CallWatch:
         self._wrap(clip_grad, "_group_tensors_by_device_and_dtype", self._grouping)
         self._wrap(builtins, "open", self._opening)
         self._wrap(torch, "save", self._saving)
-        self._wrap(LRScheduler, "step", self._scheduling)
+        self._wrap(LRScheduler, "step", self._scheduling, counted=True)
         # a validation between two steps may leave the model in eval mode
         self._wrap(torch.nn.Module, "train", self._changing_mode, between=True)
         self._hooks = [
@@ -132,16 +136,23 @@ class CallWatch:
         self._hooks = []
 
     def _wrap(
-        self, owner: Any, name: str, wrapper: Callable[[Any], Any], *, between: bool = False
+        self,
+        owner: Any,
+        name: str,
+        wrapper: Callable[[Any], Any],
+        *,
+        between: bool = False,
+        counted: bool = False,
     ) -> None:
-        """`between`: it is watched between the steps, too."""
+        """`between`: it is watched between the steps, too; `counted`: in steps that are watched by
+        their losses alone."""
         original = getattr(owner, name, None)
         if original is None:
             return
         watched = wrapper(original)
 
         def wrapped(*args: Any, **kwargs: Any) -> Any:
-            watching = self._active or between
+            watching = self._active or between or (counted and self._counting)
             return watched(*args, **kwargs) if watching else original(*args, **kwargs)
 
         self._originals.append((owner, name, original))
