@@ -23,6 +23,7 @@ from nanodoc.loop.outcome import RunMetrics
 from nanodoc.loop.step_reading import StepDriver, StepReading
 from nanodoc.loop.stop import Stop
 from nanodoc.measure.gradients import nonfinite_tensors
+from nanodoc.replay.closure_state import ReachedState
 from nanodoc.replay.local_collectives import several_ranks
 from nanodoc.replay.observer import Observer
 from nanodoc.replay.optimizers import copy_optimizer, scaled_rates
@@ -123,29 +124,42 @@ class BriefSteps:
         return past[-1].step - anchor.step + 1 if past and anchor is not None else 0
 
     def full_step(self, step: int, *, plain: bool) -> None:
-        """A step that was watched in full went well. `plain`: it cleared its gradients, stepped
-        once with them, and has no loss scale and no probes."""
+        """A step that was watched in full went well. `plain`: no optimizer evaluated a
+        closure, nothing was left out, and no probe was heard."""
         if not self.enabled or step < FULL_AT_FIRST - 1 - _SHOWN_BY:
             return
         steps = len(self._course.losses)
         seconds = (self._course.step_seconds - self._course.own_seconds) / max(steps, 1)
-        keeper, recipe = self._keeper, self._runner.recipe
-        if step == FULL_AT_FIRST - 1 and nonfinite_tensors(self._named):
+        if step == FULL_AT_FIRST - 1 and self._is_hopeless():
             self.give_up()
         self._ready = (
             self.enabled
             and plain
             and seconds < _SMALL_STEP
-            and bool(recipe.optimizers)
-            and all(
-                isinstance(g.get("lr"), float) for o in recipe.optimizers for g in o.param_groups
-            )
-            and keeper.scaler is None
-            and not keeper.more_scalers
+            and self._is_simple()
             and not several_ranks()  # they would have to run steps again together
         )
         if self._ready and self.shown is None and self._since_anchor >= 2 * _SHOWN_BY:
             self._checkpoints.keep_next()
+
+    def _is_hopeless(self) -> bool:
+        """Something is not finite from the start, or a loss function reads what can't be put back.
+        Of a script it is tried whether its steps come to the same."""
+        lost = self.shown and ReachedState(self._runner.recipe).lost
+        return bool(lost or nonfinite_tensors(self._named))
+
+    def _is_simple(self) -> bool:
+        """Optimizers move the weights, at rates that are numbers; nothing is scaled; the model has
+        not grown."""
+        keeper, recipe = self._keeper, self._runner.recipe
+        groups = [group for optimizer in recipe.optimizers for group in optimizer.param_groups]
+        return (
+            bool(groups)
+            and all(isinstance(group.get("lr"), float) for group in groups)
+            and keeper.scaler is None
+            and not keeper.more_scalers
+            and len(list(recipe.model.parameters())) == len(self._named)
+        )
 
     def give_up(self) -> None:
         """From now on every step is watched in full."""

@@ -61,6 +61,7 @@ class ObservedStep(StepDriver):
         self.keeps_gradients = not observer.cleared_before_backward
         self._optimizer_steps = max(1, observer.optimizer_steps)
         self._evaluations = observer.evaluations or 2
+        self.plain = bool(observer.losses) and not observer.evaluations
         self.rates = observer.rates
         at = time.perf_counter()
         vitals, final = observed.read(returned, self._named)

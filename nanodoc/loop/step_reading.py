@@ -66,6 +66,9 @@ class StepDriver(ABC):
         self.rates: dict[int, list[float | None]] = {}
         """As `Observer.rates`, of the step that was read last."""
 
+    plain: bool = True
+    """The step that was read last differentiated a loss, and no optimizer evaluated a closure."""
+
     @abstractmethod
     def run(self, start: StepState, compute: Compute) -> StepReading:
         """Forward and backward, and the reading of both."""

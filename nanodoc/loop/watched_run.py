@@ -270,8 +270,8 @@ class WatchedRun:
         self.course.step(
             capsule, reading.vitals, reading.scaler, seconds, left_out=reading.left_out, extra=line
         )
-        plain = not (self._driver.keeps_gradients or reading.left_out or self._probes.heard)
-        self.brief.full_step(capsule.step, plain=plain)
+        odd = reading.left_out or self._probes.heard
+        self.brief.full_step(capsule.step, plain=self._driver.plain and not odd)
         return None
 
     def _tripped(self, capsule: StepState, reading: StepReading) -> Stop:

@@ -114,6 +114,7 @@ class LossObserver:
     def __init__(self) -> None:
         self.losses: list[torch.Tensor] = []
         self._read: list[float] = []
+        self._at_step = 0.0
         self.optimizer_steps = 0
         self.rates: dict[int, list[float | None]] = {}
         """As `Observer.rates`."""
@@ -133,11 +134,21 @@ class LossObserver:
         """An optimizer is about to step. False where one of the losses is not finite."""
         self.optimizer_steps += 1
         note_rates(optimizer, self.rates)
-        return math.isfinite(self.loss)
+        mean = self._mean()
+        if self.optimizer_steps == 1:
+            self._at_step = mean
+        return math.isfinite(mean)
 
     @property
     def loss(self) -> float:
-        """The mean of the losses so far, as `packed_vitals` has it."""
+        """As the vital signs of a step that is watched in full have it: the mean of the losses that
+        its optimizer stepped with; of several optimizer steps the last loss."""
+        mean = self._mean()
+        if self.optimizer_steps == 1:
+            return self._at_step
+        return self._read[-1] if self.optimizer_steps and self._read else mean
+
+    def _mean(self) -> float:
         unread = self.losses[len(self._read) :]
         if unread:
             self._read += packed_vitals([], [], unread).extras  # one copy from a device

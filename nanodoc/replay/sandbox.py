@@ -55,6 +55,9 @@ def state_preserved(
     now.outside = KeptState(recipe)
     owned = [p for o in recipe.optimizers for group in o.param_groups for p in group["params"]]
     grads = [(p, p.grad) for p in {id(p): p for p in (*(p for _, p in named), *owned)}.values()]
+    for parameter, grad in grads:
+        if grad is not None and id(parameter) not in known:
+            parameter.grad = grad.clone()  # no rewind clears it: what is run again adds to it
     try:
         yield
     finally:

@@ -84,6 +84,8 @@ class BriefStep:
     """The parameter groups of each optimizer when it began."""
     training: bool
     """The model's flag."""
+    cleared: bool = True
+    """No gradient was left when it began."""
     indices: list[int] | None = None
     """Those of its samples in the data set, where they are known."""
     numbers: Mapping[str, Any] | None = None

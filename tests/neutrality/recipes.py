@@ -18,7 +18,7 @@ from tests.neutrality import ledger
 
 Recipe = dict[str, Any]
 RECIPES: dict[str, Callable[[], Recipe]] = {}
-STEPS = 6
+STEPS = 12
 
 
 def recipe(made: Callable[[], Recipe]) -> Callable[[], Recipe]:

@@ -14,8 +14,11 @@ ROOT = Path(__file__).resolve().parents[2]
 RECIPE = """
 import os, sys
 sys.path.insert(0, os.environ["TESTS"])
+from nanodoc.loop import brief_steps
 from tests.neutrality import ledger
 from tests.neutrality.recipes import watched
+
+brief_steps.FULL_AT_FIRST = 6  # those that follow are watched by their losses alone
 
 def build():
     ledger.written_at_exit()
@@ -26,9 +29,11 @@ LOOP = """
 import os, sys
 sys.path.insert(0, os.environ["TESTS"])
 import torch
+from nanodoc.loop import brief_steps
 from tests.neutrality import ledger
 from tests.neutrality.recipes import watched
 
+brief_steps.FULL_AT_FIRST = 6
 ledger.written_at_exit()
 made = watched(os.environ["RECIPE"])
 model, data, loss_fn = made["model"], made["data"], made.get("loss_fn")

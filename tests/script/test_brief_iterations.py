@@ -1,0 +1,168 @@
+"""Scripts whose steps are small: most iterations are watched by their losses alone, and everything
+is told, and left, as if all of them had been watched in full."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.helpers import line_of, nanodoc, python
+
+HEAD = """
+import random
+import sys
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+random.seed(0)
+np.random.seed(0)
+at = int(sys.argv[1])
+odd = sys.argv[2]
+
+
+def spoilt(loss, out, n):
+    if n == at and odd == "value":
+        return loss + torch.log(-out.abs().sum())  # value
+    if n == at and odd == "gradient":
+        return loss + (out - out.detach()).pow(2).sum().sqrt()  # gradient
+    if n == at and odd == "index":
+        return loss + out[0, n]  # index
+    return loss
+
+
+def left(*modules):
+    with torch.no_grad():
+        print([float(p.double().sum()) for m in modules for p in m.parameters()])
+    print(random.random(), np.random.rand(), torch.rand(1))
+"""
+CLASSIFIER = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(8, 32), nn.BatchNorm1d(32), nn.Dropout(0.1))
+        self.head = nn.Linear(32, 4)
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return self.head(self.body(x))
+
+
+def main():
+    data = TensorDataset(torch.randn(160, 8), torch.randint(4, (160,)))
+    loader = DataLoader(data, batch_size=16, shuffle=True)
+    model = Net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 200)
+    n, total, seen = 0, 0.0, []
+    for epoch in range(15):
+        for x, y in loader:
+            optimizer.zero_grad()
+            out = model(x + random.random() * 0.01)
+            loss = spoilt(F.cross_entropy(out, y), out, n)
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+            total += loss.item()
+            seen.append(n)
+            n += 1
+        print(epoch, total, len(seen), model.calls)
+    left(model)
+
+
+main()
+"""
+TWO_PLAYERS = """
+generator = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 2))
+critic = nn.Sequential(nn.Linear(2, 16), nn.LeakyReLU(0.2), nn.Dropout(0.1), nn.Linear(16, 1))
+optimizer_g = torch.optim.Adam(generator.parameters(), lr=1e-3, betas=(0.5, 0.999))
+optimizer_c = torch.optim.Adam(critic.parameters(), lr=1e-3, betas=(0.5, 0.999))
+data = torch.randn(160, 2)
+n = 0
+
+
+def epoch(loader):
+    global n
+    for (real,) in loader:
+        fake = generator(torch.randn(len(real), 4))
+        optimizer_c.zero_grad()
+        ones, zeros = torch.ones(len(real), 1), torch.zeros(len(real), 1)
+        loss = F.binary_cross_entropy_with_logits(critic(real), ones)
+        loss = loss + F.binary_cross_entropy_with_logits(critic(fake.detach()), zeros)
+        loss.backward()
+        optimizer_c.step()
+        optimizer_g.zero_grad()
+        loss_g = spoilt(F.binary_cross_entropy_with_logits(critic(fake), ones), fake, n)
+        loss_g.backward()
+        optimizer_g.step()
+        n += 1
+    return loss.item(), loss_g.item()
+
+
+for number in range(15):
+    print(number, *epoch(DataLoader(TensorDataset(data), 16, shuffle=True)))
+    critic.eval()
+    with torch.no_grad():
+        print(float(critic(generator(torch.randn(5, 4))).mean()))
+    critic.train()
+left(generator, critic)
+"""
+LEAVES_OUT = CLASSIFIER.replace(
+    "            loss.backward()\n",
+    "            if not torch.isfinite(loss):\n"
+    "                print('left out', n)\n"
+    "                n += 1\n"
+    "                continue\n"
+    "            loss.backward()\n",
+)
+STYLES = {"classifier": CLASSIFIER, "two players": TWO_PLAYERS}
+
+
+def written(folder: Path, style: str) -> Path:
+    file = folder / "train.py"
+    file.write_text(HEAD + style)
+    return file
+
+
+def brief_steps(folder: Path) -> list[int]:
+    lines = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()[1:]]
+    return [line["step"] for line in lines if "grad_norm" not in line]
+
+
+@pytest.mark.parametrize("style", [*STYLES.values(), LEAVES_OUT], ids=[*STYLES, "leaves out"])
+def test_everything_is_as_without_nanodoc(style: str, tmp_path: Path) -> None:
+    written(tmp_path, style)
+    bare = python("train.py", "101", "value" if style is LEAVES_OUT else "", cwd=tmp_path)
+    assert bare.returncode == 0, bare.stderr
+    arguments = ("--", "101", "value" if style is LEAVES_OUT else "")
+    watched = nanodoc("run", "--quiet", "--budget", "5", "train.py", *arguments, cwd=tmp_path)
+    assert watched.returncode == 0, watched.stdout + watched.stderr
+    assert watched.stdout == bare.stdout
+    assert len(brief_steps(tmp_path)) > 80
+
+
+@pytest.mark.parametrize("odd", ["value", "gradient", "index"])
+@pytest.mark.parametrize("style", STYLES.values(), ids=list(STYLES))
+def test_a_brief_step_that_is_sick_is_told_at_its_line(
+    style: str, odd: str, tmp_path: Path
+) -> None:
+    file = written(tmp_path, style)
+    output = ("--output", "report.json", "--output-format", "json")
+    done = nanodoc(
+        *("run", "--quiet", *output, "train.py", "--", "102", odd),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    report = json.loads((tmp_path / "report.json").read_text())
+    finding = report["findings"][0]
+    assert finding["culprit"]["location"]["line"] == line_of(file, f"# {odd}")
+    assert finding["step"] == 102
+    assert report["run"]["reproduced"] == "bitwise"
+    assert 101 in brief_steps(tmp_path)
