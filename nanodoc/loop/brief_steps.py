@@ -80,8 +80,6 @@ class BriefSteps:
         checkpoints: WeightHistory,
         course: RunMetrics,
         learning: LearningWatch,
-        *,
-        enabled: bool,
     ) -> None:
         self._runner = runner
         self._keeper = keeper
@@ -89,7 +87,7 @@ class BriefSteps:
         self._course = course
         self._learning = learning
         self._named = list(runner.recipe.model.named_parameters())
-        self.enabled = enabled
+        self.enabled = True
         # of a script, that its steps come to the same has to be shown first
         self.shown: bool | None = None if runner.observing else True
         self._ready = False

@@ -104,18 +104,9 @@ class WatchedRun:
         self._graph, self._probes, self.amp = watches.graph, watches.probes, watches.amp
         self.requested, self.sampler = watches.requested, watches.sampler
         self.learning = watches.learning
-        self.brief = BriefSteps(
-            runner,
-            keeper,
-            self.checkpoints,
-            self.course,
-            watches.learning,
-            enabled=samples
-            and checkpoints
-            and sample_every is None
-            and checkpoint_every is None
-            and not (looks and (looks.steps or looks.frames)),
-        )
+        self.brief = BriefSteps(runner, keeper, self.checkpoints, self.course, self.learning)
+        if options.closely or checkpoint_every is not None or not checkpoints:
+            self.brief.give_up()
         self.watches, self._hearing = watches.in_order, watches.hearing
         driver = ObservedStep if runner.observing else DrivenStep
         self._driver = driver(runner, self._named, self.watches, self.amp, self._probes)

@@ -29,6 +29,12 @@ class WatchOptions:
     samples: bool = True
     sample_every: int | None = None
 
+    @property
+    def closely(self) -> bool:
+        """More is to be seen of each step than usual, or less."""
+        looks = bool(self.looks.steps) or self.looks.frames
+        return looks or not self.samples or self.sample_every is not None
+
 
 class Watches:
     """Every watcher of one run, by name and in order."""

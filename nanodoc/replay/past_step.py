@@ -90,6 +90,7 @@ def past_of_brief(step: BriefStep) -> PastStep:
         drawn=step.drawn,
         numbers=step.numbers,
         indices=step.indices,
+        used=dict(step.rates),
         cleared=step.cleared,
     )
 

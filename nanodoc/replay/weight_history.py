@@ -121,6 +121,9 @@ class WeightHistory:
         """A step that went well took `seconds`; `rates` as `Observer.rates`."""
         if self.past:
             self.past[-1].used.update(rates)
+        self._note(loss, seconds)
+
+    def _note(self, loss: float, seconds: float) -> None:
         self._elapsed += seconds
         if self._first_loss is None:
             self._first_loss = abs(loss)
@@ -136,7 +139,7 @@ class WeightHistory:
                 self._briefly = step.step
         for step in steps:
             if step.loss is not None:
-                self.after_step(step.loss, step.seconds, step.rates)
+                self._note(step.loss, step.seconds)
 
     def abandon(self, step: int) -> None:
         """The step that began last was none."""
