@@ -211,8 +211,6 @@ class BriefSteps:
             if again.reading.tripped is not None:
                 self._keeper.restore(again.start)
                 return again
-            if again.start.step < len(self._course.grad_norms):
-                self._course.grad_norms[again.start.step] = again.reading.vitals.grad_norm
         return None
 
     def before_trip(self, start: StepState, driver: StepDriver) -> Again | None:
