@@ -24,6 +24,7 @@ from nanodoc.replay.archive import first_line, opened
 from nanodoc.replay.plain_values import plain
 from nanodoc.replay.rng import RandomState
 from nanodoc.replay.step_state import StepState
+from nanodoc.tensors.nested import tensors_in
 
 FORMAT = 1
 
@@ -203,6 +204,10 @@ def _is_run(value: object) -> bool:
     return all(value.get(key) is None or _is_number(value[key]) for key in ("loss", "grad_norm"))
 
 
+def _are_batches(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and not any(t.is_meta for t in tensors_in(value))
+
+
 def _is_config(value: object) -> bool:
     if not isinstance(value, dict):
         return False
@@ -299,7 +304,7 @@ _SHAPE: dict[str, tuple[Callable[[Any], bool], str]] = {
     "entrypoint": (lambda v: isinstance(v, str) and "\0" not in v, "FILE.py:NAME"),
     "config": (_is_config, "a configuration"),
     "run": (_is_run, "a mapping of numbers"),
-    "batches": (lambda v: isinstance(v, list) and bool(v), "a list of batches"),
+    "batches": (_are_batches, "a list of batches, with values"),
     "rng": (_is_rng, "a set of random states"),
     "model": (_is_mapping, "a state_dict"),
     "attributes": (

@@ -1,6 +1,7 @@
 """Found by scripts/fuzz over thousands of files: a script's step without its target, a tensor as the spare normal deviate
 of Python's generator (which `random.setstate` takes), and lists that hold each other 65 536 times passed the checks. The
-first two ended in an internal error, the last one took seven seconds."""
+first two ended in an internal error, the last one took seven seconds. Later, a batch without values (of the meta
+device): an internal error, too."""
 
 from __future__ import annotations
 
@@ -47,6 +48,10 @@ def in_each_other(content: dict[str, Any]) -> None:
     content["script"]["variables"]["x"] = inner
 
 
+def without_values(content: dict[str, Any]) -> None:
+    content["batches"] = [torch.empty(8, 4, device="meta")]
+
+
 @pytest.fixture(scope="module")
 def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("script")
@@ -55,7 +60,7 @@ def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return next(folder.glob("nanodoc-step*.pt"))
 
 
-@pytest.mark.parametrize("broken", [without_target, deviate, in_each_other])
+@pytest.mark.parametrize("broken", [without_target, deviate, in_each_other, without_values])
 def test_it_is_refused_in_one_line(
     snapshot: Path, tmp_path: Path, broken: Callable[[dict[str, Any]], None]
 ) -> None:
