@@ -130,7 +130,8 @@ class RunMetrics:
 
     def written_down(self, step: BriefStep) -> None:
         """Such a step, in the history."""
-        size = sum(leading_size(batch) for batch in step.batches)
+        indices = step.indices
+        size = len(indices) if indices else sum(leading_size(batch) for batch in step.batches)
         if size and step.seconds > 0:
             self._throughputs.append(size / step.seconds)
         if self._history is not None:
