@@ -11,12 +11,13 @@ That one is then examined as any other.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import torch
 
+from nanodoc.errors import UserCodeError
 from nanodoc.examination.non_finite import Examined
 from nanodoc.facts.evidence import Trip
 from nanodoc.loop.outcome import RunMetrics
@@ -213,11 +214,16 @@ class BriefSteps:
                 return again
         return None
 
-    def before_trip(self, start: StepState, driver: StepDriver) -> Again | None:
-        """A step before one that was watched in full and is not well, if that was sick and told
-        nobody."""
-        again = self.first_sick(start.step, driver) if self.are_sick() else None
-        return again if again is not None and again.start.step < start.step else None
+    def before(self, start: StepState, driver: StepDriver) -> Again | None:
+        """The step before `start` that made the weights sick and told nobody; None where that does
+        not show, and everything is as before."""
+        if start.weights is None:
+            start.weights = copy_weights(self._named)
+            start.optimizers = [copy_optimizer(o) for o in self._runner.recipe.optimizers]
+        again = self.first_sick(start.step - 1, driver)
+        if again is None:
+            self._keeper.restore(start)
+        return again
 
     def before_failure(
         self, start: StepState | BriefStep, driver: StepDriver
@@ -225,7 +231,7 @@ class BriefSteps:
         """A step before one that raised, if that was sick and told nobody; else its own start,
         where `start` is a brief one."""
         if isinstance(start, StepState):
-            return self.before_trip(start, driver)
+            return self.before(start, driver) if self.are_sick() else None
         now, step = self._now(start), self._runner.recipe.train_step
         own = dict(vars(step)) if getattr(step, "of_script", False) else None
         again = self.first_sick(start.step - 1, driver)
@@ -251,7 +257,7 @@ class BriefSteps:
         self._keeper.restore(now)
         reading = driver.run(now, self._compute)
         self._keeper.restore(now)
-        return Again(now, reading, self._checkpoints.past[-1].indices) if reading.tripped else None
+        return Again(now, reading, start.indices) if reading.tripped else None
 
     def come_to_the_same(self, driver: StepDriver) -> bool:
         """The steps since the last copy of the weights, run again, come to the losses that they
@@ -277,8 +283,11 @@ class BriefSteps:
         for past in steps:
             begin_past(self._runner, self._named, past, {})
             start = self._keeper.take(past.step, past.batches)
-            with scaled_rates(1.0, None, past.used) if past.used else nullcontext():
-                reading = driver.run(start, self._compute)
+            try:
+                with scaled_rates(1.0, None, past.used) if past.used else nullcontext():
+                    reading = driver.run(start, self._compute)
+            except UserCodeError:
+                return
             known = losses[past.step] if past.step < len(losses) else None
             if reading.tripped is None and known is not None and known != reading.vitals.loss:
                 return
@@ -303,9 +312,3 @@ class BriefSteps:
 
     def _compute(self, start: StepState, observer: Observer | None) -> StepResult:
         return run_step(self._runner, start.batches, observer=observer)
-
-
-def _rates_are_numbers(optimizers: Sequence[torch.optim.Optimizer]) -> bool:
-    """No optimizer keeps a rate in a tensor, which is written to."""
-    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-    return all(isinstance(group.get("lr"), float) for group in groups)

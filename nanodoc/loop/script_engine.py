@@ -21,6 +21,7 @@ from nanodoc.facts.evidence import Trip
 from nanodoc.facts.ops import ParameterFacts
 from nanodoc.heartbeat.last_words import note_failure
 from nanodoc.heartbeat.trail import here
+from nanodoc.loop.guarded_watch import is_own
 from nanodoc.loop.observed_step import ObservedStep, ObservedVitals
 from nanodoc.loop.step_reading import StepReading
 from nanodoc.loop.stop import Stop
@@ -216,10 +217,12 @@ class ScriptEngine(WatchedRun):
             self._last = self._before
 
     def come_to_the_same(self) -> bool:
-        """As `BriefSteps`, of the last few steps."""
+        """As `BriefSteps`, of the last few steps. An error of nanodoc's own says no."""
         try:
             return self.brief.come_to_the_same(self._driver)
-        except UserCodeError:  # run again, one of them raised
+        except Exception as error:
+            if not is_own(error):
+                raise
             return False
 
     def ask_to_end(self) -> None:

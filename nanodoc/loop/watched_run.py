@@ -191,12 +191,15 @@ class WatchedRun:
     def _sick_briefly(self, start: BriefStep, loss: float) -> Stop:
         """A step that was watched by its losses alone is sick."""
         self._over()
-        again = self.brief.sick(start, self._driver)
+        return self._sick_again(self.brief.sick(start, self._driver), start.step, loss)
+
+    def _sick_again(self, again: Again | None, step: int, loss: float) -> Stop:
+        """What a step that was run again comes to; if none was, `step` seemed to be sick."""
         if again is not None:
             return self._tripped(*self._back_to(again))
-        self.course.losses.append(loss)
-        self.course.grad_norms.append(math.nan)
-        return unseen(start.step, loss)
+        self.course.losses[step:], self.course.grad_norms[step:] = [loss], [math.nan]
+        self._last = None
+        return unseen(step, loss)
 
     def sick_unnoticed(self, steps: int) -> Stop | None:
         """The weights are not finite after so many steps, of which some were watched by their
@@ -205,9 +208,7 @@ class WatchedRun:
             return None
         self._over()
         again = self.brief.first_sick(steps - 1, self._driver)
-        if again is not None:
-            return self._tripped(*self._back_to(again))
-        return unseen(steps - 1, self.course.losses[-1])
+        return self._sick_again(again, steps - 1, self.course.losses[-1])
 
     def _finished(self, step: int, seconds: float, *, healthy: bool) -> None:
         """A step has ended; it took `seconds`."""
@@ -246,8 +247,10 @@ class WatchedRun:
         """What comes of a step as it was read; a healthy one is finished."""
         if reading.tripped is not None:
             self._over()
-            again = self.brief.before_trip(capsule, self._driver)
-            return self._tripped(*(self._back_to(again) if again else (capsule, reading)))
+            if self.brief.are_sick():
+                again = self.brief.before(capsule, self._driver)
+                return self._sick_again(again, capsule.step, reading.tripped.loss)
+            return self._tripped(capsule, reading)
         self.course.own_seconds += reading.own_seconds
         told = self._hearing["after_backward"]
         began += sum(watch.after_backward(capsule, reading.norms) for watch in told)
