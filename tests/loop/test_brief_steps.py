@@ -155,7 +155,8 @@ def test_steps_that_cannot_be_run_again_are_watched_in_full(tmp_path: Path) -> N
     assert outcome.evidence.trip.step == BRIEF
 
 
-def test_steps_that_do_not_come_to_the_same_are_not_blamed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("odd", ["rare", "gradient"])
+def test_steps_that_do_not_come_to_the_same_are_not_blamed(odd: str, tmp_path: Path) -> None:
     """As long as nobody looks, they seem to be steps that can be run again."""
     drift = torch.Generator().manual_seed(3)
 
@@ -170,7 +171,7 @@ def test_steps_that_do_not_come_to_the_same_are_not_blamed(tmp_path: Path) -> No
     def drifting(model: nn.Module, batch: Any) -> torch.Tensor:
         return loss_fn(model, batch) + hidden.drawn()
 
-    outcome, brief = run(recipe(BRIEF, "rare", drifting), tmp_path)
+    outcome, brief = run(recipe(BRIEF, odd, drifting), tmp_path)
     assert BRIEF in brief
     assert outcome.evidence.reproduced == "not_run"
     assert "do not come to the same" in outcome.evidence.reproduction_note
