@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from nanodoc.facts.source import SourceSpan
 
@@ -75,6 +76,16 @@ class RankAtStart:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class SavedFile:
+    """A file that a rank saved."""
+
+    path: str
+    """Absolute, without links."""
+    location: SourceSpan | None = None
+    """The user's line."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RankFacts:
     """What a rank knows of itself when its run is over."""
 
@@ -104,6 +115,12 @@ class RankFacts:
     """(step, digest) of the batches of some steps."""
     data_site: SourceSpan | None = None
     """Where its DataLoader was made."""
+    saved: tuple[SavedFile, ...] = ()
+
+    def for_all(self) -> dict[str, Any]:
+        """What the rules ask of all ranks together: fields of `RankOutcome`."""
+        names = "ran_alone fingerprints before batches data_site saved wrapped"
+        return {name: getattr(self, name) for name in names.split()}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -131,4 +148,5 @@ class RankOutcome:
     before: tuple[tuple[str, str], ...] = ()
     batches: tuple[tuple[int, str], ...] = ()
     data_site: SourceSpan | None = None
+    saved: tuple[SavedFile, ...] = ()
     wrapped: bool = False

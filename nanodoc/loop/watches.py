@@ -16,6 +16,7 @@ from nanodoc.watchers.learning import LearningWatch
 from nanodoc.watchers.probes import ProbeWatch
 from nanodoc.watchers.requested_steps import LookOptions, RequestedSteps
 from nanodoc.watchers.sampling import Sampler
+from nanodoc.watchers.saved_files import SavedFilesWatch
 from nanodoc.watchers.watch import Watch
 
 
@@ -81,6 +82,7 @@ class Watches:
             GuardedWatch(self.requested, "the steps that were asked for"),
             GuardedWatch(self.sampler, "sampled steps"),
             GuardedWatch(self.learning, "how the model learns"),
+            GuardedWatch(SavedFilesWatch(), "files that ranks save"),
         )
         moments = ("before_step", "around_step", "after_backward", "after_step", "line")
         self.hearing = {

@@ -143,12 +143,7 @@ def outcome_of(ended: Ended, report: Report, mine: int) -> RankOutcome:
         ended=facts.own,
         step=facts.step,
         phase=facts.phase,
-        ran_alone=facts.ran_alone,
-        fingerprints=facts.fingerprints,
-        before=facts.before,
-        batches=facts.batches,
-        data_site=facts.data_site,
-        wrapped=facts.wrapped,
+        **facts.for_all(),
         why="" if facts.own in (WELL, CLEAN) else common.why,
     )
 

@@ -87,6 +87,7 @@ def rank_facts(
         fingerprints=fingerprints(parameters) if well else (),
         batches=batch_digests(outcome.checkpoints) if outcome.checkpoints is not None else (),
         data_site=evidence.data_site,
+        saved=evidence.saved,
     )
 
 
@@ -101,7 +102,6 @@ def outcome_of_rank(facts: RankFacts, report: Report) -> RankOutcome:
         steps=report.vitals.steps,
         step=facts.step,
         phase=facts.phase,
-        ran_alone=facts.ran_alone,
         peer=facts.peer,
         waits=facts.peer,
         why=first.title
@@ -109,9 +109,5 @@ def outcome_of_rank(facts: RankFacts, report: Report) -> RankOutcome:
         else "",
         location=first.culprit.location if first is not None else None,
         loss=losses[-1] if losses else None,
-        fingerprints=facts.fingerprints,
-        before=facts.before,
-        batches=facts.batches,
-        data_site=facts.data_site,
-        wrapped=facts.wrapped,
+        **facts.for_all(),
     )

@@ -46,6 +46,7 @@ WITHOUT_PATIENT = {
     "ND657": ("averages that a script keeps by a library", "rules/test_averaged_weights.py"),
     "ND656": ("objectives of gpytorch", "rules/test_misweighed_data.py"),
     "ND806": (RANKS, "supervise/test_ranks.py"),
+    "ND808": (RANKS, "supervise/test_ranks.py"),
 }
 """Rules that no training of one process on a CPU can bring about: why, and which test does."""
 

@@ -311,3 +311,47 @@ def test_a_rank_that_left_a_backward_out(tmp_path: Path) -> None:
 def test_ranks_that_draw_the_same_batches(tmp_path: Path, name: str, codes: list[str]) -> None:
     report = run(tmp_path, name)
     assert [one["code"] for one in report["findings"]] == codes
+
+
+SAVES = """
+import sys
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+rank, guarded = dist.get_rank(), sys.argv[1] == "guarded"
+torch.manual_seed(0)
+model = DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+draw = torch.Generator().manual_seed(rank)
+weights = torch.randn(4, 1, generator=torch.Generator().manual_seed(9))
+for epoch in range(2):
+    for _ in range(20):
+        x = torch.randn(8, 4, generator=draw)
+        loss = (model(x) - x @ weights).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    torch.save(optimizer.state_dict(), f"optimizer-{rank}.pt")
+    if rank == 0 or not guarded:
+        torch.save(model.module.state_dict(), "last.pt")
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+def test_ranks_that_save_to_one_file(tmp_path: Path, guarded: bool) -> None:
+    (tmp_path / "save.py").write_text(SAVES)
+    output = ("--output", "report.json", "--output-format", "json")
+    how = "guarded" if guarded else "all"
+    launch(tmp_path, "-m", "nanodoc", "run", "--quiet", *output, "save.py", "--", how)
+    report = json.loads((tmp_path / "report.json").read_text())
+    if guarded:
+        assert report["findings"] == []
+        return
+    (finding,) = report["findings"]
+    assert finding["code"] == "ND808"
+    assert finding["title"] == "ranks 0, 1 save to the same file, last.pt"
+    assert finding["culprit"]["location"]["line"] == line_of(tmp_path / "save.py", '"last.pt"')

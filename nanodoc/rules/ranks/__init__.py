@@ -6,6 +6,7 @@ from nanodoc.rules.ranks import (
     network,
     rank_local_failure,
     same_batches,
+    shared_file,
     unshuffled_epochs,
     unused_in_ddp,
 )
@@ -19,6 +20,7 @@ RULES = tuple(
         desynchronised_ranks,
         network,
         same_batches,
+        shared_file,
         unshuffled_epochs,
     )
 )
