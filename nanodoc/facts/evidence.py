@@ -22,7 +22,7 @@ from nanodoc.facts.inspection import InspectionFacts
 from nanodoc.facts.items import ItemFacts
 from nanodoc.facts.loop import DataFacts, LoopFacts, OverfitFacts, RunStatistics
 from nanodoc.facts.ops import Birth, LeafRoot, OptimizerFacts, ParameterFacts, ProbedFacts
-from nanodoc.facts.ranks import RankOutcome, SavedFile
+from nanodoc.facts.ranks import LocalClip, RankOutcome, SavedFile
 from nanodoc.facts.source import SourceSpan
 from nanodoc.facts.trials import Pattern
 
@@ -130,6 +130,7 @@ class Evidence:
     """Calls of load_state_dict that left parameters as they were."""
     crash: CrashFacts | None = None
     """What a closer look at `failure` showed."""
+    local_clip: LocalClip | None = None
     saved: tuple[SavedFile, ...] = ()
     """What this rank of several saved."""
     ranks: tuple[RankOutcome, ...] = ()

@@ -86,6 +86,16 @@ class SavedFile:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class LocalClip:
+    """Clips by the norm of a rank's own part of the gradients."""
+
+    times: int
+    norm: float
+    """Of the first one, on this rank."""
+    at: SourceSpan | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RankFacts:
     """What a rank knows of itself when its run is over."""
 

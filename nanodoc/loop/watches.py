@@ -13,6 +13,7 @@ from nanodoc.replay.weight_history import WeightHistory
 from nanodoc.watchers.amp import AmpWatch
 from nanodoc.watchers.grad_graph import GraphWatch
 from nanodoc.watchers.learning import LearningWatch
+from nanodoc.watchers.local_clips import LocalClipWatch
 from nanodoc.watchers.probes import ProbeWatch
 from nanodoc.watchers.requested_steps import LookOptions, RequestedSteps
 from nanodoc.watchers.sampling import Sampler
@@ -83,6 +84,7 @@ class Watches:
             GuardedWatch(self.sampler, "sampled steps"),
             GuardedWatch(self.learning, "how the model learns"),
             GuardedWatch(SavedFilesWatch(), "files that ranks save"),
+            GuardedWatch(LocalClipWatch(), "clipping of parts of gradients"),
         )
         moments = ("before_step", "around_step", "after_backward", "after_step", "line")
         self.hearing = {

@@ -47,6 +47,7 @@ WITHOUT_PATIENT = {
     "ND656": ("objectives of gpytorch", "rules/test_misweighed_data.py"),
     "ND806": (RANKS, "supervise/test_ranks.py"),
     "ND808": (RANKS, "supervise/test_ranks.py"),
+    "ND809": (RANKS, "supervise/test_sharded.py"),
 }
 """Rules that no training of one process on a CPU can bring about: why, and which test does."""
 

@@ -80,6 +80,10 @@ for step in range(10):
     loss.backward()
     if kind == "fsdp2":
         nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+    if "clip" in words:
+        nn.utils.clip_grad_norm_(net.parameters(), 0.5)  # of a part
+    elif kind == "fsdp1":
+        net.clip_grad_norm_(0.5)
     optimizer.step()
     losses.append(loss.item())
 open(f"losses{rank}.txt", "w").write(str(losses))
@@ -164,3 +168,9 @@ def test_an_op_of_a_mesh(script: Path) -> None:
     found = run(script, "mesh", "op", options=("--trace-steps", "6"))["findings"][0]
     assert (found["code"], found["step"]) == ("ND202", 6)
     assert found["culprit"]["location"]["line"] == line_of(script, "h = h / (h.sum() * 0)")
+
+
+def test_a_clip_by_the_norm_of_a_part(script: Path) -> None:
+    (finding,) = run(script, "fsdp1", "clip")["findings"]
+    assert finding["code"] == "ND809"
+    assert finding["culprit"]["location"]["line"] == line_of(script, "# of a part")

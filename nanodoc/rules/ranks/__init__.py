@@ -3,6 +3,7 @@
 from nanodoc.rules.ranks import (
     desynchronised_ranks,
     diverged_replicas,
+    local_clip,
     network,
     rank_local_failure,
     same_batches,
@@ -21,6 +22,7 @@ RULES = tuple(
         network,
         same_batches,
         shared_file,
+        local_clip,
         unshuffled_epochs,
     )
 )
