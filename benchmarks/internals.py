@@ -13,6 +13,7 @@ import torch
 from nanodoc import Recipe, accelerator, cuda
 from nanodoc.examination.followed_step import FollowedStep
 from nanodoc.examination.grad_graph import GraphExaminer
+from nanodoc.loop.brief_steps import FULL_AT_FIRST
 from nanodoc.loop.engine import Engine
 from nanodoc.loop.history import History
 from nanodoc.replay.step import StepRunner, run_step
@@ -21,7 +22,15 @@ from nanodoc.tensors.sums import fingerprint
 from nanodoc.trace.tracer import Tracer
 from nanodoc.watchers.requested_steps import LookOptions
 
-__all__ = ["FollowedChain", "MonitoredLoop", "Recipe", "Tracer", "accelerator", "cuda"]
+__all__ = [
+    "FULL_AT_FIRST",
+    "FollowedChain",
+    "MonitoredLoop",
+    "Recipe",
+    "Tracer",
+    "accelerator",
+    "cuda",
+]
 
 
 class MonitoredLoop:

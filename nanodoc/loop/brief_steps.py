@@ -36,7 +36,7 @@ from nanodoc.watchers.learning import LearningWatch
 
 FULL_AT_FIRST = 48
 """Steps that are watched in full whatever they take: what is wrong from the start shows there."""
-_SMALL_STEP = 0.05  # seconds: of longer ones, watching in full is a few hundredths at most
+_SMALL_STEP = 0.5  # seconds: of longer ones, watching in full is next to nothing
 _SHOWN_BY = 4
 """Steps of a script that are run again before any is brief."""
 _UNSEEN = (
