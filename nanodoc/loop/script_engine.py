@@ -144,7 +144,7 @@ class ScriptEngine(WatchedRun):
         self.learning.loaded(waited)
         start = self.brief.begin(self.keeper.take_briefly(step, [batch]))
         start.indices, start.numbers, start.drawn = indices, numbers, drawn
-        start.cleared = not self._driver.keeps_gradients
+        start.cleared = self.checkpoints.cleared
         self._brief, self._glance = start, LossObserver()
         self.amp.calls.begin_briefly()
         self._within = ExitStack()

@@ -85,7 +85,7 @@ class BriefStep:
     training: bool
     """The model's flag."""
     cleared: bool = True
-    """No gradient was left when it began."""
+    """As `PastStep.cleared`."""
     indices: list[int] | None = None
     """Those of its samples in the data set, where they are known."""
     numbers: Mapping[str, Any] | None = None

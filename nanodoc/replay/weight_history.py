@@ -76,6 +76,8 @@ class WeightHistory:
         self._cost = 0.0
         self._wanted = False
         self._briefly: int | None = None
+        self.cleared = True
+        """No gradient was left when the last step began that was watched in full."""
         self.found_sick = False
         """Weights that were to be kept were not finite."""
         self._memory: float | None = None  # bytes that may be taken
@@ -99,7 +101,9 @@ class WeightHistory:
             return 0.0
         began = time.perf_counter()
         with self._guarded():
-            self._remember(past_of(capsule, self.optimizers, indices))
+            past = past_of(capsule, self.optimizers, indices)
+            self.cleared = past.cleared
+            self._remember(past)
             if self._due(capsule.step):
                 self._take(capsule)
         return time.perf_counter() - began
