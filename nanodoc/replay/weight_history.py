@@ -48,7 +48,8 @@ _MOST_BATCH_BYTES = 1 << 29
 _MOST_DEVICE_BYTES = 1 << 26  # of batches that live on a device: its memory is the user's
 _MOST_SHARED = 64  # tensors of loader workers: each holds a file descriptor open
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
-_CHEAP = 0.025  # seconds of a copy: the steps between two copies take 200 times as long
+_AGAIN = 2.0  # seconds of steps that brief ones may have to be run again with
+_SHARE_OF_BRIEF = 0.02  # of the time, for copies that keep these few
 _GREW = 2.0  # RULES: a loss of twice its start is growing
 
 
@@ -74,6 +75,7 @@ class WeightHistory:
         self._elapsed = 0.0
         self._spent = 0.0
         self._cost = 0.0
+        self._since = 0.0  # seconds of the steps since the last copy
         self._wanted = False
         self._briefly: int | None = None
         self.cleared = True
@@ -129,6 +131,7 @@ class WeightHistory:
 
     def _note(self, loss: float, seconds: float) -> None:
         self._elapsed += seconds
+        self._since += seconds
         if self._first_loss is None:
             self._first_loss = abs(loss)
         self._growing = not math.isfinite(loss) or abs(loss) > _GREW * self._first_loss + 1e-6
@@ -166,13 +169,13 @@ class WeightHistory:
 
     @property
     def reaches_back(self) -> bool:
-        """Every step since the latest weights that are kept can be run again from them, in no more
-        than a few seconds."""
+        """Every step since the latest weights that are kept can be run again from them, in a few
+        seconds at most."""
         anchor = self.anchor
         return (
             self.enabled
             and anchor is not None
-            and self._cost <= _CHEAP
+            and self._since <= _AGAIN
             and bool(self.past)
             and self.past[0].step <= anchor.step
         )
@@ -292,7 +295,9 @@ class WeightHistory:
             return True
         if self._every is not None:
             return step % self._every == 0
-        return self._spent + self._cost <= _SHARE_OF_TIME * self._elapsed
+        brief = self._briefly is not None and self._since > _AGAIN
+        share = _SHARE_OF_BRIEF if brief else _SHARE_OF_TIME
+        return self._spent + self._cost <= share * self._elapsed
 
     def _take(self, capsule: StepState) -> None:
         kept = self._fitting()
@@ -311,6 +316,7 @@ class WeightHistory:
             weights=copy_weights(self._named, host=True),
             optimizers=[copy_optimizer(o, host=True) for o in self._runner.recipe.optimizers],
         )
+        self._since = 0.0
         if self.first is None:
             self.first = taken
         else:
