@@ -192,7 +192,7 @@ class SearchSession:
         frame, changed = sys._getframe(1), None
         if self.state is State.WATCHING:
             with self._ours():
-                self._stepping_while_watching(optimizer, frame)
+                self._stepping_while_watching(optimizer, frame, by_scaler=by_scaler)
             return None
         self._wake()
         with self._ours():
@@ -209,7 +209,9 @@ class SearchSession:
                 self._gradients_complete(optimizer)
         return changed
 
-    def _stepping_while_watching(self, optimizer: torch.optim.Optimizer, frame: FrameType) -> None:
+    def _stepping_while_watching(
+        self, optimizer: torch.optim.Optimizer, frame: FrameType, *, by_scaler: bool
+    ) -> None:
         """An optimizer is about to step, and the loop is known."""
 
     def take_over(self, made: Made) -> None:

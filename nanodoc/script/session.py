@@ -111,16 +111,19 @@ class ScriptSession(SearchSession):
     def _by_hand(self, frame: FrameType, loop: Loop, bound: Mapping[str, Any] | None) -> None:
         self._next(frame, loop, bound)
 
-    def _stepping_while_watching(self, optimizer: torch.optim.Optimizer, frame: FrameType) -> None:
+    def _stepping_while_watching(
+        self, optimizer: torch.optim.Optimizer, frame: FrameType, *, by_scaler: bool
+    ) -> None:
         engine = self.engine
         assert engine is not None
         if engine.is_open:
             recipe = engine.recipe
-            if engine.stepping(optimizer) and not self._succession.of_another_model:
-                self._look_whole(each for each, _ in walk_stack(frame))
-                self._close_step()
             if self._succession.stepped_inside(optimizer, recipe.optimizers, recipe.model):
                 engine.checkpoints.forget("another optimizer has taken over since")
+            sick = not by_scaler and engine.stepping(optimizer)
+            if sick and not self._succession.of_another_model:
+                self._look_whole(each for each, _ in walk_stack(frame))
+                self._close_step()
             return
         unseen = self._loops.innermost(frame)
         if unseen is None:
@@ -233,9 +236,11 @@ class ScriptSession(SearchSession):
             engine.open_briefly(
                 self.steps, start.own_batch, indices, waited, start.numbers, start.recorded
             )
-        if engine.checkpoints.found_sick:
+        if engine.checkpoints.found_sick and engine.brief.are_sick():
             engine.abandon()
-            self._end(engine.sick_unnoticed(self.steps) or Stop())
+            sick = engine.sick_unnoticed(self.steps)
+            assert sick is not None
+            self._end(sick)
 
     def leave(self, number: int, frame: FrameType | None = None) -> None:
         """The mark behind a loop, in `frame`. Where an exception leaves the loop, it is not known

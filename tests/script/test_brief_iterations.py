@@ -122,6 +122,21 @@ LEAVES_OUT = CLASSIFIER.replace(
     "                continue\n"
     "            loss.backward()\n",
 )
+RARE_ROWS = """
+table, head = nn.Embedding(50, 8), nn.Linear(8, 4)
+model = nn.ModuleDict({"table": table, "head": head})
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+scaler = torch.amp.GradScaler("cpu", enabled=False)
+for n in range(400):
+    row = torch.full((16,), 40) if n == at else torch.randint(20, (16,))
+    found = model["table"](row)
+    loss = F.cross_entropy(model["head"](found), row % 4)
+    loss = spoilt(loss, found, n)
+    optimizer.zero_grad()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
 STYLES = {"classifier": CLASSIFIER, "two players": TWO_PLAYERS}
 
 
@@ -166,3 +181,16 @@ def test_a_brief_step_that_is_sick_is_told_at_its_line(
     assert finding["step"] == 102
     assert report["run"]["reproduced"] == "bitwise"
     assert 101 in brief_steps(tmp_path)
+
+
+def test_a_row_that_no_later_step_uses(tmp_path: Path) -> None:
+    """Its weights are NaN from then on, and no loss tells; the next copy of the weights does."""
+    file = written(tmp_path, RARE_ROWS)
+    output = ("--output", "report.json", "--output-format", "json")
+    done = nanodoc("run", "--quiet", *output, "train.py", "--", "102", "gradient", cwd=tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    report = json.loads((tmp_path / "report.json").read_text())
+    finding = report["findings"][0]
+    assert finding["culprit"]["location"]["line"] == line_of(file, "# gradient")
+    assert (finding["step"], report["run"]["steps_run"]) == (102, 103)
+    assert 102 in brief_steps(tmp_path)
