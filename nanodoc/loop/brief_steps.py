@@ -208,18 +208,28 @@ class BriefSteps:
         """The first sick step among those since the weights that were kept last, up to `until`.
         None where all are well, or do not come to what they came to. Everything is afterwards as
         when that step began; of None, as where the steps that were run again ended."""
+        sick: Again | None = None
+        confirmed = False
         for again in self._again(until, driver):
-            if again.reading.tripped is not None:
-                self._keeper.restore(again.start)
-                return again
-        return None
+            step, is_sick = again.start.step, again.reading.tripped is not None
+            if sick is not None:
+                # what it left behind makes the next step what that was
+                confirmed = is_sick or step < len(self._course.losses)
+                break
+            if is_sick:
+                sick, confirmed = again, step == until
+                self._complete(again.start)
+                if confirmed:
+                    break
+        if sick is None or not confirmed:
+            return None
+        self._keeper.restore(sick.start)
+        return sick
 
     def before(self, start: StepState, driver: StepDriver) -> Again | None:
         """The step before `start` that made the weights sick and told nobody; None where that does
         not show, and everything is as before."""
-        if start.weights is None:
-            start.weights = copy_weights(self._named)
-            start.optimizers = [copy_optimizer(o) for o in self._runner.recipe.optimizers]
+        self._complete(start)
         again = self.first_sick(start.step - 1, driver)
         if again is None:
             self._keeper.restore(start)
@@ -288,8 +298,8 @@ class BriefSteps:
                     reading = driver.run(start, self._compute)
             except UserCodeError:
                 return
-            known = losses[past.step] if past.step < len(losses) else None
-            if reading.tripped is None and known is not None and known != reading.vitals.loss:
+            loss = (reading.tripped or reading.vitals).loss
+            if past.step < len(losses) and losses[past.step] != loss:
                 return
             yield Again(start, reading, past.indices)
             driver.finish()
@@ -309,6 +319,12 @@ class BriefSteps:
             weights=weights,
             optimizers=optimizers,
         )
+
+    def _complete(self, start: StepState) -> None:
+        """Adds the weights, which are those that the step began with."""
+        if start.weights is None:
+            start.weights = copy_weights(self._named)
+            start.optimizers = [copy_optimizer(o) for o in self._runner.recipe.optimizers]
 
     def _compute(self, start: StepState, observer: Observer | None) -> StepResult:
         return run_step(self._runner, start.batches, observer=observer)

@@ -9,7 +9,14 @@ from types import FrameType
 from typing import Any
 
 from nanodoc.script.outside import Drawings, Outside
-from nanodoc.script.recovered import Changing, IterationStart, batch_names, batch_of, start_of
+from nanodoc.script.recovered import (
+    Changing,
+    IterationStart,
+    batch_names,
+    batch_of,
+    numbers_among,
+    start_of,
+)
 from nanodoc.trace.frame_variables import variables_of_frame
 
 
@@ -36,12 +43,9 @@ def glance_at(
     if bound:
         variables = {**variables, **bound}
     loop, known = full.loop, full.variables
-    numbers = {}
-    for name, value in full.numbers.items():
-        now = variables.get(name)
-        if type(now) is not type(value):
-            return None
-        numbers[name] = now
+    numbers = numbers_among(full.numbers, variables, frame.f_globals)
+    if numbers.keys() != full.numbers.keys():
+        return None
     names = batch_names(loop, known)
     if any(type(variables.get(name)) is not type(known[name]) for name in names):
         return None

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import io
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from types import CodeType, FrameType
@@ -92,6 +92,7 @@ class RecoveredStep:
         given = _copied(batch) if self.writes else batch
         suspended = {**_gone(self.suspended), **_alive(self.suspended)}
         variables = {**self.variables, **self.numbers, **suspended, **self._named(given)}
+        counted = {n: v for n, v in self.numbers.items() if n not in self.variables}  # global ones
         drawn = deque(self.recorded)
         try:
             outside.given = drawn
@@ -100,7 +101,7 @@ class RecoveredStep:
                 no_new_tasks(),
                 self._counted(),
                 _autocast_as(self.flags),
-                _bound_again(self.namespace, self.trained),
+                _bound_again(self.namespace, {**_alive(self.trained), **counted}),
             ):
                 body(variables, self.namespace)
         except StopReplay:
@@ -309,10 +310,18 @@ def start_of(
         versions,
         {n: ref(v) for n, v in list(namespace.items()) if issubclass(type(v), _TRAINED)},
         Drawings(code),
-        {n: v for n in (*loop.targets, *loop.carried) if type(v := variables.get(n)) in _NUMBERS},
+        numbers_among((*loop.targets, *loop.carried), variables, beside),
         suspended,
         batch,
     )
+
+
+def numbers_among(
+    names: Iterable[str], variables: Mapping[str, Any], beside: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The numbers of these names: a function's variables, or else global ones (`beside`)."""
+    found = {name: variables.get(name, beside.get(name)) for name in names}
+    return {name: value for name, value in found.items() if type(value) in _NUMBERS}
 
 
 def _alive(held: Mapping[str, ref[Any]]) -> dict[str, Any]:
@@ -333,20 +342,18 @@ class _Gone(Iterator[Any]):
 
 
 @contextlib.contextmanager
-def _bound_again(namespace: dict[str, Any], held: Mapping[str, ref[Any]]) -> Iterator[None]:
-    """The global variables hold these values inside, as far as they are still there, and what they
-    hold now afterwards."""
+def _bound_again(namespace: dict[str, Any], values: Mapping[str, Any]) -> Iterator[None]:
+    """The global variables hold these values inside, and what they hold now afterwards."""
     absent = object()
-    values = _alive(held)
-    other = {n: namespace.get(n, absent) for n, v in values.items() if namespace.get(n) is not v}
-    namespace.update({name: values[name] for name in other})
+    before = {name: namespace.get(name, absent) for name in values}
+    namespace.update(values)
     try:
         yield
     finally:
-        for name, value in other.items():
+        for name, value in before.items():
             if value is absent:
                 namespace.pop(name, None)
-            else:
+            elif namespace.get(name) is not value:
                 namespace[name] = value
 
 

@@ -39,7 +39,8 @@ def step_content(step: RecoveredStep, launch: Launch | None) -> dict[str, Any]:
     changing = {*loop.rebound, *loop.carried, *loop.targets}
     variables = {
         name: saved
-        for name, value in step.variables.items()
+        # of a step that was watched by its losses, the numbers alone are its own
+        for name, value in {**step.variables, **step.numbers}.items()
         if isinstance(value, _NUMBERS) or name in changing
         if not isinstance(value, torch.nn.Module)
         and not holds_dropped(saved := plain(value, arrays=True))
@@ -67,11 +68,11 @@ def put_back(step: RecoveredStep, content: Mapping[str, Any]) -> None:
     if holds_dropped([value for _, value, _ in saved["drawn"]]):
         raise ValueError("the step drew a value that a snapshot cannot hold")
     step.limits.optimizer_steps = max(1, saved["optimizer_steps"])
-    step.variables.update(
-        {n: like(v, step.variables.get(n)) for n, v in saved["variables"].items()}
-    )
-    # in place: the step's capsule holds the same numbers
-    step.numbers.update({n: step.variables[n] for n in step.numbers if n in step.variables})
+    held = {**step.numbers, **step.variables}
+    values = {n: like(v, held.get(n)) for n, v in saved["variables"].items()}
+    # in place: the step's capsule holds the same numbers, of which some may be global variables
+    step.numbers.update({n: v for n, v in values.items() if n in step.numbers})
+    step.variables.update({n: v for n, v in values.items() if n in step.variables or n not in held})
     known = {tuple(path): value for path, value in _objects(_reached(step))}
     for path, numbers in saved["state"]:
         if tuple(path) in known:
