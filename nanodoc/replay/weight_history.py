@@ -76,7 +76,7 @@ class WeightHistory:
         self._spent = 0.0
         self._cost = 0.0
         self._since = 0.0  # seconds of the steps since the last copy
-        self._wanted = False
+        self._wanted = self._only_first = False  # there is room for one copy
         self._briefly: int | None = None
         self.cleared = True
         """No gradient was left when the last step began that was watched in full."""
@@ -155,7 +155,7 @@ class WeightHistory:
 
     def keep_next(self) -> None:
         """The weights that the next step begins with are to be kept."""
-        self._wanted = True
+        self._wanted = not self._only_first
 
     @property
     def growing(self) -> bool:
@@ -300,13 +300,15 @@ class WeightHistory:
         return self._spent + self._cost <= share * self._elapsed
 
     def _take(self, capsule: StepState) -> None:
+        self._wanted = False
         kept = self._fitting()
         if not kept:
             self.enabled = self.first is not None
             return
-        if self.first is not None and kept == 1:
+        self._only_first = kept == 1
+        if self.first is not None and self._only_first:
             return
-        began, self._wanted = time.perf_counter(), False
+        began = time.perf_counter()
         if self.briefly and nonfinite_tensors(self._named):
             self.found_sick = True
             return
