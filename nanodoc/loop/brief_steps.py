@@ -93,7 +93,8 @@ class BriefSteps:
         self.shown: bool | None = None if runner.observing else True
         self._ready = False
         self._open: list[BriefStep] = []
-        self._came_to = -1  # the last step that was run again with what it had come to
+        self.came_to = -1
+        """The last step that was run again and came to what it had come to."""
 
     def wants(self, step: int) -> bool:
         """The step that begins is watched by its losses alone."""
@@ -247,7 +248,7 @@ class BriefSteps:
         again = self.first_sick(start.step - 1, driver)
         if again is not None:
             return again
-        if self._came_to != start.step - 1:
+        if self.came_to != start.step - 1:
             self._keeper.restore(now)
             return now
         begin_past(self._runner, self._named, self._checkpoints.past[-1], {})
@@ -276,7 +277,7 @@ class BriefSteps:
         weights = [parameter.detach().clone() for _, parameter in self._named]
         for _ in self._again(last, driver):
             pass
-        return self._came_to == last and all(
+        return self.came_to == last and all(
             torch.equal(parameter, known)
             for (_, parameter), known in zip(self._named, weights, strict=True)
         )
@@ -285,7 +286,7 @@ class BriefSteps:
         """One after the other, before its optimizer steps where nanodoc lets it step; ends where
         one does not come to what it came to."""
         checkpoints, losses = self._checkpoints, self._course.losses
-        anchor, self._came_to = checkpoints.anchor, -1
+        anchor, self.came_to = checkpoints.anchor, -1
         steps = checkpoints.steps_between(anchor.step, until) if anchor is not None else None
         if anchor is None or not steps:
             return
@@ -303,22 +304,15 @@ class BriefSteps:
                 return
             yield Again(start, reading, past.indices)
             driver.finish()
-            self._came_to = past.step
+            self.came_to = past.step
 
     def _now(self, start: BriefStep) -> StepState:
         """The start of a brief step that has not moved the weights, as far as it can be told by
         now."""
         now = self._keeper.take(start.step, start.batches, apart=True)
-        weights = copy_weights(self._named)
-        optimizers = [copy_optimizer(optimizer) for optimizer in self._runner.recipe.optimizers]
-        return replace(
-            now,
-            rng=start.rng,
-            numbers=start.numbers,
-            drawn=start.drawn,
-            weights=weights,
-            optimizers=optimizers,
-        )
+        now = replace(now, rng=start.rng, numbers=start.numbers, drawn=start.drawn)
+        self._complete(now)
+        return now
 
     def _complete(self, start: StepState) -> None:
         """Adds the weights, which are those that the step began with."""

@@ -208,6 +208,8 @@ class WatchedRun:
             return None
         self._over()
         again = self.brief.first_sick(steps - 1, self._driver)
+        if again is None and self.brief.came_to == steps - 1:
+            return Stop()  # no loss and no gradient was sick: an optimizer made the weights so
         return self._sick_again(again, steps - 1, self.course.losses[-1])
 
     def _finished(self, step: int, seconds: float, *, healthy: bool) -> None:
@@ -249,7 +251,9 @@ class WatchedRun:
             self._over()
             if self.brief.are_sick():
                 again = self.brief.before(capsule, self._driver)
-                return self._sick_again(again, capsule.step, reading.tripped.loss)
+                # else every step before it was well: its optimizer made the weights so
+                if again is not None or self.brief.came_to != capsule.step - 1:
+                    return self._sick_again(again, capsule.step, reading.tripped.loss)
             return self._tripped(capsule, reading)
         self.course.own_seconds += reading.own_seconds
         told = self._hearing["after_backward"]

@@ -155,6 +155,40 @@ def test_steps_that_cannot_be_run_again_are_watched_in_full(tmp_path: Path) -> N
     assert outcome.evidence.trip.step == BRIEF
 
 
+class Breaking(torch.optim.SGD):
+    """Writes NaN into one weight at its step BRIEF."""
+
+    name = ""
+
+    def step(self, closure: Any = None) -> Any:
+        out = super().step(closure)
+        group = self.param_groups[0]
+        group["count"] = group.get("count", -1) + 1
+        if group["count"] == BRIEF:
+            found = dict(self.model.named_parameters())[self.name]  # type: ignore[attr-defined]
+            found.data[-1] = float("nan")
+        return out
+
+
+@pytest.mark.parametrize("name", ["body.0.weight", "rare.weight"])
+def test_an_optimizer_that_breaks_weights(name: str, tmp_path: Path) -> None:
+    """In the first layer, which the next loss shows, and in a row of the table that none shows."""
+
+    def broken() -> Recipe:
+        what = recipe(-1, "")
+        optimizer = Breaking(what.model.parameters(), lr=1e-3)
+        optimizer.model, optimizer.name = what.model, name  # type: ignore[attr-defined]
+        return Recipe(model=what.model, data=what.data, loss_fn=loss_fn, optimizer=optimizer)
+
+    outcome, brief = run(broken(), tmp_path / "a")
+    in_full, _ = run(broken(), tmp_path / "b", briefly=False)
+    assert BRIEF in brief
+    assert outcome.evidence.optimizers
+    assert outcome.evidence.optimizers == in_full.evidence.optimizers
+    if name == "body.0.weight":
+        assert told(outcome) == told(in_full)
+
+
 @pytest.mark.parametrize("odd", ["rare", "gradient"])
 def test_steps_that_do_not_come_to_the_same_are_not_blamed(odd: str, tmp_path: Path) -> None:
     """As long as nobody looks, they seem to be steps that can be run again."""
