@@ -101,8 +101,8 @@ def _of_model(name: str, device: torch.device, given: Arguments) -> dict[str, An
         printing.print_waits(row["waits"])
     if given.memory:
         printing.print_memory(row["peak_memory"])
-    if given.scripts and device.type == "cpu":
-        row["script"] = script(name, min(given.repeats, 3))
+    if given.scripts and device.type != SIMULATED:
+        row["script"] = script(name, min(given.repeats, 3), device=device.type)
         printing.print_script(row["script"])
     return row
 

@@ -65,6 +65,8 @@ class MonitoredLoop:
             samples=now_and_then,
             checkpoints=now_and_then,
         )
+        # of an accelerator this is shown first, and loops that take turns do not come to the same
+        self._engine.brief.shown = True
         self._frames = frames
         self._step_numbers = step_numbers
 

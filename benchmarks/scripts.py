@@ -30,8 +30,8 @@ import torch.nn.functional as F
 from models import made
 
 
-def main(name, steps, out):
-    model, x, y = made(name, torch.device("cpu"))
+def main(name, steps, out, device):
+    model, x, y = made(name, torch.device(device))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     began = []
     for step in range(steps):
@@ -48,7 +48,7 @@ def main(name, steps, out):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4])
 """
 UNTIMED = 60
 """Steps at the beginning that are not timed, or half of them: those in which a script's step is
@@ -62,10 +62,12 @@ WAYS = {
 }
 
 
-def script(name: str, repeats: int, steps: int | None = None) -> dict[str, Any]:
+def script(
+    name: str, repeats: int, steps: int | None = None, device: str = "cpu"
+) -> dict[str, Any]:
     """The script of one model, each way in turn: what nanodoc makes of the median and of the mean
-    step (the mean holds its rare looks), of the peak of memory, and the seconds that the first
-    `UNTIMED` steps take more."""
+    step (the mean holds its rare looks), of the peak of the host's memory, and the seconds that the
+    first `UNTIMED` steps take more."""
     steps = steps or STEPS.get(name, OTHERWISE)
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
     environment = {**os.environ, "PYTHONPATH": path}
@@ -75,7 +77,7 @@ def script(name: str, repeats: int, steps: int | None = None) -> dict[str, Any]:
         Path(folder, "train.py").write_text(TRAINING, encoding="utf-8")
         for _ in range(repeats):
             for way, arguments in WAYS.items():
-                command = [sys.executable, *arguments, name, str(steps), "out.json"]
+                command = [sys.executable, *arguments, name, str(steps), "out.json", device]
                 _run(command, folder, environment)
                 seen[way].append(_read(Path(folder, "out.json")))
     python, watched = (_by_key(seen[way]) for way in WAYS)

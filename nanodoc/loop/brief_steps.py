@@ -38,7 +38,7 @@ FULL_AT_FIRST = 48
 """Steps that are watched in full whatever they take: what is wrong from the start shows there."""
 _SMALL_STEP = 0.5  # seconds: of longer ones, watching in full is next to nothing
 _SHOWN_BY = 4
-"""Steps of a script that are run again before any is brief."""
+"""Steps of a script, or on an accelerator, that are run again before any is brief."""
 _UNSEEN = (
     "The steps before it were watched by their losses alone, and do not come to the same when they "
     "are run again. With --trace-steps {step} every step is watched in full, and this one traced."
@@ -89,8 +89,8 @@ class BriefSteps:
         self._learning = learning
         self._named = list(runner.recipe.model.named_parameters())
         self.enabled = True
-        # of a script, that its steps come to the same has to be shown first
-        self.shown: bool | None = None if runner.observing else True
+        # that the steps of a script, or of a device, come to the same has to be shown first
+        self.shown: bool | None = None if runner.observing or runner.device.type != "cpu" else True
         self._ready = False
         self._open: list[BriefStep] = []
         self.came_to = -1
@@ -145,7 +145,7 @@ class BriefSteps:
     def _is_hopeless(self) -> bool:
         """Something is not finite from the start, or a loss function reads what can't be put back.
         Of a script it is tried whether its steps come to the same."""
-        lost = self.shown and ReachedState(self._runner.recipe).lost
+        lost = not self._runner.observing and ReachedState(self._runner.recipe).lost
         return bool(lost or nonfinite_tensors(self._named))
 
     def _is_simple(self) -> bool:

@@ -13,6 +13,7 @@ from nanodoc.loop.guarded_watch import is_own, own_error
 from nanodoc.loop.outcome import Outcome
 from nanodoc.loop.stop import Stop
 from nanodoc.loop.watched_run import END, WatchedRun
+from nanodoc.replay.sandbox import state_preserved
 from nanodoc.replay.step import run_step
 from nanodoc.tensors.nested import in_own_containers
 
@@ -59,6 +60,9 @@ class Engine(WatchedRun):
 
     def _watched_step(self, step: int) -> Stop | str | None:
         trail, before = here(), self._last
+        if self.brief.to_be_shown and not self.runner.observing:
+            with state_preserved(self.runner, self.keeper, moving=True):
+                self.brief.shown = self.brief.come_to_the_same(self._driver)
         trail.at(step, "data")
         try:
             batches, began = self._drawn()

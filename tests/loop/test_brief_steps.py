@@ -79,10 +79,13 @@ def recipe(at: int, odd: str, function: Any = loss_fn) -> Recipe:
     )
 
 
-def run(what: Recipe, folder: Path, *, briefly: bool = True) -> tuple[Outcome, list[int]]:
+def run(
+    what: Recipe, folder: Path, *, briefly: bool = True, device: torch.device | None = None
+) -> tuple[Outcome, list[int]]:
     """(the outcome, the steps that were watched by their losses alone)"""
     history = History(folder)
-    engine = Engine(what, torch.device("cpu"), None, steps=STEPS, history=history)
+    device = device or torch.device("cpu")
+    engine = Engine(what, device, None, steps=STEPS, history=history)
     if not briefly:
         engine.brief.give_up()
     outcome = engine.run()

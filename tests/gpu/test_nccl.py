@@ -1,0 +1,122 @@
+"""Ranks that talk through NCCL, each with a GPU of its own, under torchrun: DDP and FSDP2. As many
+as there are GPUs, be it one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.gpu import on_cuda
+from tests.helpers import line_of
+
+pytestmark = [
+    *on_cuda,
+    pytest.mark.skipif(not torch.distributed.is_nccl_available(), reason="no NCCL in this build"),
+]
+
+SCRIPT = """
+import os, sys
+import torch, torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+kind, words = sys.argv[1], sys.argv[2:]
+rank = int(os.environ["LOCAL_RANK"])
+device = torch.device("cuda", rank)
+torch.cuda.set_device(device)
+dist.init_process_group("nccl", device_id=device)
+torch.manual_seed(0)
+
+
+class Net(nn.Module):
+    broken = False
+
+    def __init__(self):
+        super().__init__()
+        self.into, self.middle, self.out = nn.Linear(8, 32), nn.Linear(32, 32), nn.Linear(32, 1)
+
+    def forward(self, x):
+        h = self.middle(self.into(x).relu()).relu()
+        if self.broken:
+            h = h / (h.sum() * 0)
+        return self.out(h)
+
+
+net = Net().to(device)
+if kind == "fsdp2":
+    fully_shard(net.middle)
+    fully_shard(net)
+    model = net
+else:
+    model = DistributedDataParallel(net, device_ids=[rank])
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+draw = torch.Generator().manual_seed(rank)
+losses = []
+for step in range(10):
+    x = torch.randn(16, 8, generator=draw).to(device)
+    Net.broken = "op" in words and step == 6
+    optimizer.zero_grad()
+    loss = (model(x) - x.sum(1, keepdim=True)).square().mean()
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+open(f"losses{rank}.txt", "w").write(str(losses))
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def torchrun(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    ranks = torch.cuda.device_count()
+    launcher = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}")
+    return subprocess.run(
+        [sys.executable, *launcher, *arguments],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        timeout=120,
+        check=False,
+    )
+
+
+def watched(script: Path, *words: str, options: tuple[str, ...] = ()) -> dict[str, Any]:
+    report = script.parent / "report.json"
+    shown = ("--output-format", "json", "--output", str(report))
+    run = ("-m", "nanodoc", "run", *shown, *options, script.name, "--", *words)
+    done = torchrun(*run, cwd=script.parent)
+    assert report.exists(), done.stdout + done.stderr
+    told: dict[str, Any] = json.loads(report.read_text())
+    return told
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
+def test_it_trains_as_without_nanodoc(script: Path, kind: str) -> None:
+    report = watched(script, kind)
+    known = (script.parent / "losses0.txt").read_text()
+    done = torchrun(script.name, kind, cwd=script.parent)
+    assert done.returncode == 0, done.stderr
+    assert (script.parent / "losses0.txt").read_text() == known
+    assert report["verdict"] == "healthy"
+    assert report["vitals"]["steps"] == 10
+    assert not [row for row in report["not_checked"] if "error of nanodoc" in row["why"]]
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
+def test_the_line_of_a_sick_op(script: Path, kind: str) -> None:
+    options = ("--trace-steps", "6") if kind == "fsdp2" else ()
+    finding = watched(script, kind, "op", options=options)["findings"][0]
+    assert (finding["code"], finding["step"]) == ("ND202", 6)
+    assert finding["culprit"]["location"]["line"] == line_of(script, "h = h / (h.sum() * 0)")
