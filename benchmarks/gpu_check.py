@@ -3,12 +3,13 @@ minutes).
 
 Runs what fits the device that torch sees (CUDA, ROCm, XPU, MPS, …) and prints one block to paste
 into docs/accelerators.md. Uses the active Python as it is (torch for the device, pytest, typer,
-pyyaml, rich); installs nothing. Files go to $OUT, or the working folder. Exit codes: 0 all passed,
+pyyaml, rich; pytest-xdist, where it is there); installs nothing. Files go to $OUT, or the working folder. Exit codes: 0 all passed,
 1 something failed, 2 no device.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import platform
@@ -41,7 +42,9 @@ def main() -> int:
     out = Path(os.environ.get("OUT", ".")).resolve()
     results, bench = out / "gpu-tests.xml", out / "bench-gpu.json"
     tests = ("-m", "pytest", "-m", "gpu", "tests/gpu", "-p", "no:cacheprovider")
-    status = _run(*tests, f"--junitxml={results}")
+    # most of the time goes into starting processes
+    beside = ("-n", "4") if importlib.util.find_spec("xdist") is not None else ()
+    status = _run(*tests, *beside, f"--junitxml={results}")
     options = ("--device", device.type, *_OF_THE_DEVICE)
     status |= _run("scripts/bench", *options, "--output", str(bench))
     _print_block(device, results, bench, " ".join(options))

@@ -5,7 +5,8 @@ milliseconds. So of a training of small steps that has gone well for a while, on
 watched in full, and the others are only written down: batch, random states, rates. Where one of
 them turns out to be sick, all steps since the latest weights that were kept are run again, now
 watched in full; each has to come to the loss that it had, bit by bit, up to the first that is sick.
-That one is then examined as any other.
+That one is then examined as any other. On an accelerator, whose kernels may add in another order
+each time, losses have to be the same but for rounding.
 """
 
 from __future__ import annotations
@@ -44,6 +45,9 @@ _UNSEEN = (
     "are run again. With --trace-steps {step} every step is watched in full, and this one traced."
 )
 _MOST_OPEN = 32
+_LOSS, _WEIGHTS = 1e-2, 1e-3
+"""How far apart, relative, what is run again on an accelerator may be. Rounding grows from step to
+step; what another order of batches or another dropout mask makes of a loss is more."""
 _GOLDEN = (5**0.5 - 1) / 2
 _SHARE = 1 / 16
 
@@ -91,6 +95,7 @@ class BriefSteps:
         self.enabled = True
         # that the steps of a script, or of a device, come to the same has to be shown first
         self.shown: bool | None = None if runner.observing or runner.device.type != "cpu" else True
+        self._rounds = runner.device.type != "cpu"
         self._ready = False
         self._open: list[BriefStep] = []
         self.came_to = -1
@@ -272,15 +277,22 @@ class BriefSteps:
 
     def come_to_the_same(self, driver: StepDriver) -> bool:
         """The steps since the last copy of the weights, run again, come to the losses that they
-        had and to the weights that there are. Leaves everything where they end."""
+        had and to the weights that there are; on an accelerator but for rounding. Leaves everything
+        where they end."""
         last = self._checkpoints.past[-1].step
         weights = [parameter.detach().clone() for _, parameter in self._named]
         for _ in self._again(last, driver):
             pass
-        return self.came_to == last and all(
-            torch.equal(parameter, known)
-            for (_, parameter), known in zip(self._named, weights, strict=True)
-        )
+        return self.came_to == last and self._alike(weights)
+
+    def _alike(self, known: list[torch.Tensor]) -> bool:
+        """The weights are those that are known; on an accelerator but for rounding."""
+        pairs = [(p.detach(), k) for (_, p), k in zip(self._named, known, strict=True)]
+        if not self._rounds:
+            return all(torch.equal(now, then) for now, then in pairs)
+        # together: what should be zero may be nothing but rounding
+        apart = sum(float((now - then).float().square().sum()) for now, then in pairs)
+        return apart <= _WEIGHTS**2 * sum(float(k.float().square().sum()) for k in known)
 
     def _again(self, until: int, driver: StepDriver) -> Iterator[Again]:
         """One after the other, before its optimizer steps where nanodoc lets it step; ends where
@@ -300,11 +312,16 @@ class BriefSteps:
             except UserCodeError:
                 return
             loss = (reading.tripped or reading.vitals).loss
-            if past.step < len(losses) and losses[past.step] != loss:
+            if past.step < len(losses) and not self._as_it_was(loss, losses[past.step]):
                 return
             yield Again(start, reading, past.indices)
             driver.finish()
             self.came_to = past.step
+
+    def _as_it_was(self, loss: float, known: float) -> bool:
+        """A step that is run again comes to the loss that is known."""
+        near = self._rounds and abs(loss - known) <= _LOSS * max(abs(loss), abs(known))
+        return loss == known or near
 
     def _now(self, start: BriefStep) -> StepState:
         """The start of a brief step that has not moved the weights, as far as it can be told by

@@ -313,7 +313,7 @@ class ScriptRun:
         elif session.deferred:
             place += ", run again only where it is sick"
         elif session.same is not None:
-            place += f", replay of step 0 {'bitwise' if session.same else 'not'} the same"
+            place += f", replay of step 0 {session.alike}"
         traced = session.engine.traced if session.engine is not None else None
         return place if traced is None else f"{place}, step {traced} traced as it ran"
 

@@ -1,9 +1,9 @@
-"""What a step came to, to be compared bit by bit."""
+"""What a step came to, to be compared bit by bit; on an accelerator, but for rounding."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,10 +13,15 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from nanodoc.tensors.plain import local_of
 from nanodoc.trace.optimizer_steps import Closure, around_closure
 
+_LOSS, _GRADIENT = 1e-4, 1e-2
+"""How far apart, relative, two runs of one step may be whose kernels add in another order each
+time: orders of magnitude more than float32 sums do, and less than another batch or dropout mask
+makes."""
+
 
 @dataclass(slots=True)
 class Fingerprint:
-    """A step's losses and gradients at its optimizer's door, to be compared bit by bit."""
+    """A step's losses and gradients at its optimizer's door."""
 
     losses: list[torch.Tensor] = field(default_factory=list)
     gradients: list[torch.Tensor | None] = field(default_factory=list)
@@ -44,6 +49,15 @@ class Fingerprint:
             )
         )
 
+    def near(self, other: Fingerprint, *, losses_alone: bool = False) -> bool:
+        """As `same_as`, but for rounding: NaN and inf at the same places, and the rest close. The
+        gradients are taken together, for one that should be zero is nothing but rounding."""
+        if len(self.losses) != len(other.losses):
+            return False
+        if not all(_near([a], [b], _LOSS) for a, b in zip(self.losses, other.losses, strict=True)):
+            return False
+        return losses_alone or _near(self.gradients, other.gradients, _GRADIENT)
+
 
 def gradients_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor | None]:
     """Copies of the gradients that an optimizer is about to use."""
@@ -66,6 +80,28 @@ def _same_bits(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
         torch.equal(a, b)
         or (torch.equal(a.isnan(), b.isnan()) and torch.equal(a.nan_to_num(), b.nan_to_num()))
     )
+
+
+def _near(
+    ones: Sequence[torch.Tensor | None], others: Sequence[torch.Tensor | None], limit: float
+) -> bool:
+    """The 2-norm of the difference is small beside that of the values, over all tensors."""
+    if [None if a is None else a.shape for a in ones] != [
+        None if b is None else b.shape for b in others
+    ]:
+        return False
+    apart, size = 0.0, 0.0
+    for a, b in zip(ones, others, strict=True):
+        if a is None or b is None:
+            continue
+        a, b = (t.to_dense() if t.layout is not torch.strided else t for t in (a, b))
+        finite = a.isfinite()
+        if not torch.equal(finite, b.isfinite()):
+            return False
+        a, b = a[finite].float(), b[finite].float()
+        apart += float((a - b).square().sum())
+        size += float(a.square().sum())
+    return apart <= limit**2 * size
 
 
 @contextlib.contextmanager

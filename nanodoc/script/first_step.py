@@ -1,4 +1,5 @@
-"""A script's first step, run once more: does it come to the same, bit by bit?"""
+"""A script's first step, run once more: does it come to the same, bit by bit? On an accelerator,
+whose kernels may add in another order each time, but for rounding?"""
 
 from __future__ import annotations
 
@@ -32,6 +33,8 @@ class RunAgain:
     same: bool | None = None
     """Losses and gradients were bitwise the script's own; of a step that raised, the error. None
     where it was not run."""
+    rounded: bool = False
+    """They were so but for rounding."""
     stop: Stop | None = None
     """What was wrong with it."""
     holds: bool = False
@@ -40,6 +43,13 @@ class RunAgain:
     """Why no step can be run again."""
     deferred: str = ""
     """Why it was not run as long as the script goes on."""
+
+    @property
+    def alike(self) -> str:
+        """In words."""
+        if self.rounded:
+            return "the same but for rounding"
+        return f"{'bitwise' if self.same else 'not'} the same"
 
 
 def run_again(
@@ -71,8 +81,10 @@ def run_again(
         return RunAgain(deferred="its loss scaler met gradients that were not finite")
     engine.alone.begin(broken_off=error is not None)
     again = None
+    rounds = engine.runner.device.type != "cpu"
     try:
-        again = _compared(first, *_run(first, engine, recovered, now, error), error, alone=alone)
+        ended = _run(first, engine, recovered, now, error)
+        again = _compared(first, *ended, error, alone=alone, rounds=rounds)
     finally:
         if again is None or again.stop is None:
             engine.going_on()
@@ -110,23 +122,27 @@ def _compared(
     error: BaseException | None,
     *,
     alone: bool,
+    rounds: bool,
 ) -> RunAgain:
-    """`alone`: without the other ranks, whose gradients are in the script's own."""
+    """`alone`: without the other ranks, whose gradients are in the script's own. `rounds`: on a
+    device that may round in another way each time."""
     stop = ended if isinstance(ended, Stop) else None
     failed = stop is not None and stop.failure is not None
+    rounded = False
     if error is not None:
         same = stop is not None and _raised_alike(stop, error)
     else:
         # a step that is sick is looked at in its middle, and run again to its end
         of_then = prints if first.finite else prints[: len(first.fingerprints)]
-        pairs = zip(first.fingerprints, of_then, strict=False)
-        same = len(of_then) == len(first.fingerprints) and all(
-            a.same_as(b, losses_alone=alone) for a, b in pairs
-        )
-        same = same and not failed
+        pairs = list(zip(first.fingerprints, of_then, strict=False))
+        as_many = len(of_then) == len(first.fingerprints) and not failed
+        same = as_many and all(a.same_as(b, losses_alone=alone) for a, b in pairs)
+        if rounds and as_many and not same:
+            same = rounded = all(a.near(b, losses_alone=alone) for a, b in pairs)
     is_true = same or (not failed and not first.finite)
     return RunAgain(
         same=same,
+        rounded=rounded,
         stop=stop if is_true else None,
         # a rank that is well by itself has its sick gradients from another
         holds=is_true and ended is None and (first.finite or not alone),

@@ -73,6 +73,7 @@ class ScriptSession(SearchSession):
         self._leaving: int | None = None
         self.engine: ScriptEngine | None = None
         self.same: bool | None = None  # the first step, run again; None where it was not
+        self.alike = ""  # the same, in words
         self.unsafe = ""  # what kept the first step from being run again
         self._asked_to_end = False  # while nanodoc's own code ran
         self.deferred = ""  # why no step is run again before one is sick
@@ -192,6 +193,7 @@ class ScriptSession(SearchSession):
         engine = self._open_engine(first.trained)
         again = run_again(first, engine, self._recovered, error)
         self.same, self.unsafe, self.deferred = again.same, again.unsafe, again.deferred
+        self.alike = again.alike
         if again.stop is not None:
             self._end(again.stop)
         if not again.holds:

@@ -4,6 +4,7 @@ full."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,10 @@ from torch import nn
 
 from nanodoc.loop.brief_steps import FULL_AT_FIRST
 from tests.accelerator.device import FIRST
+from tests.helpers import fresh_nanodoc, line_of
 from tests.loop.test_brief_steps import BRIEF, STEPS, loss_fn, recipe, run, told
+from tests.script.test_brief_iterations import BRIEF as BRIEF_OF_SCRIPT
+from tests.script.test_brief_iterations import brief_steps
 
 
 def test_most_steps_are_brief_and_change_nothing(tmp_path: Path) -> None:
@@ -51,7 +55,77 @@ def test_a_device_that_does_not_compute_the_same_twice(tmp_path: Path) -> None:
     hidden = Hidden()
 
     def wavering(model: nn.Module, batch: Any) -> torch.Tensor:
-        return loss_fn(model, batch) + hidden.drawn().to(FIRST) * 1e-3
+        return loss_fn(model, batch) + hidden.drawn().to(FIRST) * 1e-1
 
     _, brief = run(recipe(-1, "", wavering), tmp_path, device=FIRST)
     assert not brief
+
+
+ROUNDS = """
+import os
+import sys
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+at, odd = int(sys.argv[1]), sys.argv[2]
+
+
+class Atomics(torch.autograd.Function):
+    # adds in another order each time, as kernels do that use atomics
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * (1 + (os.urandom(1)[0] - 127) * 1e-7)
+
+
+def main():
+    torch.manual_seed(0)
+    data = TensorDataset(torch.randn(160, 8), torch.randint(4, (160,)))
+    loader = DataLoader(data, batch_size=16, shuffle=True)
+    into, out = nn.Linear(8, 32), nn.Linear(32, 4)
+    model = nn.Sequential(into, nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.1), out).to("sim")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    n = 0
+    for epoch in range(15):
+        for x, y in loader:
+            optimizer.zero_grad()
+            scores = Atomics.apply(model(x.to("sim")))
+            loss = F.cross_entropy(scores, y.to("sim"))
+            if n == at and odd == "value":
+                loss = loss + torch.log(-scores.abs().sum())  # value
+            if n == at and odd == "gradient":
+                loss = loss + (scores - scores.detach()).pow(2).sum().sqrt()  # gradient
+            loss.backward()
+            optimizer.step()
+            n += 1
+
+
+main()
+"""
+
+
+@pytest.mark.usefixtures("simulated_environment")
+@pytest.mark.parametrize("odd", ["", "value", "gradient"])
+def test_a_script_on_a_device_that_rounds_otherwise_each_time(odd: str, tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(ROUNDS)
+    output = ("--output", "report.json", "--output-format", "json")
+    words = (file.name, "--", str(BRIEF_OF_SCRIPT), odd)
+    done = fresh_nanodoc("run", "--quiet", *output, *words, cwd=tmp_path)
+    assert done.returncode == (1 if odd else 0), done.stdout + done.stderr
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["run"]["step_found"].endswith("replay of step 0 the same but for rounding")
+    brief = brief_steps(tmp_path)
+    if not odd:
+        assert len(brief) > 60
+        return
+    assert BRIEF_OF_SCRIPT - 1 in brief or BRIEF_OF_SCRIPT - 2 in brief
+    finding = report["findings"][0]
+    assert finding["culprit"]["location"]["line"] == line_of(file, f"# {odd}")
+    assert finding["step"] == BRIEF_OF_SCRIPT

@@ -15,6 +15,7 @@ pytestmark = on_cuda
 MEMORY = """
 
 def memory():
+    torch.cuda.set_per_process_memory_fraction(0.2)  # other tests run beside this one
     model = nn.Sequential(*[nn.Linear(4096, 4096) for _ in range(4)])
     def loss_fn(model, batch):
         out, kept = batch.repeat(1 << 12, 1), []
