@@ -3,8 +3,8 @@ minutes).
 
 Runs what fits the device that torch sees (CUDA, ROCm, XPU, MPS, …) and prints one block to paste
 into docs/accelerators.md. Uses the active Python as it is (torch for the device, pytest, typer,
-pyyaml, rich; pytest-xdist, where it is there); installs nothing. Files go to $OUT, or the working folder. Exit codes: 0 all passed,
-1 something failed, 2 no device.
+pyyaml, rich; pytest-xdist, where it is there); installs nothing. Files go to $OUT, or the working
+folder. Exit codes: 0 all passed, 1 something failed, 2 no device.
 """
 
 from __future__ import annotations
