@@ -43,7 +43,7 @@ def main() -> int:
     results, bench = out / "gpu-tests.xml", out / "bench-gpu.json"
     tests = ("-m", "pytest", "-m", "gpu", "tests/gpu", "-p", "no:cacheprovider")
     # most of the time goes into starting processes
-    beside = ("-n", "4") if importlib.util.find_spec("xdist") is not None else ()
+    beside: tuple[str, ...] = ("-n", "4") if importlib.util.find_spec("xdist") is not None else ()
     beside += ("-p", "no:benchmark")  # of pytest-benchmark, which warns of xdist
     status = _run(*tests, *beside, f"--junitxml={results}")
     options = ("--device", device.type, *_OF_THE_DEVICE)
