@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from nanodoc.facts.source import SourceSpan
@@ -19,10 +19,27 @@ def is_root(outcome: RankOutcome) -> bool:
     return outcome.ended in ROOTS and not outcome.peer
 
 
+def with_roots(outcomes: Sequence[RankOutcome]) -> list[RankOutcome]:
+    """The same, but where none failed by itself, and only some were sick, with a loss that was
+    finite: there is no other that their sick gradients could have come from, so the first of them
+    are roots."""
+    sick = [one for one in outcomes if one.ended == CLEAN]
+    if not sick or len(sick) == len(outcomes) or any(map(is_root, outcomes)):
+        return list(outcomes)
+    first = min(one.step for one in sick if one.step is not None)
+    return [
+        replace(one, ended=SICK) if one.ended == CLEAN and one.step == first else one
+        for one in outcomes
+    ]
+
+
 def order(outcome: RankOutcome) -> tuple[int, int, int]:
-    """Whose report comes first: that of the first rank to fail by itself, or of the lowest."""
+    """Whose report comes first: that of the first rank to fail by itself, or to be sick, or of the
+    lowest."""
     step = outcome.step if outcome.step is not None else -1
-    return (0, step, outcome.rank) if is_root(outcome) else (1, 0, outcome.rank)
+    if is_root(outcome):
+        return 0, step, outcome.rank
+    return (1, step, outcome.rank) if outcome.ended == CLEAN else (2, 0, outcome.rank)
 
 
 WELL, SICK, CLEAN, FAILED, DIED, HUNG, ENDED, LOST = (

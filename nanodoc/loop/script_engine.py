@@ -26,9 +26,11 @@ from nanodoc.loop.observed_step import ObservedStep, ObservedVitals
 from nanodoc.loop.step_reading import StepReading
 from nanodoc.loop.stop import Stop
 from nanodoc.loop.watched_run import WatchedRun
+from nanodoc.replay.lockstep import all_agree, run_together
 from nanodoc.replay.observer import LossObserver, Observer
 from nanodoc.replay.step_state import BriefStep, StepState
 from nanodoc.tensors.plain import is_sharded, local_of
+from nanodoc.trace.tracer import Tracer
 
 _TRACE_IT = (
     "With --trace-steps {step}, or trace_steps in code, the same training with the same seeds "
@@ -51,8 +53,10 @@ class ScriptEngine(WatchedRun):
     unproven: bool = False
     """That a step can be run again has not been shown: it is tried where one is sick, and believed
     where it comes to the same, bit by bit."""
-    traced: int | None = None
-    """The step that was examined by what a trace of it showed while it ran."""
+    together: bool = False
+    """A step can't be run again by this rank alone; by all of them it can."""
+    traced: str = ""
+    """The step that was examined by what one trace of it showed, and how that came about."""
     _judging: ObservedVitals | None = None
     """What was seen of the step that is over."""
     _before: StepState | None = None
@@ -99,6 +103,17 @@ class ScriptEngine(WatchedRun):
             gradients_finite=not finite,
         )
         return Stop(trip=trip, examined=Examined((), (), "not_run"))
+
+    def first_was_well(
+        self, losses: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]
+    ) -> None:
+        """The script's first step, which is not run again, had these losses and gradients."""
+        values = [float(loss) for loss in losses if loss.numel() == 1]
+        loss = sum(values) / len(values) if values else 0.0
+        norm = math.hypot(*(float(g.to_dense().norm()) for g in gradients))
+        self.course.losses.append(loss)
+        self.course.grad_norms.append(norm)
+        here().finished(0, loss, norm)
 
     def open(
         self,
@@ -285,19 +300,42 @@ class ScriptEngine(WatchedRun):
         bad: Sequence[str] = (),
         error: UserCodeError | None = None,
     ) -> Examined:
-        """What a step that can't be run again showed while it ran, if it was traced."""
-        tracer = self.requested.running
-        if tracer is None:
+        """What a step that can't be run again by this rank showed while it ran, if it was traced;
+        else what it shows when all ranks run it again together."""
+        tracer, found = self.requested.running, None
+        if tracer is not None:
+            self.traced = f"step {capsule.step} traced as it ran"
+            return self._seen_in(tracer, observer.losses, capsule, bad, error)
+        if error is None and self.together and all_agree(capsule.step):
+            here().examining()
+            found = run_together(
+                self.runner,
+                self.keeper,
+                capsule,
+                lambda tracer, losses: self._seen_in(tracer, losses, capsule, bad),
+            )
+        if found is None:
             return Examined((), (), "not_run", _TRACE_IT.format(step=capsule.step))
-        self.traced = capsule.step
+        self.traced = f"step {capsule.step} run again by all ranks together"
+        return found
+
+    def _seen_in(
+        self,
+        tracer: Tracer,
+        losses: Sequence[torch.Tensor],
+        capsule: StepState,
+        bad: Sequence[str],
+        error: UserCodeError | None = None,
+    ) -> Examined:
+        """What a trace shows of a sick step, which is about to use its gradients."""
         gradients = dict(self.recipe.model.named_parameters())
         if bad and any(map(is_sharded, gradients.values())):
-            if all(math.isfinite(float(loss)) for loss in observer.losses):
+            if all(math.isfinite(float(loss)) for loss in losses):
                 # they went through a collective, whose result no trace of one rank explains
                 return Examined((), (), "as_it_ran", _BROUGHT_TOGETHER)
             bad = ()  # the loss comes first
         named = [(n, local_of(g)) for n in bad if (g := gradients[n].grad) is not None]
-        return LiveStep(tracer, observer.losses, named, error).examined(capsule, self._indices)
+        return LiveStep(tracer, losses, named, error).examined(capsule, self._indices)
 
     def _end(self, trouble: Stop, steps: int) -> Stop:
         return super()._end(trouble, steps) if self.replays and not self.unproven else trouble

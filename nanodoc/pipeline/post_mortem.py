@@ -191,7 +191,7 @@ def report_without(
         device=trail.device or config.device,
         amp=config.amp,
         seed=config.seed,
-        steps_requested=trail.planned or config.steps or 0,
+        steps_requested=max(trail.planned or config.steps or 0, trail.finished),
         steps_run=trail.finished,
         torch=_version("torch"),
         python=platform.python_version(),

@@ -314,8 +314,8 @@ class ScriptRun:
             place += ", run again only where it is sick"
         elif session.same is not None:
             place += f", replay of step 0 {session.alike}"
-        traced = session.engine.traced if session.engine is not None else None
-        return place if traced is None else f"{place}, step {traced} traced as it ran"
+        traced = session.engine.traced if session.engine is not None else ""
+        return f"{place}, {traced}" if traced else place
 
     def _told(self) -> list[tuple[str, str]]:
         notes = [

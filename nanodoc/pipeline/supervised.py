@@ -16,7 +16,7 @@ from nanodoc.facts.death import LAST_WORDS, SECOND_RUN, DeathFacts
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.failure import Failure
 from nanodoc.facts.failure_kinds import device_is_lost, worker_died
-from nanodoc.facts.ranks import ENDED, FAILED, LOST
+from nanodoc.facts.ranks import ENDED, FAILED, LOST, with_roots
 from nanodoc.pipeline.diagnose import diagnose
 from nanodoc.pipeline.post_mortem import (
     death_of,
@@ -92,7 +92,8 @@ def supervised_rank(job: Job, progress: Progress, ranks: Ranks) -> Report | None
             f"RANK and WORLD_SIZE={ranks.size} are set, and no other rank showed itself",
         )
         return replace(report, not_checked=(*report.not_checked, alone), of_rank=None)
-    evidence = Evidence(ranks=tuple(outcome for outcome, _ in pairs))
+    evidence = Evidence(ranks=tuple(with_roots([outcome for outcome, _ in pairs])))
+    pairs = [(one, told) for one, (_, told) in zip(evidence.ranks, pairs, strict=True)]
     across = diagnose(evidence, job.config)
     merged = merge(pairs, across, superseded(across))
     if ranks.trouble is not None:

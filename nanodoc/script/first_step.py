@@ -41,6 +41,8 @@ class RunAgain:
     """What is run again, from now on, says what the script's own steps say."""
     unsafe: str = ""
     """Why no step can be run again."""
+    together: bool = False
+    """All ranks together could do it."""
     deferred: str = ""
     """Why it was not run as long as the script goes on."""
 
@@ -59,16 +61,12 @@ def run_again(
     `error` is what the script's own step raised, if anything. Of several ranks each runs it by
     itself."""
     healthy = error is None and first.finite
-    unsafe = _of_others_too(engine.recipe.model)
+    parts = _of_others_too(engine.recipe.model)
     drawn = recovered.draws_unseen() if healthy else None
-    if unsafe is None and drawn is not None:
-        unsafe = f"{drawn}, an iterator that it draws from"
-    now = None
-    if unsafe is None:
-        now = WholeState(value for _, _, value in recovered.reached_variables())
-        unsafe = now.unsafe
-    if now is None or unsafe is not None:
-        return RunAgain(unsafe=unsafe or "")
+    now = WholeState(value for _, _, value in recovered.reached_variables())
+    unsafe = f"{drawn}, an iterator that it draws from" if drawn is not None else now.unsafe
+    if parts is not None or unsafe is not None:
+        return RunAgain(unsafe=parts or unsafe or "", together=unsafe is None)
     shared = shared_parameter(engine.recipe.model)
     if healthy and shared is not None:
         # others may write to it while the step runs, and must not lose that
@@ -147,6 +145,19 @@ def _compared(
         # a rank that is well by itself has its sick gradients from another
         holds=is_true and ended is None and (first.finite or not alone),
     )
+
+
+def as_it_ran(first: Candidate, engine: ScriptEngine) -> Stop | None:
+    """The course of a run whose first step is not run again begins with what the script came to;
+    or that was sick. Under a loss scaler it is not told: the losses are scaled, and the scaler
+    leaves out what is not finite."""
+    if first.trained.scaled:
+        return None
+    seen = first.fingerprints[-1]
+    if not first.finite:
+        return engine.first_was_sick(seen.losses)
+    engine.first_was_well(seen.losses, [g for g in seen.gradients if g is not None])
+    return None
 
 
 def _of_others_too(model: torch.nn.Module) -> str | None:

@@ -21,7 +21,7 @@ from nanodoc.loop.script_engine import ScriptEngine
 from nanodoc.loop.stop import Stop
 from nanodoc.replay.local_collectives import several_ranks
 from nanodoc.script.fingerprint import Fingerprint
-from nanodoc.script.first_step import run_again, steps_come_to_the_same
+from nanodoc.script.first_step import RunAgain, as_it_ran, run_again, steps_come_to_the_same
 from nanodoc.script.glance import Glance, glance_at, start_at
 from nanodoc.script.loops import Loop, Loops
 from nanodoc.script.outside import Outside
@@ -197,19 +197,19 @@ class ScriptSession(SearchSession):
         if again.stop is not None:
             self._end(again.stop)
         if not again.holds:
-            return self._observe_only(first, replays=bool(again.deferred))
+            return self._observe_only(first, again)
         engine.replays = bool(again.same)
         self.steps = 1
 
-    def _observe_only(self, first: Candidate, *, replays: bool = False) -> None:
-        """The step can't be run again: it went well in the script, and not then; or, with
-        `replays`, not while the script goes on."""
+    def _observe_only(self, first: Candidate, again: RunAgain) -> None:
+        """The step can't be run again: it went well in the script, and not then; or not while the
+        script goes on; or not without the other ranks."""
         self._around.close()
         engine = self._open_engine(first.trained)
-        engine.replays = engine.unproven = replays
-        # a loss scaler leaves such a step out, and lowers its scale
-        if not first.finite and not first.trained.scaled:
-            self._end(engine.first_was_sick(first.fingerprints[-1].losses))
+        engine.replays = engine.unproven = bool(again.deferred)
+        engine.together = again.together
+        if (sick := as_it_ran(first, engine)) is not None:
+            self._end(sick)
         self.steps = 1
 
     def _next(self, frame: FrameType, loop: Loop, bound: Mapping[str, Any] | None) -> None:

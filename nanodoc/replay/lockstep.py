@@ -1,0 +1,117 @@
+"""A sick step of a model whose parts lie on several ranks is run again by all of them together,
+collectives and all: no rank could do so alone. All have to say first that they will, for one that
+did not would let the others wait.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from nanodoc.errors import UserCodeError
+from nanodoc.measure.gradients import really_nonfinite
+from nanodoc.replay.sandbox import warnings_unsaid
+from nanodoc.replay.step import StepRunner, run_step
+from nanodoc.replay.step_state import StateKeeper, StepState
+from nanodoc.replay.traced_replay import leaves_of
+from nanodoc.trace.eager import run_eagerly
+from nanodoc.trace.examine import EveryOp
+from nanodoc.trace.threads import in_one_thread
+from nanodoc.trace.tracer import Tracer
+
+Found = TypeVar("Found")
+
+_PATIENCE = 5.0
+"""Seconds that the first rank waits for the others to be sick in the same step: what is not finite
+on one usually comes to all with the next collective, and each gets there at about the same time."""
+_PAUSE = 0.02
+_VERDICT, _GO, _NO = "verdict", "go", "no"
+
+
+def all_agree(step: int) -> bool:
+    """Every rank of the run has asked this for the same step, and each is told the same. Through
+    the store that the training's process group met at: no collective is run."""
+    store = _store_of(step)
+    if store is None:
+        return False
+    rank, size = dist.get_rank(), dist.get_world_size()
+    try:
+        store.set(str(rank), "")
+        if rank == 0:
+            all_there = _has(store, [str(other) for other in range(size)], _PATIENCE)
+            return _decided(store, _GO if all_there else _NO) == _GO
+        _has(store, [_VERDICT], 2 * _PATIENCE)
+        return _decided(store, _NO) == _GO  # another may have said otherwise a moment ago
+    except RuntimeError:  # the process that keeps the store is gone
+        return False
+
+
+def _has(store: Any, keys: list[str], seconds: float) -> bool:
+    """Whether it has all of them in time. `wait` would print a warning of torch's where not."""
+    until = time.monotonic() + seconds
+    while not store.check(keys):
+        if time.monotonic() > until:
+            return False
+        time.sleep(_PAUSE)
+    return True
+
+
+def _decided(store: Any, word: str) -> str:
+    """The first word that any rank has said."""
+    said: bytes = store.compare_set(_VERDICT, "", word)
+    return said.decode()
+
+
+def _store_of(step: int) -> Any:
+    if not dist.is_initialized():
+        return None
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    try:
+        store = dist.distributed_c10d._get_default_store()
+    except (RuntimeError, AttributeError):  # a group that met otherwise
+        return None
+    return dist.distributed_c10d.PrefixStore(f"nanodoc/{attempt}/{step}", store)
+
+
+def run_together(
+    runner: StepRunner,
+    keeper: StateKeeper,
+    capsule: StepState,
+    examined: Callable[[Tracer, list[torch.Tensor]], Found],
+) -> Found | None:
+    """Runs the step again, traced; every rank has to do so. What `examined` makes of the trace and
+    the losses when they or the gradients are not finite, before the optimizer that would use them
+    steps. None where the step was well, or raised. The weights may be moved afterwards."""
+    keeper.restore(capsule)
+    model = runner.recipe.model
+    named = list(model.named_parameters())
+    batches = [runner.moved(batch) for batch in capsule.batches]
+    tracer = Tracer(model, leaves_of(model, batches), EveryOp())
+    losses: list[torch.Tensor] = []
+    found: list[Found] = []
+
+    def on_gradients() -> None:
+        if found:
+            return
+        with tracer.paused():
+            sick = bool(really_nonfinite(named)) or not all(
+                bool(torch.isfinite(loss).all()) for loss in losses
+            )
+        if sick:
+            found.append(examined(tracer, losses))
+
+    raising = contextlib.suppress(UserCodeError)
+    with run_eagerly(), in_one_thread(model), warnings_unsaid(), raising, tracer:
+        run_step(
+            runner,
+            batches,
+            on_loss=lambda loss: losses.append(loss.detach()),
+            on_gradients=on_gradients,
+        )
+    return found[0] if found else None
