@@ -39,6 +39,8 @@ def reshaped_pairs_at(recipe: Recipe, build: BuildFacts) -> SourceSpan | None:
     step."""
     running = build.makers | running_scopes(recipe)
     for file in sorted({file for file, _ in running}):
+        if not any(isinstance(n, ast.Call) and is_reshape_to(n, 2) for n in nodes_of(file)):
+            continue
         for scope in nodes_of(file):
             if not isinstance(scope, (*FUNCTION, ast.Module)):
                 continue

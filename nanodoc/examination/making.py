@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import random
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +14,7 @@ import torch
 from torch.utils.data import BatchSampler, IterableDataset, default_collate
 
 from nanodoc.errors import UsageError, UserCodeError, is_users
-from nanodoc.examination.sample import as_tensor
+from nanodoc.examination.sample import as_tensor, seed_all
 from nanodoc.facts.ops import LeafRoot, Making
 from nanodoc.facts.source import SourceSpan
 from nanodoc.replay.sandbox import state_preserved, warnings_unsaid
@@ -184,7 +182,7 @@ class MakingSearch:
         bad = _bad_sample(source.dataset, "", self._seconds / 2)
         if bad is None:
             return None
-        _seed(bad[1])
+        seed_all(bad[1])
         line = _of_sample(lines, source, bad[0], "") or _held(lines, source.dataset, bad[0], "")
         return _making(line, "build")
 
@@ -193,7 +191,7 @@ class MakingSearch:
             return None
         for seed in seeds:
             with _following(self._seconds) as lines:
-                _seed(seed)
+                seed_all(seed)
                 found = _making(_of_sample(lines, self._source, index, path), "sample")
                 if found is not None or lines.of_any():
                     return found
@@ -214,21 +212,13 @@ class MakingSearch:
         return None
 
 
-def _seed(seed: int) -> None:
-    """A sample that is drawn by chance may be bad by chance."""
-    random.seed(seed)
-    torch.manual_seed(seed)
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed(seed)
-
-
 def _bad_sample(dataset: Any, path: str, seconds: float) -> tuple[int, int] | None:
     """The first sample that holds such a value, and the seed that it was drawn with, where nothing
     tells which ones the batch was made of."""
     until = time.monotonic() + seconds
     with contextlib.suppress(Exception):  # the user's data set, asked at another time than theirs
         for seed, index in itertools.product(range(_DRAWS), range(len(dataset))):
-            _seed(seed)
+            seed_all(seed)
             sample = dataset[index]
             value = _at(sample, path)
             if _any_bad(sample if value is None else value):

@@ -137,13 +137,15 @@ def own_sources(entrypoint: str) -> tuple[str, ...]:
     file = entrypoint.split(" -- ")[0].rpartition(":")[0] or entrypoint
     if os.path.isfile(file):
         folders.add(os.path.dirname(os.path.abspath(file)) + os.sep)
-    files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+    below = tuple(folders)
+    # a module that imports its parts when they are asked for is not to be asked
+    files = {getattr(module, "__dict__", {}).get("__file__") for module in [*sys.modules.values()]}
     own = sorted(
         name
         for name in files
         if isinstance(name, str)
         and name.endswith(".py")
-        and os.path.abspath(name).startswith(tuple(folders))
+        and (name if os.path.isabs(name) else os.path.abspath(name)).startswith(below)
         and frame_kind(name) == USER
     )
     return tuple(shown_path(name) for name in own[:_MOST_SOURCES])

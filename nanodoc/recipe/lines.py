@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import textwrap
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
 from nanodoc.facts.source import SourceSpan
@@ -16,7 +17,7 @@ def line_of_key(path: Path, function: str, key: str, shown: str) -> SourceSpan |
     where there is no such place or no telling. `shown` is how the file is named in a report."""
     try:
         source = path.read_text(encoding="utf-8")
-        tree = ast.parse(source)
+        tree = _tree_of(source)
     except (OSError, SyntaxError, UnicodeDecodeError, ValueError):
         return None
     bodies = [
@@ -41,6 +42,11 @@ def line_of_key(path: Path, function: str, key: str, shown: str) -> SourceSpan |
         code=code,
         indent=max(0, lines[0].find(code.split("\n")[0])),
     )
+
+
+@lru_cache(maxsize=4)
+def _tree_of(source: str) -> ast.Module:
+    return ast.parse(source)
 
 
 def _pairs(tree: ast.AST, key: str) -> Iterator[tuple[ast.expr | ast.keyword, ast.expr]]:

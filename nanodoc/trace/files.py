@@ -8,6 +8,7 @@ import linecache
 import os
 import sys
 import sysconfig
+from functools import lru_cache
 from pathlib import Path
 
 from nanodoc.facts.source import SourceSpan
@@ -95,9 +96,17 @@ def shown_path(filename: str) -> str:
     cell = _cell(filename)
     if cell:
         return cell
+    try:
+        return _shown_from(filename, os.getcwd())
+    except OSError:  # the folder is gone
+        return filename
+
+
+@lru_cache(maxsize=4096)
+def _shown_from(filename: str, folder: str) -> str:
     path = Path(filename)
     try:
-        return str(path.resolve().relative_to(Path.cwd()))
+        return str(path.resolve().relative_to(folder))
     except (ValueError, OSError):
         return str(path)
 
