@@ -56,7 +56,7 @@ if kind == "mesh":  # tensor parallel inside, FSDP2 outside
         parallelize_module(block, mesh["inner"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
         fully_shard(block, mesh=mesh["outer"])
     fully_shard(net, mesh=mesh["outer"])
-elif kind in ("fsdp2", "hsdp"):
+elif kind in ("fsdp2", "plain", "hsdp"):
     for block in net.blocks:
         fully_shard(block, mesh=mesh)
     fully_shard(net, mesh=mesh)
@@ -75,9 +75,13 @@ for step in range(10):
     if "data" in words and share == 1 and step == 6:
         x[3, 2] = float("nan")
     Block.broken = "op" in words and step == 6
+    if "dies" in words and rank == 1 and step == 6:
+        os._exit(9)
     optimizer.zero_grad()
     loss = (net(x) - y).square().mean()
     loss.backward()
+    if "shard" in words and rank == 1 and step == 6:
+        next(net.parameters()).grad.to_local().view(-1)[0] = float("inf")
     if kind == "fsdp2":
         nn.utils.clip_grad_norm_(net.parameters(), 1.0)
     if "clip" in words:
@@ -101,7 +105,9 @@ def script(tmp_path: Path) -> Path:
 RANKS = {"hsdp": 4, "mesh": 4}
 
 
-def run(script: Path, *words: str, options: tuple[str, ...] = ()) -> dict[str, Any]:
+def run(
+    script: Path, *words: str, options: tuple[str, ...] = (), found: bool = True
+) -> dict[str, Any]:
     ranks = RANKS.get(words[0], 2)
     report = script.parent / "report.json"
     shown = ("--output-format", "json", "--output", str(report))
@@ -109,7 +115,7 @@ def run(script: Path, *words: str, options: tuple[str, ...] = ()) -> dict[str, A
     done = nanodoc("run", *shown, *options, *words, cwd=script.parent, ranks=ranks)
     assert report.exists(), done.stderr
     told: dict[str, Any] = json.loads(report.read_text())
-    assert "not run again" in told["run"]["step_found"]
+    assert not found or "not run again" in told["run"]["step_found"]
     return told
 
 
@@ -137,37 +143,58 @@ def bare(script: Path, kind: str) -> None:
     [
         ("fsdp2", "data", "ND101", 'x[3, 2] = float("nan")'),
         ("fsdp2", "op", "ND202", "h = h / (h.sum() * 0)"),
+        ("fsdp1", "op", "ND202", "h = h / (h.sum() * 0)"),
         ("tensor", "op", "ND202", "h = h / (h.sum() * 0)"),
+        ("mesh", "data", "ND101", 'x[3, 2] = float("nan")'),
+        ("mesh", "op", "ND202", "h = h / (h.sum() * 0)"),
     ],
 )
-def test_the_rank_and_the_line(script: Path, kind: str, word: str, code: str, line: str) -> None:
+def test_all_ranks_run_the_sick_step_again_together(
+    script: Path, kind: str, word: str, code: str, line: str
+) -> None:
     report = run(script, kind, word)
-    told = report["findings"][0]
-    assert (told["code"], told["step"]) == ("ND901", 6)
-    assert "--trace-steps 6" in told["explanation"]
-    if word == "data":
-        assert [one["ended"] for one in report["ranks"]] == ["clean", "sick"]
-        assert told["rank"] == 1
-        assert "its loss is finite" in report["findings"][1]["explanation"]
-    report = run(script, kind, word, options=("--trace-steps", "6"))
+    assert report["run"]["step_found"].endswith("step 6 run again by all ranks together")
     found = report["findings"][0]
     assert (found["code"], found["step"]) == (code, 6)
     assert found["culprit"]["location"]["line"] == line_of(script, line)
-    assert found["rank"] == (1 if word == "data" else 0)
+    ended = [one["ended"] for one in report["ranks"]]
+    if word == "data":
+        ranks = RANKS.get(kind, 2)
+        assert ended == ["clean"] * (ranks // 2) + ["sick"] * (ranks // 2)
+        assert found["rank"] == ranks // 2
+        assert "finite; what is not finite there" in report["findings"][1]["explanation"]
+    else:
+        assert set(ended) == {"sick"}
 
 
-def test_data_of_one_part_of_a_mesh(script: Path) -> None:
-    report = run(script, "mesh", "data", options=("--trace-steps", "6"))
-    assert [one["ended"] for one in report["ranks"]] == ["clean", "clean", "sick", "sick"]
+@pytest.mark.parametrize(("kind", "word"), [("fsdp2", "data"), ("mesh", "op")])
+def test_a_step_that_is_traced_while_it_runs(script: Path, kind: str, word: str) -> None:
+    report = run(script, kind, word, options=("--trace-steps", "6"))
+    assert report["run"]["step_found"].endswith("step 6 traced as it ran")
     found = report["findings"][0]
-    assert (found["code"], found["step"], found["rank"]) == ("ND101", 6, 2)
-    assert found["culprit"]["location"]["line"] == line_of(script, 'x[3, 2] = float("nan")')
+    assert (found["code"], found["step"]) == ({"data": "ND101", "op": "ND202"}[word], 6)
 
 
-def test_an_op_of_a_mesh(script: Path) -> None:
-    found = run(script, "mesh", "op", options=("--trace-steps", "6"))["findings"][0]
-    assert (found["code"], found["step"]) == ("ND202", 6)
-    assert found["culprit"]["location"]["line"] == line_of(script, "h = h / (h.sum() * 0)")
+def test_a_gradient_that_is_sick_in_one_shard_alone(script: Path) -> None:
+    """The other rank has stepped, and cannot run the step again. Its own error, that the first has
+    left it, is an effect."""
+    report = run(script, "plain", "shard")
+    first, second = report["findings"]
+    assert (first["code"], first["rank"], first["step"]) == ("ND901", 1, 6)
+    assert "--trace-steps 6" in first["explanation"]
+    assert second["code"] == "ND801"
+    assert second["explanation"].startswith("Rank 1 of 2 made a value that is not finite")
+    assert [one["ended"] for one in report["ranks"]] == ["failed", "sick"]
+    assert report["vitals"]["steps"] == 7
+
+
+def test_a_rank_that_dies(script: Path) -> None:
+    report = run(script, "fsdp2", "dies", found=False)
+    first = report["findings"][0]
+    assert (first["code"], first["rank"], first["step"]) == ("ND711", 1, 6)
+    assert first["culprit"]["location"]["line"] == line_of(script, "os._exit(9)")
+    assert report["run"]["steps_run"] == report["run"]["steps_requested"] == 6
+    assert report["vitals"]["loss_first"] > report["vitals"]["loss_lowest"] > 0
 
 
 def test_a_clip_by_the_norm_of_a_part(script: Path) -> None:
