@@ -17,6 +17,8 @@ from nanodoc.replay.local_collectives import batch_digests, fingerprints, replic
 from nanodoc.report.report import Report
 
 _NOT_ALONE = ("not_run", "as_it_ran")
+_COLLECTIVES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "fsdp")
+"""Namespaces of the ops whose results come from other ranks, too."""
 
 
 def before_the_run(recipe: Recipe) -> RankAtStart | None:
@@ -49,14 +51,9 @@ def rank_facts(
         # run again by itself, the step was healthy: what tripped it came from the others; where it
         # can't be run again, its loss was
         finite = trip.loss is not None and trip.loss - trip.loss == 0
-        own = (
-            CLEAN
-            if grouped
-            and finite
-            and evidence.reproduced in ("no", *_NOT_ALONE)
-            and not (evidence.births or evidence.leaves)
-            else SICK
-        )
+        alone = finite and evidence.reproduced in ("no", *_NOT_ALONE)
+        unborn = alone and not (evidence.births or evidence.leaves)
+        own = CLEAN if grouped and (unborn or _has_arrived(evidence)) else SICK
     well = own == WELL and not outcome.interrupted
     parameters, wrapped = (
         replicated(recipe.model)
@@ -89,6 +86,13 @@ def rank_facts(
         data_site=evidence.data_site,
         saved=evidence.saved,
     )
+
+
+def _has_arrived(evidence: Evidence) -> bool:
+    """Every value that is not finite came out of a collective, into which this rank gave only
+    finite ones."""
+    made_by = [birth.op.op.partition(".")[0] for birth in evidence.births]
+    return bool(made_by) and not evidence.leaves and all(name in _COLLECTIVES for name in made_by)
 
 
 def outcome_of_rank(facts: RankFacts, report: Report) -> RankOutcome:

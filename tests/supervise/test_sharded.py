@@ -75,6 +75,9 @@ for step in range(10):
     if "data" in words and share == 1 and step == 6:
         x[3, 2] = float("nan")
     Block.broken = "op" in words and step == 6
+    if "part" in words and rank == 0 and step == 6:
+        with torch.no_grad():
+            net.blocks[1].up.weight.to_local()[0] = 3e38
     if "dies" in words and rank == 1 and step == 6:
         os._exit(9)
     optimizer.zero_grad()
@@ -173,6 +176,17 @@ def test_a_step_that_is_traced_while_it_runs(script: Path, kind: str, word: str)
     assert report["run"]["step_found"].endswith("step 6 traced as it ran")
     found = report["findings"][0]
     assert (found["code"], found["step"]) == ({"data": "ND101", "op": "ND202"}[word], 6)
+
+
+def test_an_overflow_in_one_part_of_a_layer(script: Path) -> None:
+    """Of tensor parallel: it comes to the other rank out of a collective, which is not to blame."""
+    report = run(script, "tensor", "part")
+    assert [one["ended"] for one in report["ranks"]] == ["sick", "clean"]
+    first, second = report["findings"]
+    assert (first["code"], first["rank"], first["step"]) == ("ND204", 0, 6)
+    assert first["culprit"]["location"]["line"] == line_of(script, "h = self.up(x).relu()")
+    assert second["code"] == "ND801"
+    assert "Rank 1: what went into the collectives is finite" in second["explanation"]
 
 
 def test_a_gradient_that_is_sick_in_one_shard_alone(script: Path) -> None:

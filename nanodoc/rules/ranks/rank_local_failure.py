@@ -19,6 +19,7 @@ ND101 non-finite-input, ND711 process-died, ND804 desynchronised-ranks
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
@@ -100,8 +101,10 @@ def _explanation(
         if all(outcome.ran_alone for outcome in given):
             said = f", run again without the others, {'are' if many else 'is'} finite on "
             said += f"{'their' if many else 'its'} own batch"
-        else:
+        elif all(math.isfinite(outcome.loss or 0.0) for outcome in given):
             said = f": {'their losses are' if many else 'its loss is'} finite"
+        else:
+            said = ": what went into the collectives is finite"
         parts.append(f"{whom}{said}; what is not finite there arrived from the others.")
     if waited:
         only = "waited in one" if aborted else "only waited for it"
