@@ -22,7 +22,7 @@ from nanodoc.facts.inspection import InspectionFacts
 from nanodoc.facts.items import ItemFacts
 from nanodoc.facts.loop import DataFacts, LoopFacts, OverfitFacts, RunStatistics
 from nanodoc.facts.ops import Birth, LeafRoot, OptimizerFacts, ParameterFacts, ProbedFacts
-from nanodoc.facts.ranks import LocalClip, RankOutcome, SavedFile
+from nanodoc.facts.ranks import LocalClip, RankGradients, RankOutcome, SavedFile
 from nanodoc.facts.source import SourceSpan
 from nanodoc.facts.trials import Pattern
 
@@ -131,6 +131,7 @@ class Evidence:
     crash: CrashFacts | None = None
     """What a closer look at `failure` showed."""
     local_clip: LocalClip | None = None
+    rank_gradients: RankGradients | None = None
     saved: tuple[SavedFile, ...] = ()
     """What this rank of several saved."""
     ranks: tuple[RankOutcome, ...] = ()

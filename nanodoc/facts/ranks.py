@@ -93,6 +93,24 @@ class RankAtStart:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RankGradients:
+    """Of the first step of a script, which was run again without the other ranks."""
+
+    own: tuple[float, ...]
+    """Projections of the rank's own gradients, as its backward pass left them."""
+    used: tuple[float, ...]
+    """The same of those that its optimizer stepped with."""
+    mean: bool
+    """What was differentiated is a mean, as the loss function gave it."""
+    divisor: float
+    """What such a mean was divided by; 0 for nothing."""
+    divided_at: SourceSpan | None = None
+    """The line that divides gradients, or else the loss, by the number of ranks."""
+    summed_at: SourceSpan | None = None
+    """The line that reduces gradients over the ranks by hand."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SavedFile:
     """A file that a rank saved."""
 
@@ -143,10 +161,11 @@ class RankFacts:
     data_site: SourceSpan | None = None
     """Where its DataLoader was made."""
     saved: tuple[SavedFile, ...] = ()
+    gradients: RankGradients | None = None
 
     def for_all(self) -> dict[str, Any]:
         """What the rules ask of all ranks together: fields of `RankOutcome`."""
-        names = "ran_alone fingerprints before batches data_site saved wrapped"
+        names = "ran_alone fingerprints before batches data_site saved wrapped gradients"
         return {name: getattr(self, name) for name in names.split()}
 
 
@@ -177,3 +196,4 @@ class RankOutcome:
     data_site: SourceSpan | None = None
     saved: tuple[SavedFile, ...] = ()
     wrapped: bool = False
+    gradients: RankGradients | None = None

@@ -103,7 +103,7 @@ class WatchedRun:
         watches = Watches(runner, keeper, replayer, build, self.checkpoints, options)
         self._graph, self._probes, self.amp = watches.graph, watches.probes, watches.amp
         self.requested, self.sampler = watches.requested, watches.sampler
-        self.learning = watches.learning
+        self.learning, self.rank_gradients = watches.learning, watches.rank_gradients
         self.brief = BriefSteps(runner, keeper, self.checkpoints, self.course, self.learning)
         if options.closely or checkpoint_every is not None or not checkpoints:
             self.brief.give_up()

@@ -15,6 +15,7 @@ from nanodoc.watchers.grad_graph import GraphWatch
 from nanodoc.watchers.learning import LearningWatch
 from nanodoc.watchers.local_clips import LocalClipWatch
 from nanodoc.watchers.probes import ProbeWatch
+from nanodoc.watchers.rank_gradients import RankGradientsWatch
 from nanodoc.watchers.requested_steps import LookOptions, RequestedSteps
 from nanodoc.watchers.sampling import Sampler
 from nanodoc.watchers.saved_files import SavedFilesWatch
@@ -74,6 +75,7 @@ class Watches:
         self.learning = LearningWatch(
             runner, keeper, build, self.amp.calls.loop_protocol, checkpoints, self.sampler
         )
+        self.rank_gradients = RankGradientsWatch()
         # in this order they are told of everything; the scaler's scalars are the first to be read,
         # where the observer expects the scale
         self.in_order: tuple[Watch, ...] = (
@@ -85,6 +87,7 @@ class Watches:
             GuardedWatch(self.learning, "how the model learns"),
             GuardedWatch(SavedFilesWatch(), "files that ranks save"),
             GuardedWatch(LocalClipWatch(), "clipping of parts of gradients"),
+            GuardedWatch(self.rank_gradients, "gradients of the ranks"),
         )
         moments = ("before_step", "around_step", "after_backward", "after_step", "line")
         self.hearing = {

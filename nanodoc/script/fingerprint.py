@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -105,9 +105,13 @@ def _near(
 
 
 @contextlib.contextmanager
-def fingerprinted(prints: list[Fingerprint]) -> Iterator[None]:
+def fingerprinted(
+    prints: list[Fingerprint],
+    around_backward: Callable[[Any], contextlib.AbstractContextManager[None]] | None = None,
+) -> Iterator[None]:
     """Adds a fingerprint at the door of every optimizer's step, or behind each closure that it
-    calls; where nothing steps, one of the losses alone."""
+    calls; where nothing steps, one of the losses alone. `around_backward` is given what is
+    differentiated."""
     losses: list[torch.Tensor] = []
     original = torch.autograd.backward
 
@@ -128,7 +132,8 @@ def fingerprinted(prints: list[Fingerprint]) -> Iterator[None]:
 
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
         losses.extend(scalars_of(tensors))
-        return original(tensors, *args, **kwargs)
+        with contextlib.nullcontext() if around_backward is None else around_backward(tensors):
+            return original(tensors, *args, **kwargs)
 
     hook = register_optimizer_step_pre_hook(before)
     torch.autograd.backward = backward

@@ -4,6 +4,7 @@ whose kernels may add in another order each time, but for rounding?"""
 from __future__ import annotations
 
 import re
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -78,14 +79,24 @@ def run_again(
     if alone and first.trained.scaled and error is None and not first.finite:
         return RunAgain(deferred="its loss scaler met gradients that were not finite")
     engine.alone.begin(broken_off=error is not None)
+    compared = alone and healthy and len(engine.recipe.optimizers) == len(first.fingerprints) == 1
+    watch = engine.rank_gradients
+    listening: AbstractContextManager[None] = nullcontext()
+    if compared:
+        recovered.limits.around_backward = watch.around_backward
+        listening = watch.listening(engine.recipe.optimizers[0])
     again = None
     rounds = engine.runner.device.type != "cpu"
     try:
-        ended = _run(first, engine, recovered, now, error)
+        with listening:
+            ended = _run(first, engine, recovered, now, error)
         again = _compared(first, *ended, error, alone=alone, rounds=rounds)
     finally:
+        recovered.limits.around_backward = None
         if again is None or again.stop is None:
             engine.going_on()
+    if compared and again.same:
+        watch.take(first.fingerprints[0].gradients)
     if alone and healthy and not again.same:
         return RunAgain(deferred="without the other ranks it comes to another loss")
     return again

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import io
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from types import CodeType, FrameType
@@ -45,6 +45,7 @@ class Limits:
     """The last iteration that was run again drew values from outside of it."""
     fingerprints: list[Fingerprint] | None = None
     """Where those of the next run go."""
+    around_backward: Callable[[Any], contextlib.AbstractContextManager[None]] | None = None
 
 
 class RecoveredStep:
@@ -156,7 +157,8 @@ class RecoveredStep:
         prints, self.limits.fingerprints = self.limits.fingerprints, None
         hook = register_optimizer_step_post_hook(after)
         try:
-            with contextlib.nullcontext() if prints is None else fingerprinted(prints):
+            around = self.limits.around_backward
+            with contextlib.nullcontext() if prints is None else fingerprinted(prints, around):
                 yield
         finally:
             hook.remove()
@@ -231,8 +233,7 @@ class IterationStart:
     """The batch it was given: the value of the loop's variable, or the values of several by name.
     Empty where the body makes its batch itself. A copy, where the body writes into it."""
     batch_is_copy: bool = False
-    versions: tuple[int, ...] = ()
-    """How often the batch's tensors had been written to."""
+    versions: tuple[int, ...] = ()  # how often the batch's tensors had been written to
     trained: dict[str, ref[Any]] = field(default_factory=dict)
     """The networks and optimizers among the global variables: a script may load its best model into
     the variable when the loop is over. Not held: a script may let go of one."""
@@ -241,8 +242,7 @@ class IterationStart:
     """Those that the loop binds or counts by: other steps have others."""
     suspended: dict[str, ref[Any]] = field(default_factory=dict)
     """Generators and coroutines among the variables, which are not held."""
-    own_batch: Any = None
-    """The script's own objects."""
+    own_batch: Any = None  # the script's own objects
 
     @property
     def was_written(self) -> bool:

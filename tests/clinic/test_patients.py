@@ -48,6 +48,7 @@ WITHOUT_PATIENT = {
     "ND806": (RANKS, "supervise/test_ranks.py"),
     "ND808": (RANKS, "supervise/test_ranks.py"),
     "ND809": (RANKS, "supervise/test_sharded.py"),
+    "ND810": (RANKS, "supervise/test_rank_gradients.py"),
 }
 """Rules that no training of one process on a CPU can bring about: why, and which test does."""
 

@@ -3,6 +3,7 @@
 from nanodoc.rules.ranks import (
     desynchronised_ranks,
     diverged_replicas,
+    gradient_averaging,
     local_clip,
     network,
     rank_local_failure,
@@ -23,6 +24,7 @@ RULES = tuple(
         same_batches,
         shared_file,
         local_clip,
+        gradient_averaging,
         unshuffled_epochs,
     )
 )

@@ -1,0 +1,134 @@
+"""## What it checks
+Under torchrun, of a script: the first step is run again on each rank without the others, which
+gives the rank's own gradients. The mean of these over the ranks is compared with what the
+optimizers stepped with, along four directions.
+
+## Why it matters
+DistributedDataParallel makes the mean of the ranks' gradients. Where the training divides by the
+number of ranks once more, each step is that much too small, and smaller still on more devices.
+Where it sums the gradients itself and divides nowhere, each step is that much too large. AdamW
+hides both, as long as nothing is clipped.
+
+## Example
+    model = DistributedDataParallel(net)
+    loss = criterion(model(x), y) / dist.get_world_size()   # DDP divides as well
+    loss.backward()
+
+## Fix
+Leave the division to DistributedDataParallel; where gradients are reduced by hand, use
+`dist.ReduceOp.AVG`, or divide once.
+
+## See also
+ND802 diverged-replicas, ND806 same-batches
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from nanodoc.diagnosis.claim import Claim, Specificity, confidence
+from nanodoc.diagnosis.finding import Culprit, Fix
+from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.ranks import RankGradients
+from nanodoc.facts.source import SourceSpan
+
+_ALIKE = 0.02
+"""How far ratios may lie from each other, and from what they should be."""
+_LARGE = 0.05
+"""Of the largest projection: smaller ones are the difference of large numbers."""
+_LEAST = 2  # projections that have to agree
+
+
+@rule(
+    "ND810",
+    "gradient-averaging",
+    "warning",
+    "the ranks' gradients are divided by their number twice, or never",
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    told = [rank.gradients for rank in evidence.ranks]
+    each = [one for one in told if one is not None]
+    ranks = len(told)
+    if ranks < 2 or len(each) < ranks:
+        return
+    ratio = _ratio(each)
+    if ratio is None:
+        return
+    found = _found(each, ratio, ranks)
+    if found is None:
+        return
+    title, explanation, fix, where = found
+    yield Claim(
+        root=("gradients",),
+        specificity=Specificity.FAMILY,
+        finding=rule.finding(
+            confidence=confidence(0.6, 0.3 if where is not None else 0.0, 0.2),
+            title=title,
+            explanation=explanation,
+            culprit=Culprit(kind="optimizer", location=where),
+            phase="backward",
+            step=0,
+            evidence=(
+                ("what the optimizers stepped with, over the mean of the ranks'", f"{ratio:.3g}"),
+                ("ranks", str(ranks)),
+            ),
+            fixes=(Fix(title=fix, confidence="likely"),),
+        ),
+    )
+
+
+def _found(
+    each: Sequence[RankGradients], ratio: float, ranks: int
+) -> tuple[str, str, str, SourceSpan | None] | None:
+    """(title, explanation, fix, line)"""
+    where = each[0].divided_at
+    by_loss = all(one.divisor == ranks for one in each)
+    if (by_loss and _is(ratio, 1.0)) or _is(ratio, 1 / ranks):
+        if where is None:  # it may be a division by something else, of which there are as many
+            return None
+        what = "the loss" if by_loss else "the gradients"
+        return (
+            f"gradients are divided by the number of ranks twice: steps are 1/{ranks} as large",
+            f"{what.capitalize()} of each rank {'is' if by_loss else 'are'} divided by {ranks}, "
+            "and the gradients are averaged over the ranks as well, so that the optimizer steps "
+            f"with 1/{ranks} of the gradient of the mean loss.",
+            f"do not divide {what}: the average over the ranks does",
+            where,
+        )
+    at = each[0].summed_at
+    if at is not None and _is(ratio, ranks) and all(one.mean for one in each):
+        return (
+            f"gradients are summed over {ranks} ranks and divided nowhere",
+            "Each rank differentiates the mean loss of its own batch, and the optimizer steps with "
+            f"the sum over the ranks: {ranks} times the gradient of the mean loss.",
+            "op=dist.ReduceOp.AVG, or divide by dist.get_world_size()",
+            at,
+        )
+    return None
+
+
+def _ratio(each: Sequence[RankGradients]) -> float | None:
+    """What was used over the mean of the ranks' own gradients; None where directions disagree, or
+    ranks do."""
+    used = each[0].used
+    size = max((abs(value) for value in used), default=0.0)
+    if not size or any(len(one.used) != len(used) or len(one.own) != len(used) for one in each):
+        return None
+    if any(abs(a - b) > 1e-3 * size for one in each for a, b in zip(one.used, used, strict=True)):
+        return None
+    means = [math.fsum(values) / len(each) for values in zip(*(o.own for o in each), strict=True)]
+    largest = max(map(abs, means))
+    ratios = [
+        value / mean
+        for value, mean in zip(used, means, strict=True)
+        if abs(mean) > _LARGE * largest
+    ]
+    if len(ratios) < _LEAST or max(ratios) - min(ratios) > _ALIKE * abs(ratios[0]):
+        return None
+    return math.fsum(ratios) / len(ratios)
+
+
+def _is(ratio: float, value: float) -> bool:
+    return abs(ratio / value - 1) <= _ALIKE

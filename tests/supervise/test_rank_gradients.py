@@ -1,0 +1,109 @@
+"""Do the ranks of a training come to the mean of their gradients? On real gloo groups: whoever
+divides by the number of ranks twice, or nowhere, is told, and whoever does it once in whatever way
+is not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers import line_of, nanodoc
+
+SCRIPT = """
+import sys
+import torch, torch.distributed as dist
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+how = sys.argv[1]
+dist.init_process_group("gloo")
+rank, world_size = dist.get_rank(), dist.get_world_size()
+torch.manual_seed(0)
+net = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 4))
+ddp = how.startswith("ddp")
+model = DistributedDataParallel(net) if ddp else net
+optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+draw = torch.Generator().manual_seed(rank)
+
+
+def average_gradients():
+    if ddp or how == "all alone":
+        return
+    for p in net.parameters():
+        if "AVG" in how:
+            p.grad.mul_(0.5)
+            dist.all_reduce(p.grad)
+            continue
+        dist.all_reduce(p.grad, op=dist.ReduceOp.SUM)  # sums
+        if how == "by hand":
+            p.grad /= world_size
+
+
+for step in range(12):
+    x = torch.randn(16, 8, generator=draw)
+    y = x[:, :4].argmax(1)
+    optimizer.zero_grad()
+    loss = F.cross_entropy(model(x), y, reduction="sum" if how == "sum of samples" else "mean")
+    if how in ("ddp and the loss", "the loss by hand"):
+        loss = loss / world_size  # divides the loss
+    if how == "sum of samples":
+        loss = loss / (16 * world_size)
+    if how == "ddp, two losses":
+        loss = (loss + F.mse_loss(model(x), torch.zeros(16, 4))) / 2
+    loss.backward()
+    average_gradients()
+    if how == "ddp and the gradients":
+        for p in net.parameters():
+            p.grad.div_(world_size)  # divides gradients
+    if how == "ddp, clipped":
+        nn.utils.clip_grad_norm_(net.parameters(), 0.3)
+    optimizer.step()
+dist.destroy_process_group()
+"""
+
+
+def run(folder: Path, how: str, ranks: int = 2) -> tuple[Path, list[dict[str, Any]]]:
+    script = folder / "train.py"
+    script.write_text(SCRIPT)
+    report = folder / "report.json"
+    shown = ("--output-format", "json", "--output", str(report))
+    done = nanodoc("run", *shown, script.name, "--", how, cwd=folder, ranks=ranks)
+    assert report.exists(), done.stderr
+    told = json.loads(report.read_text())
+    assert not [row for row in told["not_checked"] if "error of nanodoc" in row["why"]]
+    return script, told["findings"]
+
+
+@pytest.mark.parametrize(
+    ("how", "mark", "words"),
+    [
+        ("ddp and the loss", "divides the loss", "divided by the number of ranks twice"),
+        ("ddp and the gradients", "divides gradients", "divided by the number of ranks twice"),
+        ("by hand, summed", "sums", "summed over 2 ranks and divided nowhere"),
+    ],
+)
+def test_it_is_told_at_its_line(how: str, mark: str, words: str, tmp_path: Path) -> None:
+    script, (finding,) = run(tmp_path, how)
+    assert finding["code"] == "ND810"
+    assert words in finding["title"]
+    assert finding["culprit"]["location"]["line"] == line_of(script, f"# {mark}")
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "ddp",
+        "by hand",
+        "by hand, AVG",
+        "the loss by hand",
+        "sum of samples",
+        "ddp, two losses",
+        "ddp, clipped",
+    ],
+)
+def test_whoever_divides_once_is_left_alone(how: str, tmp_path: Path) -> None:
+    assert not run(tmp_path, how)[1]
