@@ -22,7 +22,7 @@ from nanodoc.facts.inspection import InspectionFacts
 from nanodoc.facts.items import ItemFacts
 from nanodoc.facts.loop import DataFacts, LoopFacts, OverfitFacts, RunStatistics
 from nanodoc.facts.ops import Birth, LeafRoot, OptimizerFacts, ParameterFacts, ProbedFacts
-from nanodoc.facts.ranks import LocalClip, RankGradients, RankOutcome, SavedFile
+from nanodoc.facts.ranks import LocalClip, RankFile, RankGradients, RankOutcome
 from nanodoc.facts.source import SourceSpan
 from nanodoc.facts.trials import Pattern
 
@@ -132,8 +132,10 @@ class Evidence:
     """What a closer look at `failure` showed."""
     local_clip: LocalClip | None = None
     rank_gradients: RankGradients | None = None
-    saved: tuple[SavedFile, ...] = ()
+    saved: tuple[RankFile, ...] = ()
     """What this rank of several saved."""
+    loaded: tuple[RankFile, ...] = ()
+    """What it read."""
     ranks: tuple[RankOutcome, ...] = ()
     """How each rank of a distributed run ended."""
     death: DeathFacts | None = None

@@ -111,13 +111,16 @@ class RankGradients:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SavedFile:
-    """A file that a rank saved."""
+class RankFile:
+    """A file that a rank saved or read."""
 
     path: str
     """Absolute, without links."""
     location: SourceSpan | None = None
     """The user's line."""
+    began: int | None = None
+    """How many collectives the rank had entered by then; None where that is not known."""
+    ended: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -160,12 +163,13 @@ class RankFacts:
     """(step, digest) of the batches of some steps."""
     data_site: SourceSpan | None = None
     """Where its DataLoader was made."""
-    saved: tuple[SavedFile, ...] = ()
+    saved: tuple[RankFile, ...] = ()
+    loaded: tuple[RankFile, ...] = ()
     gradients: RankGradients | None = None
 
     def for_all(self) -> dict[str, Any]:
         """What the rules ask of all ranks together: fields of `RankOutcome`."""
-        names = "ran_alone fingerprints before batches data_site saved wrapped gradients"
+        names = "ran_alone fingerprints before batches data_site saved loaded wrapped gradients"
         return {name: getattr(self, name) for name in names.split()}
 
 
@@ -194,6 +198,7 @@ class RankOutcome:
     before: tuple[tuple[str, str], ...] = ()
     batches: tuple[tuple[int, str], ...] = ()
     data_site: SourceSpan | None = None
-    saved: tuple[SavedFile, ...] = ()
+    saved: tuple[RankFile, ...] = ()
+    loaded: tuple[RankFile, ...] = ()
     wrapped: bool = False
     gradients: RankGradients | None = None

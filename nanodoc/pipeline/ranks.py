@@ -85,6 +85,7 @@ def rank_facts(
         batches=batch_digests(outcome.checkpoints) if outcome.checkpoints is not None else (),
         data_site=evidence.data_site,
         saved=evidence.saved,
+        loaded=evidence.loaded,
         gradients=evidence.rank_gradients,
     )
 

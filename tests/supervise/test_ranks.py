@@ -315,6 +315,7 @@ def test_ranks_that_draw_the_same_batches(tmp_path: Path, name: str, codes: list
 
 SAVES = """
 import sys
+import time
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
@@ -336,6 +337,12 @@ for epoch in range(2):
     torch.save(optimizer.state_dict(), f"optimizer-{rank}.pt")
     if rank == 0 or not guarded:
         torch.save(model.module.state_dict(), "last.pt")
+    if sys.argv[2:]:
+        if sys.argv[2] == "waits":
+            dist.barrier()
+        elif rank:
+            time.sleep(1.0)  # long enough, this time
+        model.module.load_state_dict(torch.load("last.pt"))  # read
 dist.barrier()
 dist.destroy_process_group()
 """
@@ -354,4 +361,21 @@ def test_ranks_that_save_to_one_file(tmp_path: Path, guarded: bool) -> None:
     (finding,) = report["findings"]
     assert finding["code"] == "ND808"
     assert finding["title"] == "ranks 0, 1 save to the same file, last.pt"
-    assert finding["culprit"]["location"]["line"] == line_of(tmp_path / "save.py", '"last.pt"')
+    assert finding["culprit"]["location"]["line"] == line_of(
+        tmp_path / "save.py", 'torch.save(model.module.state_dict(), "last.pt")'
+    )
+
+
+@pytest.mark.parametrize("how", ["waits", "does not wait"])
+def test_a_rank_that_reads_what_another_one_saves(tmp_path: Path, how: str) -> None:
+    (tmp_path / "save.py").write_text(SAVES)
+    output = ("--output", "report.json", "--output-format", "json")
+    launch(tmp_path, "-m", "nanodoc", "run", "--quiet", *output, "save.py", "--", "guarded", how)
+    report = json.loads((tmp_path / "report.json").read_text())
+    if how == "waits":
+        assert report["findings"] == []
+        return
+    (finding,) = report["findings"]
+    assert finding["code"] == "ND811"
+    assert finding["title"] == "rank 1 reads last.pt while rank 0 may still be saving it"
+    assert finding["culprit"]["location"]["line"] == line_of(tmp_path / "save.py", "# read")

@@ -9,6 +9,7 @@ from nanodoc.rules.ranks import (
     rank_local_failure,
     same_batches,
     shared_file,
+    unawaited_file,
     unshuffled_epochs,
     unused_in_ddp,
 )
@@ -25,6 +26,7 @@ RULES = tuple(
         shared_file,
         local_clip,
         gradient_averaging,
+        unawaited_file,
         unshuffled_epochs,
     )
 )
