@@ -353,7 +353,7 @@ def test_ranks_that_save_to_one_file(tmp_path: Path, guarded: bool) -> None:
     (tmp_path / "save.py").write_text(SAVES)
     output = ("--output", "report.json", "--output-format", "json")
     how = "guarded" if guarded else "all"
-    launch(tmp_path, "-m", "nanodoc", "run", "--quiet", *output, "save.py", "--", how)
+    nanodoc("run", "--quiet", *output, "save.py", "--", how, cwd=tmp_path, ranks=2)
     report = json.loads((tmp_path / "report.json").read_text())
     if guarded:
         assert report["findings"] == []
@@ -370,7 +370,7 @@ def test_ranks_that_save_to_one_file(tmp_path: Path, guarded: bool) -> None:
 def test_a_rank_that_reads_what_another_one_saves(tmp_path: Path, how: str) -> None:
     (tmp_path / "save.py").write_text(SAVES)
     output = ("--output", "report.json", "--output-format", "json")
-    launch(tmp_path, "-m", "nanodoc", "run", "--quiet", *output, "save.py", "--", "guarded", how)
+    nanodoc("run", "--quiet", *output, "save.py", "--", "guarded", how, cwd=tmp_path, ranks=2)
     report = json.loads((tmp_path / "report.json").read_text())
     if how == "waits":
         assert report["findings"] == []
