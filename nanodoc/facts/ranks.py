@@ -108,6 +108,12 @@ class RankGradients:
     """The line that divides gradients, or else the loss, by the number of ranks."""
     summed_at: SourceSpan | None = None
     """The line that reduces gradients over the ranks by hand."""
+    counted: int = 0
+    """Labels that the loss is the mean of, where it is a mean of cross-entropies."""
+    left_out: int = 0
+    """Labels that it ignores."""
+    loss_at: SourceSpan | None = None
+    """Where scores are compared with them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

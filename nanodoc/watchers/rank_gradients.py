@@ -1,5 +1,5 @@
-"""What a rank's own gradients are in a script's first step, and what its optimizer steps with: do
-the ranks come to the mean of their gradients?"""
+"""What a rank's own gradients are in a script's first step, what its optimizer steps with, and how
+many labels its loss is the mean of."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ _WAVES = (0.7, 1.3, 2.1, 2.9)
 with a layer's shape."""
 _MEAN = 1  # `Reduction::Mean` of ATen
 _DIVIDES = {"div", "div_", "true_divide", "true_divide_", "__truediv__", "__itruediv__", "__idiv__"}
+_COMPARES = {"cross_entropy", "nll_loss"}
 _SCALES = {"mul", "mul_", "__mul__", "__rmul__", "__imul__"}
 
 
@@ -37,7 +38,8 @@ class RankGradientsWatch(Watch):
         self._backwards = 0
         self._mean, self._divisor = False, 0.0
         self._summed: Place | None = None
-        self._divisions = _Divisions()
+        self._counted = self._left_out = 0
+        self._calls = _Calls()
         self._own: tuple[float, ...] = ()
         self._found: RankGradients | None = None
 
@@ -49,14 +51,14 @@ class RankGradientsWatch(Watch):
 
         @functools.wraps(reduce)
         def all_reduce(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._divisions.is_gradient(tensor) and self._summed is None:
+            if self._calls.is_gradient(tensor) and self._summed is None:
                 own, caller = calling_places(2)
                 self._summed = caller or own
             return reduce(tensor, *args, **kwargs)
 
         dist.all_reduce = all_reduce
         try:
-            with self._divisions:
+            with self._calls:
                 yield
         finally:
             if dist.all_reduce is all_reduce:
@@ -65,19 +67,25 @@ class RankGradientsWatch(Watch):
     @contextlib.contextmanager
     def around_backward(self, tensors: Any) -> Iterator[None]:
         """Around each `backward()` of it."""
-        given = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
         self._backwards += 1
-        self._mean, self._divisor = _made_as(given[0]) if len(given) == 1 else (False, 0.0)
+        with contextlib.suppress(Exception):  # what is looked at is of torch's inside
+            given = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+            if len(given) == 1:
+                self._mean, self._divisor = _made_as(given[0])
+                self._counted, self._left_out = _labels_of(given[0].grad_fn)
         yield
-        self._own = projections([p.grad for p in self._parameters])
-        self._divisions.gradients = {
-            p.grad.data_ptr() for p in self._parameters if p.grad is not None and is_plain(p.grad)
-        }
+        with contextlib.suppress(Exception):
+            self._own = projections([p.grad for p in self._parameters])
+            self._calls.gradients = {
+                p.grad.data_ptr()
+                for p in self._parameters
+                if p.grad is not None and is_plain(p.grad)
+            }
 
     def take(self, used: Sequence[torch.Tensor | None]) -> None:
         """The script's own step, which came to the same loss, let its optimizer step with these."""
         if self._own and self._backwards == 1:
-            divided = self._divisions.of_gradients or self._divisions.of_loss
+            divided = self._calls.divides_gradients or self._calls.divides_loss
             self._found = RankGradients(
                 own=self._own,
                 used=projections(used),
@@ -85,27 +93,36 @@ class RankGradientsWatch(Watch):
                 divisor=self._divisor,
                 divided_at=resolved(divided),
                 summed_at=resolved(self._summed),
+                counted=self._counted,
+                left_out=self._left_out,
+                loss_at=resolved(self._calls.compares),
             )
 
     def facts(self) -> dict[str, Any]:
         return {"rank_gradients": self._found}
 
 
-class _Divisions(TorchFunctionMode):
-    """Where a loss, or a gradient that backward has left, is divided by the number of ranks."""
+class _Calls(TorchFunctionMode):
+    """Where scores are compared with labels, and where a loss, or a gradient that backward has
+    left, is divided by the number of ranks."""
 
     def __init__(self) -> None:
         super().__init__()
         self.gradients: set[int] = set()
-        self.of_gradients: Place | None = None
-        self.of_loss: Place | None = None
+        self.divides_gradients: Place | None = None
+        self.divides_loss: Place | None = None
+        self.compares: Place | None = None
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         name = getattr(func, "__name__", "")
         if len(args) == 2 and (name in _DIVIDES or name in _SCALES):
-            self._look(args[0], args[1], divides=name in _DIVIDES)
+            with contextlib.suppress(Exception):  # a tensor of a class of the user's
+                self._look(args[0], args[1], divides=name in _DIVIDES)
+        elif name in _COMPARES:
+            own, caller = calling_places(2)
+            self.compares = caller or own
         return func(*args, **(kwargs or {}))
 
     def is_gradient(self, value: Any) -> bool:
@@ -121,9 +138,9 @@ class _Divisions(TorchFunctionMode):
             return
         own, caller = calling_places(3)
         if self.is_gradient(value):
-            self.of_gradients = self.of_gradients or caller or own
+            self.divides_gradients = self.divides_gradients or caller or own
         elif value.numel() == 1 and value.requires_grad:
-            self.of_loss = caller or own  # the last before backward
+            self.divides_loss = caller or own  # the last before backward
 
 
 def _is_number(value: Any) -> bool:
@@ -158,6 +175,18 @@ def _made_as(loss: torch.Tensor) -> tuple[bool, float]:
         if isinstance(divisor, torch.Tensor) and divisor.numel() == 1:
             return False, float(divisor)
     return False, 0.0
+
+
+def _labels_of(made: Any) -> tuple[int, int]:
+    """(labels that a mean of cross-entropies counts, labels that it ignores); zeros where it is
+    none, or weighs classes."""
+    if made is None or not made.name().startswith("NllLoss") or not _is_mean(made):
+        return 0, 0
+    labels = made._saved_target
+    if made._saved_weight is not None or not is_plain(labels):
+        return 0, 0
+    counted = int((labels != made._saved_ignore_index).sum())
+    return counted, labels.numel() - counted
 
 
 def _is_mean(made: Any) -> bool:

@@ -47,6 +47,8 @@ for step in range(12):
     x = torch.randn(16, 8, generator=draw)
     y = x[:, :4].argmax(1)
     optimizer.zero_grad()
+    if how.startswith("ddp, padding"):  # by rank: most labels, or few of them, are ignored
+        y[4 + 8 * rank if how.endswith("of ranks") else 8 :] = -100
     loss = F.cross_entropy(model(x), y, reduction="sum" if how == "sum of samples" else "mean")
     if how in ("ddp and the loss", "the loss by hand"):
         loss = loss / world_size  # divides the loss
@@ -103,7 +105,15 @@ def test_it_is_told_at_its_line(how: str, mark: str, words: str, tmp_path: Path)
         "sum of samples",
         "ddp, two losses",
         "ddp, clipped",
+        "ddp, padding",
     ],
 )
 def test_whoever_divides_once_is_left_alone(how: str, tmp_path: Path) -> None:
     assert not run(tmp_path, how)[1]
+
+
+def test_means_over_unequal_numbers_of_labels(tmp_path: Path) -> None:
+    script, (finding,) = run(tmp_path, "ddp, padding of ranks")
+    assert (finding["code"], finding["severity"]) == ("ND812", "info")
+    assert finding["title"] == "a label of rank 0 weighs 3 times one of rank 1"
+    assert finding["culprit"]["location"]["line"] == line_of(script, "loss = F.cross_entropy(")

@@ -10,6 +10,7 @@ from nanodoc.rules.ranks import (
     same_batches,
     shared_file,
     unawaited_file,
+    unequal_token_means,
     unshuffled_epochs,
     unused_in_ddp,
 )
@@ -27,6 +28,7 @@ RULES = tuple(
         local_clip,
         gradient_averaging,
         unawaited_file,
+        unequal_token_means,
         unshuffled_epochs,
     )
 )

@@ -24,7 +24,6 @@ ND802 diverged-replicas, ND806 same-batches
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 
 from nanodoc.diagnosis.claim import Claim, Specificity, confidence
@@ -33,12 +32,10 @@ from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.ranks import RankGradients
 from nanodoc.facts.source import SourceSpan
+from nanodoc.rules.ranks.outcomes import ratio_of
 
 _ALIKE = 0.02
-"""How far ratios may lie from each other, and from what they should be."""
-_LARGE = 0.05
-"""Of the largest projection: smaller ones are the difference of large numbers."""
-_LEAST = 2  # projections that have to agree
+"""How far a ratio may lie from what it should be."""
 
 
 @rule(
@@ -53,7 +50,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     ranks = len(told)
     if ranks < 2 or len(each) < ranks:
         return
-    ratio = _ratio(each)
+    ratio = ratio_of(each)
     if ratio is None:
         return
     found = _found(each, ratio, ranks)
@@ -107,27 +104,6 @@ def _found(
             at,
         )
     return None
-
-
-def _ratio(each: Sequence[RankGradients]) -> float | None:
-    """What was used over the mean of the ranks' own gradients; None where directions disagree, or
-    ranks do."""
-    used = each[0].used
-    size = max((abs(value) for value in used), default=0.0)
-    if not size or any(len(one.used) != len(used) or len(one.own) != len(used) for one in each):
-        return None
-    if any(abs(a - b) > 1e-3 * size for one in each for a, b in zip(one.used, used, strict=True)):
-        return None
-    means = [math.fsum(values) / len(each) for values in zip(*(o.own for o in each), strict=True)]
-    largest = max(map(abs, means))
-    ratios = [
-        value / mean
-        for value, mean in zip(used, means, strict=True)
-        if abs(mean) > _LARGE * largest
-    ]
-    if len(ratios) < _LEAST or max(ratios) - min(ratios) > _ALIKE * abs(ratios[0]):
-        return None
-    return math.fsum(ratios) / len(ratios)
 
 
 def _is(ratio: float, value: float) -> bool:

@@ -3,13 +3,29 @@ together."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterable, Sequence
 from typing import TypeVar
 
-from nanodoc.facts.ranks import CLEAN, ENDED, HUNG, LOST, WELL, RankOutcome, spans_of
+from nanodoc.facts.ranks import (
+    CLEAN,
+    ENDED,
+    HUNG,
+    LOST,
+    WELL,
+    RankGradients,
+    RankOutcome,
+    spans_of,
+)
 from nanodoc.rules.base import count
 
 T = TypeVar("T", bound=Hashable)
+
+_ALIKE = 0.02
+"""How far the ratios of several projections may lie from each other."""
+_LARGE = 0.05
+"""Of the largest projection: smaller ones are the difference of large numbers."""
+_LEAST = 2  # projections that have to agree
 
 
 def named(ranks: Sequence[int]) -> str:
@@ -43,3 +59,24 @@ def told_of(outcome: RankOutcome) -> str:
         f"{words[outcome.ended]}{where if outcome.ended != WELL else ''}, "
         f"{count(outcome.steps, 'step')} done{why}"
     )
+
+
+def ratio_of(each: Sequence[RankGradients]) -> float | None:
+    """What was used over the mean of the ranks' own gradients; None where directions disagree, or
+    ranks do."""
+    used = each[0].used
+    size = max((abs(value) for value in used), default=0.0)
+    if not size or any(len(one.used) != len(used) or len(one.own) != len(used) for one in each):
+        return None
+    if any(abs(a - b) > 1e-3 * size for one in each for a, b in zip(one.used, used, strict=True)):
+        return None
+    means = [math.fsum(values) / len(each) for values in zip(*(o.own for o in each), strict=True)]
+    largest = max(map(abs, means))
+    ratios = [
+        value / mean
+        for value, mean in zip(used, means, strict=True)
+        if abs(mean) > _LARGE * largest
+    ]
+    if len(ratios) < _LEAST or max(ratios) - min(ratios) > _ALIKE * abs(ratios[0]):
+        return None
+    return math.fsum(ratios) / len(ratios)
