@@ -22,7 +22,7 @@ from nanodoc.facts.inspection import InspectionFacts
 from nanodoc.facts.items import ItemFacts
 from nanodoc.facts.loop import DataFacts, LoopFacts, OverfitFacts, RunStatistics
 from nanodoc.facts.ops import Birth, LeafRoot, OptimizerFacts, ParameterFacts, ProbedFacts
-from nanodoc.facts.ranks import LocalClip, RankFile, RankGradients, RankOutcome
+from nanodoc.facts.ranks import AtGroupEnd, LocalClip, RankFile, RankGradients, RankOutcome
 from nanodoc.facts.source import SourceSpan
 from nanodoc.facts.trials import Pattern
 
@@ -132,6 +132,7 @@ class Evidence:
     """What a closer look at `failure` showed."""
     local_clip: LocalClip | None = None
     rank_gradients: RankGradients | None = None
+    at_group_end: AtGroupEnd | None = None
     saved: tuple[RankFile, ...] = ()
     """What this rank of several saved."""
     loaded: tuple[RankFile, ...] = ()

@@ -117,6 +117,25 @@ class RankGradients:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RunningChannels:
+    """What a BatchNorm layer keeps of the batches that it saw."""
+
+    layer: str
+    means: tuple[float, ...]
+    """Running means of its first channels."""
+    deviations: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AtGroupEnd:
+    """Of a rank, when the training left its process group."""
+
+    fingerprints: tuple[tuple[str, str], ...]
+    """As in `RankFacts`."""
+    running: tuple[RunningChannels, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RankFile:
     """A file that a rank saved or read."""
 
@@ -172,11 +191,12 @@ class RankFacts:
     saved: tuple[RankFile, ...] = ()
     loaded: tuple[RankFile, ...] = ()
     gradients: RankGradients | None = None
+    running: tuple[RunningChannels, ...] = ()
 
     def for_all(self) -> dict[str, Any]:
         """What the rules ask of all ranks together: fields of `RankOutcome`."""
         names = "ran_alone fingerprints before batches data_site saved loaded wrapped gradients"
-        return {name: getattr(self, name) for name in names.split()}
+        return {name: getattr(self, name) for name in f"{names} running".split()}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -208,3 +228,4 @@ class RankOutcome:
     loaded: tuple[RankFile, ...] = ()
     wrapped: bool = False
     gradients: RankGradients | None = None
+    running: tuple[RunningChannels, ...] = ()

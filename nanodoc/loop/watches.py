@@ -12,6 +12,7 @@ from nanodoc.replay.traced_replay import Replayer
 from nanodoc.replay.weight_history import WeightHistory
 from nanodoc.watchers.amp import AmpWatch
 from nanodoc.watchers.grad_graph import GraphWatch
+from nanodoc.watchers.group_end import GroupEndWatch
 from nanodoc.watchers.learning import LearningWatch
 from nanodoc.watchers.local_clips import LocalClipWatch
 from nanodoc.watchers.probes import ProbeWatch
@@ -86,6 +87,7 @@ class Watches:
             GuardedWatch(self.sampler, "sampled steps"),
             GuardedWatch(self.learning, "how the model learns"),
             GuardedWatch(SavedFilesWatch(), "files that ranks save"),
+            GuardedWatch(GroupEndWatch(recipe.model), "the end of the process group"),
             GuardedWatch(LocalClipWatch(), "clipping of parts of gradients"),
             GuardedWatch(self.rank_gradients, "gradients of the ranks"),
         )

@@ -15,6 +15,7 @@ from nanodoc.loop.outcome import Outcome
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.replay.local_collectives import batch_digests, fingerprints, replicated, several_ranks
 from nanodoc.report.report import Report
+from nanodoc.watchers.group_end import at_group_end
 
 _NOT_ALONE = ("not_run", "as_it_ran")
 _COLLECTIVES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "fsdp")
@@ -55,11 +56,8 @@ def rank_facts(
         unborn = alone and not (evidence.births or evidence.leaves)
         own = CLEAN if grouped and (unborn or _has_arrived(evidence)) else SICK
     well = own == WELL and not outcome.interrupted
-    parameters, wrapped = (
-        replicated(recipe.model)
-        if there
-        else ([], any(isinstance(m, DistributedDataParallel) for m in recipe.model.modules()))
-    )
+    wrapped = any(isinstance(m, DistributedDataParallel) for m in recipe.model.modules())
+    last = at_group_end(recipe.model) if there and well else evidence.at_group_end
     return RankFacts(
         rank=before.rank if before else int(os.environ["RANK"]),
         world_size=size,
@@ -81,12 +79,13 @@ def rank_facts(
         if evidence.failure is not None
         else "",
         loss=outcome.losses[-1] if outcome.losses else None,
-        fingerprints=fingerprints(parameters) if well else (),
+        fingerprints=last.fingerprints if well and last is not None else (),
         batches=batch_digests(outcome.checkpoints) if outcome.checkpoints is not None else (),
         data_site=evidence.data_site,
         saved=evidence.saved,
         loaded=evidence.loaded,
         gradients=evidence.rank_gradients,
+        running=last.running if well and last is not None else (),
     )
 
 

@@ -49,6 +49,7 @@ WITHOUT_PATIENT = {
     "ND808": (RANKS, "supervise/test_ranks.py"),
     "ND809": (RANKS, "supervise/test_sharded.py"),
     "ND810": (RANKS, "supervise/test_rank_gradients.py"),
+    "ND813": (RANKS, "supervise/test_rank_gradients.py"),
     "ND812": (RANKS, "supervise/test_rank_gradients.py"),
     "ND811": (RANKS, "supervise/test_ranks.py"),
 }

@@ -23,9 +23,11 @@ how = sys.argv[1]
 dist.init_process_group("gloo")
 rank, world_size = dist.get_rank(), dist.get_world_size()
 torch.manual_seed(0)
-net = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 4))
 ddp = how.startswith("ddp")
-model = DistributedDataParallel(net) if ddp else net
+norm = [nn.BatchNorm1d(32)] if "norm" in how else []
+net = nn.Sequential(nn.Linear(8, 32), *norm, nn.ReLU(), nn.Linear(32, 4))
+broadcast = "own buffers" not in how
+model = DistributedDataParallel(net, broadcast_buffers=broadcast) if ddp else net
 optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
 draw = torch.Generator().manual_seed(rank)
 
@@ -45,6 +47,8 @@ def average_gradients():
 
 for step in range(12):
     x = torch.randn(16, 8, generator=draw)
+    if how.endswith("other shares"):
+        x = x + 2 * rank
     y = x[:, :4].argmax(1)
     optimizer.zero_grad()
     if how.startswith("ddp, padding"):  # by rank: most labels, or few of them, are ignored
@@ -65,6 +69,8 @@ for step in range(12):
         nn.utils.clip_grad_norm_(net.parameters(), 0.3)
     optimizer.step()
 dist.destroy_process_group()
+if rank == 0:
+    net[0].weight.data.mul_(0.9)  # by itself: nobody is meant to have the same any more
 """
 
 
@@ -106,6 +112,8 @@ def test_it_is_told_at_its_line(how: str, mark: str, words: str, tmp_path: Path)
         "ddp, two losses",
         "ddp, clipped",
         "ddp, padding",
+        "ddp, norm, own buffers",
+        "ddp, norm, other shares",
     ],
 )
 def test_whoever_divides_once_is_left_alone(how: str, tmp_path: Path) -> None:
@@ -117,3 +125,14 @@ def test_means_over_unequal_numbers_of_labels(tmp_path: Path) -> None:
     assert (finding["code"], finding["severity"]) == ("ND812", "info")
     assert finding["title"] == "a label of rank 0 weighs 3 times one of rank 1"
     assert finding["culprit"]["location"]["line"] == line_of(script, "loss = F.cross_entropy(")
+
+
+def test_running_statistics_that_drift_apart(tmp_path: Path) -> None:
+    _, (finding,) = run(tmp_path, "ddp, norm, own buffers, other shares")
+    assert (finding["code"], finding["severity"]) == ("ND813", "info")
+    assert finding["culprit"]["module"] == "1"
+
+
+def test_replicas_that_had_diverged_when_the_group_ended(tmp_path: Path) -> None:
+    _, (finding,) = run(tmp_path, "all alone")
+    assert finding["code"] == "ND802"

@@ -3,6 +3,7 @@
 from nanodoc.rules.ranks import (
     desynchronised_ranks,
     diverged_replicas,
+    drifting_buffers,
     gradient_averaging,
     local_clip,
     network,
@@ -29,6 +30,7 @@ RULES = tuple(
         gradient_averaging,
         unawaited_file,
         unequal_token_means,
+        drifting_buffers,
         unshuffled_epochs,
     )
 )
