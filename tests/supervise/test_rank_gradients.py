@@ -33,7 +33,7 @@ draw = torch.Generator().manual_seed(rank)
 
 
 def average_gradients():
-    if ddp or how == "all alone":
+    if ddp:
         return
     for p in net.parameters():
         if "AVG" in how:
@@ -68,6 +68,8 @@ for step in range(12):
     if how == "ddp, clipped":
         nn.utils.clip_grad_norm_(net.parameters(), 0.3)
     optimizer.step()
+    if how == "ddp, changed" and rank == 1 and step == 5:
+        net[0].bias.data.add_(1.0)
 dist.destroy_process_group()
 if rank == 0:
     net[0].weight.data.mul_(0.9)  # by itself: nobody is meant to have the same any more
@@ -134,5 +136,6 @@ def test_running_statistics_that_drift_apart(tmp_path: Path) -> None:
 
 
 def test_replicas_that_had_diverged_when_the_group_ended(tmp_path: Path) -> None:
-    _, (finding,) = run(tmp_path, "all alone")
+    _, (finding,) = run(tmp_path, "ddp, changed")
     assert finding["code"] == "ND802"
+    assert finding["explanation"].startswith("1 parameter of 4 differs")
