@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -308,12 +308,13 @@ class ScriptEngine(WatchedRun):
             return self._seen_in(tracer, observer.losses, capsule, bad, error)
         if error is None and self.together and all_agree(capsule.step):
             here().examining()
-            found = run_together(
-                self.runner,
-                self.keeper,
-                capsule,
-                lambda tracer, losses: self._seen_in(tracer, losses, capsule, bad),
-            )
+            with suppress(Exception):  # whatever it is: the others have left the training, too
+                found = run_together(
+                    self.runner,
+                    self.keeper,
+                    capsule,
+                    lambda tracer, losses: self._seen_in(tracer, losses, capsule, bad),
+                )
         if found is None:
             return Examined((), (), "not_run", _TRACE_IT.format(step=capsule.step))
         self.traced = f"step {capsule.step} run again by all ranks together"
