@@ -61,8 +61,7 @@ class Engine(WatchedRun):
     def _watched_step(self, step: int) -> Stop | str | None:
         trail, before = here(), self._last
         if self.brief.to_be_shown and not self.runner.observing:
-            with state_preserved(self.runner, self.keeper, moving=True):
-                self.brief.shown = self.brief.come_to_the_same(self._driver)
+            self.brief.shown = self._come_to_the_same()
         trail.at(step, "data")
         try:
             batches, began = self._drawn()
@@ -84,6 +83,17 @@ class Engine(WatchedRun):
         if self.checkpoints.found_sick and (sick := self.sick_unnoticed(step)) is not None:
             return sick
         return self._begun(capsule, began, before)
+
+    def _come_to_the_same(self) -> bool:
+        """The last few steps, run again, do. An error of nanodoc's own, for want of memory, say,
+        says no."""
+        try:
+            with state_preserved(self.runner, self.keeper, moving=True):
+                return self.brief.come_to_the_same(self._driver)
+        except Exception as error:
+            if is_told_anywhere(error) or not is_own(error):
+                raise
+            return False
 
     def _drawn(self) -> tuple[list[Any] | None, float]:
         """(the step's batches, when they were there); no batches where the data has ended."""

@@ -83,6 +83,10 @@ class ScriptEngine(WatchedRun):
         """The script trains something else by now, with a model that it has changed."""
         self._graph.ownership.closed = True
 
+    def computes_otherwise(self) -> bool:
+        """The step would, while a function mode watches it."""
+        return self.build.is_compiled(self.recipe.model) or self._graph.fused()
+
     def going_on(self) -> None:
         """The first step was run again, and the script goes on with its own."""
         self.alone.end()
@@ -307,7 +311,7 @@ class ScriptEngine(WatchedRun):
             self.traced = f"step {capsule.step} traced as it ran"
             return self._seen_in(tracer, observer.losses, capsule, bad, error)
         if error is None and self.together and all_agree(capsule.step):
-            here().examining()
+            # no examination yet: a rank that stands still, since another broke off, is released
             with suppress(Exception):  # whatever it is: the others have left the training, too
                 found = run_together(
                     self.runner,
@@ -329,6 +333,7 @@ class ScriptEngine(WatchedRun):
         error: UserCodeError | None = None,
     ) -> Examined:
         """What a trace shows of a sick step, which is about to use its gradients."""
+        here().examining()
         gradients = dict(self.recipe.model.named_parameters())
         if bad and any(map(is_sharded, gradients.values())):
             if all(math.isfinite(float(loss)) for loss in losses):

@@ -9,7 +9,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from nanodoc.facts.ranks import RunningChannels
-from nanodoc.tensors.plain import is_plain
+from nanodoc.tensors.plain import is_plain, without_values
 
 _MOST_LAYERS, _MOST_CHANNELS = 16, 16
 
@@ -34,8 +34,8 @@ def running_channels(model: torch.nn.Module) -> tuple[RunningChannels, ...]:
         and module not in alike
         and module.running_mean is not None
         and module.running_var is not None
+        and not without_values(module.running_mean)
         and is_plain(module.running_mean)
-        and int(module.num_batches_tracked or 0) > 0
     )
     return tuple(itertools.islice(found, _MOST_LAYERS))
 

@@ -15,7 +15,6 @@ from nanodoc.loop.outcome import Outcome
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.replay.local_collectives import batch_digests, fingerprints, replicated, several_ranks
 from nanodoc.report.report import Report
-from nanodoc.watchers.group_end import at_group_end
 
 _NOT_ALONE = ("not_run", "as_it_ran")
 _COLLECTIVES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "fsdp")
@@ -57,7 +56,7 @@ def rank_facts(
         own = CLEAN if grouped and (unborn or _has_arrived(evidence)) else SICK
     well = own == WELL and not outcome.interrupted
     wrapped = any(isinstance(m, DistributedDataParallel) for m in recipe.model.modules())
-    last = at_group_end(recipe.model) if there and well else evidence.at_group_end
+    last = evidence.at_group_end
     return RankFacts(
         rank=before.rank if before else int(os.environ["RANK"]),
         world_size=size,

@@ -79,7 +79,7 @@ def run_again(
     if alone and first.trained.scaled and error is None and not first.finite:
         return RunAgain(deferred="its loss scaler met gradients that were not finite")
     engine.alone.begin(broken_off=error is not None)
-    compared = alone and healthy and len(engine.recipe.optimizers) == len(first.fingerprints) == 1
+    compared = alone and healthy and _can_be_compared(first, engine)
     watch = engine.rank_gradients
     listening: AbstractContextManager[None] = nullcontext()
     if compared:
@@ -100,6 +100,16 @@ def run_again(
     if alone and healthy and not again.same:
         return RunAgain(deferred="without the other ranks it comes to another loss")
     return again
+
+
+def _can_be_compared(first: Candidate, engine: ScriptEngine) -> bool:
+    """The gradients of one backward pass are what the step's one optimizer used, and a function
+    mode may listen: neither compiled code nor a fused path runs otherwise under one."""
+    return (
+        len(engine.recipe.optimizers) == len(first.fingerprints) == 1
+        and first.capsule.grads is None
+        and not engine.computes_otherwise()
+    )
 
 
 def _run(
@@ -164,10 +174,12 @@ def as_it_ran(first: Candidate, engine: ScriptEngine) -> Stop | None:
     leaves out what is not finite."""
     if first.trained.scaled:
         return None
-    seen = first.fingerprints[-1]
     if not first.finite:
-        return engine.first_was_sick(seen.losses)
-    engine.first_was_well(seen.losses, [g for g in seen.gradients if g is not None])
+        return engine.first_was_sick(first.fingerprints[-1].losses)
+    losses = [loss for seen in first.fingerprints for loss in seen.losses]
+    gradients = [g for seen in first.fingerprints for g in seen.gradients if g is not None]
+    if losses:
+        engine.first_was_well(losses, gradients)
     return None
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nanodoc.facts.ranks import DIED, FAILED, LOST, SICK, WELL, RankOutcome
+from nanodoc.facts.ranks import CLEAN, DIED, FAILED, LOST, SICK, WELL, RankOutcome
 from nanodoc.heartbeat.trail import EXAMINATION, START, Trail
 from nanodoc.report.report import Report
 from nanodoc.supervise.gathering import GROUP, Gathered, Pair, bounded
@@ -143,7 +143,7 @@ class Ranks:
         still = now - self._moved
         over = self._over()
         # one that stands still itself may be waiting for us: that is for --timeout to tell
-        failed = [one.rank for one in over if one.ended in (SICK, FAILED, DIED)]
+        failed = [one.rank for one in over if one.ended in (SICK, CLEAN, FAILED, DIED)]
         if failed and still > _GRACE:
             return f"waited for rank {min(failed)}"
         through = [

@@ -3,9 +3,11 @@ many labels its loss is the mean of."""
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import functools
 import math
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -15,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from nanodoc.facts.ranks import RankGradients
 from nanodoc.tensors.plain import is_plain
+from nanodoc.trace.parsed import nodes_of
 from nanodoc.trace.spans import Place, calling_places, resolved
 from nanodoc.watchers.watch import Watch
 
@@ -25,6 +28,7 @@ _WAVES = (0.7, 1.3, 2.1, 2.9)
 with a layer's shape."""
 _MEAN = 1  # `Reduction::Mean` of ATen
 _DIVIDES = {"div", "div_", "true_divide", "true_divide_", "__truediv__", "__itruediv__", "__idiv__"}
+_RANKS = re.compile(r"world|(num|n)_?(ranks|gpus|replicas|proc)|nproc", re.IGNORECASE)
 _COMPARES = {"cross_entropy", "nll_loss"}
 _SCALES = {"mul", "mul_", "__mul__", "__rmul__", "__imul__"}
 
@@ -91,7 +95,7 @@ class RankGradientsWatch(Watch):
                 used=projections(used),
                 mean=self._mean,
                 divisor=self._divisor,
-                divided_at=resolved(divided),
+                divided_at=resolved(divided) if _by_ranks(divided) else None,
                 summed_at=resolved(self._summed),
                 counted=self._counted,
                 left_out=self._left_out,
@@ -145,6 +149,41 @@ class _Calls(TorchFunctionMode):
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and is_plain(value) and value.numel() == 1
+
+
+def _by_ranks(place: Place | None) -> bool:
+    """The source divides by a number of ranks: a name says so, or what it was bound to. Any number
+    may be as large by chance, such as that of micro-batches."""
+    where = resolved(place)
+    if place is None or where is None:
+        return False
+    nodes = nodes_of(place[0].co_filename)
+    found = [_divisor(node) for node in nodes if getattr(node, "lineno", 0) == where.line]
+    divisors = [divisor for divisor in found if divisor is not None]
+    return any(_names_ranks(divisor, nodes) for divisor in divisors)
+
+
+def _divisor(node: ast.AST) -> ast.expr | None:
+    operators = (ast.Div, ast.Mult)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, operators):
+        return node.right
+    if isinstance(node, ast.AugAssign) and isinstance(node.op, operators):
+        return node.value
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
+        return node.args[0] if node.func.attr in (*_DIVIDES, *_SCALES) else None
+    return None
+
+
+def _names_ranks(divisor: ast.expr, nodes: Sequence[ast.AST]) -> bool:
+    if _RANKS.search(ast.unparse(divisor)):
+        return True
+    names = {node.id for node in ast.walk(divisor) if isinstance(node, ast.Name)}
+    return any(
+        isinstance(node, ast.Assign)
+        and any(isinstance(target, ast.Name) and target.id in names for target in node.targets)
+        and _RANKS.search(ast.unparse(node.value))
+        for node in nodes
+    )
 
 
 def projections(gradients: Sequence[torch.Tensor | None]) -> tuple[float, ...]:

@@ -18,6 +18,8 @@ from nanodoc.trace.spans import Place, calling_places, resolved
 from nanodoc.watchers.watch import Watch
 
 _MOST = 64  # of a rank
+_MESSAGES = ("send", "recv", "batch_isend_irecv", "monitored_barrier")
+"""Not isend and irecv: torch compares those that a P2POp is given with its own."""
 Known = dict[tuple[str, int | None, int | None], Place | None]
 """Where files were saved or read, by path and by the collectives that had been entered before and
 after."""
@@ -31,6 +33,8 @@ class SavedFilesWatch(Watch):
         super().__init__()
         self._saved: Known = {}
         self._loaded: Known = {}
+        self._group: Any = None
+        self._point_to_point = False
 
     @contextlib.contextmanager
     def around_run(self) -> Iterator[None]:
@@ -42,18 +46,19 @@ class SavedFilesWatch(Watch):
         @functools.wraps(save)
         def saving(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
             own, caller = calling_places(2)
-            with _noted(self._saved, f, caller or own):
+            with self._noted(self._saved, f, caller or own):
                 return save(obj, f, *args, **kwargs)
 
         @functools.wraps(load)
         def loading(f: Any, *args: Any, **kwargs: Any) -> Any:
             own, caller = calling_places(2)
-            with _noted(self._loaded, f, caller or own):
+            with self._noted(self._loaded, f, caller or own):
                 return load(f, *args, **kwargs)
 
         torch.save, torch.load = saving, loading
         try:
-            yield
+            with self._hearing_messages():
+                yield
         finally:
             # somebody else may have wrapped them since
             if torch.save is saving:
@@ -61,22 +66,65 @@ class SavedFilesWatch(Watch):
             if torch.load is loading:
                 torch.load = load
 
+    @contextlib.contextmanager
+    def _hearing_messages(self) -> Iterator[None]:
+        """Messages from rank to rank order what ranks do, and are not counted, or not on both."""
+        originals = {name: getattr(dist, name) for name in _MESSAGES}
+
+        def heard(original: Any) -> Any:
+            @functools.wraps(original)
+            def message(*args: Any, **kwargs: Any) -> Any:
+                self._point_to_point = True
+                return original(*args, **kwargs)
+
+            return message
+
+        hearing = {name: heard(original) for name, original in originals.items()}
+        for name, message in hearing.items():
+            setattr(dist, name, message)
+        try:
+            yield
+        finally:
+            for name, original in originals.items():
+                if getattr(dist, name) is hearing[name]:
+                    setattr(dist, name, original)
+
+    @contextlib.contextmanager
+    def _noted(self, known: Known, file: Any, place: Place | None) -> Iterator[None]:
+        path = _path_of(file)
+        began = self._collectives()
+        yield
+        if path and len(known) < _MOST:
+            known.setdefault((path, began, self._collectives()), place)
+
+    def _collectives(self) -> int | None:
+        """How many this rank has entered; None where that can't be told: where there are groups of
+        some ranks, which count by themselves, several backends, or another group than at first."""
+        world = dist.distributed_c10d
+        with contextlib.suppress(Exception):  # a backend that does not count, another torch
+            group: Any = world._get_default_group()
+            self._group = self._group or group
+            backends = {id(group._get_backend(device)) for device in group._device_types}
+            if len(world._world.pg_map) == len(backends) == 1 and group is self._group:
+                return int(group._get_sequence_number_for_group())
+        return None
+
     def facts(self) -> dict[str, Any]:
-        return {"saved": _files(self._saved), "loaded": _files(self._loaded)}
+        counted = not self._point_to_point
+        return {
+            "saved": _files(self._saved, counted),
+            "loaded": _files(self._loaded, counted),
+        }
 
 
-@contextlib.contextmanager
-def _noted(known: Known, file: Any, place: Place | None) -> Iterator[None]:
-    path = _path_of(file)
-    began = _collectives()
-    yield
-    if path and len(known) < _MOST:
-        known.setdefault((path, began, _collectives()), place)
-
-
-def _files(known: Known) -> tuple[RankFile, ...]:
+def _files(known: Known, counted: bool) -> tuple[RankFile, ...]:
     return tuple(
-        RankFile(path=path, location=resolved(place), began=began, ended=ended)
+        RankFile(
+            path=path,
+            location=resolved(place),
+            began=began if counted else None,
+            ended=ended if counted else None,
+        )
         for (path, began, ended), place in known.items()
     )
 
@@ -88,14 +136,3 @@ def _path_of(file: Any) -> str:
         real = os.path.realpath(os.fspath(path))
         return real if isinstance(real, str) else ""
     return ""
-
-
-def _collectives() -> int | None:
-    """How many this rank has entered; None where that can't be told, or where there are groups of
-    some ranks, which count by themselves."""
-    world = dist.distributed_c10d
-    with contextlib.suppress(Exception):  # a backend that does not count, another torch
-        if len(world._world.pg_map) == 1:
-            group: Any = world._get_default_group()
-            return int(group._get_sequence_number_for_group())
-    return None

@@ -48,7 +48,7 @@ def average_gradients():
 for step in range(12):
     x = torch.randn(16, 8, generator=draw)
     if how.endswith("other shares"):
-        x = x + 2 * rank
+        x = x + 6 * rank
     y = x[:, :4].argmax(1)
     optimizer.zero_grad()
     if how.startswith("ddp, padding"):  # by rank: most labels, or few of them, are ignored
@@ -139,3 +139,37 @@ def test_replicas_that_had_diverged_when_the_group_ended(tmp_path: Path) -> None
     _, (finding,) = run(tmp_path, "ddp, changed")
     assert finding["code"] == "ND802"
     assert finding["explanation"].startswith("1 parameter of 4 differs")
+
+
+@pytest.mark.parametrize("how", ["accumulates", "halves"])
+def test_a_loss_that_is_divided_by_as_many_as_there_are_ranks(how: str, tmp_path: Path) -> None:
+    """By the number of micro-batches, or by a 2 that is in the formula."""
+    script = SCRIPT.replace(
+        "    optimizer.zero_grad()\n", "    if not accumulated:\n        optimizer.zero_grad()\n"
+    )
+    script = script.replace("losses = []", "").replace(
+        "for step in range(12):\n", "steps = 2\nfor step in range(24):\n    accumulated = False\n"
+    )
+    if how == "accumulates":
+        script = script.replace("accumulated = False", "accumulated = step % 2")
+        script = script.replace("    loss.backward()", "    (loss / steps).backward()")
+        script = script.replace(
+            "    optimizer.step()\n", "    if accumulated:\n        optimizer.step()\n"
+        )
+    else:
+        script = script.replace("    loss.backward()", "    (loss / 2).backward()")
+    (tmp_path / "train.py").write_text(script)
+    output = ("--output", "report.json", "--output-format", "json")
+    nanodoc("run", "--quiet", *output, "train.py", "--", "ddp", cwd=tmp_path, ranks=2)
+    assert json.loads((tmp_path / "report.json").read_text())["findings"] == []
+
+
+def test_the_best_weights_are_loaded_before_the_group_ends(tmp_path: Path) -> None:
+    ending = "if rank == 0:\n    net.load_state_dict({k: v * 0.9 for k, v in net.state_dict().items()})\n"
+    script = SCRIPT.replace(
+        "dist.destroy_process_group()\n", ending + "dist.destroy_process_group()\n"
+    )
+    (tmp_path / "train.py").write_text(script)
+    output = ("--output", "report.json", "--output-format", "json")
+    nanodoc("run", "--quiet", *output, "train.py", "--", "ddp", cwd=tmp_path, ranks=2)
+    assert json.loads((tmp_path / "report.json").read_text())["findings"] == []

@@ -51,6 +51,9 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     ratio = ratio_of(each)
     if ratio is None or abs(ratio - 1) > _AVERAGED or not any(one.left_out for one in each):
         return
+    # whoever reduces by hand may weigh the ranks
+    if not all(rank.wrapped for rank in evidence.ranks) or any(one.summed_at for one in each):
+        return
     counted = {rank: one.counted for rank, one in told.items() if one is not None}
     fewest, most = min(counted, key=lambda r: counted[r]), max(counted, key=lambda r: counted[r])
     factor = counted[most] / counted[fewest]
