@@ -14,6 +14,8 @@ import torch
 from benchmarks.devices import synchronize
 from benchmarks.ways import Ways
 
+_FULL = 10
+"""Monitored steps before any is timed: until the first that is watched by its loss alone."""
 Seconds = dict[str, list[float]]
 """Of a step, by way and round."""
 
@@ -23,6 +25,8 @@ def timed(name: str, device: torch.device, repeats: int, length: float) -> dict[
     ways = Ways(name, device, with_transformers=True)
     for way in ways.ways.values():
         way()
+    for _ in range(_FULL):
+        ways.loop.step()
     began = time.perf_counter()
     ways.bare()
     synchronize(device)

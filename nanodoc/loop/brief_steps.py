@@ -291,8 +291,8 @@ class BriefSteps:
         if not self._rounds:
             return all(torch.equal(now, then) for now, then in pairs)
         # together: what should be zero may be nothing but rounding
-        apart = sum(float((now - then).float().square().sum()) for now, then in pairs)
-        return apart <= _WEIGHTS**2 * sum(float(k.float().square().sum()) for k in known)
+        apart = sum(float((now - then).abs().float().square().sum()) for now, then in pairs)
+        return apart <= _WEIGHTS**2 * sum(float(k.abs().float().square().sum()) for k in known)
 
     def _again(self, until: int, driver: StepDriver) -> Iterator[Again]:
         """One after the other, before its optimizer steps where nanodoc lets it step; ends where

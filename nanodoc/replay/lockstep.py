@@ -27,7 +27,7 @@ from nanodoc.trace.tracer import Tracer
 
 Found = TypeVar("Found")
 
-_PATIENCE = 5.0
+_PATIENCE = 10.0
 """Seconds that the first rank waits for the others to be sick in the same step: what is not finite
 on one usually comes to all with the next collective, and each gets there at about the same time."""
 _PAUSE = 0.02

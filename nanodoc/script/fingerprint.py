@@ -98,9 +98,9 @@ def _near(
         finite = a.isfinite()
         if not torch.equal(finite, b.isfinite()):
             return False
-        a, b = a[finite].float(), b[finite].float()
-        apart += float((a - b).square().sum())
-        size += float(a.square().sum())
+        a, b = a[finite], b[finite]
+        apart += float((a - b).abs().float().square().sum())  # of complex numbers, too
+        size += float(a.abs().float().square().sum())
     return apart <= limit**2 * size
 
 

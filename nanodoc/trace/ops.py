@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 _Tensor = torch.Tensor
+_COLLECTIVES = ("_c10d_functional", "_c10d_functional_autograd")
 _UNWRITTEN = ("empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided")
 _LIKE = (
     "new_zeros",
@@ -97,10 +98,13 @@ def call_op(func: Any, args: Any, kwargs: Any) -> Any:
     torch hands a mode the constants of a TorchScript trace as Python numbers, also where the op
     takes a tensor only: there they are made tensors again.
 
+    A collective whose result would arrive later is waited for: who looks at it has to see it.
+
     Raises what the op raises.
     """
     try:
-        return func(*args, **kwargs)
+        out = func(*args, **kwargs)
+        return _arrived(out) if func.namespace in _COLLECTIVES else out
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:
@@ -111,6 +115,15 @@ def call_op(func: Any, args: Any, kwargs: Any) -> Any:
             return func(*tensors, **kwargs)
         except RuntimeError:
             raise error from None  # the op's own
+
+
+def _arrived(out: Any) -> Any:
+    """The result of a collective, once it is there."""
+    wait = torch.ops._c10d_functional.wait_tensor.default
+    for tensor in out if isinstance(out, (list, tuple)) else [out]:
+        if isinstance(tensor, torch.Tensor):
+            wait(tensor)
+    return out
 
 
 def _with_tensors(func: Any, args: Any) -> list[Any] | None:
