@@ -15,6 +15,7 @@ import torch
 from nanodoc.clinic.catalogue import PATIENTS
 from nanodoc.clinic.patient import Patient
 from nanodoc.config import Config
+from nanodoc.loop.brief_steps import FULL_AT_FIRST
 from nanodoc.pipeline.run import run_training
 from nanodoc.report.public import public_form
 from tests.accelerator.device import sim
@@ -137,6 +138,10 @@ def test_the_report_is_the_cpus(patient: Patient) -> None:
         )
         assert "they stayed on cpu" in first["explanation"]
         return
+    if max(one["vitals"]["steps"] for one in (here, there)) > FULL_AT_FIRST:
+        # which of the later steps are watched in full, and tell their gradients' norm, depends on
+        # how long steps take
+        del here["vitals"]["grad_norm_max"], there["vitals"]["grad_norm_max"]
     for finding in there["findings"]:
         finding["culprit"]["op"] = OTHER_OPS.get(patient.name, {}).get(
             finding["culprit"]["op"], finding["culprit"]["op"]
