@@ -26,7 +26,7 @@ def with_roots(outcomes: Sequence[RankOutcome]) -> list[RankOutcome]:
     sick = [one for one in outcomes if one.ended == CLEAN]
     if not sick or len(sick) == len(outcomes) or any(map(is_root, outcomes)):
         return list(outcomes)
-    first = min(one.step for one in sick if one.step is not None)
+    first = min((one.step for one in sick if one.step is not None), default=None)
     return [
         replace(one, ended=SICK) if one.ended == CLEAN and one.step == first else one
         for one in outcomes

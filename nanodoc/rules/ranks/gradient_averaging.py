@@ -36,6 +36,7 @@ from nanodoc.rules.ranks.outcomes import ratio_of
 
 _ALIKE = 0.02
 """How far a ratio may lie from what it should be."""
+_EXACT = 1e-3  # rounding
 
 
 @rule(
@@ -61,7 +62,12 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         root=("gradients",),
         specificity=Specificity.FAMILY,
         finding=rule.finding(
-            confidence=confidence(0.6, 0.3 if where is not None else 0.0, 0.2),
+            confidence=confidence(
+                0.6,
+                # by clipping, say, a ratio may come near one of these, and not onto it
+                0.4 if any(_is(ratio, v, _EXACT) for v in (1.0, ranks, 1 / ranks)) else 0.0,
+                0.3 if ranks > 2 else 0.0,  # 2 is the divisor of much else
+            ),
             title=title,
             explanation=explanation,
             culprit=Culprit(kind="optimizer", location=where),
@@ -106,5 +112,5 @@ def _found(
     return None
 
 
-def _is(ratio: float, value: float) -> bool:
-    return abs(ratio / value - 1) <= _ALIKE
+def _is(ratio: float, value: float, apart: float = _ALIKE) -> bool:
+    return abs(ratio / value - 1) <= apart
