@@ -92,7 +92,9 @@ class BriefSteps:
         self._course = course
         self._learning = learning
         self._named = list(runner.recipe.model.named_parameters())
-        self.enabled = True
+        # a train_step of a recipe is watched in full, and needs no copies for a trial
+        step = runner.recipe.train_step
+        self.enabled = step is None or bool(getattr(step, "of_script", False))
         # that the steps of a script, or of a device, come to the same has to be shown first
         self.shown: bool | None = None if runner.observing or runner.device.type != "cpu" else True
         self._rounds = runner.device.type != "cpu"

@@ -60,7 +60,7 @@ class Engine(WatchedRun):
 
     def _watched_step(self, step: int) -> Stop | str | None:
         trail, before = here(), self._last
-        if self.brief.to_be_shown and not self.runner.observing:
+        if self.brief.to_be_shown:
             self.brief.shown = self._come_to_the_same()
         trail.at(step, "data")
         try:

@@ -222,3 +222,24 @@ def test_a_model_of_large_steps_is_watched_in_full(
 ) -> None:
     monkeypatch.setattr("nanodoc.loop.brief_steps._SMALL_STEP", 0.0)
     assert not run(recipe(-1, ""), tmp_path)[1]
+
+
+def test_no_weights_are_kept_for_the_trial_of_a_train_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its steps are all watched in full."""
+    asked: list[int] = []
+    keep_next = "nanodoc.replay.weight_history.WeightHistory.keep_next"
+    monkeypatch.setattr(keep_next, lambda history: asked.append(1))
+
+    def step(model: nn.Module, batch: Any, optimizer: torch.optim.Optimizer) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = loss_fn(model, batch)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    made = recipe(-1, "")
+    own = Recipe(model=made.model, data=made.data, train_step=step, optimizer=made.optimizer)
+    assert not run(own, tmp_path)[1]
+    assert not asked
