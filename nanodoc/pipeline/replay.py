@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from nanodoc.pipeline.script_replay import replay_script
 from nanodoc.pipeline.snapshot_content import mapping_of, trusted_entrypoint
 from nanodoc.progress import Progress
 from nanodoc.recipe.recipe import Recipe
+from nanodoc.replay.group_of_one import only_rank
+from nanodoc.replay.local_collectives import LocalCollectives
 from nanodoc.replay.snapshot import read_snapshot
 from nanodoc.report.fixes import write_patch
 from nanodoc.report.report import Report, VitalSigns
@@ -38,6 +41,24 @@ def replay_snapshot(
     options, progress = options or ReplayOptions(), progress or Progress()
     check(options)
     content = read_snapshot(path)
+    with only_rank() if _is_of_a_rank(content) else contextlib.nullcontext():
+        return _replayed_as_told(path, content, config, entrypoint, options, progress)
+
+
+def _is_of_a_rank(content: dict[str, Any]) -> bool:
+    """One of several ranks wrote it."""
+    ranks = mapping_of(content, "run").get("ranks")
+    return ranks is not None and ranks > 1
+
+
+def _replayed_as_told(
+    path: Path,
+    content: dict[str, Any],
+    config: Config,
+    entrypoint: str | None,
+    options: ReplayOptions,
+    progress: Progress,
+) -> Report:
     # the recipe is built as the run built it: what build() was given travels in the snapshot
     saved = mapping_of(content, "config")
     config = replace(config, recipe=config.recipe or saved.get("recipe") or {})
@@ -77,8 +98,9 @@ def _replayed(
     progress: Progress,
 ) -> Report:
     recipe, amp_dtype = with_amp(recipe, config.amp, device)
-    again = ReplayedStep(recipe, device, amp_dtype, content, options, progress, config)
-    report = report_of_replay(again, path, named, config)
-    if options.debug:
-        again.debug()
+    with LocalCollectives(recipe).while_inside():
+        again = ReplayedStep(recipe, device, amp_dtype, content, options, progress, config)
+        report = report_of_replay(again, path, named, config)
+        if options.debug:
+            again.debug()
     return write_patch(report, artifact_folder(config)) if config.fix else report

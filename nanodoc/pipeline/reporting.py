@@ -8,6 +8,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import torch.distributed as dist
+
 from nanodoc.config import Config
 from nanodoc.diagnosis.preflight import preflight
 from nanodoc.errors import said
@@ -35,6 +37,7 @@ from nanodoc.pipeline.second_run import write_batches
 from nanodoc.pipeline.users_line import at_users_lines
 from nanodoc.progress import Progress
 from nanodoc.recipe.data_loader import loader_of
+from nanodoc.replay.local_collectives import several_ranks
 from nanodoc.replay.sandbox import state_preserved
 from nanodoc.replay.snapshot import write_snapshot
 from nanodoc.report.fixes import write_patch
@@ -243,6 +246,7 @@ def _snapshot(
         "loss": trip.loss,
         "grad_norm": trip.grad_norm,
         "amp": str(run.amp_dtype) if run.amp_dtype else None,
+        "ranks": dist.get_world_size() if several_ranks() else 1,
     }
     with contextlib.ExitStack() as around:
         script = None

@@ -24,6 +24,7 @@ from nanodoc.pipeline.snapshot_content import (
 )
 from nanodoc.progress import Progress
 from nanodoc.recipe.trainers import TrainerReturned
+from nanodoc.replay.local_collectives import LocalCollectives
 from nanodoc.replay.step_state import StateKeeper
 from nanodoc.report.report import Report
 from nanodoc.script.launcher import Program, marked_trainers
@@ -156,7 +157,8 @@ class _ScriptReplay:
         """The step, where the script stands before its first optimizer step."""
         self._silence.close()
         try:
-            self._found = self._examined(first, step)
+            with LocalCollectives(first.trained.recipe).while_inside():
+                self._found = self._examined(first, step)
         finally:
             self._silence.enter_context(muted())
 

@@ -17,7 +17,7 @@ from nanodoc.recipe.recipe import Recipe
 from nanodoc.replay.archive import first_line
 from nanodoc.replay.plain_values import holds_dropped, like
 from nanodoc.replay.rng import RandomKeeper, RandomState
-from nanodoc.replay.snapshot import random_state
+from nanodoc.replay.saved_random import random_state
 from nanodoc.tensors.nested import tensor_leaves
 
 UNFIT = (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError)

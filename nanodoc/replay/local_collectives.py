@@ -6,8 +6,9 @@ What a rank computes so is its own: gradients before the all-reduce, of its own 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -48,17 +49,13 @@ class LocalCollectives:
         self._memory = OwnMemory(recipe)
         self._originals: list[tuple[Any, str, Any]] = []
 
-    @property
-    def needed(self) -> bool:
-        """There are other ranks."""
-        return several_ranks()
-
     def begin(self, *, broken_off: bool = True) -> None:
         """From now on DDP reduces nothing and every collective gives back the rank's own part.
         `broken_off`: the last step may not have come to its end."""
         self._memory.begin()
-        if not self.needed or self._originals:
+        if self._originals:
             return
+        # also in a group of one, whose DDP would wait for gradients as any other
         for module in self._model.modules():
             if isinstance(module, DistributedDataParallel):
                 # its forward is then the wrapped module's
@@ -67,6 +64,8 @@ class LocalCollectives:
                 # forget their order, which the other ranks ask for in their next step.
                 if broken_off:
                     module.reducer._reset_state()
+        if not several_ranks():
+            return
         for owner in (dist, dist.distributed_c10d):
             for name in _IN_PLACE:
                 self._stand_in(owner, name, lambda *args, **kwargs: None)
@@ -83,6 +82,15 @@ class LocalCollectives:
             self._stand_in(owner, "gather", _gather)
             self._stand_in(owner, "gather_object", _gather_object)
             self._stand_in(owner, "scatter", _scatter)
+
+    @contextlib.contextmanager
+    def while_inside(self) -> Iterator[None]:
+        """From `begin` to `end`."""
+        self.begin()
+        try:
+            yield
+        finally:
+            self.end()
 
     def end(self) -> None:
         for owner, name, original in reversed(self._originals):

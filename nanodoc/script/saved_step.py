@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from nanodoc.replay.objects import LONGEST, PLAIN, PlainState, is_stateful
 from nanodoc.replay.plain_values import holds_dropped, like, plain
-from nanodoc.replay.snapshot import random_content, random_state
+from nanodoc.replay.saved_random import random_content, random_state
 from nanodoc.script.outside import Drawings
 from nanodoc.script.recovered import RecoveredStep
 from nanodoc.supervise.launch import Launch
