@@ -3,6 +3,7 @@ every op was looked at closely, answers what an examination would ask of several
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,8 +13,13 @@ from nanodoc.errors import UserCodeError
 from nanodoc.examination.non_finite import Examined, Examiner
 from nanodoc.replay.step_state import StepState
 from nanodoc.replay.traced_replay import Replay
+from nanodoc.tensors.plain import is_sharded, local_of
 from nanodoc.trace.examine import Request
 from nanodoc.trace.tracer import Tracer
+
+_BROUGHT_TOGETHER = (
+    "The loss of this rank is finite, and its gradients are what all ranks came to together."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +31,31 @@ class LiveStep:
     losses: Sequence[torch.Tensor]
     bad: Sequence[tuple[str, torch.Tensor]] = ()
     error: UserCodeError | None = None
+    together: bool = False
+    """The gradients are what several ranks came to together."""
+
+    @classmethod
+    def of_model(
+        cls,
+        model: torch.nn.Module,
+        tracer: Tracer,
+        losses: Sequence[torch.Tensor],
+        bad: Sequence[str],
+        error: UserCodeError | None = None,
+    ) -> LiveStep:
+        """`bad`: names of the parameters whose gradients are not finite."""
+        parameters = dict(model.named_parameters())
+        together = any(map(is_sharded, parameters.values()))
+        if bad and together and not all(math.isfinite(float(loss)) for loss in losses):
+            bad = ()  # the loss comes first
+        named = [(n, local_of(g)) for n in bad if (g := parameters[n].grad) is not None]
+        return cls(tracer, losses, named, error, together)
 
     def examined(self, capsule: StepState, indices: list[int] | None) -> Examined:
         """The roots of what is not finite in it. `indices` are the data set's, of its batch."""
+        if self.together and self.bad:
+            # they went through a collective, whose result no trace of one rank explains
+            return Examined((), (), "as_it_ran", _BROUGHT_TOGETHER)
         with self.tracer.paused():
             for number, loss in enumerate(self.losses):
                 self.tracer.mark(f"loss:{number}", loss)

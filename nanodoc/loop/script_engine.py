@@ -26,19 +26,14 @@ from nanodoc.loop.observed_step import ObservedStep, ObservedVitals
 from nanodoc.loop.step_reading import StepReading
 from nanodoc.loop.stop import Stop
 from nanodoc.loop.watched_run import WatchedRun
-from nanodoc.replay.lockstep import all_agree, run_together
+from nanodoc.replay.lockstep import all_agree, run_together, weights_kept
 from nanodoc.replay.observer import LossObserver, Observer
 from nanodoc.replay.step_state import BriefStep, StepState
-from nanodoc.tensors.plain import is_sharded, local_of
 from nanodoc.trace.tracer import Tracer
 
 _TRACE_IT = (
     "With --trace-steps {step}, or trace_steps in code, the same training with the same seeds "
     "traces this step while it runs, and names the op."
-)
-
-_BROUGHT_TOGETHER = (
-    "The loss of this rank is finite, and its gradients are what all ranks came to together."
 )
 
 
@@ -55,6 +50,8 @@ class ScriptEngine(WatchedRun):
     where it comes to the same, bit by bit."""
     together: bool = False
     """A step can't be run again by this rank alone; by all of them it can."""
+    shared: StepState | None = None
+    """The start of a step that all ranks ran again together, and whose weights are still there."""
     traced: str = ""
     """The step that was examined by what one trace of it showed, and how that came about."""
     _judging: ObservedVitals | None = None
@@ -312,13 +309,15 @@ class ScriptEngine(WatchedRun):
             return self._seen_in(tracer, observer.losses, capsule, bad, error)
         if error is None and self.together and all_agree(capsule.step):
             # no examination yet: a rank that stands still, since another broke off, is released
-            with suppress(Exception):  # whatever it is: the others have left the training, too
+            with suppress(Exception), weights_kept(self.runner, self.keeper) as kept:
+                # whatever is raised: the others have left the training, too
+                self.shared = capsule if kept else None
                 found = run_together(
                     self.runner,
                     self.keeper,
                     capsule,
                     lambda tracer, losses: self._seen_in(tracer, losses, capsule, bad),
-                )
+                ).found
         if found is None:
             return Examined((), (), "not_run", _TRACE_IT.format(step=capsule.step))
         self.traced = f"step {capsule.step} run again by all ranks together"
@@ -334,14 +333,8 @@ class ScriptEngine(WatchedRun):
     ) -> Examined:
         """What a trace shows of a sick step, which is about to use its gradients."""
         here().examining()
-        gradients = dict(self.recipe.model.named_parameters())
-        if bad and any(map(is_sharded, gradients.values())):
-            if all(math.isfinite(float(loss)) for loss in losses):
-                # they went through a collective, whose result no trace of one rank explains
-                return Examined((), (), "as_it_ran", _BROUGHT_TOGETHER)
-            bad = ()  # the loss comes first
-        named = [(n, local_of(g)) for n in bad if (g := gradients[n].grad) is not None]
-        return LiveStep(tracer, losses, named, error).examined(capsule, self._indices)
+        live = LiveStep.of_model(self.recipe.model, tracer, losses, bad, error)
+        return live.examined(capsule, self._indices)
 
     def _end(self, trouble: Stop, steps: int) -> Stop:
         return super()._end(trouble, steps) if self.replays and not self.unproven else trouble

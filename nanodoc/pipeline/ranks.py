@@ -44,16 +44,7 @@ def rank_facts(
     size = before.world_size if before else int(os.environ.get("WORLD_SIZE", "1"))
     if size < 2:
         return None
-    own = WELL
-    if evidence.failure is not None:
-        own = FAILED
-    elif trip is not None:
-        # run again by itself, the step was healthy: what tripped it came from the others; where it
-        # can't be run again, its loss was
-        finite = trip.loss is not None and trip.loss - trip.loss == 0
-        alone = finite and evidence.reproduced in ("no", *_NOT_ALONE)
-        unborn = alone and not (evidence.births or evidence.leaves)
-        own = CLEAN if grouped and (unborn or _has_arrived(evidence)) else SICK
+    own = own_end(evidence, grouped=grouped)
     well = own == WELL and not outcome.interrupted
     wrapped = any(isinstance(m, DistributedDataParallel) for m in recipe.model.modules())
     last = evidence.at_group_end
@@ -86,6 +77,21 @@ def rank_facts(
         gradients=evidence.rank_gradients,
         running=last.running if well and last is not None else (),
     )
+
+
+def own_end(evidence: Evidence, *, grouped: bool) -> str:
+    """WELL, SICK, CLEAN or FAILED. `grouped`: the rank is, or was, in a group with others."""
+    if evidence.failure is not None:
+        return FAILED
+    trip = evidence.trip
+    if trip is None:
+        return WELL
+    # run again by itself, the step was healthy: what tripped it came from the others; where it
+    # can't be run again, its loss was
+    finite = trip.loss is not None and trip.loss - trip.loss == 0
+    alone = finite and evidence.reproduced in ("no", *_NOT_ALONE)
+    unborn = alone and not (evidence.births or evidence.leaves)
+    return CLEAN if grouped and (unborn or _has_arrived(evidence)) else SICK
 
 
 def _has_arrived(evidence: Evidence) -> bool:

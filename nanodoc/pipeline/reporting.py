@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from dataclasses import replace
 from pathlib import Path
 
-import torch.distributed as dist
-
 from nanodoc.config import Config
 from nanodoc.diagnosis.preflight import preflight
-from nanodoc.errors import said
 from nanodoc.examination.epoch_order import one_order
 from nanodoc.examination.far_line import far_leaf, far_line
 from nanodoc.examination.making import MakingSearch, Source, with_makings
@@ -33,19 +29,15 @@ from nanodoc.pipeline.common import (
 from nanodoc.pipeline.item_look import item_facts
 from nanodoc.pipeline.ranks import rank_facts
 from nanodoc.pipeline.run_plan import Run
+from nanodoc.pipeline.run_snapshot import write_step
 from nanodoc.pipeline.second_run import write_batches
 from nanodoc.pipeline.users_line import at_users_lines
 from nanodoc.progress import Progress
 from nanodoc.recipe.data_loader import loader_of
-from nanodoc.replay.local_collectives import several_ranks
-from nanodoc.replay.sandbox import state_preserved
-from nanodoc.replay.snapshot import write_snapshot
 from nanodoc.report.fixes import write_patch
 from nanodoc.report.report import Report, RunInfo, VitalSigns
 from nanodoc.report.tensorboard import write_tensorboard
 from nanodoc.rules.catalogue import failed_check, unchecked
-from nanodoc.script.recovered import RecoveredStep
-from nanodoc.script.saved_step import step_content
 
 
 def unwatched(
@@ -69,7 +61,7 @@ def reported(
         artifacts["tensorboard"] = str(write_tensorboard(run.history, Path(config.tensorboard)))
     if outcome.trace_files:
         artifacts["traces"] = ", ".join(outcome.trace_files)
-    _snapshot(run, engine, outcome, not_checked)
+    write_step(run, engine, outcome, before, not_checked)
     differential = _differential(engine, outcome, config, progress)
     evidence = _with_length(run, engine, outcome)
     if evidence.leaves and not outcome.interrupted:
@@ -229,46 +221,6 @@ def without_device_report(run: Run, outcome: Outcome) -> Report:
         notes,
         False,
     )
-
-
-def _snapshot(
-    run: Run, engine: WatchedRun, outcome: Outcome, not_checked: list[tuple[str, str]]
-) -> None:
-    """Writes the step that tripped to disk."""
-    trip, capsule, recipe = outcome.evidence.trip, outcome.capsule, engine.recipe
-    if capsule is None or trip is None:
-        return
-    if not run.replayable:
-        why = "nanodoc did not start this training itself, and cannot start it again"
-        not_checked.append(("snapshot", why))
-        return
-    told = {
-        "loss": trip.loss,
-        "grad_norm": trip.grad_norm,
-        "amp": str(run.amp_dtype) if run.amp_dtype else None,
-        "ranks": dist.get_world_size() if several_ranks() else 1,
-    }
-    with contextlib.ExitStack() as around:
-        script = None
-        if run.script:
-            around.enter_context(state_preserved(engine.runner, engine.keeper))
-            engine.keeper.restore(capsule)
-        try:
-            if isinstance(recipe.train_step, RecoveredStep):
-                script = step_content(recipe.train_step, run.launch)
-            path = write_snapshot(
-                run.folder,
-                recipe,
-                capsule,
-                run.entrypoint,
-                run.config.as_dict(),
-                told,
-                outcome.indices,
-                script,
-            )
-            run.artifacts["snapshot"] = str(path)
-        except Exception as error:  # whatever a script's variables hold, the report is to be made
-            not_checked.append(("snapshot", f"it could not be written: {said(error)[:200]}"))
 
 
 def _differential(

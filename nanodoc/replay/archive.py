@@ -10,7 +10,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 
@@ -39,7 +39,7 @@ def opened(path: Path) -> Any:
     if not path.is_file():
         raise UsageError(f"no such snapshot: {path}")
     try:
-        described = _described(path)
+        told = _described(path)
         content = torch.load(path, map_location="cpu", weights_only=True)
     except zipfile.BadZipFile as error:
         raise _broken(path, error) from error
@@ -52,7 +52,7 @@ def opened(path: Path) -> Any:
         if refused is None:
             raise _broken(path, error) from error
         raise UsageError(f"{path} {_REFUSED}{refused}") from error
-    Measure(path, described).check(content)
+    Measure(path, told).check(content)
     return content
 
 
@@ -64,31 +64,37 @@ def _described(path: Path) -> int:
     """The bytes of the records that describe the content. Raises `UsageError` where the file would
     unpack to more than it holds."""
     size = path.stat().st_size
-    with path.open("rb") as file:
-        if file.read(len(_HEAD)) != _HEAD:
-            raise zipfile.BadZipFile("File is not a zip file")
-    try:
-        with zipfile.ZipFile(path) as archive:
-            records = archive.infolist()
-    except (OSError, ValueError, NotImplementedError, struct.error, zlib.error) as error:
-        raise zipfile.BadZipFile(str(error)) from error
-    if len(records) > _RECORDS:
-        raise UsageError(f"{path} holds {len(records)} records; the limit is {_RECORDS}")
-    if any(record.compress_type != zipfile.ZIP_STORED for record in records):
-        raise UsageError(f"{path} is compressed, which no snapshot is; it was not opened")
-    if sum(record.file_size for record in records) > size:
-        raise UsageError(f"{path} says that it holds more than its {size} bytes; it was not opened")
     if size > _LARGEST:
         raise UsageError(
             f"{path} holds {size / 2**30:.0f} GiB; the limit is {_LARGEST / 2**30:.0f} GiB"
         )
-    described = sum(r.file_size for r in records if r.filename.endswith(".pkl"))
-    if described > _PICKLE:
+    with path.open("rb") as file:
+        return described(file, size, str(path))
+
+
+def described(file: IO[bytes], size: int, name: str) -> int:
+    """As `torch.save` wrote it into `size` bytes: those of the records that describe its content.
+    Raises `UsageError` where it would unpack to more, and `BadZipFile`."""
+    if file.read(len(_HEAD)) != _HEAD:
+        raise zipfile.BadZipFile("File is not a zip file")
+    try:
+        with zipfile.ZipFile(file) as archive:
+            records = archive.infolist()
+    except (OSError, ValueError, NotImplementedError, struct.error, zlib.error) as error:
+        raise zipfile.BadZipFile(str(error)) from error
+    if len(records) > _RECORDS:
+        raise UsageError(f"{name} holds {len(records)} records; the limit is {_RECORDS}")
+    if any(record.compress_type != zipfile.ZIP_STORED for record in records):
+        raise UsageError(f"{name} is compressed, which no snapshot is; it was not opened")
+    if sum(record.file_size for record in records) > size:
+        raise UsageError(f"{name} says that it holds more than its {size} bytes; it was not opened")
+    told = sum(r.file_size for r in records if r.filename.endswith(".pkl"))
+    if told > _PICKLE:
         raise UsageError(
-            f"{path} holds {described / 2**20:.0f} MiB besides its tensors; the limit is "
+            f"{name} holds {told / 2**20:.0f} MiB besides its tensors; the limit is "
             f"{_PICKLE / 2**20:.0f} MiB"
         )
-    return described
+    return told
 
 
 class Measure:

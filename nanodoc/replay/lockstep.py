@@ -8,18 +8,22 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 import torch
 import torch.distributed as dist
 
 from nanodoc.errors import UserCodeError
 from nanodoc.measure.gradients import really_nonfinite
-from nanodoc.replay.sandbox import warnings_unsaid
+from nanodoc.replay.sandbox import state_preserved, warnings_unsaid
 from nanodoc.replay.step import StepRunner, run_step
 from nanodoc.replay.step_state import StateKeeper, StepState
 from nanodoc.replay.traced_replay import leaves_of
+from nanodoc.tensors.host_memory import free_host_memory
+from nanodoc.tensors.nested import tensor_leaves
+from nanodoc.tensors.plain import local_of
 from nanodoc.trace.eager import run_eagerly
 from nanodoc.trace.examine import EveryOp
 from nanodoc.trace.threads import in_one_thread
@@ -31,13 +35,14 @@ _PATIENCE = 10.0
 """Seconds that the first rank waits for the others to be sick in the same step: what is not finite
 on one usually comes to all with the next collective, and each gets there at about the same time."""
 _PAUSE = 0.02
+_SHARE = 0.5  # of the host's free memory, for copies of weights
 _VERDICT, _GO, _NO = "verdict", "go", "no"
 
 
-def all_agree(step: int) -> bool:
-    """Every rank of the run has asked this for the same step, and each is told the same. Through
-    the store that the training's process group met at: no collective is run."""
-    store = _store_of(step)
+def all_agree(step: int, on: str = "run") -> bool:
+    """Every rank of the run has asked this for the same step and the same thing, and each is told
+    the same. Through the store that the training's process group met at: no collective is run."""
+    store = store_of(step, on)
     if store is None:
         return False
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -50,6 +55,19 @@ def all_agree(step: int) -> bool:
         return _decided(store, _NO) == _GO  # another may have said otherwise a moment ago
     except RuntimeError:  # the process that keeps the store is gone
         return False
+
+
+def all_told(step: int, on: str, word: str) -> list[str]:
+    """What every rank says of something, in the order of the ranks; all have to call it. Raises
+    `RuntimeError` where one does not."""
+    store = store_of(step, on)
+    rank, names = dist.get_rank(), [str(rank) for rank in range(dist.get_world_size())]
+    if store is None:
+        raise RuntimeError("the ranks have no store")
+    store.set(names[rank], word)
+    if not _has(store, names, 2 * _PATIENCE):
+        raise RuntimeError("a rank did not answer")
+    return [store.get(name).decode() for name in names]
 
 
 def _has(store: Any, keys: list[str], seconds: float) -> bool:
@@ -68,7 +86,8 @@ def _decided(store: Any, word: str) -> str:
     return said.decode()
 
 
-def _store_of(step: int) -> Any:
+def store_of(step: int, on: str) -> Any:
+    """Where the ranks tell each other of this step; None where their group met otherwise."""
     if not dist.is_initialized():
         return None
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
@@ -76,7 +95,33 @@ def _store_of(step: int) -> Any:
         store = dist.distributed_c10d._get_default_store()
     except (RuntimeError, AttributeError):  # a group that met otherwise
         return None
-    return dist.distributed_c10d.PrefixStore(f"nanodoc/{attempt}/{step}", store)
+    return dist.distributed_c10d.PrefixStore(f"nanodoc/{attempt}/{step}/{on}", store)
+
+
+@contextlib.contextmanager
+def weights_kept(runner: StepRunner, keeper: StateKeeper) -> Iterator[bool]:
+    """This rank's weights and optimizers are afterwards as they are now. False where there is no
+    room for copies of them: they are then moved by what runs inside."""
+    parts: list[torch.Tensor] = list(runner.recipe.model.parameters())
+    for optimizer in runner.recipe.optimizers:
+        parts += [t for state in optimizer.state.values() for _, t in tensor_leaves(state)]
+    size = sum(local.numel() * local.element_size() for local in map(local_of, parts))
+    free = free_host_memory()
+    beside = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if free is not None and size * beside > _SHARE * free:
+        yield False
+        return
+    with state_preserved(runner, keeper, moving=True, on_host=True):
+        yield True
+
+
+@dataclass(frozen=True, slots=True)
+class Together(Generic[Found]):
+    """What a step came to that all ranks ran."""
+
+    losses: list[torch.Tensor]
+    found: Found | None
+    """What was made of the trace; None where the step was well here, or raised."""
 
 
 def run_together(
@@ -84,10 +129,10 @@ def run_together(
     keeper: StateKeeper,
     capsule: StepState,
     examined: Callable[[Tracer, list[torch.Tensor]], Found],
-) -> Found | None:
-    """Runs the step again, traced; every rank has to do so. What `examined` makes of the trace and
-    the losses when they or the gradients are not finite, before the optimizer that would use them
-    steps. None where the step was well, or raised. The weights may be moved afterwards."""
+) -> Together[Found]:
+    """Runs the step again, traced; every rank has to do so. `examined` is told of the trace and the
+    losses when they or the gradients are not finite, before the optimizer that would use them
+    steps. The weights are moved afterwards."""
     keeper.restore(capsule)
     model = runner.recipe.model
     named = list(model.named_parameters())
@@ -114,4 +159,4 @@ def run_together(
             on_loss=lambda loss: losses.append(loss.detach()),
             on_gradients=on_gradients,
         )
-    return found[0] if found else None
+    return Together(losses, found[0] if found else None)

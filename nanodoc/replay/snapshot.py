@@ -21,21 +21,21 @@ from nanodoc.replay.plain_values import plain
 from nanodoc.replay.saved_random import random_content
 from nanodoc.replay.snapshot_shape import NEEDED, SHAPE
 from nanodoc.replay.step_state import StepState
+from nanodoc.tensors.plain import is_sharded
 
 FORMAT = 1
 
 
-def free_name(folder: Path, step: int) -> Path:
+def free_name(folder: Path, step: int, suffix: str = ".pt") -> Path:
     """`nanodoc-step<N>.pt`, numbered where such a file is there already: an earlier snapshot is
     never overwritten."""
-    path, number = folder / f"nanodoc-step{step}.pt", 2
+    path, number = folder / f"nanodoc-step{step}{suffix}", 2
     while path.exists():
-        path, number = folder / f"nanodoc-step{step}-{number}.pt", number + 1
+        path, number = folder / f"nanodoc-step{step}-{number}{suffix}", number + 1
     return path
 
 
-def write_snapshot(
-    folder: Path,
+def snapshot_of(
     recipe: Recipe,
     capsule: StepState,
     entrypoint: str,
@@ -43,11 +43,11 @@ def write_snapshot(
     run: Mapping[str, Any],
     indices: Sequence[int] | None = None,
     script: Mapping[str, Any] | None = None,
-) -> Path:
-    """Writes the step's start and returns the file; `indices` are the data set's of the batch's
-    samples, `script` what a script's step needs besides. Raises `OSError` (the caller keeps its
-    diagnosis)."""
-    content = {
+) -> dict[str, Any]:
+    """The step's start as plain values; `indices` are the data set's of the batch's samples,
+    `script` what a script's step needs besides. Of what is sharded over several ranks it holds
+    nothing."""
+    return {
         "nanodoc_snapshot": FORMAT,
         "step": capsule.step,
         "entrypoint": entrypoint,
@@ -55,10 +55,10 @@ def write_snapshot(
         "run": plain(run),
         "batches": [plain(batch) for batch in capsule.batches],
         "rng": random_content(capsule.rng),
-        "model": plain(dict(recipe.model.state_dict())),
+        "model": plain(_whole(recipe.model.state_dict())),
         "attributes": _attributes(recipe.model, capsule),
         "training": list(capsule.training),
-        "optimizers": [plain(optimizer.state_dict()) for optimizer in recipe.optimizers],
+        "optimizers": [plain(_whole(optimizer.state_dict())) for optimizer in recipe.optimizers],
         "scaler": plain(recipe.scaler.state_dict()) if recipe.scaler is not None else None,
         "schedulers": [
             plain(scheduler.state_dict())
@@ -66,13 +66,34 @@ def write_snapshot(
             if hasattr(scheduler, "state_dict")
         ],
         "indices": list(indices) if indices is not None else None,
-        "gradients": [None if g is None else g.detach() for g in capsule.grads or []],
+        "gradients": _gradients(capsule),
         "script": dict(script) if script is not None else None,
         "torch": str(torch.__version__),
         "machine": machine(next((str(p.device) for p in recipe.model.parameters()), "cpu")),
     }
+
+
+def write_snapshot(folder: Path, content: Mapping[str, Any]) -> Path:
+    """Writes what `snapshot_of` gives into a new file of the folder, and returns that. Raises
+    `OSError` (the caller keeps its diagnosis)."""
     folder.mkdir(parents=True, exist_ok=True)
-    return save(content, free_name(folder, capsule.step))
+    return save(content, free_name(folder, content["step"]))
+
+
+def _whole(state: Mapping[str, Any]) -> dict[str, Any]:
+    """A state_dict without its sharded tensors."""
+    return {
+        key: _whole(value) if isinstance(value, Mapping) else value
+        for key, value in state.items()
+        if not (isinstance(value, torch.Tensor) and is_sharded(value))
+    }
+
+
+def _gradients(capsule: StepState) -> list[torch.Tensor | None]:
+    grads = capsule.grads or []
+    if any(g is not None and is_sharded(g) for g in grads):
+        return []  # a replay can tell that the step came to something else
+    return [None if g is None else g.detach() for g in grads]
 
 
 def save(content: Mapping[str, Any], path: Path) -> Path:

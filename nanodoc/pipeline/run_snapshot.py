@@ -1,0 +1,103 @@
+"""The step at which a run ended, on disk: one file, or where its model is sharded a folder to which
+each rank adds its own part."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any
+
+import torch.distributed as dist
+
+from nanodoc.errors import said
+from nanodoc.facts.ranks import SICK, RankAtStart
+from nanodoc.loop.outcome import Outcome
+from nanodoc.loop.script_engine import ScriptEngine
+from nanodoc.loop.watched_run import WatchedRun
+from nanodoc.pipeline.ranks import own_end
+from nanodoc.pipeline.run_plan import Run
+from nanodoc.replay.local_collectives import several_ranks
+from nanodoc.replay.lockstep import all_agree
+from nanodoc.replay.sandbox import state_preserved
+from nanodoc.replay.shared_folder import SharedFolder
+from nanodoc.replay.snapshot import snapshot_of, write_snapshot
+from nanodoc.replay.step_state import StepState
+from nanodoc.script.recovered import RecoveredStep
+from nanodoc.script.saved_step import step_content
+
+_NAME = "snapshot"
+
+
+def write_step(
+    run: Run,
+    engine: WatchedRun,
+    outcome: Outcome,
+    before: RankAtStart | None,
+    not_checked: list[tuple[str, str]],
+) -> None:
+    """Writes the step that tripped to disk."""
+    trip, capsule = outcome.evidence.trip, outcome.capsule
+    shared = engine.shared if isinstance(engine, ScriptEngine) else None
+    if trip is None or (capsule is None and shared is None):
+        return
+    if not run.replayable:
+        why = "nanodoc did not start this training itself, and cannot start it again"
+        not_checked.append((_NAME, why))
+        return
+    try:
+        if capsule is not None:
+            path = write_snapshot(run.folder, _content(run, engine, outcome, capsule))
+            run.artifacts[_NAME] = str(path)
+        elif shared is not None:
+            sick = own_end(outcome.evidence, grouped=before is not None) == SICK
+            _write_together(run, engine, outcome, shared, sick=sick)
+    except Exception as error:  # whatever a script's variables hold, the report is to be made
+        not_checked.append((_NAME, f"it could not be written: {said(error)[:200]}"))
+
+
+def _content(
+    run: Run, engine: WatchedRun, outcome: Outcome, capsule: StepState, **more: Any
+) -> dict[str, Any]:
+    """`more` is told of the run besides what the step came to."""
+    recipe, trip = engine.recipe, outcome.evidence.trip
+    assert trip is not None
+    told: Mapping[str, Any] = {
+        "loss": trip.loss,
+        "grad_norm": trip.grad_norm,
+        "amp": str(run.amp_dtype) if run.amp_dtype else None,
+        "ranks": dist.get_world_size() if several_ranks() else 1,
+        **more,
+    }
+    with contextlib.ExitStack() as around:
+        script = None
+        if run.script:
+            around.enter_context(state_preserved(engine.runner, engine.keeper))
+            engine.keeper.restore(capsule)
+        if isinstance(recipe.train_step, RecoveredStep):
+            script = step_content(recipe.train_step, run.launch)
+        return snapshot_of(
+            recipe,
+            capsule,
+            run.entrypoint,
+            run.config.as_dict(),
+            told,
+            outcome.indices,
+            script,
+        )
+
+
+def _write_together(
+    run: Run, engine: WatchedRun, outcome: Outcome, capsule: StepState, *, sick: bool
+) -> None:
+    """This rank's part of the step that all ranks ran together. Raises where they do not all come,
+    or where one of them fails to write its part."""
+    engine.alone.end()
+    try:
+        if not all_agree(capsule.step, _NAME):
+            raise OSError("not all ranks came to write their parts")
+        with SharedFolder(run.folder.parent, capsule.step) as folder:
+            content = _content(run, engine, outcome, capsule, sharded=True)
+            folder.write(engine.recipe, content, sick=sick)
+        run.artifacts[_NAME] = str(folder.path)
+    finally:
+        engine.alone.begin()
