@@ -19,6 +19,7 @@ from nanodoc.replay.closure_state import ReachedState
 from nanodoc.replay.step import StepRunner
 from nanodoc.replay.step_state import StepState
 from nanodoc.tensors.nested import map_tensors, takes_hooks, tensor_leaves
+from nanodoc.tensors.plain import is_sharded
 
 
 @contextlib.contextmanager
@@ -101,9 +102,12 @@ def converted(
     `change` gives them (a dtype, a device), and the capsule that goes with them.
 
     The parameters stay the same objects, since optimizers and the user's own code hold them.
-    Autocast must be switched off separately. Everything is put back.
+    Autocast must be switched off separately. Everything is put back. Raises `RuntimeError` for what
+    cannot be converted.
     """
     model = runner.recipe.model
+    if any(map(is_sharded, model.parameters())):  # FSDP gathers from memory of its own
+        raise RuntimeError("the parameters are sharded")
     held: list[tuple[torch.Tensor, torch.Tensor]] = []
     swapped: list[tuple[torch.Tensor, torch.Tensor]] = []
     default = torch.get_default_dtype()

@@ -24,6 +24,7 @@ from nanodoc.progress import Progress
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.replay.group_of_one import only_rank
 from nanodoc.replay.local_collectives import LocalCollectives
+from nanodoc.replay.shared_folder import part_of, read_index
 from nanodoc.replay.snapshot import read_snapshot
 from nanodoc.report.fixes import write_patch
 from nanodoc.report.report import Report, VitalSigns
@@ -40,6 +41,8 @@ def replay_snapshot(
     `UsageError`."""
     options, progress = options or ReplayOptions(), progress or Progress()
     check(options)
+    if path.is_dir():  # of a sharded step
+        path = part_of(path, read_index(path).first)
     content = read_snapshot(path)
     with only_rank() if _is_of_a_rank(content) else contextlib.nullcontext():
         return _replayed_as_told(path, content, config, entrypoint, options, progress)

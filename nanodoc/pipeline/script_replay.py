@@ -18,6 +18,7 @@ from nanodoc.pipeline.replay_options import ReplayOptions
 from nanodoc.pipeline.replayed_step import ReplayedStep, report_of_replay
 from nanodoc.pipeline.snapshot_content import (
     UNFIT,
+    mapping_of,
     trusted_entrypoint,
     trusted_file,
     trusted_module,
@@ -25,6 +26,7 @@ from nanodoc.pipeline.snapshot_content import (
 from nanodoc.progress import Progress
 from nanodoc.recipe.trainers import TrainerReturned
 from nanodoc.replay.local_collectives import LocalCollectives
+from nanodoc.replay.shards import read_shards
 from nanodoc.replay.step_state import StateKeeper
 from nanodoc.report.report import Report
 from nanodoc.script.launcher import Program, marked_trainers
@@ -165,6 +167,9 @@ class _ScriptReplay:
     def _examined(self, first: Candidate, step: RecoveredStep) -> Report:
         saved, trained = self._content["script"], first.trained
         recipe = replace(trained.recipe, data=[first.start.batch])
+        content = self._content
+        if mapping_of(content, "run").get("sharded"):
+            content = read_shards(self._path.parent, recipe, content)
         StateKeeper(recipe, trained.device).restore(first.capsule)
         try:
             put_back(step, self._content)
@@ -174,7 +179,7 @@ class _ScriptReplay:
             recipe,
             trained.device,
             None,
-            self._content,
+            content,
             self._options,
             self._progress,
             self._config,

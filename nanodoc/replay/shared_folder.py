@@ -34,8 +34,8 @@ class Index:
 
 
 class SharedFolder:
-    """While it is open, all ranks write into it; it is taken away where one of them fails. All ranks
-    have to open it, with a parent folder that all of them see."""
+    """While it is open, all ranks write into it; it is taken away where one of them fails. All have
+    to open it, with a parent folder that all of them see."""
 
     def __init__(self, parent: Path, step: int) -> None:
         self._parent, self._step = parent, step
@@ -52,7 +52,7 @@ class SharedFolder:
         return self
 
     def write(self, recipe: Recipe, content: Mapping[str, Any], *, sick: bool) -> None:
-        """This rank's part. Raises `OSError`, and `RuntimeError` for what another rank failed in."""
+        """This rank's part. Raises `OSError`, and `RuntimeError` where another rank failed."""
         from nanodoc.replay.shards import write_shards
 
         failed: Exception | None = None

@@ -21,6 +21,7 @@ import torch
 from nanodoc.errors import Phase, UsageError, UserCodeError, is_users
 from nanodoc.heartbeat.trail import here
 from nanodoc.recipe.recipe import Recipe
+from nanodoc.replay import fsdp
 from nanodoc.replay.observer import Observer
 from nanodoc.replay.time_limit import OutOfTime, broken_off_at
 from nanodoc.tensors.modules import is_spread
@@ -58,6 +59,22 @@ def run_step(
     `UserCodeError` for anything the user's code raises, `UsageError` where the loss is no scalar
     tensor.
     """
+    try:
+        return _step_run(runner, batches, on_loss, on_gradients, on_scaler_step, observer, scaled)
+    except BaseException:
+        fsdp.as_between_steps(runner.recipe.model)
+        raise
+
+
+def _step_run(
+    runner: StepRunner,
+    batches: list[Any],
+    on_loss: OnLoss | None,
+    on_gradients: Callable[[], None] | None,
+    on_scaler_step: Callable[[], None] | None,
+    observer: Observer | None,
+    scaled: bool,
+) -> StepResult:
     if not runner.observing:
         losses = runner._compute(batches, on_loss, scaled=scaled)
         if on_gradients is not None:
