@@ -116,7 +116,8 @@ def examined(job: Job, live: bool = False) -> Report:
     from nanodoc.pipeline.supervised import supervised, supervised_rank
     from nanodoc.supervise.rendezvous import Ranks
 
-    ranks = Ranks.here(artifact_folder(config)) if job.command == "run" else None
+    several = job.command == "run" or job.options.get("together")
+    ranks = Ranks.here(artifact_folder(config)) if several else None
     quiet = config.quiet or config.brief or (ranks is not None and ranks.mine > 0)
     with progress_bar(quiet, live) as progress:
         told = progress or Progress()

@@ -109,7 +109,8 @@ def net(
             "--output-format": output_format,
             "--output": output,
         }
-        raise typer.Exit(run_ranks(nproc, _as_arguments(flags, drill or (), verbose=verbose)))
+        told = _as_arguments(flags, drill or (), verbose=verbose)
+        raise typer.Exit(run_ranks(nproc, ("net", *told)))
     elif output_format == "json":
         raise UsageError(
             "nothing launched this process as a rank (RANK is not set), so there is no report; "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +16,11 @@ from nanodoc.errors import UsageError
 from nanodoc.supervise.job import Job
 
 Snapshot = Annotated[
-    Path, typer.Argument(help="A nanodoc-step<N>.pt, or a bare {'x', 'y', 'state'} file.")
+    Path,
+    typer.Argument(
+        help="A nanodoc-step<N>.pt, the folder of a sharded step, or a bare {'x', 'y', 'state'} "
+        "file."
+    ),
 ]
 Recipe = Annotated[
     str | None,
@@ -61,6 +67,16 @@ Debug = Annotated[
     bool,
     typer.Option("--pdb", help="Stop in your own frame where the first non-finite value is made."),
 ]
+Nproc = Annotated[
+    int | None,
+    typer.Option(
+        "--nproc",
+        min=1,
+        metavar="N",
+        help="Run a sharded step by as many processes as it had ranks, together (default: the part "
+        "of the rank that was sick, by one process).",
+    ),
+]
 Output = Annotated[
     Path | None,
     typer.Option(
@@ -82,6 +98,7 @@ def replay(
     experiment: Experiment = None,
     minimise: Minimise = False,
     debug: Debug = False,
+    nproc: Nproc = None,
     output: Output = None,
     **flags: Any,
 ) -> None:
@@ -91,6 +108,12 @@ def replay(
             raise UsageError(f"--no-amp and --amp {flags['amp']} contradict each other")
         flags["amp"] = "off"
     settings = settings_of({**flags, "output": output})
+    together = _together(snapshot, nproc)
+    if together and "RANK" not in os.environ:
+        from nanodoc.net.local import run_ranks
+
+        assert nproc is not None
+        raise typer.Exit(run_ranks(nproc, sys.argv[1:]))
     minimal = None
     if minimise:
         minimal = output or snapshot.with_name(f"{snapshot.stem}-min.pt")
@@ -106,6 +129,7 @@ def replay(
             "experiment": experiment,
             "minimal": str(minimal) if minimal is not None else None,
             "debug": debug,
+            "together": together,
         }
         # a debugger needs the terminal
         settings = replace(
@@ -116,6 +140,26 @@ def replay(
             settings,
             stdout,
         )
+
+
+def _together(snapshot: Path, nproc: int | None) -> bool:
+    """Whether all ranks of a sharded step run it, each in a process of its own: started here, or by
+    a launcher. Raises `UsageError`."""
+    from nanodoc.replay.shared_index import read_index
+
+    launched = os.environ.get("WORLD_SIZE", "1") != "1"
+    if nproc is None and not (launched and snapshot.is_dir()):
+        return False
+    if not snapshot.is_dir():
+        raise UsageError("--nproc: it is for the folder of a sharded step; leave it out")
+    wanted = read_index(snapshot).ranks
+    given = str(nproc) if nproc is not None else os.environ["WORLD_SIZE"]
+    if given != str(wanted):
+        raise UsageError(
+            f"{snapshot} is a step of {wanted} ranks: --nproc {wanted}, or leave it out to replay "
+            "the part of one of them"
+        )
+    return wanted > 1
 
 
 def _rows(text: str | None) -> tuple[int, ...]:

@@ -316,7 +316,7 @@ class ScriptEngine(WatchedRun):
                     self.runner,
                     self.keeper,
                     capsule,
-                    lambda tracer, losses: self._seen_in(tracer, losses, capsule, bad),
+                    lambda tracer, losses, _: self._seen_in(tracer, losses, capsule, bad),
                 ).found
         if found is None:
             return Examined((), (), "not_run", _TRACE_IT.format(step=capsule.step))

@@ -1,5 +1,5 @@
-"""`nanodoc net --nproc N`: starts the ranks of one host itself, as torchrun would. The parent keeps
-the store, so any rank may die."""
+"""`--nproc N`: starts the ranks of one host itself, as torchrun would. The parent keeps the store,
+so any rank may die."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _ADDRESS = "127.0.0.1"
 
 
 def run_ranks(number: int, arguments: Sequence[str]) -> int:
-    """The exit code of the check, run by `number` processes of this Python; none of them is left
-    behind."""
+    """The exit code of the nanodoc command with these arguments, run by `number` processes of this
+    Python; none of them is left behind."""
     store = TCPStore(_ADDRESS, 0, is_master=True, wait_for_workers=False)
     processes: list[subprocess.Popen[bytes]] = []
     try:
         for rank in range(number):
             processes.append(
                 subprocess.Popen(
-                    [sys.executable, "-m", "nanodoc", "net", *arguments],
+                    [sys.executable, "-m", "nanodoc", *arguments],
                     env=_environment(rank, number, store.port),
                 )
             )
@@ -44,6 +44,7 @@ def _environment(rank: int, number: int, port: int) -> dict[str, str]:
         "RANK": rank,
         "LOCAL_RANK": rank,
         "WORLD_SIZE": number,
+        "LOCAL_WORLD_SIZE": number,
         "MASTER_ADDR": _ADDRESS,
         "MASTER_PORT": port,
         "TORCHELASTIC_USE_AGENT_STORE": True,
@@ -76,5 +77,5 @@ def _awaited(processes: Sequence[subprocess.Popen[bytes]]) -> int:
             break
         time.sleep(_POLL_SECONDS)
     codes = [process.poll() for process in processes]
-    # a rank that was killed has a negative code: that is a failed check
+    # a rank that was killed has a negative code: that is a failure
     return max(1 if code is None or code < 0 else code for code in codes)

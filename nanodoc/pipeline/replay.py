@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from nanodoc.progress import Progress
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.replay.group_of_one import only_rank
 from nanodoc.replay.local_collectives import LocalCollectives
-from nanodoc.replay.shared_folder import part_of, read_index
+from nanodoc.replay.shared_index import part_of, read_index
 from nanodoc.replay.snapshot import read_snapshot
 from nanodoc.report.fixes import write_patch
 from nanodoc.report.report import Report, VitalSigns
@@ -42,7 +43,8 @@ def replay_snapshot(
     options, progress = options or ReplayOptions(), progress or Progress()
     check(options)
     if path.is_dir():  # of a sharded step
-        path = part_of(path, read_index(path).first)
+        rank = int(os.environ["RANK"]) if options.together else read_index(path).first
+        path = part_of(path, rank)
     content = read_snapshot(path)
     with only_rank() if _is_of_a_rank(content) else contextlib.nullcontext():
         return _replayed_as_told(path, content, config, entrypoint, options, progress)

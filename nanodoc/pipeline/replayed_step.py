@@ -68,7 +68,7 @@ class ReplayedStep:
         fresh = copy_weights(list(recipe.model.named_parameters()), host=True)
         drawn = first_batches(recipe)
         template = drawn[0] if drawn else None
-        _restore(recipe, content)
+        restore(recipe, content)
         move_module(recipe.model, device, recipe.optimizers)
         recipe = with_settings(recipe, options.settings)
         batches = batches_of(content, template, recipe.data)
@@ -124,7 +124,7 @@ class ReplayedStep:
         unhealthy = (
             bool(first.bad_parameters) or not math.isfinite(self.loss) or failure is not None
         )
-        as_told = changed or _same(known.get("loss", self.loss), self.loss)
+        as_told = changed or same(known.get("loss", self.loss), self.loss)
         told = None
         if failure is None:
             told = self._mean if as_told else float(known["loss"])
@@ -170,7 +170,7 @@ class ReplayedStep:
             return "not_run"
         return (
             "bitwise"
-            if _same(self.loss, known["loss"]) and self.first.grad_norm == known.get("grad_norm")
+            if same(self.loss, known["loss"]) and self.first.grad_norm == known.get("grad_norm")
             else "no"
         )
 
@@ -333,7 +333,8 @@ def _other(batches: list[Any]) -> tuple[str, list[Any], RandomState | None] | No
     return ("the first of the data that is another one", [batches[0]], None) if batches else None
 
 
-def _same(a: float, b: float) -> bool:
+def same(a: float, b: float) -> bool:
+    """NaN is like NaN here."""
     return a == b or (math.isnan(a) and math.isnan(b))
 
 
@@ -341,7 +342,8 @@ def _mean(replay: Replay) -> float:
     return sum(replay.losses) / len(replay.losses) if replay.losses else math.nan
 
 
-def _restore(recipe: Recipe, content: dict[str, Any]) -> None:
+def restore(recipe: Recipe, content: dict[str, Any]) -> None:
+    """Puts the snapshot's weights and states into the recipe. Raises `UsageError`."""
     if isinstance(recipe.model, Several):
         recipe.model.name_as(content["model"])
     restore_into(recipe, content)

@@ -16,6 +16,7 @@ from nanodoc.errors import UsageError, UserCodeError, said
 from nanodoc.pipeline.common import build_watched
 from nanodoc.pipeline.replay_options import ReplayOptions
 from nanodoc.pipeline.replayed_step import ReplayedStep, report_of_replay
+from nanodoc.pipeline.replayed_together import report_together
 from nanodoc.pipeline.snapshot_content import (
     UNFIT,
     mapping_of,
@@ -159,7 +160,8 @@ class _ScriptReplay:
         """The step, where the script stands before its first optimizer step."""
         self._silence.close()
         try:
-            with LocalCollectives(first.trained.recipe).while_inside():
+            alone = LocalCollectives(first.trained.recipe)
+            with contextlib.nullcontext() if self._options.together else alone.while_inside():
                 self._found = self._examined(first, step)
         finally:
             self._silence.enter_context(muted())
@@ -175,6 +177,10 @@ class _ScriptReplay:
             put_back(step, self._content)
         except UNFIT as error:
             raise UsageError(f"{self._path}: {said(error)[:200]}") from error
+        if self._options.together:
+            return report_together(
+                recipe, trained.device, content, self._path, self._named, self._config
+            )
         again = ReplayedStep(
             recipe,
             trained.device,

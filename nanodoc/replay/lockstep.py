@@ -128,11 +128,11 @@ def run_together(
     runner: StepRunner,
     keeper: StateKeeper,
     capsule: StepState,
-    examined: Callable[[Tracer, list[torch.Tensor]], Found],
+    examined: Callable[[Tracer, list[torch.Tensor], list[str]], Found],
 ) -> Together[Found]:
-    """Runs the step again, traced; every rank has to do so. `examined` is told of the trace and the
-    losses when they or the gradients are not finite, before the optimizer that would use them
-    steps. The weights are moved afterwards."""
+    """Runs the step again, traced; every rank has to do so. `examined` is told of the trace, the
+    losses and the names of what has sick gradients when any of it is not finite, before the
+    optimizer that would use them steps. The weights are moved afterwards."""
     keeper.restore(capsule)
     model = runner.recipe.model
     named = list(model.named_parameters())
@@ -145,11 +145,10 @@ def run_together(
         if found:
             return
         with tracer.paused():
-            sick = bool(really_nonfinite(named)) or not all(
-                bool(torch.isfinite(loss).all()) for loss in losses
-            )
-        if sick:
-            found.append(examined(tracer, losses))
+            bad = really_nonfinite(named)
+            finite = all(bool(torch.isfinite(loss).all()) for loss in losses)
+        if bad or not finite:
+            found.append(examined(tracer, losses, bad))
 
     raising = contextlib.suppress(UserCodeError)
     with run_eagerly(), in_one_thread(model), warnings_unsaid(), raising, tracer:

@@ -6,31 +6,18 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import torch.distributed as dist
 
-from nanodoc.errors import UsageError
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.replay.lockstep import all_told
+from nanodoc.replay.shared_index import INDEX, part_of
 from nanodoc.replay.snapshot import free_name, save
 
-_INDEX = "index.json"
-_LARGEST_INDEX = 1 << 16  # bytes
-_MOST_RANKS = 1 << 20
 _WELL, _SICK, _FAILED = "well", "sick", "failed"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Index:
-    """What the folder's index says."""
-
-    ranks: int
-    first: int
-    """The rank whose part is replayed where one is replayed by itself: the first that was sick."""
 
 
 class SharedFolder:
@@ -75,7 +62,7 @@ class SharedFolder:
                 "ranks": len(states),
                 "first": states.index(_SICK) if _SICK in states else 0,
             }
-            with (self.path / _INDEX).open("x", encoding="utf-8") as file:
+            with (self.path / INDEX).open("x", encoding="utf-8") as file:
                 json.dump(index, file)
 
     def __exit__(
@@ -86,26 +73,3 @@ class SharedFolder:
     ) -> None:
         if error is not None and self._leads:
             shutil.rmtree(self.path, ignore_errors=True)
-
-
-def part_of(folder: Path, rank: int) -> Path:
-    """The file of one rank."""
-    return folder / f"rank{rank}.pt"
-
-
-def read_index(folder: Path) -> Index:
-    """Raises `UsageError`."""
-    path = folder / _INDEX
-    wrong = UsageError(f"{folder} is no snapshot of several ranks that nanodoc wrote")
-    if not path.is_file() or path.stat().st_size > _LARGEST_INDEX:
-        raise wrong
-    try:
-        told = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        raise wrong from None
-    if not isinstance(told, dict) or told.get("nanodoc_sharded") != 1:
-        raise wrong
-    ranks, first = told.get("ranks"), told.get("first")
-    if type(ranks) is not int or type(first) is not int or not 0 <= first < ranks <= _MOST_RANKS:
-        raise wrong
-    return Index(ranks=ranks, first=first)
