@@ -12,7 +12,7 @@ import torch
 
 from nanodoc.accelerator import device_before_import, device_of
 from nanodoc.config import Config, artifact_folder
-from nanodoc.errors import UserCodeError
+from nanodoc.errors import UsageError, UserCodeError
 from nanodoc.examination.traceback import describe_failure
 from nanodoc.facts.evidence import Evidence
 from nanodoc.loop.settings import seed_everything, with_amp
@@ -25,7 +25,7 @@ from nanodoc.progress import Progress
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.replay.group_of_one import only_rank
 from nanodoc.replay.local_collectives import LocalCollectives
-from nanodoc.replay.shared_index import part_of, read_index
+from nanodoc.replay.shared_index import INDEX, part_of, read_index
 from nanodoc.replay.snapshot import read_snapshot
 from nanodoc.report.fixes import write_patch
 from nanodoc.report.report import Report, VitalSigns
@@ -42,12 +42,27 @@ def replay_snapshot(
     `UsageError`."""
     options, progress = options or ReplayOptions(), progress or Progress()
     check(options)
-    if path.is_dir():  # of a sharded step
-        rank = int(os.environ["RANK"]) if options.together else read_index(path).first
-        path = part_of(path, rank)
+    path = _own_part(path, options)
     content = read_snapshot(path)
     with only_rank() if _is_of_a_rank(content) else contextlib.nullcontext():
         return _replayed_as_told(path, content, config, entrypoint, options, progress)
+
+
+def _own_part(path: Path, options: ReplayOptions) -> Path:
+    """What this process replays of a sharded step; another snapshot is replayed as it is. Raises
+    `UsageError`."""
+    if path.is_dir() and options.together:
+        return part_of(path, int(os.environ["RANK"]))
+    folder = path if path.is_dir() else path.parent
+    if not path.is_dir() and not (folder / INDEX).is_file():
+        return path
+    index = read_index(folder)
+    if not index.apart:
+        raise UsageError(
+            f"{folder} is of a FullyShardedDataParallel, which no rank can run by itself: "
+            f"nanodoc replay {folder} --nproc {index.ranks}"
+        )
+    return part_of(folder, index.first) if path.is_dir() else path
 
 
 def _is_of_a_rank(content: dict[str, Any]) -> bool:

@@ -250,11 +250,19 @@ class ReplayedStep:
         """What differs between where the snapshot was written and here."""
         found = differences(self._content, str(self.runner.device))
         if reproduced == "no":
-            told = mapping_of(self._content, "run").get("loss", math.nan)
-            found.append(
-                f"the loss was {told:.6g} there, {self.loss:.6g} here: the step depends on "
-                "something that the snapshot does not hold"
-            )
+            run = mapping_of(self._content, "run")
+            told, norm = run.get("loss", math.nan), run.get("grad_norm")
+            if not same(told, self.loss):
+                found.append(
+                    f"the loss was {told:.6g} there, {self.loss:.6g} here: the step depends on "
+                    "something that the snapshot does not hold"
+                )
+            elif norm is not None:
+                whose = " of all ranks together" if (run.get("ranks") or 1) > 1 else ""
+                found.append(
+                    f"the loss is the same, and the gradients' norm was {norm:.6g}{whose} there, "
+                    f"{self.first.grad_norm:.6g} here"
+                )
         return found
 
     def ops(self) -> tuple[Any, ...]:

@@ -12,6 +12,7 @@ import torch
 from nanodoc.config import Config
 from nanodoc.examination.live_trace import LiveStep
 from nanodoc.facts.evidence import Evidence, Trip
+from nanodoc.heartbeat.trail import here
 from nanodoc.loop.outcome import Outcome
 from nanodoc.measure.gradients import packed_vitals
 from nanodoc.pipeline.common import report_of, run_info
@@ -61,6 +62,7 @@ def report_together(
     losses = [float(loss) for loss in run.losses]
     norm = packed_vitals(run.losses, list(recipe.model.named_parameters())).grad_norm
     loss = losses[-1] if losses else math.nan
+    here().finished(0, loss, norm)  # the other ranks' report tells of it, too
     evidence = Evidence(steps_run=1, losses=(loss,), grad_norms=(norm,))
     if run.found is not None:
         examined, bad = run.found

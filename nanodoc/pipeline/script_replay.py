@@ -139,9 +139,14 @@ class _ScriptReplay:
         if self._found is not None:
             return self._found
         why = f"it raised {type(raised).__name__}: {said(raised)}" if raised is not None else ""
+        more = "in a replay it can neither write files nor start other programs"
+        told = mapping_of(self._content, "run")
+        if told.get("sharded") and not self._options.together:
+            folder, ranks = self._path.parent, told["ranks"]
+            more = f"by one process; all its ranks: nanodoc replay {folder} --nproc {ranks}"
         raise UsageError(
-            f"{self._named} did not come to a step of its training: {why or 'it made none'} (in a "
-            "replay it can neither write files nor start other programs)"
+            f"{self._named} did not come to a step of its training: {why or 'it made none'} "
+            f"({more})"
         )
 
     def _is_the_loop(self, loops: Loops) -> Callable[[Loop], bool]:

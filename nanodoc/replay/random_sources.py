@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from nanodoc.replay.plain_values import like, plain
+
 Restore = Callable[[], None]
 _MODULES = ("numpy.random", "multiprocessing.sharedctypes")
 
@@ -50,6 +52,35 @@ def seed_source(value: Any, seed: int) -> None:
         value.seed(seed)
     elif kind == "numpy.random._generator.Generator":
         value.bit_generator.state = type(value.bit_generator)(seed).state
+
+
+def state_of_source(value: Any) -> Any:
+    """The state of a source of random numbers as a snapshot's plain value; None for anything
+    else."""
+    if isinstance(value, torch.Generator):
+        return value.get_state()
+    if isinstance(value, random.Random):
+        return plain(value.getstate())
+    if str(type(value).__module__).startswith("numpy.random"):
+        if hasattr(value, "bit_generator"):
+            return plain(value.bit_generator.state, arrays=True)
+        if hasattr(value, "get_state"):
+            return plain(value.get_state(legacy=False), arrays=True)
+    return None
+
+
+def set_state_of_source(value: Any, state: Any) -> None:
+    """Puts back what `state_of_source` gave. Raises what the source does for a state that is not
+    its own."""
+    if isinstance(value, torch.Generator):
+        value.set_state(state)
+    elif isinstance(value, random.Random):
+        version, words, spare = state
+        value.setstate((version, tuple(words), spare))
+    elif hasattr(value, "bit_generator"):
+        value.bit_generator.state = like(state, value.bit_generator.state)
+    else:
+        value.set_state(like(state, value.get_state(legacy=False)))
 
 
 def _torch_generator(value: torch.Generator) -> Restore:

@@ -4,6 +4,7 @@ each rank writes and reads its own parts, also where there are more or fewer ran
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,8 @@ def sharded_tensors(recipe: Recipe) -> dict[str, torch.Tensor]:
 def write_shards(recipe: Recipe, folder: Path) -> None:
     """Every rank writes its parts; all have to call it. Raises `OSError` or what torch raises."""
     tensors = {name: tensor.detach() for name, tensor in sharded_tensors(recipe).items()}
-    save(tensors, storage_writer=FileSystemWriter(folder, overwrite=False))
+    with warnings.catch_warnings(action="ignore"):
+        save(tensors, storage_writer=FileSystemWriter(folder, overwrite=False))
 
 
 def read_shards(folder: Path, recipe: Recipe, content: dict[str, Any]) -> dict[str, Any]:
@@ -49,7 +51,8 @@ def read_shards(folder: Path, recipe: Recipe, content: dict[str, Any]) -> dict[s
     reader = ShardReader(folder)
     tensors = dict(_made(recipe, reader.tensors))
     try:
-        load(tensors, storage_reader=reader, no_dist=not dist.is_initialized())
+        with warnings.catch_warnings(action="ignore"):
+            load(tensors, storage_reader=reader, no_dist=not dist.is_initialized())
     except UsageError:
         raise
     except Exception as error:  # of any rank, and of what torch finds wrong in the files

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from nanodoc.recipe.recipe import Recipe
@@ -18,6 +19,12 @@ from nanodoc.replay.shared_index import INDEX, part_of
 from nanodoc.replay.snapshot import free_name, save
 
 _WELL, _SICK, _FAILED = "well", "sick", "failed"
+
+
+def is_flattened(module: torch.nn.Module) -> bool:
+    """A FullyShardedDataParallel, whose optimizers' states are of flat parts that fit as many ranks
+    as there were."""
+    return type(module).__name__ == "FullyShardedDataParallel"
 
 
 class SharedFolder:
@@ -60,6 +67,7 @@ class SharedFolder:
                 "nanodoc_sharded": 1,
                 "step": self._step,
                 "ranks": len(states),
+                "apart": not any(is_flattened(module) for module in recipe.model.modules()),
                 "first": states.index(_SICK) if _SICK in states else 0,
             }
             with (self.path / INDEX).open("x", encoding="utf-8") as file:

@@ -18,6 +18,8 @@ class Index:
     """What the folder's index says."""
 
     ranks: int
+    apart: bool
+    """One process can replay the part of one rank."""
     first: int
     """The rank whose part is replayed where one is replayed by itself: the first that was sick."""
 
@@ -42,4 +44,4 @@ def read_index(folder: Path) -> Index:
     ranks, first = told.get("ranks"), told.get("first")
     if type(ranks) is not int or type(first) is not int or not 0 <= first < ranks <= _MOST_RANKS:
         raise wrong
-    return Index(ranks=ranks, first=first)
+    return Index(ranks=ranks, apart=told.get("apart") is not False, first=first)

@@ -105,6 +105,8 @@ def _is_script(value: object) -> bool:
         and _is_mapping(value.get("variables"))
         and isinstance(state := value.get("state"), list)
         and all(_is_state(entry) for entry in state)
+        and isinstance(sources := value.get("sources", []), list)
+        and all(isinstance(s, list) and len(s) == 2 and _is_route(s[0]) for s in sources)
         and isinstance(drawn, list)
         and all(isinstance(d, list) and len(d) == 3 and _is_rng(d[2]) for d in drawn)
     )
@@ -114,10 +116,13 @@ def _is_state(value: object) -> bool:
     return (
         isinstance(value, list)
         and len(value) == 2
-        and isinstance(value[0], list)
-        and all(type(key) in (str, int) for key in value[0])
+        and _is_route(value[0])
         and isinstance(value[1], (list, dict))
     )
+
+
+def _is_route(value: object) -> bool:
+    return isinstance(value, list) and all(type(key) in (str, int) for key in value)
 
 
 def _are_gradients(value: object) -> bool:

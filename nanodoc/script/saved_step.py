@@ -15,6 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from nanodoc.replay.objects import LONGEST, PLAIN, PlainState, is_stateful
 from nanodoc.replay.plain_values import holds_dropped, like, plain
+from nanodoc.replay.random_sources import set_state_of_source, state_of_source
 from nanodoc.replay.saved_random import random_content, random_state
 from nanodoc.script.outside import Drawings
 from nanodoc.script.recovered import RecoveredStep
@@ -54,6 +55,7 @@ def step_content(step: RecoveredStep, launch: Launch | None) -> dict[str, Any]:
         "optimizer_steps": step.limits.optimizer_steps,
         "variables": variables,
         "state": [[path, _numbers(value)] for path, value in _objects(_reached(step))],
+        "sources": [[path, state] for path, state, _ in _sources(_reached(step))],
         "drawn": [
             [ended, plain(value, arrays=True), random_content(random)]
             for ended, value, random in step.recorded
@@ -78,6 +80,11 @@ def put_back(step: RecoveredStep, content: Mapping[str, Any]) -> None:
         if tuple(path) in known:
             with contextlib.suppress(Exception):  # an object may refuse whatever it likes
                 _set_numbers(known[tuple(path)], numbers)
+    sources = {tuple(path): source for path, _, source in _sources(_reached(step))}
+    for path, state in saved.get("sources", []):
+        if tuple(path) in sources:
+            with contextlib.suppress(Exception):  # of another kind than it was
+                set_state_of_source(sources[tuple(path)], state)
     step.undo = PlainState(_reached(step).values())
     templates = [value for _, value, _ in step.recorded]
     templates += [None] * (len(saved["drawn"]) - len(templates))
@@ -109,6 +116,16 @@ def _objects(values: Mapping[str, Any]) -> Iterator[tuple[Route, Any]]:
         yield path, value
         if len(path) < _DEEPEST:
             waiting.extend(([*path, k], v) for k, v in inside.items() if type(k) in (str, int))
+
+
+def _sources(values: Mapping[str, Any]) -> Iterator[tuple[Route, Any, Any]]:
+    """(path, state, the source itself) of random numbers that are no global ones."""
+    holders: list[tuple[Route, Mapping[Any, Any]]] = [([], values)]
+    holders += [(path, _inside(value) or {}) for path, value in _objects(values)]
+    for path, inside in holders:
+        for key, part in inside.items():
+            if type(key) in (str, int) and (state := state_of_source(part)) is not None:
+                yield [*path, key], state, part
 
 
 def _inside(value: Any) -> dict[Any, Any] | None:

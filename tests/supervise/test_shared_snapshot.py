@@ -1,0 +1,220 @@
+"""The sick step of a sharded model on disk, and run again: by one process that has the whole model,
+and by as many as there were ranks."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import warnings
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.state_dict_saver import save
+
+from nanodoc.errors import UsageError
+from nanodoc.replay.shard_files import ShardReader
+from nanodoc.replay.shared_index import read_index
+from tests.helpers import line_of, nanodoc
+from tests.supervise.test_sharded import RANKS, SCRIPT
+
+
+def sick(folder: Path, *words: str) -> dict[str, Any]:
+    """The report of a run of `SCRIPT` in this folder."""
+    (folder / "train.py").write_text(SCRIPT)
+    told = ("--output-format", "json", "--output", "run.json")
+    done = nanodoc("run", *told, "train.py", "--", *words, cwd=folder, ranks=RANKS.get(words[0], 2))
+    assert (folder / "run.json").exists(), done.stderr
+    report: dict[str, Any] = json.loads((folder / "run.json").read_text())
+    return report
+
+
+def replayed(folder: Path, *options: str, ranks: int = 1) -> dict[str, Any]:
+    """The report; with `ranks` as many were started by a launcher."""
+    told = ("--output-format", "json", "nanodoc-step6", *options)
+    done = nanodoc("replay", *told, cwd=folder, ranks=ranks)
+    assert done.stdout, done.stderr
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
+
+
+@pytest.mark.parametrize(
+    ("kind", "word", "code", "line", "rank"),
+    [
+        ("fsdp2", "data", "ND101", 'x[3, 2] = float("nan")', 1),
+        ("fsdp2", "op", "ND202", "h = h / (h.sum() * 0)", 0),
+        ("tensor", "part", "ND204", "h = self.up(x).relu()", 0),
+    ],
+)
+def test_it_is_replayed_whole_and_by_all(
+    tmp_path: Path, kind: str, word: str, code: str, line: str, rank: int
+) -> None:
+    report = sick(tmp_path, kind, word)
+    assert report["artifacts"]["snapshot"] == "nanodoc-step6"
+    number = line_of(tmp_path / "train.py", line)
+    ranks = RANKS.get(kind, 2)
+    files = {path.name for path in (tmp_path / "nanodoc-step6").iterdir()}
+    assert {"index.json", ".metadata", *(f"rank{one}.pt" for one in range(ranks))} <= files
+    alone = replayed(tmp_path)
+    first = alone["findings"][0]
+    assert (first["code"], first["culprit"]["location"]["line"]) == (code, number)
+    tried = {one["name"]: one["outcome"] for one in first["experiments"]}
+    assert tried["same again"] == "fails again, bitwise the same"
+    assert alone["artifacts"]["snapshot"] == f"nanodoc-step6/rank{rank}.pt"
+    started = {"ranks": ranks} if word != "op" else {}
+    together = replayed(tmp_path, *(("--nproc", str(ranks)) if word == "op" else ()), **started)
+    first = together["findings"][0]
+    assert (first["code"], first["culprit"]["location"]["line"]) == (code, number)
+    assert len(together["ranks"]) == ranks
+    # each rank comes to its own loss again, bit by bit
+    assert "bitwise reproduction" not in [note["what"] for note in together["not_checked"]]
+    losses = {one["rank"]: one["loss"] for one in report["ranks"]}
+    assert {one["rank"]: one["loss"] for one in together["ranks"]} == losses
+
+
+def test_a_mesh_and_a_fsdp1_are_for_all_ranks(tmp_path: Path) -> None:
+    for kind, why in (("mesh", "did not come to a step"), ("fsdp1", "no rank can run by itself")):
+        folder = tmp_path / kind
+        folder.mkdir()
+        sick(folder, kind, "op")
+        done = nanodoc("replay", "nanodoc-step6", cwd=folder)
+        ranks = RANKS.get(kind, 2)
+        assert done.returncode == 2
+        assert why in done.stderr
+        assert f"nanodoc replay nanodoc-step6 --nproc {ranks}" in done.stderr
+        first = replayed(folder, ranks=ranks)["findings"][0]
+        assert first["culprit"]["location"]["line"] == line_of(folder / "train.py", "h.sum() * 0")
+    for options, said in (
+        (("--nproc", "3"), "a step of 2 ranks: --nproc 2"),
+        (("--nproc", "2", "--ops"), "leave --nproc out"),
+    ):
+        done = nanodoc("replay", "nanodoc-step6", *options, cwd=tmp_path / "fsdp1")
+        assert done.returncode == 2
+        assert said in done.stderr
+    done = nanodoc("replay", "train.py", "--nproc", "2", cwd=tmp_path / "fsdp1")
+    assert done.returncode == 2
+    assert "for the folder of a sharded step" in done.stderr
+
+
+# -- a folder from a stranger ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """As one rank writes it."""
+    tensors = {"model.a": torch.arange(6.0).reshape(2, 3), "optimizer0.0.exp_avg": torch.ones(2, 3)}
+    path = tmp_path / "nanodoc-step3"
+    written(path, tensors)
+    return path
+
+
+def written(folder: Path, tensors: dict[str, Any]) -> None:
+    with warnings.catch_warnings(action="ignore"):  # torch asks whether one process is meant
+        save(tensors, storage_writer=FileSystemWriter(folder), no_dist=True)
+
+
+class Evil:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, ("touch pwned",)
+
+
+def described(folder: Path) -> Any:
+    return pickle.loads((folder / ".metadata").read_bytes())
+
+
+def rewritten(folder: Path, metadata: Any) -> None:
+    (folder / ".metadata").write_bytes(pickle.dumps(metadata))
+
+
+def test_a_folder_of_ours_is_read(folder: Path) -> None:
+    assert ShardReader(folder).tensors == {
+        "model.a": (torch.Size([2, 3]), torch.float32),
+        "optimizer0.0.exp_avg": (torch.Size([2, 3]), torch.float32),
+    }
+
+
+def test_code_in_the_description_does_not_run(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    metadata = described(folder)
+    metadata.planner_data = Evil()
+    for content in (Evil(), metadata):
+        rewritten(folder, content)
+        with pytest.raises(UsageError, match="was not opened"):
+            ShardReader(folder)
+    assert not (folder / "pwned").exists()
+
+
+def test_files_outside_of_the_folder_are_not_read(folder: Path) -> None:
+    for named in ("../secret", "/etc/passwd", "__0_0.distcp/../../x", ".metadata"):
+        metadata = described(folder)
+        for place in metadata.storage_data.values():
+            place.relative_path = named
+        rewritten(folder, metadata)
+        with pytest.raises(UsageError):
+            ShardReader(folder)
+
+
+def test_values_that_are_no_tensors_are_refused(folder: Path) -> None:
+    """torch would read them with a pickle of their own."""
+    written(folder, {"model.a": torch.ones(2), "b": Evil()})
+    with pytest.raises(UsageError):
+        ShardReader(folder)
+
+
+def test_a_part_that_unpacks_to_more_is_refused(folder: Path) -> None:
+    part = io.BytesIO()
+    with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data.pkl", b"0" * 100_000)
+    (folder / "__0_0.distcp").write_bytes(part.getvalue())
+    metadata = described(folder)
+    for place in metadata.storage_data.values():
+        place.offset, place.length = 0, len(part.getvalue())
+    rewritten(folder, metadata)
+    with pytest.raises(UsageError, match="compressed"):
+        ShardReader(folder)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_damaged_folder_is_refused_in_one_line(folder: Path, data: st.DataObject) -> None:
+    path = folder / data.draw(st.sampled_from([".metadata", "__0_0.distcp"]))
+    whole = path.read_bytes()
+    damaged = bytearray(whole)
+    for _ in range(data.draw(st.integers(1, 8))):
+        at = data.draw(st.integers(0, len(damaged) - 1))
+        damaged[at] = data.draw(st.integers(0, 255))
+    path.write_bytes(bytes(damaged[: data.draw(st.integers(0, len(damaged)))]))
+    said = ""
+    try:
+        ShardReader(folder)
+    except UsageError as error:
+        said = str(error)
+    finally:
+        path.write_bytes(whole)
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        '{"nanodoc_sharded": 1}',
+        "[" * 100_000,
+        '{"nanodoc_sharded": 1, "ranks": 1e9}',
+    ],
+)
+def test_a_broken_index_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "index.json").write_text(text)
+    with pytest.raises(UsageError):
+        read_index(tmp_path)
