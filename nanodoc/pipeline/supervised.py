@@ -17,6 +17,7 @@ from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.failure import Failure
 from nanodoc.facts.failure_kinds import device_is_lost, worker_died
 from nanodoc.facts.ranks import ENDED, FAILED, LOST, with_roots
+from nanodoc.pipeline.by_itself import with_experiments
 from nanodoc.pipeline.diagnose import diagnose
 from nanodoc.pipeline.post_mortem import (
     death_of,
@@ -100,7 +101,7 @@ def supervised_rank(job: Job, progress: Progress, ranks: Ranks) -> Report | None
         merged = replace(
             merged, not_checked=(*merged.not_checked, ("the other ranks", ranks.trouble))
         )
-    return merged
+    return with_experiments(job, merged, progress, ranks.still_there)
 
 
 def rank_folder(config: Config, mine: int) -> Path:

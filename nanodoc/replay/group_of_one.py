@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 from collections.abc import Iterator
 
 import torch.distributed as dist
 
-_ADDRESS = "127.0.0.1"
+from nanodoc.supervise.one_rank import group_of_one
 
 
 @contextlib.contextmanager
@@ -19,14 +18,7 @@ def only_rank() -> Iterator[None]:
     if "RANK" in os.environ or "WORLD_SIZE" in os.environ:
         yield
         return
-    told = {
-        "RANK": "0",
-        "LOCAL_RANK": "0",
-        "WORLD_SIZE": "1",
-        "LOCAL_WORLD_SIZE": "1",
-        "MASTER_ADDR": _ADDRESS,
-        "MASTER_PORT": str(free_port()),
-    }
+    told = group_of_one()
     before = {name: os.environ.get(name) for name in told}
     os.environ.update(told)
     grouped = _grouped()
@@ -44,11 +36,3 @@ def only_rank() -> Iterator[None]:
 
 def _grouped() -> bool:
     return dist.is_available() and dist.is_initialized()
-
-
-def free_port() -> int:
-    """A port of this host that nothing listens on now."""
-    with socket.socket() as listener:
-        listener.bind((_ADDRESS, 0))
-        port: int = listener.getsockname()[1]
-        return port

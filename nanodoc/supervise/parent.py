@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import resource
 import select
@@ -72,14 +73,16 @@ class Child:
         timeout: float | None,
         environment: Mapping[str, str] | None = None,
         watch: Callable[[Trail], str | None] | None = None,
+        longest: float | None = None,
     ) -> None:
         """`watch` is told of the child's trail every now and then; what it gives is the reason to
-        end the child."""
+        end the child where that waits. After `longest` seconds it is ended whatever it does."""
         self._job = job
         self._progress = progress
         self._timeout = timeout
         self._environment = {**os.environ, **(environment or {})}
         self._watch = watch
+        self._until = time.monotonic() + longest if longest is not None else math.inf
         self._receiver = Receiver()
         self._ended = Ended()
         self._left: tuple[int, resource.struct_rusage] | None = None
@@ -270,6 +273,10 @@ class Child:
         if self._done is not None:
             self._tell_of_the_end(now - self._done)
             return
+        if now > self._until:
+            self._ended.silent_for = now - self._alive_at
+            end_tree(self._process.pid)
+            return
         if self._timeout is None and self._watch is None:
             return
         trail = crumbs.trail()
@@ -281,16 +288,19 @@ class Child:
                 self._ended.waited = reason
                 end_tree(self._process.pid)
                 return
-        if self._timeout is None:
-            return
+        if self._timeout is not None:
+            self._judge_silence(now, trail, crumbs, self._timeout)
+
+    def _judge_silence(self, now: float, trail: Trail, crumbs: TrailWriter, timeout: float) -> None:
+        """Ends the child where it has stood still for longer than it may."""
         if trail.phase == START:  # torch is being imported: not the user's time
             self._alive_at = now
             return
         place = (trail.step, trail.phase, trail.finished, trail.signs)
         if self._before != place:
             self._before, self._alive_at = place, now
-        examined = max(self._timeout, self._job.config.budget + _EXAMINED)
-        patience = examined if trail.phase == EXAMINATION else self._timeout
+        examined = max(timeout, self._job.config.budget + _EXAMINED)
+        patience = examined if trail.phase == EXAMINATION else timeout
         if now - self._alive_at > patience:
             self._ended.silent_for = now - self._alive_at
             if trail.phase != EXAMINATION:

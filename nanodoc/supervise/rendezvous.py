@@ -179,7 +179,7 @@ class Ranks:
         groups: dict[int, list[Pair]] = {}
         own = self.mine // GROUP
         while True:
-            self._write("state", {"ended": True, "at": time.time(), "host": socket.gethostname()})
+            self.still_there()
             if self.mine and self._printed():
                 return None
             for rank, seen in self._group.items():
@@ -194,6 +194,11 @@ class Ranks:
                 if own in groups and self._is_first() and self._all_there(groups):
                     return self._all(groups)
             time.sleep(self._pause)
+
+    def still_there(self) -> None:
+        """The rank has ended, and its parent has not. To be called often until the report is
+        printed."""
+        self._write("state", {"ended": True, "at": time.time(), "host": socket.gethostname()})
 
     def tell(self, outcome: RankOutcome, report: Report) -> None:
         """That this rank has ended, and how: whole, before its name says that it is there."""

@@ -1,0 +1,86 @@
+"""The sick step of a sharded model by one process that has the whole model: experiments and fixes,
+which no rank of several can make, since the others would have to make them, too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from nanodoc.config import artifact_folder
+from nanodoc.errors import UsageError
+from nanodoc.progress import Progress
+from nanodoc.replay.shared_index import read_index
+from nanodoc.report.fixes import write_patch
+from nanodoc.report.report import Report
+from nanodoc.supervise.job import Job
+from nanodoc.supervise.one_rank import group_of_one
+from nanodoc.supervise.parent import Child
+
+_WHAT = "experiments and fixes"
+_ASKED = {"dtype": None, "settings": (), "samples": (), "ops": False, "experiment": None}
+
+
+def with_experiments(
+    job: Job, report: Report, progress: Progress, still_there: Callable[[], None]
+) -> Report:
+    """The report of all ranks with what is tried on the part of the rank that was sick. The replay
+    as a whole takes no longer than the budget. `still_there` is called often meanwhile."""
+    told = report.artifacts.get("snapshot")
+    folder = Path(told) if told is not None else None
+    if folder is None or not folder.is_dir() or not report.findings or report.interrupted:
+        return report
+    try:
+        index = read_index(folder)
+    except UsageError:
+        return report
+    if not index.apart or job.config.budget <= 0:
+        return report
+    progress.say(f"running rank {index.first}'s part of the step by itself …")
+    ended = Child(
+        _replay(job, folder),
+        progress,
+        None,
+        group_of_one(),
+        watch=lambda trail: still_there(),
+        longest=job.config.budget,
+    ).run()
+    by = f"made of rank {index.first}'s part, by one process with the whole model"
+    if ended.report is None:
+        why = (ended.usage or "").partition(";")[0] or "it did not come to its end in time"
+        return _noted(report, f"not {by}: {why}")
+    first = report.findings[0]
+    found = next(
+        (one for one in ended.report.findings if one.fingerprint == first.fingerprint), None
+    )
+    if found is None:
+        return _noted(report, f"not {by}: the step, run so, did not show the same")
+    first = replace(
+        first,
+        confidence=max(first.confidence, found.confidence),
+        evidence=(*first.evidence, ("experiments", by)),
+        experiments=found.experiments,
+        fixes=found.fixes,
+        cause=found.cause,
+        cause_why=found.cause_why,
+    )
+    report = replace(
+        report,
+        findings=(first, *report.findings[1:]),
+        not_checked=tuple(row for row in report.not_checked if row[0] != _WHAT),
+    )
+    return write_patch(report, artifact_folder(job.config)) if job.config.fix else report
+
+
+def _replay(job: Job, folder: Path) -> Job:
+    """The same as `nanodoc replay FOLDER`, without files of its own."""
+    config = replace(
+        job.config, steps=None, fix=False, stats=False, tensorboard=None, live=False, output=None
+    )
+    options = {**_ASKED, "entrypoint": None, "minimal": None, "debug": False, "together": False}
+    return Job(command="replay", target=str(folder), config=config, options=options)
+
+
+def _noted(report: Report, why: str) -> Report:
+    others = tuple(row for row in report.not_checked if row[0] != _WHAT)
+    return replace(report, not_checked=(*others, (_WHAT, why)))
