@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from nanodoc.config import artifact_folder
+from nanodoc.environment.system import memory
 from nanodoc.errors import UsageError
 from nanodoc.progress import Progress
 from nanodoc.replay.shared_index import read_index
@@ -18,6 +19,7 @@ from nanodoc.supervise.one_rank import group_of_one
 from nanodoc.supervise.parent import Child
 
 _WHAT = "experiments and fixes"
+_TIMES = 3
 _ASKED = {"dtype": None, "settings": (), "samples": (), "ops": False, "experiment": None}
 
 
@@ -36,6 +38,9 @@ def with_experiments(
         return report
     if not index.apart or job.config.budget <= 0:
         return report
+    by = f"made of rank {index.first}'s part, by one process with the whole model"
+    if not _fits(index.size):
+        return _noted(report, f"not {by}: it may not fit into this machine's memory")
     progress.say(f"running rank {index.first}'s part of the step by itself …")
     ended = Child(
         _replay(job, folder),
@@ -45,7 +50,6 @@ def with_experiments(
         watch=lambda trail: still_there(),
         longest=job.config.budget,
     ).run()
-    by = f"made of rank {index.first}'s part, by one process with the whole model"
     if ended.report is None:
         why = (ended.usage or "").partition(";")[0] or "it did not come to its end in time"
         return _noted(report, f"not {by}: {why}")
@@ -70,6 +74,14 @@ def with_experiments(
         not_checked=tuple(row for row in report.not_checked if row[0] != _WHAT),
     )
     return write_patch(report, artifact_folder(job.config)) if job.config.fix else report
+
+
+def _fits(size: int) -> bool:
+    """Weights, optimizers and gradients, and a copy of them; the machine may not tell."""
+    try:
+        return _TIMES * size < memory()[1]
+    except (OSError, ValueError, KeyError, IndexError):
+        return True
 
 
 def _replay(job: Job, folder: Path) -> Job:

@@ -95,9 +95,9 @@ def _write_together(
     try:
         if not all_agree(capsule.step, _NAME):
             raise OSError("not all ranks came to write their parts")
-        with SharedFolder(run.folder.parent, capsule.step) as folder:
+        with SharedFolder(run.folder.parent, capsule.step, engine.recipe) as folder:
             content = _content(run, engine, outcome, capsule, sharded=True)
-            folder.write(engine.recipe, content, sick=sick)
+            folder.write(content, sick=sick)
         run.artifacts[_NAME] = str(folder.path)
     finally:
         engine.alone.begin()

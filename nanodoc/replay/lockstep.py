@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from nanodoc.errors import UserCodeError
 from nanodoc.measure.gradients import really_nonfinite
+from nanodoc.recipe.recipe import Recipe
 from nanodoc.replay.sandbox import state_preserved, warnings_unsaid
 from nanodoc.replay.step import StepRunner, run_step
 from nanodoc.replay.step_state import StateKeeper, StepState
@@ -98,14 +99,19 @@ def store_of(step: int, on: str) -> Any:
     return dist.distributed_c10d.PrefixStore(f"nanodoc/{attempt}/{step}/{on}", store)
 
 
+def local_bytes(recipe: Recipe) -> int:
+    """What this rank holds of the weights and the optimizers' states."""
+    parts: list[torch.Tensor] = list(recipe.model.parameters())
+    for optimizer in recipe.optimizers:
+        parts += [t for state in optimizer.state.values() for _, t in tensor_leaves(state)]
+    return sum(local.numel() * local.element_size() for local in map(local_of, parts))
+
+
 @contextlib.contextmanager
 def weights_kept(runner: StepRunner, keeper: StateKeeper) -> Iterator[bool]:
     """This rank's weights and optimizers are afterwards as they are now. False where there is no
     room for copies of them: they are then moved by what runs inside."""
-    parts: list[torch.Tensor] = list(runner.recipe.model.parameters())
-    for optimizer in runner.recipe.optimizers:
-        parts += [t for state in optimizer.state.values() for _, t in tensor_leaves(state)]
-    size = sum(local.numel() * local.element_size() for local in map(local_of, parts))
+    size = local_bytes(runner.recipe)
     free = free_host_memory()
     beside = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     if free is not None and size * beside > _SHARE * free:

@@ -14,10 +14,11 @@ import torch
 import torch.distributed as dist
 
 from nanodoc.recipe.recipe import Recipe
-from nanodoc.replay.lockstep import all_told
+from nanodoc.replay.lockstep import all_told, local_bytes
 from nanodoc.replay.shared_index import INDEX, part_of
 from nanodoc.replay.snapshot import free_name, save
 
+_LARGEST = 16 * 2**30  # bytes that are written without being asked for
 _WELL, _SICK, _FAILED = "well", "sick", "failed"
 
 
@@ -31,12 +32,18 @@ class SharedFolder:
     """While it is open, all ranks write into it; it is taken away where one of them fails. All have
     to open it, with a parent folder that all of them see."""
 
-    def __init__(self, parent: Path, step: int) -> None:
-        self._parent, self._step = parent, step
+    def __init__(self, parent: Path, step: int, recipe: Recipe) -> None:
+        self._parent, self._step, self._recipe = parent, step, recipe
         self._leads = dist.get_rank() == 0
+        self._size = 0
 
     def __enter__(self) -> SharedFolder:
+        """Raises `OSError` where it would be too large."""
         name = ""
+        sizes = all_told(self._step, "sizes", str(local_bytes(self._recipe)))
+        self._size = sum(map(int, sizes))
+        if self._size > _LARGEST:
+            raise OSError(f"it would hold {self._size / 2**30:.0f} GiB")
         if self._leads:
             self._parent.mkdir(parents=True, exist_ok=True)
             path = free_name(self._parent, self._step, "")
@@ -45,7 +52,7 @@ class SharedFolder:
         self.path = self._parent / all_told(self._step, "folder", name)[0]
         return self
 
-    def write(self, recipe: Recipe, content: Mapping[str, Any], *, sick: bool) -> None:
+    def write(self, content: Mapping[str, Any], *, sick: bool) -> None:
         """This rank's part. Raises `OSError`, and `RuntimeError` where another rank failed."""
         from nanodoc.replay.shards import write_shards
 
@@ -61,13 +68,14 @@ class SharedFolder:
             raise failed
         if _FAILED in states:
             raise RuntimeError(f"rank {states.index(_FAILED)} could not write its part")
-        write_shards(recipe, self.path)
+        write_shards(self._recipe, self.path)
         if self._leads:
             index = {
                 "nanodoc_sharded": 1,
                 "step": self._step,
+                "bytes": self._size,
                 "ranks": len(states),
-                "apart": not any(is_flattened(module) for module in recipe.model.modules()),
+                "apart": not any(is_flattened(module) for module in self._recipe.model.modules()),
                 "first": states.index(_SICK) if _SICK in states else 0,
             }
             with (self.path / INDEX).open("x", encoding="utf-8") as file:

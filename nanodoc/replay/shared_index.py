@@ -20,6 +20,8 @@ class Index:
     ranks: int
     apart: bool
     """One process can replay the part of one rank."""
+    size: int
+    """Bytes of all weights and optimizer states."""
     first: int
     """The rank whose part is replayed where one is replayed by itself: the first that was sick."""
 
@@ -41,7 +43,9 @@ def read_index(folder: Path) -> Index:
         raise wrong from None
     if not isinstance(told, dict) or told.get("nanodoc_sharded") != 1:
         raise wrong
-    ranks, first = told.get("ranks"), told.get("first")
+    ranks, first, size = (told.get(name) for name in ("ranks", "first", "bytes"))
     if type(ranks) is not int or type(first) is not int or not 0 <= first < ranks <= _MOST_RANKS:
         raise wrong
-    return Index(ranks=ranks, apart=told.get("apart") is not False, first=first)
+    if type(size) is not int or size < 0:
+        raise wrong
+    return Index(ranks=ranks, apart=told.get("apart") is not False, size=size, first=first)

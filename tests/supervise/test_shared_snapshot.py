@@ -103,6 +103,62 @@ def test_a_mesh_and_a_fsdp1_are_for_all_ranks(tmp_path: Path) -> None:
     assert "for the folder of a sharded step" in done.stderr
 
 
+GUILTY = """
+import torch, torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(8, 32), nn.Linear(32, 4)
+
+    def forward(self, x):
+        w = self.b(self.a(x).relu())
+        p = w / x.abs().sum(1, keepdim=True)
+        return p.log_softmax(1)
+
+net = Net()
+for module in (net.a, net.b, net):
+    fully_shard(module)
+optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+data = torch.randn(400, 8, generator=torch.Generator().manual_seed(dist.get_rank()))
+if dist.get_rank() == 1:
+    data[234] = 0.0
+pairs = torch.utils.data.TensorDataset(data, data.sum(1).gt(0).long())
+loader = torch.utils.data.DataLoader(pairs, batch_size=16, shuffle=True)
+for x, y in loader:
+    optimizer.zero_grad()
+    loss = nn.functional.nll_loss(net(x), y)
+    loss.backward()
+    optimizer.step()
+dist.destroy_process_group()
+"""
+
+
+def test_one_process_finds_the_sample_and_tries_the_fix(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(GUILTY)
+    told = ("--output-format", "json", "--output", "run.json", "-v")
+    nanodoc("run", *told, "train.py", cwd=tmp_path, ranks=2)
+    report = json.loads((tmp_path / "run.json").read_text())
+    first = report["findings"][0]
+    line = line_of(tmp_path / "train.py", "p = w / x.abs()")
+    assert (first["code"], first["culprit"]["location"]["line"]) == ("ND202", line)
+    assert first["culprit"]["dataset_indices"] == [234]
+    assert first["fixes"][0]["verified"]
+    assert "float64" not in [row["name"] for row in first["experiments"] if row["loss"]]
+    assert "experiments and fixes" not in [row["what"] for row in report["not_checked"]]
+    assert report["findings"][1]["code"] == "ND801"
+    assert report["run"]["world_size"] == 2
+    # what was tried left nothing behind
+    assert {path.name for path in tmp_path.iterdir()} == {
+        *("train.py", "run.json", "rank0", "rank1"),
+        Path(report["artifacts"]["snapshot"]).name,
+    }
+
+
 # -- a folder from a stranger ----------------------------------------------------------------------
 
 
