@@ -81,22 +81,26 @@ def report_together(
             leaves=examined.leaves,
             reproduced=examined.reproduced,
         )
-    outcome = Outcome(
-        evidence=evidence,
-        steps_run=1,
-        losses=[loss],
-        grad_norms=[norm],
-        skipped=0,
-        interrupted=False,
-        capsule=None,
-        overhead=None,
-    )
     info = run_info(named, "replay", config, device, None, 1, 1, evidence.reproduced)
     vitals = VitalSigns(steps=1, losses=(loss,), grad_norms=(norm,))
     artifacts: dict[str, str | None] = {"snapshot": str(path.parent)}
     notes = _notes(content, device, losses)
     report = report_of(info, evidence, config, vitals, artifacts, notes, False)
-    return replace(report, of_rank=rank_facts(recipe, outcome, evidence, before))
+    return replace(report, of_rank=rank_facts(recipe, _outcome(evidence), evidence, before))
+
+
+def _outcome(evidence: Evidence) -> Outcome:
+    """As that of a run of one step."""
+    return Outcome(
+        evidence=evidence,
+        steps_run=1,
+        losses=list(evidence.losses),
+        grad_norms=list(evidence.grad_norms),
+        skipped=0,
+        interrupted=False,
+        capsule=None,
+        overhead=None,
+    )
 
 
 def _notes(

@@ -4,7 +4,7 @@ each rank adds its own part."""
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch.distributed as dist
@@ -46,8 +46,8 @@ def write_step(
         return
     try:
         if capsule is not None:
-            path = write_snapshot(run.folder, _content(run, engine, outcome, capsule))
-            run.artifacts[_NAME] = str(path)
+            with _content(run, engine, outcome, capsule) as content:
+                run.artifacts[_NAME] = str(write_snapshot(run.folder, content))
         elif shared is not None:
             sick = own_end(outcome.evidence, grouped=before is not None) == SICK
             _write_together(run, engine, outcome, shared, sick=sick)
@@ -55,10 +55,12 @@ def write_step(
         not_checked.append((_NAME, f"it could not be written: {said(error)[:200]}"))
 
 
+@contextlib.contextmanager
 def _content(
     run: Run, engine: WatchedRun, outcome: Outcome, capsule: StepState, **more: Any
-) -> dict[str, Any]:
-    """`more` is told of the run besides what the step came to."""
+) -> Iterator[dict[str, Any]]:
+    """The snapshot's content, which holds the training's own tensors: they are as they were at the
+    step's start until it is written. `more` is told of the run besides what the step came to."""
     recipe, trip = engine.recipe, outcome.evidence.trip
     assert trip is not None
     told: Mapping[str, Any] = {
@@ -75,7 +77,7 @@ def _content(
             engine.keeper.restore(capsule)
         if isinstance(recipe.train_step, RecoveredStep):
             script = step_content(recipe.train_step, run.launch)
-        return snapshot_of(
+        yield snapshot_of(
             recipe,
             capsule,
             run.entrypoint,
@@ -95,8 +97,10 @@ def _write_together(
     try:
         if not all_agree(capsule.step, _NAME):
             raise OSError("not all ranks came to write their parts")
-        with SharedFolder(run.folder.parent, capsule.step, engine.recipe) as folder:
-            content = _content(run, engine, outcome, capsule, sharded=True)
+        with (
+            SharedFolder(run.folder.parent, capsule.step, engine.recipe) as folder,
+            _content(run, engine, outcome, capsule, sharded=True) as content,
+        ):
             folder.write(content, sick=sick)
         run.artifacts[_NAME] = str(folder.path)
     finally:

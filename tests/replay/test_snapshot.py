@@ -173,7 +173,7 @@ def test_a_failed_write_keeps_the_diagnosis(
     def full(*args: Any, **kwargs: Any) -> Path:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(sys.modules["nanodoc.pipeline.reporting"], "write_snapshot", full)
+    monkeypatch.setattr(sys.modules["nanodoc.pipeline.run_snapshot"], "write_snapshot", full)
     report = run_training("train.py:build", Config())
     assert report.findings[0].name == "infinite-gradient"
     assert report.artifacts["snapshot"] is None
