@@ -16,7 +16,7 @@ from nanodoc.examination.saved_tensors import SavedTensorWatch
 from nanodoc.facts.source import SourceSpan
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.tensors.nested import tensor_leaves
-from nanodoc.tensors.plain import without_values
+from nanodoc.tensors.plain import local_of, without_values
 from nanodoc.tensors.sums import dense_values
 from nanodoc.trace.custom import CustomNodes
 from nanodoc.trace.eager import run_eagerly
@@ -120,7 +120,7 @@ class FollowedStep:
     def note_gradients(self) -> None:
         """Which parameters have a gradient now; those noted before in the same step count too."""
         with torch.no_grad(), torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-            having = [(name, p.grad.detach()) for name, p in self.named if p.grad is not None]
+            having = [(n, local_of(p.grad).detach()) for n, p in self.named if p.grad is not None]
             if not having:
                 return
             grads = [dense_values(grad) for _, grad in having]

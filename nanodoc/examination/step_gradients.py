@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 
 import torch
 
+from nanodoc.tensors.plain import local_of
 from nanodoc.tensors.sums import dense_values
 
 _LOOKS = 4  # optimizer steps before which they are looked at
@@ -41,4 +42,4 @@ def norm_of(gradient: torch.Tensor | None) -> float | None:
     """None without a gradient."""
     if gradient is None:
         return None
-    return float(torch.linalg.vector_norm(dense_values(gradient.detach())))
+    return float(torch.linalg.vector_norm(dense_values(local_of(gradient).detach())))

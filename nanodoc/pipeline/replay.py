@@ -66,9 +66,8 @@ def _own_part(path: Path, options: ReplayOptions) -> Path:
 
 
 def _is_of_a_rank(content: dict[str, Any]) -> bool:
-    """One of several ranks wrote it."""
-    ranks = mapping_of(content, "run").get("ranks")
-    return ranks is not None and ranks > 1
+    """A rank of a process group wrote it."""
+    return mapping_of(content, "run").get("ranks") is not None
 
 
 def _replayed_as_told(

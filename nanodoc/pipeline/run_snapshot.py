@@ -16,7 +16,7 @@ from nanodoc.loop.script_engine import ScriptEngine
 from nanodoc.loop.watched_run import WatchedRun
 from nanodoc.pipeline.ranks import own_end
 from nanodoc.pipeline.run_plan import Run
-from nanodoc.replay.local_collectives import several_ranks
+from nanodoc.replay.local_collectives import is_grouped, several_ranks
 from nanodoc.replay.lockstep import all_agree
 from nanodoc.replay.sandbox import state_preserved
 from nanodoc.replay.shared_folder import SharedFolder
@@ -24,6 +24,7 @@ from nanodoc.replay.snapshot import snapshot_of, write_snapshot
 from nanodoc.replay.step_state import StepState
 from nanodoc.script.recovered import RecoveredStep
 from nanodoc.script.saved_step import step_content
+from nanodoc.tensors.plain import is_sharded
 
 _NAME = "snapshot"
 
@@ -38,6 +39,8 @@ def write_step(
     """Writes the step that tripped to disk."""
     trip, capsule = outcome.evidence.trip, outcome.capsule
     shared = engine.shared if isinstance(engine, ScriptEngine) else None
+    if capsule is not None and any(map(is_sharded, engine.recipe.model.parameters())):
+        capsule, shared = None, capsule  # over the only rank
     if trip is None or (capsule is None and shared is None):
         return
     if not run.replayable:
@@ -67,7 +70,7 @@ def _content(
         "loss": trip.loss,
         "grad_norm": trip.grad_norm,
         "amp": str(run.amp_dtype) if run.amp_dtype else None,
-        "ranks": dist.get_world_size() if several_ranks() else 1,
+        "ranks": dist.get_world_size() if is_grouped() else None,
         **more,
     }
     with contextlib.ExitStack() as around:
@@ -94,11 +97,13 @@ def _write_together(
     """This rank's part of the step that all ranks ran together. Raises where they do not all come,
     or where one of them fails to write its part."""
     engine.alone.end()
+    # each of several ranks has a folder of its own in the one that all see
+    parent = run.folder.parent if several_ranks() else run.folder
     try:
         if not all_agree(capsule.step, _NAME):
             raise OSError("not all ranks came to write their parts")
         with (
-            SharedFolder(run.folder.parent, capsule.step, engine.recipe) as folder,
+            SharedFolder(parent, capsule.step, engine.recipe) as folder,
             _content(run, engine, outcome, capsule, sharded=True) as content,
         ):
             folder.write(content, sick=sick)

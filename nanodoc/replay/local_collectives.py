@@ -189,9 +189,14 @@ def _scatter(
         tensor.copy_(scatter_list[dist.get_rank()])
 
 
+def is_grouped() -> bool:
+    """A process group is there."""
+    return dist.is_available() and dist.is_initialized()
+
+
 def several_ranks() -> bool:
     """A process group of more than one rank is there."""
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+    return is_grouped() and dist.get_world_size() > 1
 
 
 def replicated(model: torch.nn.Module) -> tuple[list[tuple[str, torch.nn.Parameter]], bool]:

@@ -185,6 +185,8 @@ def as_it_ran(first: Candidate, engine: ScriptEngine) -> Stop | None:
 
 def _of_others_too(model: torch.nn.Module) -> str | None:
     """Parameters that are not this process's alone."""
+    if not several_ranks():
+        return None
     for name, parameter in model.named_parameters():
         if is_sharded(parameter):
             # a rank that ran the step again would wait for the others' parts

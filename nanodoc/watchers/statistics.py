@@ -17,8 +17,9 @@ from nanodoc.facts.loop import LayerStats, ParameterStats, RunStatistics
 from nanodoc.measure.gradients import Vitals
 from nanodoc.measure.layers import Sample
 from nanodoc.recipe.build_facts import BuildFacts
+from nanodoc.replay.local_collectives import several_ranks
 from nanodoc.replay.step_state import StepState
-from nanodoc.tensors.plain import without_values
+from nanodoc.tensors.plain import is_sharded, local_of, without_values
 from nanodoc.tensors.sums import width_over_he
 
 _WIDE = 3.0  # times He's width: whose line is looked up
@@ -84,7 +85,10 @@ def _parameters(
             # eight-bit floats can't be measured
             if parameter.itemsize == 1 or not parameter.numel():
                 continue
-            weights = parameter.detach()
+            if is_sharded(parameter) and several_ranks():
+                raise RuntimeError("each rank holds a part of them")
+            weights = local_of(parameter).detach()
+            old = local_of(old) if old is not None else None
             norm = float(weights.float().norm())
             gradient = latest.gradients.get(name) if latest is not None else None
             ratios = [sample.ratios[name] for sample in samples if name in sample.ratios]

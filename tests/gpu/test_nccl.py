@@ -115,8 +115,22 @@ def test_it_trains_as_without_nanodoc(script: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
-def test_the_line_of_a_sick_op(script: Path, kind: str) -> None:
-    options = ("--trace-steps", "6") if kind == "fsdp2" else ()
-    finding = watched(script, kind, "op", options=options)["findings"][0]
+def test_the_line_of_a_sick_op_and_its_replay(script: Path, kind: str) -> None:
+    report = watched(script, kind, "op")
+    finding = report["findings"][0]
     assert (finding["code"], finding["step"]) == ("ND202", 6)
-    assert finding["culprit"]["location"]["line"] == line_of(script, "h = h / (h.sum() * 0)")
+    line = line_of(script, "h = h / (h.sum() * 0)")
+    assert finding["culprit"]["location"]["line"] == line
+    assert finding["experiments"]
+    again = ("replay", "--output-format", "json", report["artifacts"]["snapshot"])
+    done = subprocess.run(
+        [sys.executable, "-m", "nanodoc", *again],
+        capture_output=True,
+        text=True,
+        cwd=script.parent,
+        timeout=120,
+        check=False,
+    )
+    assert done.stdout, done.stderr
+    finding = json.loads(done.stdout)["findings"][0]
+    assert finding["culprit"]["location"]["line"] == line

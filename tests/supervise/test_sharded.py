@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from nanodoc.supervise.one_rank import group_of_one
 from tests.helpers import line_of, nanodoc
 
 SCRIPT = """
@@ -139,6 +140,42 @@ def bare(script: Path, kind: str) -> None:
     """Under nanodoc's own ranks, with everything that it does left out."""
     done = nanodoc("python", script.name, kind, cwd=script.parent, ranks=RANKS.get(kind, 2))
     assert done.returncode == 0, done.stderr
+
+
+def on_one_rank(script: Path, *words: str) -> dict[str, Any]:
+    """The report of a run that a launcher started with one process."""
+    report = script.parent / "report.json"
+    shown = ("--output-format", "json", "--output", str(report))
+    done = nanodoc("run", *shown, script.name, "--", *words, cwd=script.parent, **group_of_one())
+    assert report.exists(), done.stderr
+    told: dict[str, Any] = json.loads(report.read_text())
+    return told
+
+
+@pytest.mark.parametrize("kind", ["fsdp2", "tensor"])
+def test_on_one_rank_everything_is_looked_at(script: Path, kind: str) -> None:
+    """A look at its gradients read DTensors as if they had memory, which ended the process."""
+    report = on_one_rank(script, kind)
+    watched = (script.parent / "losses0.txt").read_text()
+    done = nanodoc("python", script.name, kind, cwd=script.parent, **group_of_one())
+    assert done.returncode == 0, done.stderr
+    assert watched == (script.parent / "losses0.txt").read_text()
+    assert report["verdict"] == "healthy"
+    assert report["run"]["step_found"].endswith("replay of step 0 bitwise the same")
+    assert [row["what"] for row in report["not_checked"]] == ["cross-sample leak", "GradScaler"]
+
+
+def test_on_one_rank_a_sick_step_is_tried_and_kept(script: Path) -> None:
+    report = on_one_rank(script, "fsdp2", "op")
+    found = report["findings"][0]
+    assert (found["code"], found["step"]) == ("ND202", 6)
+    assert "same again" in [one["name"] for one in found["experiments"]]
+    snapshot = report["artifacts"]["snapshot"]
+    done = nanodoc("replay", snapshot, "--output-format", "json", cwd=script.parent)
+    assert done.stdout, done.stderr
+    again = json.loads(done.stdout)
+    assert again["findings"][0]["culprit"]["location"] == found["culprit"]["location"]
+    assert again["run"]["reproduced"] == "bitwise"
 
 
 @pytest.mark.parametrize(
