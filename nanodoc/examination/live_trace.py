@@ -46,7 +46,7 @@ class LiveStep:
         """`bad`: names of the parameters whose gradients are not finite."""
         parameters = dict(model.named_parameters())
         together = any(map(is_sharded, parameters.values()))
-        if bad and together and not all(math.isfinite(float(loss)) for loss in losses):
+        if bad and together and not all(math.isfinite(value_of(loss)) for loss in losses):
             bad = ()  # the loss comes first
         named = [(n, local_of(g)) for n in bad if (g := parameters[n].grad) is not None]
         return cls(tracer, losses, named, error, together)
@@ -63,13 +63,19 @@ class LiveStep:
                 self.tracer.mark(f"grad:{name}", gradient)
             replay = Replay(
                 self.tracer.finish(),
-                [float(loss) for loss in self.losses],
+                [value_of(loss) for loss in self.losses],
                 float("nan"),
                 [name for name, _ in self.bad],
                 self.error,
                 len(self.losses) if self.bad else None,
             )
             return Examiner(_OneTrace(replay)).examine(capsule, None, None, indices)
+
+
+def value_of(loss: torch.Tensor) -> float:
+    """That of a loss; of an output whose gradient comes from another rank, a number that is finite
+    where all of it is."""
+    return float(loss) if loss.numel() == 1 else float(loss.abs().max()) if loss.numel() else 0.0
 
 
 class _OneTrace:

@@ -17,7 +17,7 @@ import torch
 
 from nanodoc.examination.replays import Replays
 from nanodoc.examination.reproduction import reproduced, same_ops
-from nanodoc.facts.ops import Birth, LeafRoot, OpFacts, TensorFacts
+from nanodoc.facts.ops import RECEIVED, Birth, LeafRoot, OpFacts, TensorFacts
 from nanodoc.replay.step_state import StepState
 from nanodoc.replay.traced_replay import PROBE_MARK, Replay
 from nanodoc.tensors.nested import batch_size, tensor_leaves
@@ -381,7 +381,7 @@ def _leaf_kind(name: str) -> str:
         return "buffer"
     if name.startswith("batch"):
         return "batch"
-    return "uninitialised" if name == "uninitialised" else "unknown"
+    return name if name in ("uninitialised", RECEIVED) else "unknown"
 
 
 def _unknown(name: str) -> TensorFacts:

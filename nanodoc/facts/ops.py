@@ -171,13 +171,17 @@ class Making:
     """"sample": they are made anew each time the sample is drawn; "build": they lie in the data."""
 
 
+RECEIVED = "received"
+"""The kind of a leaf that another rank sent."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LeafRoot:
-    """A tensor that was non-finite before the step's first op: batch, parameter, buffer or
-    uninitialised memory."""
+    """A tensor that no op of the step made non-finite: batch, parameter, buffer, uninitialised
+    memory, or what another rank sent."""
 
     kind: str
-    """"batch", "parameter", "buffer", "uninitialised" or "unknown"."""
+    """"batch", "parameter", "buffer", "uninitialised", "received" or "unknown"."""
     name: str
     facts: TensorFacts
     consumer: OpFacts | None = None

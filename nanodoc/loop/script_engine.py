@@ -271,7 +271,12 @@ class ScriptEngine(WatchedRun):
         return Stop(failure=failure)
 
     def _judged(self, capsule: StepState, reading: StepReading, began: float) -> Stop | None:
-        if self.replays or reading.tripped is None:
+        if reading.tripped is None:
+            return super()._judged(capsule, reading, began)
+        found = None
+        if self.unproven:  # what a rank comes to by itself may be left from what others sent
+            found = self._run_together(capsule, reading.bad_parameters)
+        if self.replays and found is None:
             stop = super()._judged(capsule, reading, began)
             if self.unproven and stop is not None and stop.examined is not None:
                 self.unproven = stop.examined.reproduced != "bitwise"
@@ -280,7 +285,7 @@ class ScriptEngine(WatchedRun):
                     stop = replace(stop, examined=unseen, capsule=None)
             return stop
         assert self._judging is not None
-        examined = self._examined(capsule, self._judging.observer, reading.bad_parameters)
+        examined = found or self._examined(capsule, self._judging.observer, reading.bad_parameters)
         self._over()
         self.course.tripped(capsule, reading.tripped)
         vitals = reading.tripped
@@ -303,24 +308,31 @@ class ScriptEngine(WatchedRun):
     ) -> Examined:
         """What a step that can't be run again by this rank showed while it ran, if it was traced;
         else what it shows when all ranks run it again together."""
-        tracer, found = self.requested.running, None
+        tracer = self.requested.running
         if tracer is not None:
             self.traced = f"step {capsule.step} traced as it ran"
             return self._seen_in(tracer, observer.losses, capsule, bad, error)
-        if error is None and self.together and all_agree(capsule.step):
-            # no examination yet: a rank that stands still, since another broke off, is released
-            with suppress(Exception), weights_kept(self.runner, self.keeper) as kept:
-                # whatever is raised: the others have left the training, too
-                self.shared = capsule if kept else None
-                found = run_together(
-                    self.runner,
-                    self.keeper,
-                    capsule,
-                    lambda tracer, losses, _: self._seen_in(tracer, losses, capsule, bad),
-                ).found
-        if found is None:
-            return Examined((), (), "not_run", _TRACE_IT.format(step=capsule.step))
-        self.traced = f"step {capsule.step} run again by all ranks together"
+        found = self._run_together(capsule, bad) if error is None else None
+        return found or Examined((), (), "not_run", _TRACE_IT.format(step=capsule.step))
+
+    def _run_together(self, capsule: StepState, bad: Sequence[str]) -> Examined | None:
+        """What the sick step shows when all ranks run it again together; None where they don't."""
+        if not (self.together and all_agree(capsule.step)):
+            return None
+        found = None
+        self.alone.end()
+        # no examination yet: a rank that stands still, since another broke off, is released
+        with suppress(Exception), weights_kept(self.runner, self.keeper) as kept:
+            # whatever is raised: the others have left the training, too
+            self.shared = capsule if kept else None
+            found = run_together(
+                self.runner,
+                self.keeper,
+                capsule,
+                lambda tracer, losses, _: self._seen_in(tracer, losses, capsule, bad),
+            ).found
+        if found is not None:
+            self.traced = f"step {capsule.step} run again by all ranks together"
         return found
 
     def _seen_in(

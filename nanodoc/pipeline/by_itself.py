@@ -51,7 +51,9 @@ def with_experiments(
         longest=job.config.budget,
     ).run()
     if ended.report is None:
-        why = (ended.usage or "").partition(";")[0] or "it did not come to its end in time"
+        why = (ended.usage or "").partition(" (by one process")[
+            0
+        ] or "it did not come to its end in time"
         return _noted(report, f"not {by}: {why}")
     first = report.findings[0]
     found = next(

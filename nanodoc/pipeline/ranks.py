@@ -10,6 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.failure_kinds import peer_left
+from nanodoc.facts.ops import RECEIVED
 from nanodoc.facts.ranks import CLEAN, FAILED, SICK, WELL, RankAtStart, RankFacts, RankOutcome
 from nanodoc.loop.outcome import Outcome
 from nanodoc.recipe.recipe import Recipe
@@ -96,9 +97,11 @@ def own_end(evidence: Evidence, *, grouped: bool) -> str:
 
 def _has_arrived(evidence: Evidence) -> bool:
     """Every value that is not finite came out of a collective, into which this rank gave only
-    finite ones."""
+    finite ones, or was sent by another rank."""
     made_by = [birth.op.op.partition(".")[0] for birth in evidence.births]
-    return bool(made_by) and not evidence.leaves and all(name in _COLLECTIVES for name in made_by)
+    sent = all(leaf.kind == RECEIVED for leaf in evidence.leaves)
+    there = bool(made_by or evidence.leaves)
+    return there and sent and all(name in _COLLECTIVES for name in made_by)
 
 
 def outcome_of_rank(facts: RankFacts, report: Report) -> RankOutcome:

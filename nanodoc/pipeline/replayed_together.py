@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from nanodoc.config import Config
-from nanodoc.examination.live_trace import LiveStep
+from nanodoc.examination.live_trace import LiveStep, value_of
 from nanodoc.facts.evidence import Evidence, Trip
 from nanodoc.heartbeat.trail import here
 from nanodoc.loop.outcome import Outcome
@@ -59,8 +59,8 @@ def report_together(
             bad,
         ),
     )
-    losses = [float(loss) for loss in run.losses]
-    norm = packed_vitals(run.losses, list(recipe.model.named_parameters())).grad_norm
+    losses = [value_of(loss) for loss in run.losses]
+    norm = packed_vitals([], list(recipe.model.named_parameters())).grad_norm
     loss = losses[-1] if losses else math.nan
     here().finished(0, loss, norm)  # the other ranks' report tells of it, too
     evidence = Evidence(steps_run=1, losses=(loss,), grad_norms=(norm,))

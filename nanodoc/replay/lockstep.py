@@ -18,6 +18,7 @@ import torch.distributed as dist
 from nanodoc.errors import UserCodeError
 from nanodoc.measure.gradients import really_nonfinite
 from nanodoc.recipe.recipe import Recipe
+from nanodoc.replay.observer import Observer
 from nanodoc.replay.sandbox import state_preserved, warnings_unsaid
 from nanodoc.replay.step import StepRunner, run_step
 from nanodoc.replay.step_state import StateKeeper, StepState
@@ -126,6 +127,7 @@ class Together(Generic[Found]):
     """What a step came to that all ranks ran."""
 
     losses: list[torch.Tensor]
+    """What was differentiated: losses, or outputs whose gradients come from another rank."""
     found: Found | None
     """What was made of the trace; None where the step was well here, or raised."""
 
@@ -156,6 +158,8 @@ def run_together(
         if bad or not finite:
             found.append(examined(tracer, losses, bad))
 
+    observer = Observer(runner.recipe, named, expected_steps=1)
+    observer.on_output = lambda output: losses.append(output.detach())
     raising = contextlib.suppress(UserCodeError)
     with run_eagerly(), in_one_thread(model), warnings_unsaid(), raising, tracer:
         run_step(
@@ -163,5 +167,6 @@ def run_together(
             batches,
             on_loss=lambda loss: losses.append(loss.detach()),
             on_gradients=on_gradients,
+            observer=observer,
         )
     return Together(losses, found[0] if found else None)

@@ -41,40 +41,52 @@ def installed() -> Iterator[None]:
     if _installs:
         yield
         return
-    backward, scaler_step = torch.Tensor.backward, GradScaler.step
-    told_backward, told_step = _telling_backward(backward), _telling_step(scaler_step)
+    telling = _Telling()
+    told = [
+        (owner, name, original := getattr(owner, name), make(original))
+        for owner, name, make in (
+            (torch.Tensor, "backward", telling.backward),
+            (torch.autograd, "backward", telling.backward),
+            (GradScaler, "step", _telling_step),
+        )
+    ]
     _installs += 1
-    torch.Tensor.backward = told_backward  # type: ignore[method-assign]  # put back below
-    GradScaler.step = told_step  # type: ignore[method-assign]  # put back below
+    for owner, name, _, replacement in told:
+        setattr(owner, name, replacement)
     try:
         yield
     finally:
         _installs -= 1
-        # somebody else may have wrapped them since
-        if torch.Tensor.backward is told_backward:
-            torch.Tensor.backward = backward  # type: ignore[method-assign]  # the original
-        if GradScaler.step is told_step:
-            GradScaler.step = scaler_step  # type: ignore[method-assign]  # the original
+        for owner, name, original, replacement in told:
+            # somebody else may have wrapped it since
+            if getattr(owner, name) is replacement:
+                setattr(owner, name, original)
 
 
-def _telling_backward(original: Callable[..., Any]) -> Any:
-    inside = False
+class _Telling:
+    """Wrappers of which the outermost tells: torch's own call each other, and under a function mode
+    one calls itself."""
 
-    @functools.wraps(original)
-    def backward(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        nonlocal inside
-        if inside or not _open:  # under a function mode torch calls it a second time
-            return original(tensor, *args, **kwargs)
-        _open[-1].before_backward(tensor)
-        inside = True
-        here().phase("backward")
-        try:
-            return original(tensor, *args, **kwargs)
-        finally:
-            inside = False
-            here().phase("forward")
+    def __init__(self) -> None:
+        self._inside = False
 
-    return backward
+    def backward(self, original: Callable[..., Any]) -> Any:
+        @functools.wraps(original)
+        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._inside or not _open:
+                return original(tensors, *args, **kwargs)
+            for tensor in tensors if isinstance(tensors, (list, tuple)) else (tensors,):
+                if isinstance(tensor, torch.Tensor):
+                    _open[-1].before_backward(tensor)
+            self._inside = True
+            here().phase("backward")
+            try:
+                return original(tensors, *args, **kwargs)
+            finally:
+                self._inside = False
+                here().phase("forward")
+
+        return backward
 
 
 def _telling_step(original: Callable[..., Any]) -> Any:
@@ -171,6 +183,8 @@ class Observer:
         self.scratch = Scratch()
         self.shares = Shares()
         self.on_loss: Callable[[torch.Tensor], None] | None = None
+        self.on_output: Callable[[torch.Tensor], None] | None = None
+        """What is differentiated is no loss: its gradient comes from elsewhere."""
         self.on_gradients: Callable[[], None] | None = None
         self.on_scaler_step: Callable[[], None] | None = None
         """Where a GradScaler is about to step: the optimizer's own hook is silent where it skips
@@ -225,6 +239,8 @@ class Observer:
             self._unread.append(loss.detach())
             if self.on_loss is not None:
                 self.on_loss(loss)
+        elif self.on_output is not None:
+            self.on_output(loss)
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
         evaluations = 0

@@ -130,10 +130,19 @@ def fingerprinted(
             seen(optimizer)
         return changed
 
+    inside = False
+
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        losses.extend(scalars_of(tensors))
-        with contextlib.nullcontext() if around_backward is None else around_backward(tensors):
+        nonlocal inside
+        if inside:  # under a function mode torch calls it a second time
             return original(tensors, *args, **kwargs)
+        losses.extend(scalars_of(tensors))
+        inside = True
+        try:
+            with contextlib.nullcontext() if around_backward is None else around_backward(tensors):
+                return original(tensors, *args, **kwargs)
+        finally:
+            inside = False
 
     hook = register_optimizer_step_pre_hook(before)
     torch.autograd.backward = backward

@@ -98,7 +98,8 @@ def run_again(
     if compared and again.same:
         watch.take(first.fingerprints[0].gradients)
     if alone and healthy and not again.same:
-        return RunAgain(deferred="without the other ranks it comes to another loss")
+        why = "without the other ranks it comes to another loss"
+        return RunAgain(deferred=why, together=True)
     return again
 
 

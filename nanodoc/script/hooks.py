@@ -6,6 +6,7 @@ Frames of this file are looked through when a user's line is sought (see `trace.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -40,9 +41,18 @@ def installed(
         by_scaler(optimizer)
         return step(self, optimizer, *args, **kwargs)
 
+    inside: set[int] = set()
+
     def differentiating(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        mine = threading.get_ident()
+        if mine in inside:  # under a function mode torch calls it a second time
+            return original(tensors, *args, **kwargs)
         backward(tensors)
-        return original(tensors, *args, **kwargs)
+        inside.add(mine)
+        try:
+            return original(tensors, *args, **kwargs)
+        finally:
+            inside.discard(mine)
 
     torch.optim.Optimizer.__init__ = making  # type: ignore[method-assign]  # put back below
     GradScaler.__init__ = making_scaler  # type: ignore[method-assign]  # put back below

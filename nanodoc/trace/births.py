@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from nanodoc.facts.ops import TensorFacts
+from nanodoc.facts.ops import RECEIVED, TensorFacts
 from nanodoc.trace.graph import StepTrace
 from nanodoc.trace.record import Record, Ref
 
@@ -145,7 +145,7 @@ class RootSearch:
             return False
         for writer in self._trace.writers(ref):
             if writer < 0:
-                return True
+                return self._trace.leaf_name(writer) != RECEIVED
             if (
                 writer in self._trace.details and self._trace.details[writer].out_bad
             ) or self._trace.bad[writer]:

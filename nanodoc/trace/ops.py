@@ -37,6 +37,8 @@ class OpInfo(NamedTuple):
     """Its outputs alias an input and hold nothing new."""
     silent: bool
     """Its output has no values yet (empty and its kin)."""
+    receives: bool = False
+    """Another rank sends what its arguments will hold."""
     like: bool = False
     """Its output has the shape, dtype or device of its input, and none of its values."""
 
@@ -88,6 +90,7 @@ def describe_op(func: Any) -> OpInfo:
         written,
         view or base == "_unsafe_view",
         base in _UNWRITTEN,
+        str(func).startswith("c10d.recv_"),
         base in _LIKE + _UNWRITTEN,
     )
 

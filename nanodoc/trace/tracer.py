@@ -8,7 +8,6 @@ to no tensor of the run.
 from __future__ import annotations
 
 import contextlib
-import math
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -16,7 +15,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nanodoc.tensors.plain import is_plain, local_parts
+from nanodoc.facts.ops import RECEIVED
+from nanodoc.tensors.plain import local_parts
 from nanodoc.trace.examine import OpDetail, Request, examine_call
 from nanodoc.trace.flow import MOST_VALUES, FlowLog
 from nanodoc.trace.graph import StepTrace
@@ -24,7 +24,7 @@ from nanodoc.trace.half import HalfLog
 from nanodoc.trace.modules import ModuleStack
 from nanodoc.trace.ops import OpInfo, call_op, describe_op, outputs_of, tensors_in, written_by
 from nanodoc.trace.optimizer_steps import OptimizerSteps
-from nanodoc.trace.pending import are_finite
+from nanodoc.trace.pending import are_finite, statistic
 from nanodoc.trace.record import BACKWARD, FORWARD, OPTIMIZER, RECOMPUTE, RUNNING, Record, Ref
 from nanodoc.trace.spans import calling_places
 from nanodoc.trace.threads import NodeKeys, backward_everywhere
@@ -32,8 +32,6 @@ from nanodoc.trace.threads import NodeKeys, backward_everywhere
 _ident = threading.get_ident
 _current_node: Callable[[], Any] = torch._C._current_autograd_node
 _LIFT = torch.ops.aten.lift_fresh.default  # how a tensor made of Python or NumPy values enters
-# dtypes whose sum only overflows where float32 does
-_STATISTICS = {torch.float32, torch.float64, torch.bfloat16}
 
 
 class Tracer(TorchDispatchMode):
@@ -200,6 +198,8 @@ class Tracer(TorchDispatchMode):
         if self._paused and ident in self._paused:
             return call_op(func, args, kwargs or {})
         info = describe_op(func)
+        if info.receives:
+            self._expect(local_parts(tensors_in(args)))
         lifted = func is _LIFT
         keys = self._keys
         home = ident == keys.home
@@ -295,7 +295,7 @@ class Tracer(TorchDispatchMode):
                 if phase == FORWARD:
                     flow.made(index, tensor, storage)
             elif not (quiet or info.silent or info.view):
-                statistics += _statistic(tensor)
+                statistics += statistic(tensor)
         if thread:
             keys.made(index, outputs)
         first = self._keep(statistics) if statistics else 0
@@ -363,29 +363,16 @@ class Tracer(TorchDispatchMode):
                 whole &= tensor.numel() * tensor.element_size() >= tensor.untyped_storage().nbytes()
         return whole
 
+    def _expect(self, buffers: list[torch.Tensor]) -> None:
+        """Another rank's values will be in these, where the op's schema says nothing of a write."""
+        for tensor in buffers:
+            if (storage := _storage(tensor)) is not None:
+                self._writers[storage] = [self._new_leaf(RECEIVED)]
+
     def _new_leaf(self, name: str) -> int:
         with self._keys.lock:
             self._leaf_names.append(name)
             return -len(self._leaf_names)
-
-
-def _statistic(tensor: torch.Tensor) -> list[bool | torch.Tensor]:
-    """A number or two that are non-finite if any element is, on the CPU whether they are finite; a
-    finite float32 tensor whose sum overflows is looked at again when its op is examined."""
-    if not tensor.is_floating_point():
-        if not tensor.is_complex():
-            return []
-        tensor = torch.view_as_real(tensor.resolve_conj())
-    if tensor.numel() == 0 or not is_plain(tensor):
-        return []
-    try:
-        # the sum of a float16 tensor overflows at 65504
-        values = (tensor.sum(),) if tensor.dtype in _STATISTICS else torch.aminmax(tensor)
-    except (RuntimeError, NotImplementedError):
-        # sparse and 8-bit tensors have no such reduction: not screened
-        return []
-    # the CPU is not waited for
-    return [math.isfinite(value.item()) if value.is_cpu else value for value in values]
 
 
 def _storage(tensor: torch.Tensor) -> int | None:

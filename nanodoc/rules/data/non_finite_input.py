@@ -27,7 +27,7 @@ from nanodoc.diagnosis.finding import Culprit, Fix
 from nanodoc.diagnosis.remedy import WithoutSamples
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
-from nanodoc.facts.ops import LeafRoot, TensorFacts
+from nanodoc.facts.ops import RECEIVED, LeafRoot, TensorFacts
 from nanodoc.rules.base import count, effects, link, replay_row
 
 
@@ -93,6 +93,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
 
 def _outside(leaf: LeafRoot) -> str:
     """A tensor that is no batch's, by the name that the step reads it by where that is known."""
+    if leaf.kind == RECEIVED:
+        return "a tensor that another rank sent"
     return f"`{leaf.making.name}`" if leaf.making else "a tensor made outside the step"
 
 
