@@ -143,6 +143,8 @@ def outcome_of(ended: Ended, report: Report, mine: int) -> RankOutcome:
         ended=facts.own,
         step=facts.step,
         phase=facts.phase,
+        peer=facts.peer,
+        waits=facts.peer,
         **facts.for_all(),
         why="" if facts.own in (WELL, CLEAN) else common.why,
     )

@@ -3,6 +3,7 @@ holds values."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any, NamedTuple
@@ -10,7 +11,14 @@ from typing import Any, NamedTuple
 import torch
 
 _Tensor = torch.Tensor
-_COLLECTIVES = ("_c10d_functional", "_c10d_functional_autograd")
+_COLLECTIVES = ("_c10d_functional", "_c10d_functional_autograd", "c10d")
+_RECEIVING = ("recv_", "recv_any_source_")
+_MESSAGES = ("send", *_RECEIVING)
+"""They are not waited for: another rank may first have to be sent something."""
+_IN_PLACE = ("allreduce_", "allreduce_coalesced_", "broadcast_", "reduce_")
+_READING = ("send", "barrier", "monitored_barrier_", "check_for_nan")
+"""Of the namespace c10d; the others write into their first argument, which held nothing before.
+Their schemas say nothing of it."""
 _UNWRITTEN = ("empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided")
 _LIKE = (
     "new_zeros",
@@ -39,6 +47,8 @@ class OpInfo(NamedTuple):
     """Its output has no values yet (empty and its kin)."""
     receives: bool = False
     """Another rank sends what its arguments will hold."""
+    given: int = 0
+    """How many of its first arguments it is only given to be written into."""
     like: bool = False
     """Its output has the shape, dtype or device of its input, and none of its values."""
 
@@ -50,7 +60,11 @@ def tensors_in(values: Iterable[Any]) -> list[torch.Tensor]:
         if isinstance(value, _Tensor):
             found.append(value)
         elif value.__class__ in (list, tuple):
-            found += [item for item in value if isinstance(item, _Tensor)]
+            for item in value:
+                if isinstance(item, _Tensor):
+                    found.append(item)
+                elif item.__class__ is list:  # a list for each rank
+                    found += [part for part in item if isinstance(part, _Tensor)]
     return found
 
 
@@ -84,13 +98,20 @@ def describe_op(func: Any) -> OpInfo:
     returns = [r.alias_info for r in schema.returns]
     view = not writes and bool(returns) and all(alias is not None for alias in returns)
     base = str(func).split(".")[1] if "." in str(func) else str(func)
+    receives, given = False, 0
+    if str(func).startswith("c10d.") and base not in _READING:
+        receives, given = base in _RECEIVING, int(base not in _IN_PLACE)
+        writes = not receives
+        written = ((0, schema.arguments[0].name),) if writes else ()
+        view = False
     return OpInfo(
         str(func),
         writes,
         written,
         view or base == "_unsafe_view",
         base in _UNWRITTEN,
-        str(func).startswith("c10d.recv_"),
+        receives,
+        given,
         base in _LIKE + _UNWRITTEN,
     )
 
@@ -107,7 +128,6 @@ def call_op(func: Any, args: Any, kwargs: Any) -> Any:
     """
     try:
         out = func(*args, **kwargs)
-        return _arrived(out) if func.namespace in _COLLECTIVES else out
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:
@@ -115,17 +135,23 @@ def call_op(func: Any, args: Any, kwargs: Any) -> Any:
         if tensors is None:
             raise
         try:
-            return func(*tensors, **kwargs)
+            out = func(*tensors, **kwargs)
         except RuntimeError:
             raise error from None  # the op's own
+    return _arrived(func, out) if func.namespace in _COLLECTIVES else out
 
 
-def _arrived(out: Any) -> Any:
+def _arrived(func: Any, out: Any) -> Any:
     """The result of a collective, once it is there."""
-    wait = torch.ops._c10d_functional.wait_tensor.default
-    for tensor in out if isinstance(out, (list, tuple)) else [out]:
-        if isinstance(tensor, torch.Tensor):
-            wait(tensor)
+    parts = out if isinstance(out, (list, tuple)) else [out]
+    if func.namespace != "c10d":
+        for tensor in tensors_in(parts):
+            torch.ops._c10d_functional.wait_tensor.default(tensor)
+    elif func.__name__.partition(".")[0] not in _MESSAGES:
+        for work in parts:
+            if isinstance(work, torch.ScriptObject):
+                with contextlib.suppress(RuntimeError):  # the training's own wait says why
+                    work.wait()  # type: ignore[attr-defined]  # of c10d's Work
     return out
 
 

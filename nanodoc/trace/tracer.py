@@ -206,7 +206,7 @@ class Tracer(TorchDispatchMode):
         if keys.unmarked:
             keys.settle()
         records, flow, index = self._records, self._flow, self._begin()
-        inputs = tensors_in(args)
+        inputs = tensors_in(args[info.given :] if info.given else args)
         if kwargs:
             inputs += tensors_in(kwargs.values())
         inputs = local_parts(inputs)
