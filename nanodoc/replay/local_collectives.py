@@ -19,7 +19,7 @@ from nanodoc.recipe.recipe import Recipe
 from nanodoc.replay.own_memory import OwnMemory
 from nanodoc.replay.weight_history import WeightHistory
 from nanodoc.tensors.nested import tensor_leaves
-from nanodoc.tensors.plain import is_plain, without_values
+from nanodoc.tensors.plain import is_plain, is_sharded, local_of, without_values
 
 # Of each collective, which argument holds the result, and which the rank's own part that stands in
 # for everybody's.
@@ -200,9 +200,10 @@ def several_ranks() -> bool:
 
 
 def replicated(model: torch.nn.Module) -> tuple[list[tuple[str, torch.nn.Parameter]], bool]:
-    """(the parameters that learn and that every rank is meant to hold alike, whether DDP sees to
-    it). Those of a DistributedDataParallel over all ranks, without what it was told to leave out;
-    where there is none, all that are no shards, of which nobody knows what they are meant to be."""
+    """(the parameters that learn and that several ranks are meant to hold alike, whether the
+    training sees to it). Those of a DistributedDataParallel over all ranks, without what it was
+    told to leave out; shards that other ranks hold, too, as in hybrid sharding; where there is
+    neither, all parameters, of which nobody knows what they are meant to be."""
     wrappers = [
         (path, module)
         for path, module in model.named_modules()
@@ -220,20 +221,37 @@ def replicated(model: torch.nn.Module) -> tuple[list[tuple[str, torch.nn.Paramet
                 for name, p in wrapper.module.named_parameters()
                 if name not in left_out
             ]
-    if not wrappers and not any(
-        hasattr(p, "device_mesh") or type(p).__name__ == "FlatParameter" for p in model.parameters()
-    ):
-        found = list(model.named_parameters())
-    return [(name, p) for name, p in found if p.requires_grad and not without_values(p)], bool(
-        wrappers
-    )
+    named = list(model.named_parameters())
+    sharded = any(is_sharded(p) or type(p).__name__ == "FlatParameter" for _, p in named)
+    if sharded and not wrappers:
+        found = [(name + part, p) for name, p in named if (part := _part_held_twice(p))]
+    elif not wrappers:
+        found = named
+    kept = [(name, p) for name, p in found if p.requires_grad and not without_values(p)]
+    return kept, bool(wrappers) or sharded
+
+
+def _part_held_twice(parameter: torch.nn.Parameter) -> str:
+    """Which part of a sharded parameter this rank holds, where others hold the same one; else
+    nothing."""
+    if not is_sharded(parameter):
+        return ""
+    mesh, placements = parameter.device_mesh, parameter.placements  # type: ignore[attr-defined]
+    sizes = [mesh.size(dim) for dim in range(mesh.ndim)]
+    place = mesh.get_coordinate()
+    kept = [p.is_replicate() and size > 1 for p, size in zip(placements, sizes, strict=True)]
+    if place is None or not any(kept):
+        return ""
+    parts = [str(at) for at, whole in zip(place, kept, strict=True) if not whole]
+    return f" (part {', '.join(parts)})" if parts else ""
 
 
 def fingerprints(parameters: list[tuple[str, torch.nn.Parameter]]) -> tuple[tuple[str, str], ...]:
     """(name and shape, digest) of every parameter, () where there is more than 1 GiB of them."""
-    if sum(p.numel() * p.element_size() for _, p in parameters) > _LARGEST:
+    held = [(name, p.shape, local_of(p)) for name, p in parameters]
+    if sum(p.numel() * p.element_size() for _, _, p in held) > _LARGEST:
         return ()
-    return tuple((f"{name} {list(p.shape)}", _digest(p)) for name, p in parameters)
+    return tuple((f"{name} {list(shape)}", _digest(p)) for name, shape, p in held)
 
 
 def batch_digests(checkpoints: WeightHistory) -> tuple[tuple[int, str], ...]:

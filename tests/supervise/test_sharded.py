@@ -13,7 +13,7 @@ from nanodoc.supervise.one_rank import group_of_one
 from tests.helpers import line_of, nanodoc
 
 SCRIPT = """
-import os, sys
+import os, sys, time
 import torch, torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -79,6 +79,11 @@ for step in range(10):
     if "part" in words and rank == 0 and step == 6:
         with torch.no_grad():
             net.blocks[1].up.weight.to_local()[0] = 3e38
+    if "drifts" in words and rank == 3 and step == 4:
+        with torch.no_grad():
+            net.blocks[0].up.weight.to_local().mul_(1.01)
+    if "hangs" in words and rank == 1 and step == 6:
+        time.sleep(600)
     if "dies" in words and rank == 1 and step == 6:
         os._exit(9)
     optimizer.zero_grad()
@@ -246,6 +251,23 @@ def test_a_rank_that_dies(script: Path) -> None:
     assert first["culprit"]["location"]["line"] == line_of(script, "os._exit(9)")
     assert report["run"]["steps_run"] == report["run"]["steps_requested"] == 6
     assert report["vitals"]["loss_first"] > report["vitals"]["loss_lowest"] > 0
+
+
+@pytest.mark.parametrize("kind", ["fsdp2", "tensor"])
+def test_a_rank_that_hangs(script: Path, kind: str) -> None:
+    report = run(script, kind, "hangs", options=("--timeout", "4"), found=False)
+    first = report["findings"][0]
+    assert first["code"] in ("ND712", "ND804")
+    assert (first["rank"], first["step"]) == (1, 6)
+    assert first["culprit"]["location"]["line"] == line_of(script, "time.sleep(600)")
+
+
+def test_a_replica_that_drifts(script: Path) -> None:
+    """Of hybrid sharding: ranks 1 and 3 are meant to hold the same part."""
+    (finding,) = run(script, "hsdp", "drifts")["findings"]
+    assert finding["code"] == "ND802"
+    assert finding["culprit"]["parameter"] == "blocks.0.up.weight (part 1)"
+    assert finding["rank"] in (1, 3)
 
 
 def test_a_clip_by_the_norm_of_a_part(script: Path) -> None:

@@ -1,7 +1,8 @@
 """## What it checks
 When every rank is through: a digest of every parameter that learns, on every rank, as far as a
-DistributedDataParallel over all ranks keeps them alike. Without one, parameters that began alike
-and end apart are an info: it may be meant.
+DistributedDataParallel over all ranks keeps them alike, and of the parts that several ranks hold
+in hybrid sharding. Without either, parameters that began alike and end apart are an info: it may be
+meant.
 
 ## Why it matters
 Replicas that differ train as many models as there are ranks, and save one of them.
@@ -20,6 +21,7 @@ ND801 rank-local-failure
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 
@@ -37,10 +39,19 @@ _OTHERWISE = (
     "(model.module(x))."
 )
 
+_SHARDED = (
+    "Hybrid sharding gives the ranks that hold the same part the same gradient; the parts differ "
+    "all the same: they began with other weights (fully_shard() does not send them from one rank "
+    "to the others), or something else than the optimizer changed them on some ranks."
+)
+
 _UNWRAPPED = (
     "They began alike, the ranks are in one process group, and nothing gives them the same "
     "gradient: no DistributedDataParallel wraps the model."
 )
+
+
+_PART = re.compile(r" \(part [\d, ]+\)(?= \[)")
 
 
 @rule(
@@ -57,28 +68,26 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         or len({rank.steps for rank in ranks}) > 1
     ):
         return
-    names = [name for name, _ in ranks[0].fingerprints]
+    held = [dict(rank.fingerprints) for rank in ranks]
     # other parameters, or other shapes: other models
-    if any([name for name, _ in rank.fingerprints] != names for rank in ranks):
+    if any(list(map(_whole, one)) != list(map(_whole, held[0])) for one in held):
         return
-    differing = [
-        name for i, name in enumerate(names) if len({rank.fingerprints[i][1] for rank in ranks}) > 1
-    ]
-    wrapped = all(rank.wrapped for rank in ranks)
+    names = list(dict.fromkeys(name for one in held for name in one))
+    differing = [name for name in names if len({one[name] for one in held if name in one}) > 1]
+    sharded = any(_PART.search(name) for name in names)
+    wrapped = sharded or all(rank.wrapped for rank in ranks)
     if not differing or not (
         wrapped or (ranks[0].before and len({rank.before for rank in ranks}) == 1)
     ):
         return
     shown = [name.partition(" [")[0] for name in differing]
-    index = names.index(differing[0])
-    usual = Counter(rank.fingerprints[index][1] for rank in ranks).most_common(1)[0][0]
-    odd = [rank.rank for rank in ranks if rank.fingerprints[index][1] != usual] or [ranks[-1].rank]
-    why = _OTHERWISE if wrapped else _UNWRAPPED
-    fix = (
-        "change parameters on every rank alike, and before the model is wrapped"
-        if wrapped
-        else "if they are to train one model: torch.nn.parallel.DistributedDataParallel(model)"
-    )
+    first = differing[0]
+    holders = [
+        (rank.rank, one[first]) for rank, one in zip(ranks, held, strict=True) if first in one
+    ]
+    usual = Counter(digest for _, digest in holders).most_common(1)[0][0]
+    odd = [rank for rank, digest in holders if digest != usual] or [ranks[-1].rank]
+    why, fix = _account(sharded=sharded, wrapped=wrapped)
     yield Claim(
         root=("replicas",),
         specificity=Specificity.FAMILY,
@@ -106,4 +115,23 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             ),
             fixes=(Fix(title=fix, confidence="likely" if wrapped else "maybe"),),
         ),
+    )
+
+
+def _whole(name: str) -> str:
+    """Without which part of it a rank holds."""
+    return _PART.sub("", name)
+
+
+def _account(*, sharded: bool, wrapped: bool) -> tuple[str, str]:
+    """Why they differ, and what to do."""
+    if sharded:
+        return _SHARDED, (
+            "begin with the same weights on every rank (one seed, or a broadcast), and change them "
+            "alike"
+        )
+    if wrapped:
+        return _OTHERWISE, "change parameters on every rank alike, and before the model is wrapped"
+    return _UNWRAPPED, (
+        "if they are to train one model: torch.nn.parallel.DistributedDataParallel(model)"
     )
