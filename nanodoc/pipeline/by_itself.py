@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from nanodoc.config import artifact_folder
-from nanodoc.environment.system import memory
+from nanodoc.environment.system import memory, memory_limit
 from nanodoc.errors import UsageError
 from nanodoc.progress import Progress
 from nanodoc.replay.shared_index import read_index
@@ -81,7 +81,8 @@ def with_experiments(
 def _fits(size: int) -> bool:
     """Weights, optimizers and gradients, and a copy of them; the machine may not tell."""
     try:
-        return _TIMES * size < memory()[1]
+        free, limit = memory()[1], memory_limit()
+        return _TIMES * size < (free if limit is None else min(free, limit))
     except (OSError, ValueError, KeyError, IndexError):
         return True
 
