@@ -19,13 +19,15 @@ from nanodoc.loop.settings import seed_everything, with_amp
 from nanodoc.pipeline.common import build_watched, report_of, run_info
 from nanodoc.pipeline.replay_options import ReplayOptions, check
 from nanodoc.pipeline.replayed_step import ReplayedStep, report_of_replay
+from nanodoc.pipeline.replayed_together import report_together
 from nanodoc.pipeline.script_replay import replay_script
 from nanodoc.pipeline.snapshot_content import mapping_of, trusted_entrypoint
 from nanodoc.progress import Progress
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.replay.group_of_one import only_rank
 from nanodoc.replay.local_collectives import LocalCollectives
-from nanodoc.replay.shared_index import INDEX, part_of, read_index
+from nanodoc.replay.shards import read_shards
+from nanodoc.replay.shared_index import INDEX, is_part, part_of, read_index
 from nanodoc.replay.snapshot import read_snapshot
 from nanodoc.report.fixes import write_patch
 from nanodoc.report.report import Report, VitalSigns
@@ -54,7 +56,7 @@ def _own_part(path: Path, options: ReplayOptions) -> Path:
     if path.is_dir() and options.together:
         return part_of(path, int(os.environ["RANK"]))
     folder = path if path.is_dir() else path.parent
-    if not path.is_dir() and not (folder / INDEX).is_file():
+    if not path.is_dir() and not (is_part(path) and (folder / INDEX).is_file()):
         return path
     index = read_index(folder)
     if not index.apart:
@@ -116,6 +118,10 @@ def _replayed(
     options: ReplayOptions,
     progress: Progress,
 ) -> Report:
+    if mapping_of(content, "run").get("sharded"):
+        content = read_shards(path.parent, recipe, content)
+    if options.together:
+        return report_together(recipe, device, content, path, named, config)
     recipe, amp_dtype = with_amp(recipe, config.amp, device)
     with LocalCollectives(recipe).while_inside():
         again = ReplayedStep(recipe, device, amp_dtype, content, options, progress, config)

@@ -142,7 +142,7 @@ class _ScriptReplay:
         more = "in a replay it can neither write files nor start other programs"
         told = mapping_of(self._content, "run")
         if told.get("sharded") and not self._options.together:
-            folder, ranks = self._path.parent, told["ranks"]
+            folder, ranks = self._path.parent, told.get("ranks")
             more = f"by one process; all its ranks: nanodoc replay {folder} --nproc {ranks}"
         raise UsageError(
             f"{self._named} did not come to a step of its training: {why or 'it made none'} "

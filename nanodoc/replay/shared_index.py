@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from nanodoc.errors import UsageError
 
 INDEX = "index.json"
+_PART = re.compile(r"rank\d+\.pt", re.ASCII)
 _LARGEST_INDEX = 1 << 16  # bytes
 _MOST_RANKS = 1 << 20
 
@@ -29,6 +31,11 @@ class Index:
 def part_of(folder: Path, rank: int) -> Path:
     """The file of one rank."""
     return folder / f"rank{rank}.pt"
+
+
+def is_part(path: Path) -> bool:
+    """Whether a file is named as `part_of` names them."""
+    return _PART.fullmatch(path.name) is not None
 
 
 def read_index(folder: Path) -> Index:
