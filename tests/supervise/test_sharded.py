@@ -244,8 +244,9 @@ def test_a_gradient_that_is_sick_in_one_shard_alone(script: Path) -> None:
     assert report["vitals"]["steps"] == 7
 
 
-def test_a_rank_that_dies(script: Path) -> None:
-    report = run(script, "fsdp2", "dies", found=False)
+@pytest.mark.parametrize("kind", ["fsdp2", "mesh"])
+def test_a_rank_that_dies(script: Path, kind: str) -> None:
+    report = run(script, kind, "dies", found=False)
     first = report["findings"][0]
     assert (first["code"], first["rank"], first["step"]) == ("ND711", 1, 6)
     assert first["culprit"]["location"]["line"] == line_of(script, "os._exit(9)")
@@ -253,7 +254,7 @@ def test_a_rank_that_dies(script: Path) -> None:
     assert report["vitals"]["loss_first"] > report["vitals"]["loss_lowest"] > 0
 
 
-@pytest.mark.parametrize("kind", ["fsdp2", "tensor"])
+@pytest.mark.parametrize("kind", ["fsdp2", "tensor", "mesh"])
 def test_a_rank_that_hangs(script: Path, kind: str) -> None:
     report = run(script, kind, "hangs", options=("--timeout", "4"), found=False)
     first = report["findings"][0]
