@@ -109,10 +109,9 @@ def replay(
         flags["amp"] = "off"
     settings = settings_of({**flags, "output": output})
     together = _together(snapshot, nproc)
-    if together and "RANK" not in os.environ:
+    if together and nproc is not None and "RANK" not in os.environ:
         from nanodoc.net.local import run_ranks
 
-        assert nproc is not None
         raise typer.Exit(run_ranks(nproc, sys.argv[1:]))
     minimal = None
     if minimise:
@@ -145,19 +144,26 @@ def replay(
 def _together(snapshot: Path, nproc: int | None) -> bool:
     """Whether all ranks of a sharded step run it, each in a process of its own: started here, or by
     a launcher. Raises `UsageError`."""
+    from nanodoc.net.launch import read_launch
     from nanodoc.replay.shared_index import read_index
 
-    launched = os.environ.get("WORLD_SIZE", "1") != "1"
-    if nproc is None and not (launched and snapshot.is_dir()):
-        return False
     if not snapshot.is_dir():
-        raise UsageError("--nproc: it is for the folder of a sharded step; leave it out")
+        if nproc is not None:
+            raise UsageError("--nproc: it is for the folder of a sharded step; leave it out")
+        return False
+    launch = read_launch(os.environ) if "RANK" in os.environ else None
+    if nproc is None and (launch is None or launch.world_size == 1):
+        return False
     wanted = read_index(snapshot).ranks
-    given = str(nproc) if nproc is not None else os.environ["WORLD_SIZE"]
-    if given != str(wanted):
+    if nproc not in (None, wanted):
         raise UsageError(
             f"{snapshot} is a step of {wanted} ranks: --nproc {wanted}, or leave it out to replay "
             "the part of one of them"
+        )
+    if launch is not None and launch.world_size != wanted:
+        raise UsageError(
+            f"{snapshot} is a step of {wanted} ranks, and WORLD_SIZE={launch.world_size} is set: "
+            f"start {wanted} processes, or unset RANK and WORLD_SIZE"
         )
     return wanted > 1
 

@@ -20,7 +20,6 @@ from nanodoc.supervise.parent import Child
 
 _WHAT = "experiments and fixes"
 _TIMES = 3
-_ASKED = {"dtype": None, "settings": (), "samples": (), "ops": False, "experiment": None}
 
 
 def with_experiments(
@@ -51,9 +50,8 @@ def with_experiments(
         longest=job.config.budget,
     ).run()
     if ended.report is None:
-        why = (ended.usage or "").partition(" (by one process")[
-            0
-        ] or "it did not come to its end in time"
+        late = ended.silent_for is not None
+        why = ended.usage or ("--budget was used up" if late else "its process ended before")
         return _noted(report, f"not {by}: {why}")
     first = report.findings[0]
     found = next(
@@ -92,8 +90,7 @@ def _replay(job: Job, folder: Path) -> Job:
     config = replace(
         job.config, steps=None, fix=False, stats=False, tensorboard=None, live=False, output=None
     )
-    options = {**_ASKED, "entrypoint": None, "minimal": None, "debug": False, "together": False}
-    return Job(command="replay", target=str(folder), config=config, options=options)
+    return Job(command="replay", target=str(folder), config=config)
 
 
 def _noted(report: Report, why: str) -> Report:

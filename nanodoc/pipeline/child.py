@@ -120,8 +120,8 @@ def perform(job: Job, progress: Progress) -> Report:
     if job.command == "replay":
         from nanodoc.pipeline.replay_options import ReplayOptions
 
-        entrypoint = options.pop("entrypoint")
-        minimal = options.pop("minimal")
+        entrypoint = options.pop("entrypoint", None)
+        minimal = options.pop("minimal", None)
         told = ReplayOptions(minimal=Path(minimal) if minimal is not None else None, **options)
         return replay_snapshot(Path(job.target), job.config, entrypoint, told, progress)
     if job.launch is not None:

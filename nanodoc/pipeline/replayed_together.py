@@ -113,7 +113,5 @@ def _notes(
         here = f"{losses[-1]:.6g}" if losses else "none"
         found.append(f"the loss was {told:.6g} there, {here} here")
     notes = [("bitwise reproduction", "; ".join(found))] if found else []
-    return [
-        *notes,
-        ("experiments and fixes", "they are made of one rank's part: leave --nproc out"),
-    ]
+    why = "made of one rank's part, without --nproc, where the script runs on one"
+    return [*notes, ("experiments and fixes", why)]

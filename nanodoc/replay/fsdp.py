@@ -1,4 +1,5 @@
-"""FSDP2's own state, which a step that is broken off leaves as it is in the middle of one."""
+"""FSDP1, told from others; and FSDP2's own state, which a step that is broken off leaves as it is
+in the middle of one."""
 
 from __future__ import annotations
 
@@ -6,6 +7,12 @@ import contextlib
 import sys
 
 import torch
+
+
+def is_flattened(module: torch.nn.Module) -> bool:
+    """A FullyShardedDataParallel, whose parameters, and so the states of its optimizers, are flat
+    parts that fit as many ranks as there are."""
+    return type(module).__name__ == "FullyShardedDataParallel"
 
 
 def as_between_steps(model: torch.nn.Module) -> None:

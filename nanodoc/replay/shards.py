@@ -48,6 +48,11 @@ def read_shards(folder: Path, recipe: Recipe, content: dict[str, Any]) -> dict[s
     """The content of a rank's snapshot with what the folder holds of the model and its optimizers,
     sharded as `recipe` is. Where there are several ranks, all have to call it. Raises
     `UsageError`."""
+    model = dict(content["model"])
+    saved = content.get("optimizers")
+    if not isinstance(saved, list) or len(saved) != len(recipe.optimizers):
+        raise UsageError(f"{folder} does not fit the training: it has other optimizers")
+    optimizers = [_with_states(state, folder) for state in saved]
     reader = ShardReader(folder)
     tensors = dict(_made(recipe, reader.tensors))
     try:
@@ -57,17 +62,23 @@ def read_shards(folder: Path, recipe: Recipe, content: dict[str, Any]) -> dict[s
         raise
     except Exception as error:  # of any rank, and of what torch finds wrong in the files
         raise UsageError(f"{folder} does not fit the training: {said(error)[:200]}") from error
-    model = dict(content["model"])
-    optimizers = [dict(state) for state in content["optimizers"]]
     for name, tensor in tensors.items():
         kind, _, rest = name.partition(".")
         if kind == _MODEL:
             model[rest] = tensor
             continue
         row, _, key = rest.partition(".")
-        states = optimizers[int(kind.removeprefix(_OPTIMIZER))].setdefault("state", {})
-        states.setdefault(int(row), {})[key] = tensor
+        states = optimizers[int(kind.removeprefix(_OPTIMIZER))]["state"]
+        states[int(row)] = {**states.get(int(row), {}), key: tensor}
     return {**content, "model": model, "optimizers": optimizers}
+
+
+def _with_states(saved: Any, folder: Path) -> dict[str, Any]:
+    """An optimizer's state_dict whose states can be added to. Raises `UsageError`."""
+    states = saved.get("state", {}) if isinstance(saved, dict) else None
+    if not isinstance(states, dict) or not all(isinstance(one, dict) for one in states.values()):
+        raise UsageError(f"{folder} is no snapshot that nanodoc wrote: an optimizer has no states")
+    return {**saved, "state": dict(states)}
 
 
 def _made(

@@ -10,22 +10,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
 from nanodoc.recipe.recipe import Recipe
+from nanodoc.replay.fsdp import is_flattened
 from nanodoc.replay.lockstep import all_told, local_bytes
 from nanodoc.replay.shared_index import INDEX, part_of
 from nanodoc.replay.snapshot import free_name, save
 
 _LARGEST = 16 * 2**30  # bytes that are written without being asked for
 _WELL, _SICK, _FAILED = "well", "sick", "failed"
-
-
-def is_flattened(module: torch.nn.Module) -> bool:
-    """A FullyShardedDataParallel, whose optimizers' states are of flat parts that fit as many ranks
-    as there were."""
-    return type(module).__name__ == "FullyShardedDataParallel"
 
 
 class SharedFolder:

@@ -13,6 +13,7 @@ from nanodoc.errors import said
 from nanodoc.heartbeat.trail import here
 from nanodoc.loop.script_engine import ScriptEngine
 from nanodoc.loop.stop import Stop
+from nanodoc.replay.fsdp import is_flattened
 from nanodoc.replay.local_collectives import several_ranks
 from nanodoc.replay.own_memory import shared_parameter
 from nanodoc.replay.sandbox import state_preserved
@@ -192,7 +193,7 @@ def _of_others_too(model: torch.nn.Module) -> str | None:
         if is_sharded(parameter):
             # a rank that ran the step again would wait for the others' parts
             return f"{name}, of which each rank holds a part"
-    if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
+    if any(map(is_flattened, model.modules())):
         return "a FullyShardedDataParallel, of whose parameters each rank holds a part"
     return None
 

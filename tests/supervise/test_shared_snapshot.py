@@ -98,6 +98,13 @@ def test_a_mesh_and_a_fsdp1_are_for_all_ranks(tmp_path: Path) -> None:
         done = nanodoc("replay", "nanodoc-step6", *options, cwd=tmp_path / "fsdp1")
         assert done.returncode == 2
         assert said in done.stderr
+    of_another = {"RANK": "0", "WORLD_SIZE": "3", "MASTER_ADDR": "here", "MASTER_PORT": "29500"}
+    done = nanodoc("replay", "nanodoc-step6", cwd=tmp_path / "fsdp1", **of_another)
+    assert done.returncode == 2
+    assert "WORLD_SIZE=3 is set: start 2 processes" in done.stderr
+    done = nanodoc("replay", "nanodoc-step6", cwd=tmp_path / "fsdp1", RANK="x", WORLD_SIZE="2")
+    assert done.returncode == 2
+    assert "RANK is 'x'; it must be a whole number" in done.stderr
     done = nanodoc("replay", "train.py", "--nproc", "2", cwd=tmp_path / "fsdp1")
     assert done.returncode == 2
     assert "for the folder of a sharded step" in done.stderr
@@ -148,7 +155,9 @@ def test_one_process_finds_the_sample_and_tries_the_fix(tmp_path: Path) -> None:
     assert (first["code"], first["culprit"]["location"]["line"]) == ("ND202", line)
     assert first["culprit"]["dataset_indices"] == [234]
     assert first["fixes"][0]["verified"]
-    assert "float64" not in [row["name"] for row in first["experiments"] if row["loss"]]
+    tried = {row["name"]: row["outcome"] for row in first["experiments"]}
+    assert tried["the batch without it"] == "passes"
+    assert tried["float64"] == "not run: the parameters are sharded"
     assert "experiments and fixes" not in [row["what"] for row in report["not_checked"]]
     assert report["findings"][1]["code"] == "ND801"
     assert report["run"]["world_size"] == 2
