@@ -14,6 +14,7 @@ from nanodoc.errors import Phase
 from nanodoc.facts.amp import AmpFacts
 from nanodoc.facts.asides import AsideFacts
 from nanodoc.facts.calls import RangeFacts
+from nanodoc.facts.collectives import LastCollective
 from nanodoc.facts.crash import CrashFacts, LoadFacts
 from nanodoc.facts.death import DeathFacts
 from nanodoc.facts.failure import Failure
@@ -133,6 +134,8 @@ class Evidence:
     local_clip: LocalClip | None = None
     rank_gradients: RankGradients | None = None
     at_group_end: AtGroupEnd | None = None
+    collectives: tuple[LastCollective, ...] = ()
+    """The last ones that this rank entered, one of each process group."""
     saved: tuple[RankFile, ...] = ()
     """What this rank of several saved."""
     loaded: tuple[RankFile, ...] = ()

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from nanodoc.facts.collectives import LastCollective
 from nanodoc.facts.source import SourceSpan
 
 
@@ -192,11 +193,12 @@ class RankFacts:
     loaded: tuple[RankFile, ...] = ()
     gradients: RankGradients | None = None
     running: tuple[RunningChannels, ...] = ()
+    collectives: tuple[LastCollective, ...] = ()
 
     def for_all(self) -> dict[str, Any]:
         """What the rules ask of all ranks together: fields of `RankOutcome`."""
         names = "ran_alone fingerprints before batches data_site saved loaded wrapped gradients"
-        return {name: getattr(self, name) for name in f"{names} running".split()}
+        return {name: getattr(self, name) for name in f"{names} running collectives".split()}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -229,3 +231,5 @@ class RankOutcome:
     wrapped: bool = False
     gradients: RankGradients | None = None
     running: tuple[RunningChannels, ...] = ()
+    collectives: tuple[LastCollective, ...] = ()
+    """The last ones that it entered, one of each process group, the last of them last."""

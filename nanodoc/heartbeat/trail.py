@@ -10,11 +10,12 @@ import mmap
 import os
 import struct
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, get_args
 
 from nanodoc.errors import Phase
+from nanodoc.facts.collectives import LastCollective, collectives_of
 
 PHASES: tuple[Phase, ...] = get_args(Phase)
 START: Phase = "start"
@@ -28,7 +29,9 @@ _PAIRS = _HEAD.size + _DEVICE.size
 _WORDS = _PAIRS + _STEPS * _PAIR.size
 _LENGTH = struct.Struct("<i")
 _LONGEST = 32 * 1024
-SIZE = _WORDS + _LENGTH.size + _LONGEST
+_COLLECTIVES = _WORDS + _LENGTH.size + _LONGEST
+_LONGEST_COLLECTIVES = 8 * 1024
+SIZE = _COLLECTIVES + _LENGTH.size + _LONGEST_COLLECTIVES
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,6 +49,8 @@ class Trail:
     losses: tuple[float, ...] = ()
     grad_norms: tuple[float, ...] = ()
     words: Mapping[str, Any] | None = None
+    collectives: tuple[LastCollective, ...] | None = None
+    """The last collectives that it entered, where it was asked and has answered."""
 
 
 class TrailWriter:
@@ -111,11 +116,27 @@ class TrailWriter:
 
     def say(self, words: Mapping[str, Any]) -> None:
         """Last words, for the time after: plain data, replaced by those said later."""
-        text = json.dumps(words).encode()
-        if len(text) <= _LONGEST:
-            start = _WORDS + _LENGTH.size
+        self._put(_WORDS, words, _LONGEST)
+
+    def entered(self, collectives: Sequence[LastCollective]) -> None:
+        """The last collectives that this rank entered. They have a place of their own: a thread
+        writes them while the process may write its last words."""
+        self._put(_COLLECTIVES, [asdict(one) for one in collectives], _LONGEST_COLLECTIVES)
+
+    def _put(self, place: int, content: object, longest: int) -> None:
+        text = json.dumps(content).encode()
+        if len(text) <= longest:
+            start = place + _LENGTH.size
             self._page[start : start + len(text)] = text
-            _LENGTH.pack_into(self._page, _WORDS, len(text))
+            _LENGTH.pack_into(self._page, place, len(text))
+
+    def _got(self, place: int, longest: int) -> Any:
+        (length,) = _LENGTH.unpack_from(self._page, place)
+        if 0 < length <= longest:
+            start = place + _LENGTH.size
+            with contextlib.suppress(ValueError):  # cut off in the middle of a word
+                return json.loads(self._page[start : start + length])
+        return None
 
     @property
     def step(self) -> int | None:
@@ -129,13 +150,7 @@ class TrailWriter:
             _PAIR.unpack_from(self._page, _PAIRS + i % _STEPS * _PAIR.size)
             for i in range(max(0, finished - _STEPS), finished)
         ]
-        words = None
-        (length,) = _LENGTH.unpack_from(self._page, _WORDS)
-        if 0 < length <= _LONGEST:
-            with contextlib.suppress(ValueError):  # cut off in the middle of a word
-                words = json.loads(
-                    self._page[_WORDS + _LENGTH.size : _WORDS + _LENGTH.size + length]
-                )
+        entered = self._got(_COLLECTIVES, _LONGEST_COLLECTIVES)
         return Trail(
             step=step if step >= 0 else None,
             phase=PHASES[phase] if 0 <= phase < len(PHASES) else "start",
@@ -147,7 +162,8 @@ class TrailWriter:
             .decode(errors="replace"),
             losses=tuple(loss for loss, _ in kept),
             grad_norms=tuple(norm for _, norm in kept),
-            words=words,
+            words=self._got(_WORDS, _LONGEST),
+            collectives=None if entered is None else collectives_of(entered),
         )
 
     def close(self) -> None:
@@ -172,6 +188,9 @@ class NoTrail(TrailWriter):
         return None
 
     def say(self, words: Mapping[str, Any]) -> None:
+        return None
+
+    def entered(self, collectives: Sequence[LastCollective]) -> None:
         return None
 
     def examining(self) -> None:

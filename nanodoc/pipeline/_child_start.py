@@ -14,7 +14,7 @@ _PDEATHSIG = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 
 def main() -> None:
-    events, page, job, stack, parent = (int(text) for text in sys.argv[1:6])
+    events, page, job, stack, asked, parent = (int(text) for text in sys.argv[1:7])
     if sys.platform == "linux":
         _dies_with_parent(signal.SIGKILL)
         if os.getppid() != parent:
@@ -28,7 +28,7 @@ def main() -> None:
         sys.path[:] = json.loads(first)["path"]
         from nanodoc.pipeline.child import begin, work
 
-        sender, trail = begin(events, page, stack)
+        sender, trail = begin(events, page, stack, asked)
         second = file.readline()
         if not second:  # the command line was wrong
             os._exit(1)

@@ -16,6 +16,7 @@ from nanodoc.errors import NanodocError, UsageError, said
 from nanodoc.facts.failure import Failure
 from nanodoc.facts.failure_kinds import worker_died
 from nanodoc.heartbeat import trail as crumbs
+from nanodoc.heartbeat.answering import hears
 from nanodoc.heartbeat.last_words import ASK, CONCLUDE, DUMP, note_failure, speak_before_the_end
 from nanodoc.loop.interrupts import told_to_end
 from nanodoc.progress import LiveMetrics, Progress
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 _BETWEEN = 0.1  # seconds between two messages about progress
 
 
-def begin(events: int, page: int, stack: int) -> tuple[Sender, crumbs.TrailWriter]:
+def begin(events: int, page: int, stack: int, asked: int) -> tuple[Sender, crumbs.TrailWriter]:
     """Before the job is known: can be heard from here on, and imports what every job needs."""
     sender = Sender(events)
     trail = crumbs.TrailWriter(page)
@@ -41,6 +42,7 @@ def begin(events: int, page: int, stack: int) -> tuple[Sender, crumbs.TrailWrite
     if CONCLUDE is not None:
         signal.signal(CONCLUDE, lambda *_: _conclude(sender))
     speak_before_the_end(trail, ASK)
+    hears(asked)
     sys.meta_path.insert(0, _Imports(trail))
     sender.on_closed = lambda: trail.say({"said": CLOSED})
     sender.send("started")

@@ -106,6 +106,7 @@ def outcome_of(ended: Ended, report: Report, mine: int) -> RankOutcome:
         loss=trail.losses[-1] if trail.losses else None,
         why=first.title if first is not None and first.severity == "critical" else "",
         location=first.culprit.location if first is not None else None,
+        collectives=trail.collectives or (facts.collectives if facts is not None else ()),
     )
     if ended.waited is not None or (ended.interrupted and ended.report is None):
         frames = death_of(ended).frames

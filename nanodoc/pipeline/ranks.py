@@ -77,6 +77,7 @@ def rank_facts(
         loaded=evidence.loaded,
         gradients=evidence.rank_gradients,
         running=last.running if well and last is not None else (),
+        collectives=evidence.collectives,
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 from nanodoc.diagnosis.finding import Check, Finding
 from nanodoc.errors import UsageError
+from nanodoc.facts.collectives import collectives_of
 from nanodoc.facts.frames import Magnitude
 from nanodoc.facts.ranks import RankOutcome
 from nanodoc.facts.snapshot import SnapshotFacts
@@ -105,8 +106,10 @@ def _accepted(row: Mapping[str, Any]) -> Accepted:
 
 def _rank(row: Mapping[str, Any]) -> RankOutcome:
     """Its place is a text in the report, and is left out."""
-    told = {key: value for key, value in row.items() if key != "location" and value is not None}
-    return _built(RankOutcome, told, "rank")
+    apart = ("location", "collectives")
+    told = {key: value for key, value in row.items() if key not in apart and value is not None}
+    collectives = collectives_of(_rows(row, "collectives"))
+    return replace(_built(RankOutcome, told, "rank"), collectives=collectives)
 
 
 def _finding(row: Mapping[str, Any]) -> Finding:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -102,7 +102,8 @@ class Child:
         began = time.monotonic()
         with self._guarded():
             child = self._started()
-            self._process = process = child.process
+            self._process, self._asks = child.process, child.asks
+            process = child.process
             self._tell_guardian(b"%d\n" % process.pid)
             try:
                 crumbs = TrailWriter(child.page)
@@ -126,10 +127,11 @@ class Child:
                 if process.returncode is None:  # an error of our own
                     self._reap()
                 os.close(child.events)
+                os.close(child.asks)
             self._ended.trail = trail = crumbs.trail()
             if self._silent is not None and trail.phase == EXAMINATION:
                 # it hung; what it raised when the rank it waited for was ended is no cause
-                self._ended.trail = self._silent
+                self._ended.trail = replace(self._silent, collectives=trail.collectives)
             crumbs.close()
             with child.stack as stack:
                 stack.seek(0)
@@ -322,12 +324,24 @@ class Child:
         """Where the process hangs: in its own words, if its interpreter gets to them, else from its
         stack. `stack_first`: the stack of this moment in any case, since a rank that waits for
         another answers only when that one has been ended, from somewhere else."""
+        if self._watch is not None:  # one of several ranks
+            with contextlib.suppress(OSError):  # it has just ended
+                os.write(self._asks, b"?")
+            self._until_told(crumbs)
         if ASK is None or DUMP is None:
             return
         if stack_first:
             os.kill(self._process.pid, DUMP)
         if not self._answers(crumbs, ASK) and not stack_first:
             self._answers(crumbs, DUMP)
+
+    def _until_told(self, crumbs: TrailWriter) -> None:
+        """Waits until the child has said which collectives it entered last, or does not say so."""
+        until = time.monotonic() + _ANSWER
+        while time.monotonic() < until and not self._gone():
+            if crumbs.trail().collectives is not None:
+                return
+            time.sleep(0.02)
 
     def _answers(self, crumbs: TrailWriter, number: int) -> bool:
         """Sends a signal and waits for the child's words. ASK is sent again and again: while the

@@ -22,7 +22,7 @@ _START = Path(__file__).parent.parent / "pipeline" / "_child_start.py"
 
 class ChildProcess:
     """A started process that waits for its job; `events`, `page` and `stack` are what it is heard
-    by."""
+    by, and `asks` what it is asked by."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         """It leads a group of its own: signals of the terminal reach it only through us, and
@@ -37,7 +37,9 @@ class ChildProcess:
             job, self._job = os.pipe()
             opened.callback(os.close, self._job)
             self.stack = opened.enter_context(tempfile.TemporaryFile())
-            passed = (events, self.page, job, self.stack.fileno())
+            asked, self.asks = os.pipe()
+            opened.callback(os.close, self.asks)
+            passed = (events, self.page, job, self.stack.fileno(), asked)
             arguments = [str(number) for number in (*passed, os.getpid())]
             flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # what multiprocessing's spawn passes on, too
             # who reads a terminal's input from the background is stopped for good
@@ -53,8 +55,8 @@ class ChildProcess:
                     process_group=0,
                 )
             finally:
-                os.close(events)
-                os.close(job)
+                for descriptor in (events, job, asked):
+                    os.close(descriptor)
             with contextlib.suppress(BrokenPipeError):  # it has ended already
                 os.write(self._job, _line({"path": _path()}))
             opened.pop_all()
@@ -83,7 +85,7 @@ class ChildProcess:
             os.kill(self.process.pid, signal.SIGKILL)
         _, status = os.waitpid(self.process.pid, 0)
         self.process.returncode = os.waitstatus_to_exitcode(status)
-        for descriptor in (self._job, self.events, self.page):
+        for descriptor in (self._job, self.events, self.page, self.asks):
             with contextlib.suppress(OSError):
                 os.close(descriptor)
         self.stack.close()

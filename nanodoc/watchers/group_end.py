@@ -13,6 +13,8 @@ import torch
 import torch.distributed as dist
 
 from nanodoc.facts.ranks import AtGroupEnd
+from nanodoc.heartbeat.answering import start_answering
+from nanodoc.heartbeat.flight_recorder import last_collectives
 from nanodoc.measure.gradients import Vitals
 from nanodoc.measure.running_buffers import running_channels
 from nanodoc.replay.local_collectives import fingerprints, replicated, several_ranks
@@ -35,12 +37,15 @@ class GroupEndWatch(Watch):
         self._parameters = list(model.parameters())
         self._after: tuple[Any, ...] | None = None
         self._found: AtGroupEnd | None = None
+        self._several = False
 
     @contextlib.contextmanager
     def around_run(self) -> Iterator[None]:
         if not several_ranks():
             yield
             return
+        self._several = True
+        start_answering()
         original = dist.destroy_process_group
 
         @functools.wraps(original)
@@ -80,4 +85,5 @@ class GroupEndWatch(Watch):
 
     def facts(self) -> dict[str, Any]:
         self._look()
-        return {"at_group_end": self._found}
+        told = last_collectives() if self._several else ()
+        return {"at_group_end": self._found, "collectives": told}

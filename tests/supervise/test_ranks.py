@@ -58,6 +58,8 @@ def make(how, wrap=True):
         loss = (model(batch[0]) - batch[1]).pow(2).mean()
         if how == "elsewhere" and RANK == 0 and calls[0] == 3:
             dist.all_reduce(torch.zeros(7))  # on one rank alone
+        if how == "unlike" and RANK == 0 and calls[0] == 3:
+            dist.barrier()  # on one rank alone
         shared = loss.detach().clone()
         dist.all_reduce(shared)
         return loss
@@ -99,6 +101,7 @@ def apart():
     return recipe
 
 def elsewhere(): return make("elsewhere")
+def unlike(): return make("unlike")
 
 def alike():
     recipe = make("well")
@@ -250,6 +253,13 @@ def test_the_rank_that_hangs(tmp_path: Path) -> None:
     assert finding["culprit"]["location"]["line"] == line_of(
         tmp_path / "train.py", "time.sleep(600)"
     )
+    waits, behind = (rank["collectives"][-1] for rank in report["ranks"])
+    assert (waits["op"], waits["waits"], behind["waits"]) == ("broadcast", True, False)
+    assert (
+        f"collective {waits['number']} of group 0, which rank 1 has not entered: its last of "
+        in (finding["explanation"])
+    )
+    assert behind["number"] < waits["number"]
 
 
 @pytest.mark.parametrize(
@@ -299,6 +309,20 @@ def test_ranks_in_different_collectives(tmp_path: Path) -> None:
         line_of(tmp_path / "train.py", "dist.all_reduce(torch.zeros(7))"),
         line_of(tmp_path / "train.py", "dist.all_reduce(shared)"),
     }
+
+
+def test_ranks_that_called_different_ops(tmp_path: Path) -> None:
+    report = run(tmp_path, "unlike", "--timeout", "4s")
+    (finding,) = report["findings"]
+    assert finding["code"] == "ND804"
+    assert finding["title"] == "rank 0 and rank 1 wait in different collectives"
+    lines = [
+        line_of(tmp_path / "train.py", text)
+        for text in ("dist.barrier()  # on one", "dist.all_reduce(shared)")
+    ]
+    assert f"barrier on rank 0 (train.py:{lines[0]})" in finding["explanation"]
+    assert f"all_reduce of float [] on rank 1 (train.py:{lines[1]})" in finding["explanation"]
+    assert finding["culprit"]["location"]["line"] == lines[0]
 
 
 def test_a_rank_that_left_a_backward_out(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """## What it checks
-With `--timeout` under torchrun: where every rank stood when none went on; and ranks that are
-through while others still wait in a collective.
+With `--timeout` under torchrun: where every rank stood when none went on, and the last collective
+that each of them entered (its number in its group, op and shapes, as torch's flight recorder has
+them); and ranks that are through while others still wait in a collective.
 
 ## Why it matters
 The rank that reports the timeout is the one that waited, not the one that is late.
@@ -10,7 +11,8 @@ The rank that reports the timeout is the one that waited, not the one that is la
 
 ## Fix
 Look at the line of the rank that is behind. Ranks with fewer batches: DistributedSampler(...,
-drop_last=True).
+drop_last=True). Where the ranks wait in one collective, by its number, and have called different
+ops, look for a condition that not every rank meets.
 
 ## Options
 `--timeout 2m`.
@@ -21,15 +23,17 @@ ND712 hung-step, ND801 rank-local-failure
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from nanodoc.diagnosis.claim import Claim, Specificity, confidence
 from nanodoc.diagnosis.finding import Culprit, Fix
 from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.collectives import LastCollective, disagree
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.ranks import ENDED, HUNG, ROOTS, WELL, RankOutcome
 from nanodoc.rules.base import Account, count
-from nanodoc.rules.ranks.outcomes import by_what_they_say, named, told_of
+from nanodoc.rules.ranks.outcomes import by_what_they_say, last_entered, named, told_of
 
 _PHASES = ("", "setup", "data", "forward", "backward", "unscale", "optimizer")
 
@@ -63,9 +67,11 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if through:
         behind = sorted(through, key=lambda outcome: outcome.steps)
         account = _some_through(behind, waiting)
+    elif split := _in_different_collectives(waiting):
+        behind = split.fewer
+        account = _different_collectives(split)
     else:
-        least = min(map(_progress, waiting))
-        behind = [outcome for outcome in waiting if _progress(outcome) == least]
+        behind = _behind(waiting)
         account = _none_through(behind, waiting)
     first = behind[0]
     yield Claim(
@@ -91,7 +97,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                     (
                         outcome.rank,
                         told_of(outcome)
-                        + (f", at {outcome.location.place}" if outcome.location else ""),
+                        + (f", at {outcome.location.place}" if outcome.location else "")
+                        + last_entered(outcome),
                     )
                     for outcome in ranks
                 )
@@ -145,9 +152,91 @@ def _none_through(behind: list[RankOutcome], waiting: list[RankOutcome]) -> Acco
         title=f"{_names(behind)} stand{'s' if len(behind) == 1 else ''} "
         f"still in the {behind[0].phase} of step {behind[0].step}, {_names(ahead)} "
         f"wait{'s' if len(ahead) == 1 else ''} further on",
-        explanation="The ranks that are further on wait in a collective that the one behind has "
-        "not entered.",
+        explanation=_missed(behind, ahead),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Split:
+    """Ranks that are in one collective, by its number, and in two kinds of it."""
+
+    fewer: list[RankOutcome]
+    others: list[RankOutcome]
+    called: LastCollective
+    """By the first of the fewer ones."""
+    by_others: LastCollective
+
+
+def _in_different_collectives(waiting: Sequence[RankOutcome]) -> _Split | None:
+    """Ranks that wait in the same collective of a group, by its number, and have called another op
+    or with other shapes; those that fewer have called come first."""
+    places: dict[tuple[str, int], dict[LastCollective, list[RankOutcome]]] = {}
+    for outcome in waiting:
+        for one in outcome.collectives:
+            if one.waits:
+                kinds = places.setdefault((one.group, one.number), {})
+                kinds.setdefault(one, []).append(outcome)
+    for kinds in places.values():
+        (called, fewer), *more = sorted(kinds.items(), key=lambda pair: len(pair[1]))
+        for by_others, others in more:
+            if disagree(called, by_others):
+                return _Split(fewer, others, called, by_others)
+    return None
+
+
+def _different_collectives(split: _Split) -> Account:
+    first, second = _names(split.fewer), _names(split.others)
+    return Account(
+        title=f"{first} and {second} wait in different collectives",
+        explanation=f"In {split.called.place}, {first} and {second} differ: it is "
+        f"{split.called.call} on {first}{_at(split.fewer[0])}, and {split.by_others.call} on "
+        f"{second}{_at(split.others[0])}. A collective ends when all ranks of its group have "
+        "called the same op, with the same shapes.",
+        fixes=(
+            Fix(
+                title="let all ranks call the same collectives in the same order: none behind a "
+                "condition that not every rank meets",
+                confidence="likely",
+            ),
+        ),
+    )
+
+
+def _at(outcome: RankOutcome) -> str:
+    return f" ({outcome.location.place})" if outcome.location else ""
+
+
+def _behind(waiting: list[RankOutcome]) -> list[RankOutcome]:
+    """Those that have come least far: that have not entered a collective in which another waits,
+    else by step and phase."""
+    furthest: dict[str, int] = {}
+    for outcome in waiting:
+        for one in outcome.collectives:
+            if one.waits:
+                furthest[one.group] = max(furthest.get(one.group, 0), one.number)
+    missing = [
+        outcome
+        for outcome in waiting
+        if any(one.number < furthest.get(one.group, 0) for one in outcome.collectives)
+    ]
+    if missing and len(missing) < len(waiting):
+        return missing
+    least = min(map(_progress, waiting))
+    return [outcome for outcome in waiting if _progress(outcome) == least]
+
+
+def _missed(behind: list[RankOutcome], ahead: list[RankOutcome]) -> str:
+    """What those that are ahead wait in, where it is known; else it is told in general."""
+    last = {one.group: one.number for one in behind[0].collectives}
+    for outcome in ahead:
+        for one in reversed(outcome.collectives):
+            if one.waits and last.get(one.group, one.number) < one.number:
+                return (
+                    f"{_names([outcome]).capitalize()} waits in {one}, which "
+                    f"{_names(behind[:1])} has not entered: its last of this group was "
+                    f"{last[one.group]}."
+                )
+    return "The ranks that are further on wait in a collective that the one behind has not entered."
 
 
 def _names(outcomes: list[RankOutcome]) -> str:

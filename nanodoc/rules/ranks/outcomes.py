@@ -7,6 +7,7 @@ import math
 from collections.abc import Hashable, Iterable, Sequence
 from typing import TypeVar
 
+from nanodoc.facts.collectives import entered_last
 from nanodoc.facts.ranks import (
     CLEAN,
     ENDED,
@@ -59,6 +60,14 @@ def told_of(outcome: RankOutcome) -> str:
         f"{words[outcome.ended]}{where if outcome.ended != WELL else ''}, "
         f"{count(outcome.steps, 'step')} done{why}"
     )
+
+
+def last_entered(outcome: RankOutcome) -> str:
+    """ ", in all_reduce of float [3, 4], collective 7 of group 0"; empty where it is not known."""
+    last = entered_last(outcome.collectives)
+    if last is None:
+        return ""
+    return f", {'in' if last.waits else 'the last it entered was'} {last}"
 
 
 def ratio_of(each: Sequence[RankGradients]) -> float | None:

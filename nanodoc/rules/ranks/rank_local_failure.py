@@ -25,9 +25,10 @@ from collections.abc import Iterable
 from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
 from nanodoc.diagnosis.finding import Culprit
 from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.collectives import entered_last
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.ranks import CLEAN, DIED, ENDED, HUNG, RankOutcome, first_root, is_root
-from nanodoc.rules.ranks.outcomes import by_what_they_say, named, told_of
+from nanodoc.rules.ranks.outcomes import by_what_they_say, last_entered, named, told_of
 
 
 @rule(
@@ -50,6 +51,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         return
     given = [outcome for outcome in others if outcome.ended == CLEAN]
     waited = [outcome for outcome in others if outcome.ended in (ENDED, HUNG) or outcome.peer]
+    waiting = {outcome.rank for outcome in waited}
     yield Claim(
         root=("ranks",),
         specificity=Specificity.FAMILY,
@@ -66,7 +68,10 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             step=first.step,
             rank=first.rank,
             evidence=tuple(
-                by_what_they_say((outcome.rank, told_of(outcome)) for outcome in evidence.ranks)
+                by_what_they_say(
+                    (one.rank, told_of(one) + (last_entered(one) if one.rank in waiting else ""))
+                    for one in evidence.ranks
+                )
             ),
             effects=_effects(first, given, waited),
         ),
@@ -107,7 +112,9 @@ def _explanation(
             said = ": what went into the collectives is finite"
         parts.append(f"{whom}{said}; what is not finite there arrived from the others.")
     if waited:
-        only = "waited in one" if aborted else "only waited for it"
+        last = entered_last(waited[0].collectives)
+        one = last if last is not None and len(waited) == 1 else "one"
+        only = f"waited in {one}" if aborted else "only waited for it"
         parts.append(f"{named([outcome.rank for outcome in waited]).capitalize()} {only}.")
     return " ".join(parts)
 

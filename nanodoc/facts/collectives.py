@@ -1,0 +1,87 @@
+"""The collectives that a rank has entered, as facts. Nothing here imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+_ALIKE = (
+    *("all_reduce", "allreduce", "broadcast", "reduce", "barrier"),
+    *("all_gather", "_allgather_base", "_all_gather_base", "all_gather_into_tensor"),
+)
+"""Collectives in which every rank gives tensors of the same shapes and types, as torch writes their
+names; in the others (scatter, gather, all_to_all) some ranks may give what others don't."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LastCollective:
+    """The last collective that a rank entered in one process group, as torch's flight recorder has
+    it."""
+
+    group: str
+    """Its name, which is the same on all ranks, and no other group's."""
+    about: str
+    """What it is for, as torch or the training says: "default_pg"."""
+    number: int
+    """Counted in the group, from 1 on."""
+    op: str
+    sizes: tuple[tuple[int, ...], ...] = ()
+    """Of what the rank gave to it."""
+    types: tuple[str, ...] = ()
+    waits: bool = False
+    """The rank was not through with it."""
+
+    @property
+    def call(self) -> str:
+        """ "all_reduce of float [3, 4]"."""
+        given = " and ".join(
+            f"{kind.lower()} [{', '.join(map(str, size))}]"
+            for kind, size in zip(self.types, self.sizes, strict=False)
+        )
+        return f"{self.op} of {given}" if given else self.op
+
+    @property
+    def place(self) -> str:
+        """ "collective 7 of group 0"."""
+        named = "" if self.about in ("", "undefined", "default_pg") else f" ({self.about})"
+        return f"collective {self.number} of group {self.group}{named}"
+
+    def __str__(self) -> str:
+        return f"{self.call}, {self.place}"
+
+
+def disagree(one: LastCollective, other: LastCollective) -> bool:
+    """They are the same collective of one group, and the ranks have called another op, or with
+    other shapes: neither can end."""
+    if (one.group, one.number) != (other.group, other.number):
+        return False
+    if one.op != other.op:
+        return True
+    return one.op in _ALIKE and (one.sizes, one.types) != (other.sizes, other.types)
+
+
+def entered_last(collectives: Sequence[LastCollective]) -> LastCollective | None:
+    """The one that the rank waits in; else the last one that it entered. They are in that order
+    already."""
+    return next((one for one in reversed(collectives) if one.waits), None) or (
+        collectives[-1] if collectives else None
+    )
+
+
+def collectives_of(told: Any) -> tuple[LastCollective, ...]:
+    """From plain data; empty where it is not what it should be."""
+    try:
+        return tuple(
+            LastCollective(
+                **{
+                    **row,
+                    "sizes": tuple(tuple(map(int, size)) for size in row["sizes"]),
+                    "types": tuple(map(str, row["types"])),
+                }
+            )
+            for row in told
+            if isinstance(row, Mapping)
+        )
+    except (TypeError, KeyError, ValueError):
+        return ()

@@ -1,0 +1,98 @@
+"""ND804 where torch's flight recorder says in which collectives the ranks wait."""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+
+import pytest
+
+from nanodoc.config import Config
+from nanodoc.facts.collectives import LastCollective, collectives_of
+from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.ranks import HUNG, RankOutcome
+from nanodoc.heartbeat.flight_recorder import last_collectives
+from nanodoc.pipeline.diagnose import diagnose
+
+
+def entered(
+    number: int, op: str = "all_reduce", *, waits: bool = True, size: int = 3
+) -> LastCollective:
+    return LastCollective(
+        group="0",
+        about="default_pg",
+        number=number,
+        op=op,
+        sizes=((size,),),
+        types=("Float",),
+        waits=waits,
+    )
+
+
+def told(*each: LastCollective) -> str:
+    """Title and explanation where the ranks hang after these."""
+    ranks = tuple(
+        RankOutcome(
+            rank=rank,
+            ended=HUNG,
+            steps=4,
+            step=4,
+            phase="backward",
+            waits=one.waits,
+            collectives=(one,),
+        )
+        for rank, one in enumerate(each)
+    )
+    (finding,) = diagnose(Evidence(ranks=ranks), Config())
+    assert finding.code == "ND804"
+    return f"{finding.title}. {finding.explanation}"
+
+
+def test_few_ranks_of_many_that_called_another_op() -> None:
+    each = [entered(9) for _ in range(1024)]
+    each[17] = entered(9, "all_gather")
+    text = told(*each)
+    assert text.startswith("rank 17 and ranks 0–1023 but 17 wait in different collectives")
+    assert "all_gather of float [3] on rank 17, and all_reduce of float [3] on ranks" in text
+
+
+def test_other_shapes_of_one_op() -> None:
+    assert "all_reduce of float [5] on rank 2" in told(entered(9), entered(9), entered(9, size=5))
+
+
+def test_shapes_that_may_differ() -> None:
+    text = told(entered(9, "gather"), entered(9, "gather", size=5), entered(9, "gather"))
+    assert text.startswith("all ranks stand still at the same place")
+
+
+def test_the_rank_that_has_entered_fewer_is_behind() -> None:
+    text = told(entered(9), entered(8, waits=False), entered(9))
+    assert text.startswith("rank 1 stands still in the backward of step 4, ranks 0, 2 wait")
+    assert "all_reduce of float [3], collective 9 of group 0, which rank 1 has not entered" in text
+    assert "its last of this group was 8." in text
+
+
+def test_what_a_stranger_writes_into_a_report_is_no_collective() -> None:
+    row = {"group": "0", "about": "", "number": 1, "op": "x", "sizes": [["a"]], "types": []}
+    assert collectives_of([row]) == ()
+    assert collectives_of([{"op": "x"}]) == ()
+    assert collectives_of(3) == ()
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {},
+        {"is_p2p": False, "time_created_ns": 1, "process_group": "0"},
+        {"is_p2p": False, "time_created_ns": "x", "process_group": ["0", ""]},
+    ],
+)
+def test_a_recorder_of_another_format_tells_nothing(
+    monkeypatch: pytest.MonkeyPatch, entry: dict[str, object]
+) -> None:
+    other = types.ModuleType("torch._C._distributed_c10d")
+    other._dump_fr_trace_json = lambda: json.dumps({"entries": [entry]}).encode()  # type: ignore[attr-defined]
+    other._dump_nccl_trace_json = lambda: b"["  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, other.__name__, other)
+    assert last_collectives() == ()
