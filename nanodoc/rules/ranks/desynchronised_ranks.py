@@ -93,19 +93,16 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             step=first.step if first.ended != WELL else waiting[0].step,
             rank=first.rank,
             evidence=tuple(
-                by_what_they_say(
-                    (
-                        outcome.rank,
-                        told_of(outcome)
-                        + (f", at {outcome.location.place}" if outcome.location else "")
-                        + last_entered(outcome),
-                    )
-                    for outcome in ranks
-                )
+                by_what_they_say((outcome.rank, _told_whole(outcome)) for outcome in ranks)
             ),
             fixes=account.fixes,
         ),
     )
+
+
+def _told_whole(outcome: RankOutcome) -> str:
+    place = f", at {outcome.location.place}" if outcome.location else ""
+    return f"{told_of(outcome)}{place}{last_entered(outcome)}"
 
 
 def _some_through(behind: list[RankOutcome], waiting: list[RankOutcome]) -> Account:
