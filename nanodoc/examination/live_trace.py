@@ -17,10 +17,6 @@ from nanodoc.tensors.plain import is_sharded, local_of
 from nanodoc.trace.examine import Request
 from nanodoc.trace.tracer import Tracer
 
-_BROUGHT_TOGETHER = (
-    "The loss of this rank is finite, and its gradients are what all ranks came to together."
-)
-
 
 @dataclass(frozen=True, slots=True)
 class LiveStep:
@@ -53,10 +49,10 @@ class LiveStep:
 
     def examined(self, capsule: StepState, indices: list[int] | None) -> Examined:
         """The roots of what is not finite in it. `indices` are the data set's, of its batch."""
-        if self.together and self.bad:
-            # they went through a collective, whose result no trace of one rank explains
-            return Examined((), (), "as_it_ran", _BROUGHT_TOGETHER)
         with self.tracer.paused():
+            if self.together:
+                # a rank may hold none of the gradients that its own backward pass made sick
+                self.tracer.mark_sent()
             for number, loss in enumerate(self.losses):
                 self.tracer.mark(f"loss:{number}", loss)
             for name, gradient in self.bad:

@@ -22,6 +22,7 @@ from nanodoc.replay.step_state import StepState
 from nanodoc.replay.traced_replay import PROBE_MARK, Replay
 from nanodoc.tensors.nested import batch_size, tensor_leaves
 from nanodoc.trace.births import Root, RootSearch
+from nanodoc.trace.collectives import SENT_MARK
 from nanodoc.trace.examine import Request, tensor_facts
 from nanodoc.trace.graph import StepTrace
 from nanodoc.trace.growth import amplifier_of, growth_of
@@ -164,8 +165,9 @@ class Examiner:
                 for i, loss in enumerate(replay.losses)
                 if not math.isfinite(loss)
             ]
-        if replay.bad_parameters:
-            return [marks[f"grad:{name}"] for name in replay.bad_parameters]
+        sent = [ref for name, ref in marks.items() if name.startswith(SENT_MARK)]
+        if replay.bad_parameters or sent:
+            return sent + [marks[f"grad:{name}"] for name in replay.bad_parameters]
         probes = [ref for name, ref in marks.items() if name.startswith(PROBE_MARK)]
         return [
             ref

@@ -51,6 +51,10 @@ class OpInfo(NamedTuple):
     """How many of its first arguments it is only given to be written into."""
     like: bool = False
     """Its output has the shape, dtype or device of its input, and none of its values."""
+    copies: bool = False
+    """It copies its second input into its first."""
+    outs: tuple[str, ...] = ()
+    """Names of arguments (`out=`) that it only writes into."""
 
 
 def tensors_in(values: Iterable[Any]) -> list[torch.Tensor]:
@@ -89,11 +93,7 @@ def describe_op(func: Any) -> OpInfo:
     """Reads an op's schema: what it writes, whether it is a view, whether its output holds values
     yet."""
     schema = func._schema
-    written = tuple(
-        (i, a.name)
-        for i, a in enumerate(schema.arguments)
-        if a.alias_info is not None and a.alias_info.is_write
-    )
+    written = tuple((i, a.name) for i, a in enumerate(schema.arguments) if _is_written(a))
     writes = bool(written)
     returns = [r.alias_info for r in schema.returns]
     view = not writes and bool(returns) and all(alias is not None for alias in returns)
@@ -113,7 +113,18 @@ def describe_op(func: Any) -> OpInfo:
         receives,
         given,
         base in _LIKE + _UNWRITTEN,
+        str(func) == "aten.copy_.default",
+        tuple(a.name for a in schema.arguments if a.kwarg_only and _is_written(a)),
     )
+
+
+def is_collective(info: OpInfo) -> bool:
+    """It exchanges tensors with other ranks."""
+    return info.name.partition(".")[0] in _COLLECTIVES
+
+
+def _is_written(argument: Any) -> bool:
+    return argument.alias_info is not None and bool(argument.alias_info.is_write)
 
 
 def call_op(func: Any, args: Any, kwargs: Any) -> Any:

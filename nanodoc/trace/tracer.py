@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from nanodoc.facts.ops import RECEIVED
 from nanodoc.tensors.plain import local_parts
+from nanodoc.trace.collectives import SENT_MARK, copied_from, sick_when_sent
 from nanodoc.trace.examine import OpDetail, Request, examine_call
 from nanodoc.trace.flow import MOST_VALUES, FlowLog
 from nanodoc.trace.graph import StepTrace
@@ -126,6 +127,12 @@ class Tracer(TorchDispatchMode):
         leaf = next((self._leaf_names[-index - 1] for index in log if index < 0), None)
         return tuple(index for index in log if index >= 0), leaf
 
+    def mark_sent(self) -> bool:
+        """Marks what was not finite when it was sent to other ranks; False where nothing was."""
+        sick = sick_when_sent(self._records, self._details)
+        self._marks |= {f"{SENT_MARK}{number}": ref for number, ref in enumerate(sick)}
+        return bool(sick)
+
     @property
     def count(self) -> int:
         """How many ops were recorded up to now."""
@@ -208,7 +215,10 @@ class Tracer(TorchDispatchMode):
         records, flow, index = self._records, self._flow, self._begin()
         inputs = tensors_in(args[info.given :] if info.given else args)
         if kwargs:
-            inputs += tensors_in(kwargs.values())
+            read = kwargs.values()
+            if info.outs:
+                read = [value for name, value in kwargs.items() if name not in info.outs]
+            inputs += tensors_in(read)
         inputs = local_parts(inputs)
         writers = self._writers
         refs: list[Ref] = []
@@ -225,6 +235,8 @@ class Tracer(TorchDispatchMode):
             if known is None:
                 known = writers[storage] = [self._new_leaf("constant")]
             refs.append((known, len(known)))
+        if info.copies:
+            refs = copied_from(refs, records, self._leaf_names)
 
         stepping = bool(self._in_optimizer) and ident in self._in_optimizer
         quiet = stepping and not self._watch_optimizer  # a healthy step has hundreds of these

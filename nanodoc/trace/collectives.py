@@ -1,0 +1,40 @@
+"""What a traced step gave to other ranks, and what it copied out of a collective."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from nanodoc.trace.examine import OpDetail
+from nanodoc.trace.ops import is_collective
+from nanodoc.trace.record import Record, Ref
+
+SENT_MARK = "sent:"
+
+
+def sick_when_sent(records: Sequence[Record], details: Mapping[int, OpDetail]) -> list[Ref]:
+    """What was not finite of what this rank gave into the first collective that was given anything
+    of the kind, among those that were looked at closely."""
+    for index, detail in sorted(details.items()):
+        record = records[index]
+        if is_collective(record.info):
+            pairs = zip(record.inputs, detail.inputs, strict=False)
+            sick = [ref for ref, facts in pairs if facts.nonfinite]
+            if sick:
+                return sick
+    return []
+
+
+def copied_from(
+    refs: Sequence[Ref], records: Sequence[Record], leaf_names: Sequence[str]
+) -> list[Ref]:
+    """`refs` of an op that copies. What it copies from memory that no op has written, into the
+    result of a collective, is of that collective: gloo reduces into a buffer of its own, and copies
+    from it whenever somebody waits."""
+    if len(refs) < 2:
+        return list(refs)
+    (written, count), (read, length) = refs[:2]
+    last = written[count - 1] if count else -1
+    unseen = length == 1 and read[0] < 0 and leaf_names[-read[0] - 1] == "constant"
+    if unseen and last >= 0 and is_collective(records[last].info):
+        return [refs[0], ([last], 1), *refs[2:]]
+    return list(refs)
