@@ -143,13 +143,13 @@ class RunMetrics:
         count."""
         del self.losses[step:], self.grad_norms[step:]
 
-    def tripped(self, capsule: StepState, vitals: Vitals) -> None:
+    def tripped(self, step: int, vitals: Vitals) -> None:
         """The step that ended the run."""
         self.losses.append(vitals.loss)
         self.grad_norms.append(vitals.grad_norm)
         if self._history is not None:
             self._history.step(
-                step=capsule.step, loss=vitals.loss, grad_norm=vitals.grad_norm, tripped=True
+                step=step, loss=vitals.loss, grad_norm=vitals.grad_norm, tripped=True
             )
 
     def looked(self, inside: float, behind: float) -> None:

@@ -6,8 +6,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -22,11 +23,12 @@ from nanodoc.facts.ops import ParameterFacts
 from nanodoc.heartbeat.last_words import note_failure
 from nanodoc.heartbeat.trail import here
 from nanodoc.loop.guarded_watch import is_own
+from nanodoc.loop.lockstep_run import LockstepRun, SickStep
 from nanodoc.loop.observed_step import ObservedStep, ObservedVitals
+from nanodoc.loop.outcome import Outcome
 from nanodoc.loop.step_reading import StepReading
 from nanodoc.loop.stop import Stop
 from nanodoc.loop.watched_run import WatchedRun
-from nanodoc.replay.lockstep import all_agree, run_together, weights_kept
 from nanodoc.replay.observer import LossObserver, Observer
 from nanodoc.replay.step_state import BriefStep, StepState
 from nanodoc.trace.tracer import Tracer
@@ -48,10 +50,6 @@ class ScriptEngine(WatchedRun):
     unproven: bool = False
     """That a step can be run again has not been shown: it is tried where one is sick, and believed
     where it comes to the same, bit by bit."""
-    together: bool = False
-    """A step can't be run again by this rank alone; by all of them it can."""
-    shared: StepState | None = None
-    """The start of a step that all ranks ran again together, and whose weights are still there."""
     traced: str = ""
     """The step that was examined by what one trace of it showed, and how that came about."""
     _judging: ObservedVitals | None = None
@@ -62,6 +60,11 @@ class ScriptEngine(WatchedRun):
     """What is seen of the open step, where that is watched by its losses alone."""
     _brief: BriefStep | None = None
     """Its start."""
+
+    @cached_property
+    def lockstep(self) -> LockstepRun:
+        """How all ranks run a sick step again together."""
+        return LockstepRun(self.runner, self.keeper, self.checkpoints, self.course, self.alone)
 
     def first(
         self, capsule: StepState, indices: list[int] | None, *, trained: bool = False
@@ -170,6 +173,23 @@ class ScriptEngine(WatchedRun):
     def stepping(self, optimizer: torch.optim.Optimizer) -> bool:
         """An optimizer is about to step. True where the step is watched briefly and is sick."""
         return self._glance is not None and not self._glance.stepping(optimizer)
+
+    def holds_back(self) -> bool:
+        """The open step, which has tripped, is sick in this rank's part alone: the script is to go
+        on until what is not finite has come to all ranks, which can run it again then."""
+        observed, capsule = self._observed, self._last
+        if observed is None or capsule is None or self.replays or self.requested.running:
+            return False
+        return self.lockstep.holds_back(capsule, observed.observer.tripped)
+
+    def conclude(self, trouble: Stop, steps: int, sick: tuple[ParameterFacts, ...]) -> Outcome:
+        """As `WatchedRun`; a sick step that was held back is what ended the run, whatever came of
+        it."""
+        held = self.lockstep.held
+        if held is not None and trouble.trip is None:
+            unseen = Examined((), (), "not_run", _TRACE_IT.format(step=held.step))
+            trouble, steps = self._stop_of(held, unseen), held.step + 1
+        return super().conclude(trouble, steps, sick)
 
     @property
     def is_brief(self) -> bool:
@@ -285,19 +305,25 @@ class ScriptEngine(WatchedRun):
                     stop = replace(stop, examined=unseen, capsule=None)
             return stop
         assert self._judging is not None
+        sick = self._sick(capsule, reading)
+        if self.lockstep.is_held(capsule):
+            self.lockstep.hold(sick)
+            return super()._judged(capsule, replace(reading, tripped=None), began)
         examined = found or self._examined(capsule, self._judging.observer, reading.bad_parameters)
+        return self._stop_of(self.lockstep.earlier or sick, examined)
+
+    def _sick(self, capsule: StepState, reading: StepReading) -> SickStep:
+        assert reading.tripped is not None
+        bad = tuple(reading.bad_parameters)
+        return SickStep(capsule.step, capsule, reading.tripped, bad, self._indices)
+
+    def _stop_of(self, sick: SickStep, examined: Examined) -> Stop:
+        """The run ends with this step, maybe one before the last."""
         self._over()
-        self.course.tripped(capsule, reading.tripped)
-        vitals = reading.tripped
-        trip = Trip(
-            step=capsule.step,
-            phase="backward" if math.isfinite(vitals.loss) else "forward",
-            loss=vitals.loss,
-            grad_norm=vitals.grad_norm,
-            bad_parameters=tuple(reading.bad_parameters),
-            gradients_finite=not reading.bad_parameters,
-        )
-        return Stop(trip=trip, examined=examined)
+        self.course.back_to(sick.step)
+        self.course.tripped(sick.step, sick.vitals)
+        self._last, self._indices = sick.start, sick.indices
+        return Stop(trip=sick.trip, examined=examined)
 
     def _examined(
         self,
@@ -316,23 +342,20 @@ class ScriptEngine(WatchedRun):
         return found or Examined((), (), "not_run", _TRACE_IT.format(step=capsule.step))
 
     def _run_together(self, capsule: StepState, bad: Sequence[str]) -> Examined | None:
-        """What the sick step shows when all ranks run it again together; None where they don't."""
-        if not (self.together and all_agree(capsule.step)):
-            return None
-        found = None
-        self.alone.end()
-        # no examination yet: a rank that stands still, since another broke off, is released
-        with suppress(Exception), weights_kept(self.runner, self.keeper) as kept:
-            # whatever is raised: the others have left the training, too
-            self.shared = capsule if kept else None
-            found = run_together(
-                self.runner,
-                self.keeper,
-                capsule,
-                lambda tracer, losses, _: self._seen_in(tracer, losses, capsule, bad),
-            ).found
+        """What the sick step, or the one before it in which it began, shows when all ranks run it
+        again together; None where they don't."""
+
+        def seen(
+            start: StepState, tracer: Tracer, losses: Sequence[torch.Tensor], bad: Sequence[str]
+        ) -> Examined:
+            return self._seen_in(tracer, losses, start, bad)
+
+        found = self.lockstep.run(capsule, seen, bad)
         if found is not None:
-            self.traced = f"step {capsule.step} run again by all ranks together"
+            earlier = self.lockstep.earlier
+            step = capsule.step if earlier is None else earlier.step
+            late = "" if earlier is None else ", after other ranks had made it"
+            self.traced = f"step {step} run again by all ranks together{late}"
         return found
 
     def _seen_in(

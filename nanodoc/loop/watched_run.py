@@ -274,7 +274,7 @@ class WatchedRun:
 
     def _tripped(self, capsule: StepState, reading: StepReading) -> Stop:
         assert reading.tripped is not None
-        self.course.tripped(capsule, reading.tripped)
+        self.course.tripped(capsule.step, reading.tripped)
         return self._stops.trip(capsule, reading, self._indices, self._probes.seen())
 
     def _compute(self, capsule: StepState, observer: Observer | None) -> StepResult:

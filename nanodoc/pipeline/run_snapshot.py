@@ -38,7 +38,8 @@ def write_step(
 ) -> None:
     """Writes the step that tripped to disk."""
     trip, capsule = outcome.evidence.trip, outcome.capsule
-    shared = engine.shared if isinstance(engine, ScriptEngine) else None
+    script = engine if isinstance(engine, ScriptEngine) else None
+    shared = script.lockstep.shared if script is not None else None
     if capsule is not None and any(map(is_sharded, engine.recipe.model.parameters())):
         capsule, shared = None, capsule  # over the only rank
     if trip is None or (capsule is None and shared is None):
@@ -51,9 +52,9 @@ def write_step(
         if capsule is not None:
             with _content(run, engine, outcome, capsule) as content:
                 run.artifacts[_NAME] = str(write_snapshot(run.folder, content))
-        elif shared is not None:
+        elif script is not None and shared is not None:
             sick = own_end(outcome.evidence, grouped=before is not None) == SICK
-            _write_together(run, engine, outcome, shared, sick=sick)
+            _write_together(run, script, outcome, shared, sick=sick)
     except Exception as error:  # whatever a script's variables hold, the report is to be made
         not_checked.append((_NAME, f"it could not be written: {said(error)[:200]}"))
 
@@ -92,10 +93,11 @@ def _content(
 
 
 def _write_together(
-    run: Run, engine: WatchedRun, outcome: Outcome, capsule: StepState, *, sick: bool
+    run: Run, engine: ScriptEngine, outcome: Outcome, capsule: StepState, *, sick: bool
 ) -> None:
-    """This rank's part of the step that all ranks ran together. Raises where they do not all come,
-    or where one of them fails to write its part."""
+    """This rank's part of the step that all ranks ran together, and what it came to then. Raises
+    where they do not all come, or where one of them fails to write its part."""
+    told = {"sharded": True, **engine.lockstep.came_to}
     engine.alone.end()
     # each of several ranks has a folder of its own in the one that all see
     parent = run.folder.parent if several_ranks() else run.folder
@@ -104,7 +106,7 @@ def _write_together(
             raise OSError("not all ranks came to write their parts")
         with (
             SharedFolder(parent, capsule.step, engine.recipe) as folder,
-            _content(run, engine, outcome, capsule, sharded=True) as content,
+            _content(run, engine, outcome, capsule, **told) as content,
         ):
             folder.write(content, sick=sick)
         run.artifacts[_NAME] = str(folder.path)

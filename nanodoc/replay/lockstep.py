@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from nanodoc.errors import UserCodeError
+from nanodoc.heartbeat.trail import here
 from nanodoc.measure.gradients import really_nonfinite
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.replay.observer import Observer
@@ -53,7 +54,9 @@ def all_agree(step: int, on: str = "run") -> bool:
         if rank == 0:
             all_there = _has(store, [str(other) for other in range(size)], _PATIENCE)
             return _decided(store, _GO if all_there else _NO) == _GO
-        _has(store, [_VERDICT], 2 * _PATIENCE)
+        # the first rank may be well
+        if _has(store, ["0"], _PATIENCE):
+            _has(store, [_VERDICT], 2 * _PATIENCE)
         return _decided(store, _NO) == _GO  # another may have said otherwise a moment ago
     except RuntimeError:  # the process that keeps the store is gone
         return False
@@ -76,6 +79,7 @@ def _has(store: Any, keys: list[str], seconds: float) -> bool:
     """Whether it has all of them in time. `wait` would print a warning of torch's where not."""
     until = time.monotonic() + seconds
     while not store.check(keys):
+        here().sign()  # to wait for another rank is no hang
         if time.monotonic() > until:
             return False
         time.sleep(_PAUSE)
@@ -136,7 +140,7 @@ def run_together(
     runner: StepRunner,
     keeper: StateKeeper,
     capsule: StepState,
-    examined: Callable[[Tracer, list[torch.Tensor], list[str]], Found],
+    examined: Callable[[Tracer, Sequence[torch.Tensor], Sequence[str]], Found],
 ) -> Together[Found]:
     """Runs the step again, traced; every rank has to do so. `examined` is told of the trace, the
     losses and the names of what has sick gradients when any of it is not finite, before the
@@ -155,7 +159,8 @@ def run_together(
         with tracer.paused():
             bad = really_nonfinite(named)
             finite = all(bool(torch.isfinite(loss).all()) for loss in losses)
-        if bad or not finite:
+        # a rank may hold none of the gradients that its own backward pass made sick
+        if bad or not finite or tracer.mark_sent():
             found.append(examined(tracer, losses, bad))
 
     observer = Observer(runner.recipe, named, expected_steps=1)

@@ -207,7 +207,7 @@ class ScriptSession(SearchSession):
         self._around.close()
         engine = self._open_engine(first.trained)
         engine.replays = engine.unproven = bool(again.deferred)
-        engine.together = again.together
+        engine.lockstep.enabled = again.together
         if (sick := as_it_ran(first, engine)) is not None:
             self._end(sick)
         self.steps = 1
@@ -317,7 +317,8 @@ class ScriptSession(SearchSession):
         if self._deaf() or self._succession.of_another_model:
             return
         with self._ours():
-            self._close_step()
+            if self.engine is None or not self.engine.holds_back():
+                self._close_step()
 
     # -- the end -----------------------------------------------------------------------------------
 

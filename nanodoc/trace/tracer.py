@@ -16,7 +16,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nanodoc.facts.ops import RECEIVED
-from nanodoc.tensors.plain import local_parts
+from nanodoc.tensors.plain import local_of, local_parts
 from nanodoc.trace.collectives import SENT_MARK, copied_from, sick_when_sent
 from nanodoc.trace.examine import OpDetail, Request, examine_call
 from nanodoc.trace.flow import MOST_VALUES, FlowLog
@@ -113,7 +113,9 @@ class Tracer(TorchDispatchMode):
     # -- what the engine tells ---------------------------------------------------------------------
 
     def mark(self, name: str, tensor: torch.Tensor) -> None:
-        """Remembers who wrote `tensor` up to now, so that a slice can start from it."""
+        """Remembers who wrote `tensor` up to now, so that a slice can start from it; of a sharded
+        one, this rank's part."""
+        tensor = local_of(tensor)
         storage = _storage(tensor)
         writers = self._writers.get(storage, []) if storage is not None else []
         self._marks[name] = (writers, len(writers))
