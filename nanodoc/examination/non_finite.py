@@ -166,8 +166,10 @@ class Examiner:
                 if not math.isfinite(loss)
             ]
         sent = [ref for name, ref in marks.items() if name.startswith(SENT_MARK)]
-        if replay.bad_parameters or sent:
-            return sent + [marks[f"grad:{name}"] for name in replay.bad_parameters]
+        if sent:  # what is sick of the gradients has come of it
+            return sent
+        if replay.bad_parameters:
+            return [marks[f"grad:{name}"] for name in replay.bad_parameters]
         probes = [ref for name, ref in marks.items() if name.startswith(PROBE_MARK)]
         return [
             ref

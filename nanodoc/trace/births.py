@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from nanodoc.facts.ops import RECEIVED, TensorFacts
+from nanodoc.trace.collectives import copied_from
 from nanodoc.trace.graph import StepTrace
 from nanodoc.trace.record import Record, Ref
 
@@ -125,6 +126,9 @@ class RootSearch:
         for position in nan_in if kind == "nan" and nan_in else flowing:
             ref, has_nan = record.inputs[position], detail.inputs[position].nan > 0
             writers = list(self._bad_writers(ref))
+            if not writers and position > 0:
+                sent = copied_from(record, self._trace.records)
+                writers = [sent] if sent in self._trace.details else []
             if not writers and (
                 has_nan or not self._is_harmless_leaf(ref, detail.inputs[position])
             ):

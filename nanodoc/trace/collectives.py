@@ -24,17 +24,11 @@ def sick_when_sent(records: Sequence[Record], details: Mapping[int, OpDetail]) -
     return []
 
 
-def copied_from(
-    refs: Sequence[Ref], records: Sequence[Record], leaf_names: Sequence[str]
-) -> list[Ref]:
-    """`refs` of an op that copies. What it copies from memory that no op has written, into the
-    result of a collective, is of that collective: gloo reduces into a buffer of its own, and copies
-    from it whenever somebody waits."""
-    if len(refs) < 2:
-        return list(refs)
-    (written, count), (read, length) = refs[:2]
+def copied_from(record: Record, records: Sequence[Record]) -> int | None:
+    """The collective whose result an op copies from memory that no op was seen to write: gloo
+    reduces into a buffer of its own, and copies from it whenever somebody waits."""
+    if record.info.name != "aten.copy_.default" or not record.inputs:
+        return None
+    written, count = record.inputs[0]
     last = written[count - 1] if count else -1
-    unseen = length == 1 and read[0] < 0 and leaf_names[-read[0] - 1] == "constant"
-    if unseen and last >= 0 and is_collective(records[last].info):
-        return [refs[0], ([last], 1), *refs[2:]]
-    return list(refs)
+    return last if last >= 0 and is_collective(records[last].info) else None

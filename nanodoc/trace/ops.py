@@ -51,8 +51,6 @@ class OpInfo(NamedTuple):
     """How many of its first arguments it is only given to be written into."""
     like: bool = False
     """Its output has the shape, dtype or device of its input, and none of its values."""
-    copies: bool = False
-    """It copies its second input into its first."""
     outs: tuple[str, ...] = ()
     """Names of arguments (`out=`) that it only writes into."""
 
@@ -113,7 +111,6 @@ def describe_op(func: Any) -> OpInfo:
         receives,
         given,
         base in _LIKE + _UNWRITTEN,
-        str(func) == "aten.copy_.default",
         tuple(a.name for a in schema.arguments if a.kwarg_only and _is_written(a)),
     )
 

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from nanodoc.facts.ops import RECEIVED
 from nanodoc.tensors.plain import local_of, local_parts
-from nanodoc.trace.collectives import SENT_MARK, copied_from, sick_when_sent
+from nanodoc.trace.collectives import SENT_MARK, sick_when_sent
 from nanodoc.trace.examine import OpDetail, Request, examine_call
 from nanodoc.trace.flow import MOST_VALUES, FlowLog
 from nanodoc.trace.graph import StepTrace
@@ -237,8 +237,6 @@ class Tracer(TorchDispatchMode):
             if known is None:
                 known = writers[storage] = [self._new_leaf("constant")]
             refs.append((known, len(known)))
-        if info.copies:
-            refs = copied_from(refs, records, self._leaf_names)
 
         stepping = bool(self._in_optimizer) and ident in self._in_optimizer
         quiet = stepping and not self._watch_optimizer  # a healthy step has hundreds of these
