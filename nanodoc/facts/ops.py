@@ -80,6 +80,8 @@ class OpFacts:
     upcast_absmax: float | None = None
     """Largest |value| of the same op re-run on float32 inputs, when the output is half precision
     and bad; None if not finite there."""
+    received: bool = False
+    """It exchanged values with other ranks, and what this rank gave was finite."""
     notes: Mapping[str, float] = field(default_factory=dict)
     """Op-specific counts, for example the number of softmax rows that are all −inf."""
 

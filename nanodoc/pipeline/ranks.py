@@ -99,10 +99,11 @@ def own_end(evidence: Evidence, *, grouped: bool) -> str:
 def _has_arrived(evidence: Evidence) -> bool:
     """Every value that is not finite came out of a collective, into which this rank gave only
     finite ones, or was sent by another rank."""
-    made_by = [birth.op.op.partition(".")[0] for birth in evidence.births]
-    sent = all(leaf.kind == RECEIVED for leaf in evidence.leaves)
-    there = bool(made_by or evidence.leaves)
-    return there and sent and all(name in _COLLECTIVES for name in made_by)
+    received = [
+        birth.op.received or birth.op.op.partition(".")[0] in _COLLECTIVES
+        for birth in evidence.births
+    ] + [leaf.kind == RECEIVED for leaf in evidence.leaves]
+    return bool(received) and all(received)
 
 
 def outcome_of_rank(facts: RankFacts, report: Report) -> RankOutcome:

@@ -7,6 +7,7 @@ the screening pass.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 
 from nanodoc.facts.ops import TensorFacts, ValuesAt
 from nanodoc.tensors.plain import local_parts
+from nanodoc.trace.exchanges import Exchanges
 from nanodoc.trace.op_notes import op_notes
 from nanodoc.trace.ops import call_op, describe_op, outputs_of, tensors_in, written_by
 
@@ -63,6 +65,7 @@ class OpDetail:
     bad_rows: tuple[int, ...] = ()
     values_at: list[ValuesAt | None] = field(default_factory=list)
     upcast_absmax: float | None = None
+    received: bool = False
     notes: dict[str, float] = field(default_factory=dict)
     gathered: list[ValuesAt | None] = field(default_factory=list)
     error: str | None = None
@@ -95,7 +98,9 @@ def examine_call(
     # what these run by themselves would be collectives
     sharded = local_parts(given := tensors_in((*args, *kwargs.values()))) is not given
     notes = op_notes(func, args, kwargs) if not sharded else {}
-    out = call_op(func, args, kwargs)
+    with Exchanges() if sharded else nullcontext() as exchanges:
+        out = call_op(func, args, kwargs)
+    detail.received = exchanges is not None and exchanges.received_only
     detail.notes = notes
     outputs = local_parts(outputs_of(out) or written_by(info, args, kwargs))
     if info.silent:  # what its memory happens to hold

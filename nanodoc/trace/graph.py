@@ -218,6 +218,7 @@ class StepTrace:
             values_at=tuple(detail.values_at),
             bad_rows=detail.bad_rows,
             upcast_absmax=detail.upcast_absmax,
+            received=detail.received,
             notes=detail.notes,
         )
 

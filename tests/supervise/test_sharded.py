@@ -26,7 +26,7 @@ rank, size = dist.get_rank(), dist.get_world_size()
 torch.manual_seed(0)
 
 class Block(nn.Module):
-    broken = False
+    broken = rooted = False
 
     def __init__(self):
         super().__init__()
@@ -36,15 +36,23 @@ class Block(nn.Module):
         h = self.up(x).relu()
         if self.broken:
             h = h / (h.sum() * 0)
+        if self.rooted:
+            h = h + (h * 0).sqrt()
         return x + self.down(h)
 
 class Net(nn.Module):
+    corner = False
+
     def __init__(self):
         super().__init__()
         self.into, self.blocks, self.out = nn.Linear(8, 16), nn.ModuleList([Block(), Block()]), nn.Linear(16, 1)
+        self.keep = torch.ones(16)
+        self.keep[12] = 0
 
     def forward(self, x):
         x = self.into(x)
+        if self.corner:  # one row of the first layer's gradient, which the last rank holds
+            x = x + (x * self.keep).abs().sqrt()
         for block in self.blocks:
             x = block(x)
         return self.out(x)
@@ -75,6 +83,9 @@ for step in range(10):
     y = x.sum(1, keepdim=True)
     if "data" in words and share == 1 and step == 6:
         x[3, 2] = float("nan")
+    mine = "one" not in words or share == 0
+    Block.rooted = "rooted" in words and step == 6 and mine
+    Net.corner = "corner" in words and step == 6 and mine
     Block.broken = "op" in words and step == 6
     if "part" in words and rank == 0 and step == 6:
         with torch.no_grad():
@@ -115,9 +126,13 @@ RANKS = {"hsdp": 4, "mesh": 4}
 
 
 def run(
-    script: Path, *words: str, options: tuple[str, ...] = (), found: bool = True
+    script: Path,
+    *words: str,
+    options: tuple[str, ...] = (),
+    found: bool = True,
+    ranks: int | None = None,
 ) -> dict[str, Any]:
-    ranks = RANKS.get(words[0], 2)
+    ranks = ranks or RANKS.get(words[0], 2)
     report = script.parent / "report.json"
     shown = ("--output-format", "json", "--output", str(report))
     words = (script.name, "--", *words)
@@ -231,17 +246,66 @@ def test_an_overflow_in_one_part_of_a_layer(script: Path) -> None:
     assert "Rank 1: what went into the collectives is finite" in second["explanation"]
 
 
-def test_a_gradient_that_is_sick_in_one_shard_alone(script: Path) -> None:
-    """The other rank has stepped, and cannot run the step again. Its own error, that the first has
-    left it, is an effect."""
+@pytest.mark.parametrize(
+    ("kind", "ranks"), [("fsdp2", [0]), ("fsdp1", [0]), ("tensor", [0, 1]), ("mesh", [0, 1])]
+)
+def test_gradients_that_are_sick_where_the_loss_is_finite(
+    script: Path, kind: str, ranks: list[int]
+) -> None:
+    """They are what all ranks came to together: the rank whose backward pass made them leads."""
+    report = run(script, kind, "rooted", "one")
+    first, *others = report["findings"]
+    assert (first["code"], first["rank"], first["step"]) == ("ND301", 0, 6)
+    line = line_of(script, "h = h + (h * 0).sqrt()")
+    assert first["culprit"]["location"]["line"] == line
+    sick = [one["rank"] for one in report["ranks"] if one["ended"] == "sick"]
+    assert sick == ranks
+    assert [one["code"] for one in others] == ([] if kind == "tensor" else ["ND801"])
+    if kind in ("fsdp2", "tensor"):
+        assert first["fixes"][0]["verified"], "one process with the whole model has tried it"
+
+
+@pytest.mark.parametrize("kind", ["plain", "hsdp"])
+def test_a_gradient_that_is_sick_in_one_shard_alone(script: Path, kind: str) -> None:
+    """The rank that holds the shard goes on until the others, which have stepped, meet it; then all
+    run the step again in which it began. The rank that made it holds none of it."""
+    report = run(script, kind, "corner", "one")
+    first, second = report["findings"]
+    assert (first["code"], first["rank"], first["step"]) == ("ND301", 0, 6)
+    line = line_of(script, "x = x + (x * self.keep).abs().sqrt()")
+    assert first["culprit"]["location"]["line"] == line
+    assert first["fixes"][0]["verified"]
+    assert second["code"] == "ND801"
+    assert second["explanation"].startswith("Rank 0 of ")
+    sick = [one["ended"] for one in report["ranks"]]
+    assert sick == ["sick"] + ["clean"] * (len(sick) - 1)
+    assert report["vitals"]["steps"] == 7
+    assert report["run"]["step_found"].endswith(
+        "step 6 run again by all ranks together, after other ranks had made it"
+    )
+    folder = report["artifacts"]["snapshot"]
+    again = (
+        nanodoc("replay", folder, "--nproc", "2", cwd=script.parent) if kind == "plain" else None
+    )
+    assert again is None or ("ND301" in again.stdout and "ND801" in again.stdout)
+
+
+def test_a_gradient_that_the_training_writes_itself(script: Path) -> None:
+    """Into the shard that one rank holds."""
     report = run(script, "plain", "shard")
     first, second = report["findings"]
-    assert (first["code"], first["rank"], first["step"]) == ("ND901", 1, 6)
-    assert "--trace-steps 6" in first["explanation"]
-    assert second["code"] == "ND801"
+    assert (first["rank"], first["step"]) == (1, 6)
+    line = line_of(script, 'grad.to_local().view(-1)[0] = float("inf")')
+    assert first["culprit"]["location"]["line"] == line
     assert second["explanation"].startswith("Rank 1 of 2 made a value that is not finite")
-    assert [one["ended"] for one in report["ranks"]] == ["failed", "sick"]
-    assert report["vitals"]["steps"] == 7
+    assert [one["ended"] for one in report["ranks"]] == ["clean", "sick"]
+
+
+def test_a_norm_that_several_ranks_add_up(script: Path) -> None:
+    """The clip's norm, of a rank that neither made what is sick nor holds it, is not to blame."""
+    report = run(script, "fsdp2", "corner", "one", ranks=3)
+    assert [one["ended"] for one in report["ranks"]] == ["sick", "clean", "clean"]
+    assert [one["code"] for one in report["findings"]] == ["ND301", "ND801"]
 
 
 @pytest.mark.parametrize("kind", ["fsdp2", "mesh"])

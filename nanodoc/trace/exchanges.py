@@ -1,0 +1,36 @@
+"""An op on sharded tensors may exchange values with other ranks: a norm of parts adds up those of
+all ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from nanodoc.tensors.plain import is_sharded
+from nanodoc.trace.ops import describe_op, is_collective, tensors_in
+
+
+class Exchanges(TorchDispatchMode):
+    """Open while one such op runs: sees the ops on this rank's parts that it consists of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._there = False
+        self._sent_sick = False
+
+    @property
+    def received_only(self) -> bool:
+        """There was an exchange, and all that this rank gave to it was finite."""
+        return self._there and not self._sent_sick
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = tensors_in((*args, *(kwargs or {}).values()))
+        if any(map(is_sharded, given)):
+            return NotImplemented  # DTensor's own dispatch comes next, and runs its ops in here
+        if is_collective(describe_op(func)) and "wait_tensor" not in func.name():
+            self._there = True
+            floating = [tensor for tensor in given if tensor.is_floating_point()]
+            self._sent_sick |= not all(bool(torch.isfinite(tensor).all()) for tensor in floating)
+        return func(*args, **(kwargs or {}))
