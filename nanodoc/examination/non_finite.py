@@ -17,20 +17,17 @@ import torch
 
 from nanodoc.examination.replays import Replays
 from nanodoc.examination.reproduction import reproduced, same_ops
+from nanodoc.examination.symptoms import late_symptoms, loss_is_finite_in, symptoms
 from nanodoc.facts.ops import RECEIVED, Birth, LeafRoot, OpFacts, TensorFacts
 from nanodoc.replay.step_state import StepState
-from nanodoc.replay.traced_replay import PROBE_MARK, Replay
 from nanodoc.tensors.nested import batch_size, tensor_leaves
 from nanodoc.trace.births import Root, RootSearch
-from nanodoc.trace.collectives import SENT_MARK
 from nanodoc.trace.examine import Request, tensor_facts
 from nanodoc.trace.graph import StepTrace
 from nanodoc.trace.growth import amplifier_of, growth_of
 from nanodoc.trace.masking import find_mask, gradient_request
-from nanodoc.trace.record import Ref
 
 _MOST_ROOTS = 8
-_BEFORE_EXCEPTION = 16  # ops whose inputs count as what the code had just looked at
 _UPSTREAM = 16
 _JUST_BEFORE = 2
 _CHAIN = 8
@@ -92,8 +89,8 @@ class Examiner:
                 "the step writes into its own batch, so the replay did not see what the first run "
                 "saw"
             )
-        loss_is_finite = _loss_is_finite(first)
-        starts = self._symptoms(first, loss_is_finite)
+        loss_is_finite = loss_is_finite_in(first)
+        starts = symptoms(first, loss_is_finite)
         if not starts:
             # a loss that is met proves nothing of gradients that were not finite
             lost = loss_is_finite and grad_norm is not None and not math.isfinite(grad_norm)
@@ -110,7 +107,7 @@ class Examiner:
                 second.marks[name] for name, ref in first.trace.marks.items() if ref in starts
             ]
         else:
-            starts = search.alarming(self._late_symptoms(second))
+            starts = search.alarming(late_symptoms(second))
         roots = search.from_refs(starts)[:_MOST_ROOTS]
         sites = {root.index: _site(second, root) for root in roots}
         requests = {
@@ -139,7 +136,7 @@ class Examiner:
         """The ops from those right before a step's first non-finite values to its symptom, in the
         order in which they ran; () for a healthy step."""
         first = self._replayer.replay(capsule)
-        starts = self._symptoms(first, _loss_is_finite(first))
+        starts = symptoms(first, loss_is_finite_in(first))
         coarse = first.trace.coarse_slice(starts) if starts else []
         before = {
             i
@@ -154,40 +151,6 @@ class Examiner:
     def stop_at_birth(self, capsule: StepState, birth: Birth, reached: Callable[[], None]) -> None:
         """Runs the step once more and calls `reached` when the op that is to blame has run."""
         self._replayer.replay(capsule, {birth.site.index: Request(on_reached=reached)})
-
-    def _symptoms(self, replay: Replay, loss_is_finite: bool) -> list[Ref]:
-        marks = replay.trace.marks
-        if replay.error is not None:
-            return self._late_symptoms(replay.trace)
-        if not loss_is_finite:
-            return [
-                marks[f"loss:{i}"]
-                for i, loss in enumerate(replay.losses)
-                if not math.isfinite(loss)
-            ]
-        sent = [ref for name, ref in marks.items() if name.startswith(SENT_MARK)]
-        if sent:  # what is sick of the gradients has come of it
-            return sent
-        if replay.bad_parameters:
-            return [marks[f"grad:{name}"] for name in replay.bad_parameters]
-        probes = [ref for name, ref in marks.items() if name.startswith(PROBE_MARK)]
-        return [
-            ref
-            for ref in probes
-            if any(w >= 0 and replay.trace.bad[w] for w in replay.trace.writers(ref))
-        ]
-
-    def _late_symptoms(self, trace: StepTrace) -> list[Ref]:
-        """What the last ops before an exception read and found non-finite: the values that may have
-        made the code raise."""
-        starts: list[Ref] = []
-        for record in trace.records[-_BEFORE_EXCEPTION:]:
-            starts.extend(
-                ref
-                for ref in record.inputs
-                if any(w >= 0 and trace.bad[w] for w in trace.writers(ref))
-            )
-        return starts
 
     def _around(self, trace: StepTrace, root: Root, site: int) -> set[int]:
         """The ops worth a close look for one root: itself, its forward op, what led there and where
@@ -341,12 +304,6 @@ class Examiner:
 
 
 # -- helpers ---------------------------------------------------------------------------------------
-
-
-def _loss_is_finite(replay: Replay) -> bool:
-    return (
-        all(map(math.isfinite, replay.losses)) or replay.gradients_first
-    ) and replay.error is None
 
 
 def _site(trace: StepTrace, root: Root) -> int:
