@@ -37,6 +37,9 @@ class Trip:
     loss: float | None
     grad_norm: float | None
     bad_parameters: tuple[str, ...] = ()
+    bad_at: tuple[tuple[int, ...] | None, ...] = ()
+    """Of the gradients of `bad_parameters` that are sharded: the index of the first element that is
+    not finite, in the whole parameter."""
     gradients_finite: bool = True
     zero_gradients: bool = False
     """Every gradient is finite and exactly zero: the step hurts nothing."""

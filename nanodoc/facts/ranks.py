@@ -231,5 +231,7 @@ class RankOutcome:
     wrapped: bool = False
     gradients: RankGradients | None = None
     running: tuple[RunningChannels, ...] = ()
+    stack: tuple[SourceSpan, ...] = ()
+    """Where it stood still: the user's lines, outermost first."""
     collectives: tuple[LastCollective, ...] = ()
     """The last ones that it entered, one of each process group, the last of them last."""

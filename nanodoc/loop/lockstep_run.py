@@ -38,6 +38,8 @@ class SickStep:
     bad: tuple[str, ...]
     """Names of the parameters whose gradients, as far as this rank holds them, are not finite."""
     indices: list[int] | None
+    bad_at: tuple[tuple[int, ...] | None, ...] = ()
+    """As in `Trip`."""
 
     @property
     def trip(self) -> Trip:
@@ -48,6 +50,7 @@ class SickStep:
             loss=self.vitals.loss,
             grad_norm=self.vitals.grad_norm,
             bad_parameters=self.bad,
+            bad_at=self.bad_at,
             gradients_finite=not self.bad,
         )
 

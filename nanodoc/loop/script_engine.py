@@ -31,6 +31,7 @@ from nanodoc.loop.stop import Stop
 from nanodoc.loop.watched_run import WatchedRun
 from nanodoc.replay.observer import LossObserver, Observer
 from nanodoc.replay.step_state import BriefStep, StepState
+from nanodoc.tensors.whole_index import first_nonfinite
 from nanodoc.trace.tracer import Tracer
 
 _TRACE_IT = (
@@ -314,8 +315,10 @@ class ScriptEngine(WatchedRun):
 
     def _sick(self, capsule: StepState, reading: StepReading) -> SickStep:
         assert reading.tripped is not None
-        bad = tuple(reading.bad_parameters)
-        return SickStep(capsule.step, capsule, reading.tripped, bad, self._indices)
+        bad, gradients = tuple(reading.bad_parameters), dict(self._named)
+        found = [g for name in bad if (g := gradients[name].grad) is not None]
+        at = tuple(map(first_nonfinite, found)) if len(found) == len(bad) else ()
+        return SickStep(capsule.step, capsule, reading.tripped, bad, self._indices, at)
 
     def _stop_of(self, sick: SickStep, examined: Examined) -> Stop:
         """The run ends with this step, maybe one before the last."""

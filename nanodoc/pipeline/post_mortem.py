@@ -115,10 +115,12 @@ def outcome_of(ended: Ended, report: Report, mine: int) -> RankOutcome:
             ended=ENDED,
             why=ended.waited or "ended from outside",
             location=frames[-1] if frames else None,
+            stack=frames,
         )
     peer = failure is not None and peer_left(failure)
     if ended.silent_for is not None and not peer:
-        return replace(common, ended=HUNG, waits=death_of(ended).waits)
+        death = death_of(ended)
+        return replace(common, ended=HUNG, waits=death.waits, stack=death.frames)
     if failure is not None:
         return replace(
             common,

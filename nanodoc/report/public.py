@@ -157,6 +157,7 @@ def _rank(outcome: RankOutcome) -> dict[str, Any]:
         "why": outcome.why or None,
         "location": where,
         "loss": outcome.loss,
+        "stack": [f"{line.place} in {line.function}" for line in outcome.stack],
         "collectives": [asdict(one) for one in outcome.collectives],
     }
 

@@ -105,8 +105,8 @@ def _accepted(row: Mapping[str, Any]) -> Accepted:
 
 
 def _rank(row: Mapping[str, Any]) -> RankOutcome:
-    """Its place is a text in the report, and is left out."""
-    apart = ("location", "collectives")
+    """Its places are texts in the report, and are left out."""
+    apart = ("location", "stack", "collectives")
     told = {key: value for key, value in row.items() if key not in apart and value is not None}
     collectives = collectives_of(_rows(row, "collectives"))
     return replace(_built(RankOutcome, told, "rank"), collectives=collectives)

@@ -152,7 +152,11 @@ def effects(evidence: Evidence) -> tuple[tuple[str, int | None], ...]:
         if trip.loss is not None and trip.loss - trip.loss != 0:
             found.append((f"the loss is {trip.loss}", trip.step))
         shown = trip.bad_parameters[:3]
-        found.extend((f"parameter {name} has a non-finite gradient", trip.step) for name in shown)
+        places = (*trip.bad_at, *(None for _ in shown))
+        found.extend(
+            (f"parameter {name} has a non-finite gradient{_from(at)}", trip.step)
+            for name, at in zip(shown, places, strict=False)
+        )
         if len(trip.bad_parameters) > len(shown):
             found.append(
                 (
@@ -185,6 +189,10 @@ def effects(evidence: Evidence) -> tuple[tuple[str, int | None], ...]:
             )
         )
     return tuple(found)
+
+
+def _from(index: tuple[int, ...] | None) -> str:
+    return "" if index is None else f", first at [{', '.join(map(str, index))}]"
 
 
 def replay_row(evidence: Evidence) -> tuple[dict[str, Any], ...]:

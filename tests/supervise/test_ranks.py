@@ -253,6 +253,8 @@ def test_the_rank_that_hangs(tmp_path: Path) -> None:
     assert finding["culprit"]["location"]["line"] == line_of(
         tmp_path / "train.py", "time.sleep(600)"
     )
+    line = finding["culprit"]["location"]["line"]
+    assert report["ranks"][1]["stack"][-1] == f"train.py:{line} in make.loss_fn"
     waits, behind = (rank["collectives"][-1] for rank in report["ranks"])
     assert (waits["op"], waits["waits"], behind["waits"]) == ("broadcast", True, False)
     assert (

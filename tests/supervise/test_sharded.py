@@ -297,6 +297,8 @@ def test_a_gradient_that_the_training_writes_itself(script: Path) -> None:
     assert (first["rank"], first["step"]) == (1, 6)
     line = line_of(script, 'grad.to_local().view(-1)[0] = float("inf")')
     assert first["culprit"]["location"]["line"] == line
+    effects = [effect["what"] for effect in first["effects"]]
+    assert "parameter into.weight has a non-finite gradient, first at [8, 0]" in effects
     assert second["explanation"].startswith("Rank 1 of 2 made a value that is not finite")
     assert [one["ended"] for one in report["ranks"]] == ["clean", "sick"]
 

@@ -35,6 +35,8 @@ from nanodoc.facts.ranks import ENDED, HUNG, ROOTS, WELL, RankOutcome
 from nanodoc.rules.base import Account, count
 from nanodoc.rules.ranks.outcomes import by_what_they_say, last_entered, named, told_of
 
+_MOST_CALLS = 4
+"""Lines of a rank's stack that are told, the innermost first."""
 _PHASES = ("", "setup", "data", "forward", "backward", "unscale", "optimizer")
 
 
@@ -101,7 +103,9 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
 
 
 def _told_whole(outcome: RankOutcome) -> str:
-    place = f", at {outcome.location.place}" if outcome.location else ""
+    lines = outcome.stack or ((outcome.location,) if outcome.location else ())
+    calls = [f"{line.place} in {line.function}" for line in lines[: -_MOST_CALLS - 1 : -1]]
+    place = f", at {', called from '.join(calls)}" if calls else ""
     return f"{told_of(outcome)}{place}{last_entered(outcome)}"
 
 
