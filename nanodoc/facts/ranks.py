@@ -23,14 +23,14 @@ def is_root(outcome: RankOutcome) -> bool:
 def with_roots(outcomes: Sequence[RankOutcome]) -> list[RankOutcome]:
     """The same, but where none failed by itself, and only some were sick, with a loss that was
     finite: there is no other that their sick gradients could have come from, so the first of them
-    are roots."""
+    are roots. Where all met it in the end, those count that hold the sick gradients."""
     sick = [one for one in outcomes if one.ended == CLEAN]
+    sick = [one for one in sick if one.sick_gradients] or sick
     if not sick or len(sick) == len(outcomes) or any(map(is_root, outcomes)):
         return list(outcomes)
     first = min((one.step for one in sick if one.step is not None), default=None)
     return [
-        replace(one, ended=SICK) if one.ended == CLEAN and one.step == first else one
-        for one in outcomes
+        replace(one, ended=SICK) if one in sick and one.step == first else one for one in outcomes
     ]
 
 
@@ -179,6 +179,8 @@ class RankFacts:
     step: int | None = None
     """The step it tripped or failed in."""
     phase: str = ""
+    sick_gradients: bool = False
+    """It holds gradients that were not finite in that step."""
     loss: float | None = None
     fingerprints: tuple[tuple[str, str], ...] = ()
     """(name, digest) of every parameter that is to be the same on all ranks, when the run was
@@ -198,7 +200,8 @@ class RankFacts:
     def for_all(self) -> dict[str, Any]:
         """What the rules ask of all ranks together: fields of `RankOutcome`."""
         names = "ran_alone fingerprints before batches data_site saved loaded wrapped gradients"
-        return {name: getattr(self, name) for name in f"{names} running collectives".split()}
+        more = "running sick_gradients collectives"
+        return {name: getattr(self, name) for name in f"{names} {more}".split()}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -219,6 +222,8 @@ class RankOutcome:
     """It was inside a collective when it was ended, or left."""
     ran_alone: bool = True
     """It ran its step again without the others."""
+    sick_gradients: bool = False
+    """As in `RankFacts`."""
     location: SourceSpan | None = None
     """Where it stood still, or failed."""
     loss: float | None = None

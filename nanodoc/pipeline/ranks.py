@@ -69,6 +69,7 @@ def rank_facts(
         else evidence.failure.phase
         if evidence.failure is not None
         else "",
+        sick_gradients=trip is not None and bool(trip.bad_parameters),
         loss=outcome.losses[-1] if outcome.losses else None,
         fingerprints=last.fingerprints if well and last is not None else (),
         batches=batch_digests(outcome.checkpoints) if outcome.checkpoints is not None else (),
