@@ -4,26 +4,40 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 from typing import Any
 
 from nanodoc.errors import UserCodeError, chosen_end
+from nanodoc.examination.traceback import describe_failure
 from nanodoc.facts.failure_kinds import is_told_anywhere
+from nanodoc.facts.ops import ParameterFacts
+from nanodoc.heartbeat.last_words import note_failure
 from nanodoc.heartbeat.trail import here
 from nanodoc.loop.guarded_watch import is_own, own_error
 from nanodoc.loop.outcome import Outcome
+from nanodoc.loop.shared_run import SharedRun
+from nanodoc.loop.step_reading import StepReading
 from nanodoc.loop.stop import Stop
-from nanodoc.loop.watched_run import END, WatchedRun
+from nanodoc.loop.watched_run import END
+from nanodoc.replay.optimizers import copy_optimizer
+from nanodoc.replay.parts import of_others_too
 from nanodoc.replay.sandbox import state_preserved
 from nanodoc.replay.step import run_step
+from nanodoc.replay.step_state import BriefStep, StepState, copy_weights
 from nanodoc.tensors.nested import in_own_containers
 
 
-class Engine(WatchedRun):
+class Engine(SharedRun):
     """Runs one recipe on one device for a number of steps."""
 
     def run(self) -> Outcome:
         """Runs until the steps are done, the data ends, something is found, or the user
         interrupts."""
+        parts = of_others_too(self.recipe.model)
+        if parts is not None:
+            self.lockstep.enabled = self.requested.closely = True
+            why = f"a step is not run again: it reaches {parts}"
+            self._notes.append(("experiments and fixes", why))
         sick = self._stops.before_start()
         hopeless = any(parameter.facts.nonfinite for parameter in sick)
         trouble = Stop()
@@ -94,6 +108,36 @@ class Engine(WatchedRun):
             if is_told_anywhere(error) or not is_own(error):
                 raise
             return False
+
+    def conclude(self, trouble: Stop, steps: int, sick: tuple[ParameterFacts, ...]) -> Outcome:
+        """As `WatchedRun`; of a step that one rank can't run again, nothing is tried."""
+        outcome = super().conclude(trouble, steps, sick)
+        return replace(outcome, start=None, capsule=None) if self.lockstep.enabled else outcome
+
+    def _judged(self, capsule: StepState, reading: StepReading, began: float) -> Stop | None:
+        if reading.tripped is None or not self.lockstep.enabled:
+            return super()._judged(capsule, reading, began)
+        sick = self._sick(capsule, reading)
+        if self.lockstep.holds_back(capsule, reading.tripped):
+            if capsule.weights is None:
+                capsule.weights = copy_weights(self._named)
+                capsule.optimizers = [copy_optimizer(o) for o in self.recipe.optimizers]
+            self.lockstep.hold(sick)
+            return super()._judged(capsule, replace(reading, tripped=None), began)
+        examined = self._run_together(capsule, reading.bad_parameters)
+        sick = self.lockstep.earlier or sick
+        return self._stop_of(sick, examined or self._unseen(sick.step))
+
+    def _failed(self, start: StepState | BriefStep, error: UserCodeError) -> Stop:
+        if not self.lockstep.enabled:
+            return super()._failed(start, error)
+        self._over()
+        failure = describe_failure(error)
+        note_failure(here(), failure, start.step)
+        return Stop(failure=failure, examined=self._unseen(start.step))
+
+    def _end(self, trouble: Stop, steps: int) -> Stop:
+        return trouble if self.lockstep.enabled else super()._end(trouble, steps)
 
     def _drawn(self) -> tuple[list[Any] | None, float]:
         """(the step's batches, when they were there); no batches where the data has ended."""

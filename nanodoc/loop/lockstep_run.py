@@ -128,6 +128,8 @@ class LockstepRun:
             first, sick = self._first(start, tuple(bad))
             if first is None:
                 return None
+            if first.weights is not None:  # an optimizer may have moved them since
+                self._keeper.restore(first)
             with weights_kept(self._runner, self._keeper) as kept:
                 self.shared = first if kept else None
                 together = run_together(

@@ -8,14 +8,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 import torch
 
 from nanodoc.errors import UserCodeError
 from nanodoc.examination.initial_state import sick_before_start
-from nanodoc.examination.live_trace import LiveStep
 from nanodoc.examination.non_finite import Examined
 from nanodoc.examination.traceback import describe_failure
 from nanodoc.facts.evidence import Trip
@@ -23,24 +21,15 @@ from nanodoc.facts.ops import ParameterFacts
 from nanodoc.heartbeat.last_words import note_failure
 from nanodoc.heartbeat.trail import here
 from nanodoc.loop.guarded_watch import is_own
-from nanodoc.loop.lockstep_run import LockstepRun, SickStep
 from nanodoc.loop.observed_step import ObservedStep, ObservedVitals
-from nanodoc.loop.outcome import Outcome
+from nanodoc.loop.shared_run import SharedRun
 from nanodoc.loop.step_reading import StepReading
 from nanodoc.loop.stop import Stop
-from nanodoc.loop.watched_run import WatchedRun
 from nanodoc.replay.observer import LossObserver, Observer
 from nanodoc.replay.step_state import BriefStep, StepState
-from nanodoc.tensors.whole_index import first_nonfinite
-from nanodoc.trace.tracer import Tracer
-
-_TRACE_IT = (
-    "With --trace-steps {step}, or trace_steps in code, the same training with the same seeds "
-    "traces this step while it runs, and names the op."
-)
 
 
-class ScriptEngine(WatchedRun):
+class ScriptEngine(SharedRun):
     """Its recipe's train_step is a recovered step."""
 
     sick: tuple[ParameterFacts, ...] = ()
@@ -51,8 +40,6 @@ class ScriptEngine(WatchedRun):
     unproven: bool = False
     """That a step can be run again has not been shown: it is tried where one is sick, and believed
     where it comes to the same, bit by bit."""
-    traced: str = ""
-    """The step that was examined by what one trace of it showed, and how that came about."""
     _judging: ObservedVitals | None = None
     """What was seen of the step that is over."""
     _before: StepState | None = None
@@ -61,11 +48,6 @@ class ScriptEngine(WatchedRun):
     """What is seen of the open step, where that is watched by its losses alone."""
     _brief: BriefStep | None = None
     """Its start."""
-
-    @cached_property
-    def lockstep(self) -> LockstepRun:
-        """How all ranks run a sick step again together."""
-        return LockstepRun(self.runner, self.keeper, self.checkpoints, self.course, self.alone)
 
     def first(
         self, capsule: StepState, indices: list[int] | None, *, trained: bool = False
@@ -183,15 +165,6 @@ class ScriptEngine(WatchedRun):
             return False
         return self.lockstep.holds_back(capsule, observed.observer.tripped)
 
-    def conclude(self, trouble: Stop, steps: int, sick: tuple[ParameterFacts, ...]) -> Outcome:
-        """As `WatchedRun`; a sick step that was held back is what ended the run, whatever came of
-        it."""
-        held = self.lockstep.held
-        if held is not None and trouble.trip is None:
-            unseen = Examined((), (), "not_run", _TRACE_IT.format(step=held.step))
-            trouble, steps = self._stop_of(held, unseen), held.step + 1
-        return super().conclude(trouble, steps, sick)
-
     @property
     def is_brief(self) -> bool:
         """The open step is watched by its losses alone."""
@@ -302,7 +275,7 @@ class ScriptEngine(WatchedRun):
             if self.unproven and stop is not None and stop.examined is not None:
                 self.unproven = stop.examined.reproduced != "bitwise"
                 if self.unproven:
-                    unseen = Examined((), (), "not_run", _TRACE_IT.format(step=capsule.step))
+                    unseen = self._unseen(capsule.step)
                     stop = replace(stop, examined=unseen, capsule=None)
             return stop
         assert self._judging is not None
@@ -312,21 +285,6 @@ class ScriptEngine(WatchedRun):
             return super()._judged(capsule, replace(reading, tripped=None), began)
         examined = found or self._examined(capsule, self._judging.observer, reading.bad_parameters)
         return self._stop_of(self.lockstep.earlier or sick, examined)
-
-    def _sick(self, capsule: StepState, reading: StepReading) -> SickStep:
-        assert reading.tripped is not None
-        bad, gradients = tuple(reading.bad_parameters), dict(self._named)
-        found = [g for name in bad if (g := gradients[name].grad) is not None]
-        at = tuple(map(first_nonfinite, found)) if len(found) == len(bad) else ()
-        return SickStep(capsule.step, capsule, reading.tripped, bad, self._indices, at)
-
-    def _stop_of(self, sick: SickStep, examined: Examined) -> Stop:
-        """The run ends with this step, maybe one before the last."""
-        self._over()
-        self.course.back_to(sick.step)
-        self.course.tripped(sick.step, sick.vitals)
-        self._last, self._indices = sick.start, sick.indices
-        return Stop(trip=sick.trip, examined=examined)
 
     def _examined(
         self,
@@ -342,37 +300,7 @@ class ScriptEngine(WatchedRun):
             self.traced = f"step {capsule.step} traced as it ran"
             return self._seen_in(tracer, observer.losses, capsule, bad, error)
         found = self._run_together(capsule, bad) if error is None else None
-        return found or Examined((), (), "not_run", _TRACE_IT.format(step=capsule.step))
-
-    def _run_together(self, capsule: StepState, bad: Sequence[str]) -> Examined | None:
-        """What the sick step, or the one before it in which it began, shows when all ranks run it
-        again together; None where they don't."""
-
-        def seen(
-            start: StepState, tracer: Tracer, losses: Sequence[torch.Tensor], bad: Sequence[str]
-        ) -> Examined:
-            return self._seen_in(tracer, losses, start, bad)
-
-        found = self.lockstep.run(capsule, seen, bad)
-        if found is not None:
-            earlier = self.lockstep.earlier
-            step = capsule.step if earlier is None else earlier.step
-            late = "" if earlier is None else ", after other ranks had made it"
-            self.traced = f"step {step} run again by all ranks together{late}"
-        return found
-
-    def _seen_in(
-        self,
-        tracer: Tracer,
-        losses: Sequence[torch.Tensor],
-        capsule: StepState,
-        bad: Sequence[str],
-        error: UserCodeError | None = None,
-    ) -> Examined:
-        """What a trace shows of a sick step, which is about to use its gradients."""
-        here().examining()
-        live = LiveStep.of_model(self.recipe.model, tracer, losses, bad, error)
-        return live.examined(capsule, self._indices)
+        return found or self._unseen(capsule.step)
 
     def _end(self, trouble: Stop, steps: int) -> Stop:
         return super()._end(trouble, steps) if self.replays and not self.unproven else trouble

@@ -21,6 +21,7 @@ from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.failure_kinds import device_is_lost
 from nanodoc.facts.ranks import RankAtStart
 from nanodoc.loop.outcome import Outcome
+from nanodoc.loop.shared_run import SharedRun
 from nanodoc.loop.watched_run import WatchedRun
 from nanodoc.pipeline.common import (
     kept_going,
@@ -49,7 +50,7 @@ def unwatched(
 
 def reported(
     run: Run,
-    engine: WatchedRun,
+    engine: SharedRun,
     outcome: Outcome,
     progress: Progress,
     before: RankAtStart | None,

@@ -12,8 +12,7 @@ import torch.distributed as dist
 from nanodoc.errors import said
 from nanodoc.facts.ranks import SICK, RankAtStart
 from nanodoc.loop.outcome import Outcome
-from nanodoc.loop.script_engine import ScriptEngine
-from nanodoc.loop.watched_run import WatchedRun
+from nanodoc.loop.shared_run import SharedRun
 from nanodoc.pipeline.ranks import own_end
 from nanodoc.pipeline.run_plan import Run
 from nanodoc.replay.local_collectives import is_grouped, several_ranks
@@ -31,15 +30,14 @@ _NAME = "snapshot"
 
 def write_step(
     run: Run,
-    engine: WatchedRun,
+    engine: SharedRun,
     outcome: Outcome,
     before: RankAtStart | None,
     not_checked: list[tuple[str, str]],
 ) -> None:
     """Writes the step that tripped to disk."""
     trip, capsule = outcome.evidence.trip, outcome.capsule
-    script = engine if isinstance(engine, ScriptEngine) else None
-    shared = script.lockstep.shared if script is not None else None
+    shared = engine.lockstep.shared
     if capsule is not None and any(map(is_sharded, engine.recipe.model.parameters())):
         capsule, shared = None, capsule  # over the only rank
     if trip is None or (capsule is None and shared is None):
@@ -52,16 +50,16 @@ def write_step(
         if capsule is not None:
             with _content(run, engine, outcome, capsule) as content:
                 run.artifacts[_NAME] = str(write_snapshot(run.folder, content))
-        elif script is not None and shared is not None:
+        elif shared is not None:
             sick = own_end(outcome.evidence, grouped=before is not None) == SICK
-            _write_together(run, script, outcome, shared, sick=sick)
+            _write_together(run, engine, outcome, shared, sick=sick)
     except Exception as error:  # whatever a script's variables hold, the report is to be made
         not_checked.append((_NAME, f"it could not be written: {said(error)[:200]}"))
 
 
 @contextlib.contextmanager
 def _content(
-    run: Run, engine: WatchedRun, outcome: Outcome, capsule: StepState, **more: Any
+    run: Run, engine: SharedRun, outcome: Outcome, capsule: StepState, **more: Any
 ) -> Iterator[dict[str, Any]]:
     """The snapshot's content, which holds the training's own tensors: they are as they were at the
     step's start until it is written. `more` is told of the run besides what the step came to."""
@@ -93,7 +91,7 @@ def _content(
 
 
 def _write_together(
-    run: Run, engine: ScriptEngine, outcome: Outcome, capsule: StepState, *, sick: bool
+    run: Run, engine: SharedRun, outcome: Outcome, capsule: StepState, *, sick: bool
 ) -> None:
     """This rank's part of the step that all ranks ran together, and what it came to then. Raises
     where they do not all come, or where one of them fails to write its part."""

@@ -7,22 +7,19 @@ import re
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
-import torch
-
 from nanodoc.errors import said
 from nanodoc.heartbeat.trail import here
 from nanodoc.loop.script_engine import ScriptEngine
 from nanodoc.loop.stop import Stop
-from nanodoc.replay.fsdp import is_flattened
 from nanodoc.replay.local_collectives import several_ranks
 from nanodoc.replay.own_memory import shared_parameter
+from nanodoc.replay.parts import of_others_too
 from nanodoc.replay.sandbox import state_preserved
 from nanodoc.replay.whole_state import WholeState
 from nanodoc.script.fingerprint import Fingerprint
 from nanodoc.script.recovered import RecoveredStep
 from nanodoc.script.search import Candidate
 from nanodoc.script.threads import another_is_at_work
-from nanodoc.tensors.plain import is_sharded
 
 # of a tensor that was overwritten: putting it back for the second run was a write, too
 _VERSION = re.compile(r"version \d+")
@@ -63,7 +60,7 @@ def run_again(
     `error` is what the script's own step raised, if anything. Of several ranks each runs it by
     itself."""
     healthy = error is None and first.finite
-    parts = _of_others_too(engine.recipe.model)
+    parts = of_others_too(engine.recipe.model)
     drawn = recovered.draws_unseen() if healthy else None
     now = WholeState(value for _, _, value in recovered.reached_variables())
     unsafe = f"{drawn}, an iterator that it draws from" if drawn is not None else now.unsafe
@@ -182,19 +179,6 @@ def as_it_ran(first: Candidate, engine: ScriptEngine) -> Stop | None:
     gradients = [g for seen in first.fingerprints for g in seen.gradients if g is not None]
     if losses:
         engine.first_was_well(losses, gradients)
-    return None
-
-
-def _of_others_too(model: torch.nn.Module) -> str | None:
-    """Parameters that are not this process's alone."""
-    if not several_ranks():
-        return None
-    for name, parameter in model.named_parameters():
-        if is_sharded(parameter):
-            # a rank that ran the step again would wait for the others' parts
-            return f"{name}, of which each rank holds a part"
-    if any(map(is_flattened, model.modules())):
-        return "a FullyShardedDataParallel, of whose parameters each rank holds a part"
     return None
 
 

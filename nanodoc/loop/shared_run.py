@@ -1,0 +1,96 @@
+"""A run whose steps one rank cannot run again by itself, whoever drives them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import torch
+
+from nanodoc.errors import UserCodeError
+from nanodoc.examination.live_trace import LiveStep
+from nanodoc.examination.non_finite import Examined
+from nanodoc.facts.ops import ParameterFacts
+from nanodoc.heartbeat.trail import here
+from nanodoc.loop.lockstep_run import LockstepRun, SickStep
+from nanodoc.loop.outcome import Outcome
+from nanodoc.loop.step_reading import StepReading
+from nanodoc.loop.stop import Stop
+from nanodoc.loop.watched_run import WatchedRun
+from nanodoc.replay.step_state import StepState
+from nanodoc.tensors.whole_index import first_nonfinite
+from nanodoc.trace.tracer import Tracer
+
+_TRACE_IT = (
+    "With --trace-steps {step}, or trace_steps in code, the same training with the same seeds "
+    "traces this step while it runs, and names the op."
+)
+
+
+class SharedRun(WatchedRun):
+    """Where `lockstep` is enabled, all ranks run a sick step again together."""
+
+    traced: str = ""
+    """The step that was examined by what one trace of it showed, and how that came about."""
+
+    @cached_property
+    def lockstep(self) -> LockstepRun:
+        """This rank's side of it."""
+        return LockstepRun(self.runner, self.keeper, self.checkpoints, self.course, self.alone)
+
+    def conclude(self, trouble: Stop, steps: int, sick: tuple[ParameterFacts, ...]) -> Outcome:
+        """As `WatchedRun`; a sick step that was held back is what ended the run, whatever came of
+        it."""
+        held = self.lockstep.held
+        if held is not None and trouble.trip is None:
+            trouble, steps = self._stop_of(held, self._unseen(held.step)), held.step + 1
+        return super().conclude(trouble, steps, sick)
+
+    def _unseen(self, step: int) -> Examined:
+        """Of a step that was not run again."""
+        return Examined((), (), "not_run", _TRACE_IT.format(step=step))
+
+    def _sick(self, capsule: StepState, reading: StepReading) -> SickStep:
+        assert reading.tripped is not None
+        bad, gradients = tuple(reading.bad_parameters), dict(self._named)
+        found = [g for name in bad if (g := gradients[name].grad) is not None]
+        at = tuple(map(first_nonfinite, found)) if len(found) == len(bad) else ()
+        return SickStep(capsule.step, capsule, reading.tripped, bad, self._indices, at)
+
+    def _stop_of(self, sick: SickStep, examined: Examined) -> Stop:
+        """The run ends with this step, maybe one before the last."""
+        self._over()
+        self.course.back_to(sick.step)
+        self.course.tripped(sick.step, sick.vitals)
+        self._last, self._indices = sick.start, sick.indices
+        return Stop(trip=sick.trip, examined=examined)
+
+    def _run_together(self, capsule: StepState, bad: Sequence[str]) -> Examined | None:
+        """What the sick step, or the one before it in which it began, shows when all ranks run it
+        again together; None where they don't."""
+
+        def seen(
+            start: StepState, tracer: Tracer, losses: Sequence[torch.Tensor], bad: Sequence[str]
+        ) -> Examined:
+            return self._seen_in(tracer, losses, start, bad)
+
+        found = self.lockstep.run(capsule, seen, bad)
+        if found is not None:
+            earlier = self.lockstep.earlier
+            step = capsule.step if earlier is None else earlier.step
+            late = "" if earlier is None else ", after other ranks had made it"
+            self.traced = f"step {step} run again by all ranks together{late}"
+        return found
+
+    def _seen_in(
+        self,
+        tracer: Tracer,
+        losses: Sequence[torch.Tensor],
+        capsule: StepState,
+        bad: Sequence[str],
+        error: UserCodeError | None = None,
+    ) -> Examined:
+        """What a trace shows of a sick step, which is about to use its gradients."""
+        here().examining()
+        live = LiveStep.of_model(self.recipe.model, tracer, losses, bad, error)
+        return live.examined(capsule, self._indices)

@@ -1,0 +1,22 @@
+"""Parameters of which each of several ranks holds a part."""
+
+from __future__ import annotations
+
+import torch
+
+from nanodoc.replay.fsdp import is_flattened
+from nanodoc.replay.local_collectives import several_ranks
+from nanodoc.tensors.plain import is_sharded
+
+
+def of_others_too(model: torch.nn.Module) -> str | None:
+    """What of a model is not this process's alone, in words: a rank that ran a step again by
+    itself would wait for the others' parts. None where everything is its own."""
+    if not several_ranks():
+        return None
+    for name, parameter in model.named_parameters():
+        if is_sharded(parameter):
+            return f"{name}, of which each rank holds a part"
+    if any(map(is_flattened, model.modules())):
+        return "a FullyShardedDataParallel, of whose parameters each rank holds a part"
+    return None
