@@ -68,6 +68,9 @@ class RunMetrics:
         self._optimizers = runner.recipe.optimizers
         self._history = history
         self.losses: list[float] = []
+        self.lossless = False
+        """The last step differentiated no loss: a stage of a pipeline is sent gradients. Zeros
+        stand in its place."""
         self.grad_norms: list[float] = []
         self.skipped = 0
         self.own_seconds = 0.0

@@ -196,6 +196,7 @@ class ScriptEngine(SharedRun):
             return self._close_briefly()
         observed, capsule = self._left_alone()
         self._judging = observed
+        self.course.lossless = bool(observed.observer.outputs and not observed.observer.losses)
         assert isinstance(self._driver, ObservedStep)
         reading = self._driver.read(capsule, observed, None)
         trouble = self._judged(capsule, reading, self._began)

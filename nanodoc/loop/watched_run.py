@@ -381,7 +381,7 @@ class WatchedRun:
         return Outcome(
             evidence=gather(self.runner, course, trouble, sick, steps, self.build, facts),
             steps_run=steps,
-            losses=course.losses,
+            losses=[] if course.lossless else course.losses,
             grad_norms=course.grad_norms,
             skipped=course.skipped,
             interrupted=self._interrupts.asked,

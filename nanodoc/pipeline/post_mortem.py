@@ -148,6 +148,7 @@ def outcome_of(ended: Ended, report: Report, mine: int) -> RankOutcome:
         phase=facts.phase,
         peer=facts.peer,
         waits=facts.peer,
+        loss=facts.loss,
         **facts.for_all(),
         why="" if facts.own in (WELL, CLEAN) else common.why,
     )

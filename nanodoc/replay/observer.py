@@ -196,6 +196,8 @@ class Observer:
         self.extras: Callable[[], list[torch.Tensor]] = list
         """Further scalars to read together with the vitals."""
         self.losses: list[torch.Tensor] = []
+        self.outputs = 0
+        """How often something was differentiated that is no loss."""
         self.vitals: list[Vitals] = []
         self.optimizer_steps = 0
         self.evaluations = 0
@@ -239,7 +241,9 @@ class Observer:
             self._unread.append(loss.detach())
             if self.on_loss is not None:
                 self.on_loss(loss)
-        elif self.on_output is not None:
+            return
+        self.outputs += 1
+        if self.on_output is not None:
             self.on_output(loss)
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:

@@ -85,6 +85,9 @@ def test_it_trains_as_without_nanodoc(script: Path) -> None:
     assert watched == [file.read_text() for file in files]
     assert report["verdict"] == "healthy"
     assert report["vitals"]["steps"] == 10
+    losses = [rank["loss"] for rank in report["ranks"]]
+    assert losses[0] is None, "the first stage is sent gradients, and has no loss"
+    assert losses[1] > 0
 
 
 @pytest.mark.parametrize("stage", [0, 1])
